@@ -1,0 +1,61 @@
+"""NumPy arrays are welcome wherever tensors are; results come back as what was given."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, ParamSpec, TypeAlias, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from calibrl.errors import CalibrlError
+
+Array: TypeAlias = Any
+"""A tensor, a NumPy array, a pandas or polars column, or nested lists of numbers."""
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def is_foreign(value: object) -> bool:
+    """Whether `value` is array data that is not a tensor (NumPy, a data-frame column, a list)."""
+    return not isinstance(value, Tensor) and (hasattr(value, "__array__") or isinstance(value, (list, tuple)))
+
+
+def as_tensor(value: Array, name: str = "value") -> Tensor:
+    """`value` as a floating tensor; tensors keep their dtype and device, integers become float64."""
+    if not isinstance(value, Tensor):
+        try:
+            # A copy, because a tensor over read-only memory (a data frame's column) would be unsafe to write.
+            value = torch.from_numpy(np.array(value, dtype=np.result_type(np.asarray(value), np.float32)))
+        except (TypeError, ValueError) as problem:
+            raise CalibrlError(f"{name} is not an array of numbers ({problem}); pass a tensor or NumPy array") from None
+    return value if value.is_floating_point() else value.double()
+
+
+def returns_what_was_given(function: Callable[P, T]) -> Callable[P, T]:
+    """Turn tensor results into NumPy arrays when no argument was a tensor and one was NumPy.
+
+    A tensor anywhere in the arguments means the caller works in torch: it stays torch.
+    """
+
+    @wraps(function)
+    def wrapped(*args: P.args, **kwargs: P.kwargs) -> T:
+        result = function(*args, **kwargs)
+        given = [*args, *kwargs.values()]
+        if any(isinstance(value, Tensor) for value in given) or not any(is_foreign(value) for value in given):
+            return result
+        return _to_numpy(result)
+
+    return wrapped
+
+
+def _to_numpy(result: Any) -> Any:
+    if isinstance(result, Tensor):
+        return result.detach().cpu().numpy()
+    if isinstance(result, tuple):
+        items = [_to_numpy(item) for item in result]
+        return type(result)(*items) if hasattr(result, "_fields") else tuple(items)
+    return result

@@ -1,0 +1,22 @@
+"""Forecasts are torch distributions; these are the few that torch lacks."""
+
+from calibrl.distributions.draw import draw
+from calibrl.distributions.empirical import Empirical, Quantiles
+from calibrl.distributions.mixture import Mixture
+from calibrl.distributions.recalibrated import Recalibrated
+from calibrl.distributions.rounded import Rounded
+from calibrl.distributions.scores import cdf, from_zscore, is_discrete, zscore, zscore_left
+
+__all__ = [
+    "Empirical",
+    "Mixture",
+    "Quantiles",
+    "Recalibrated",
+    "Rounded",
+    "cdf",
+    "draw",
+    "from_zscore",
+    "is_discrete",
+    "zscore",
+    "zscore_left",
+]

@@ -1,0 +1,213 @@
+"""Forecasts given as samples (MC dropout, ensembles) or as quantiles (any quantile regressor)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Size, Tensor
+from torch.distributions import Distribution, constraints
+
+from calibrl.arrays import Array, as_tensor, returns_what_was_given
+from calibrl.errors import CalibrlError
+from calibrl.kernels import normal
+
+
+class _Interpolated(Distribution):
+    """A quantile function that is piecewise straight in z, with Gaussian tails beyond its ends.
+
+    knots: (*batch, k) ascending, ties allowed (they are atoms); levels z: (k,); tail: (*batch,) the scale at
+    which each straight tail goes on, lower and upper.
+    """
+
+    arg_constraints: dict[str, Any] = {}  # noqa: RUF012 (torch's own protocol)
+    support = constraints.real
+    has_rsample = True
+
+    def __init__(self, knots: Tensor, levels: Tensor, low_tail: Tensor, high_tail: Tensor) -> None:
+        self._knots = knots.contiguous()
+        self._levels = levels
+        self._low_tail = low_tail
+        self._high_tail = high_tail
+        super().__init__(Size(knots.shape[:-1]), validate_args=False)
+
+    def zscore(self, y: Tensor) -> Tensor:
+        """Φ⁻¹(F(y)) in float64."""
+        return self._score(y, right=True)
+
+    def zscore_left(self, y: Tensor) -> Tensor:
+        """Φ⁻¹(P(Y < y)) in float64: less than `zscore` on an atom."""
+        return self._score(y, right=False)
+
+    def from_zscore(self, z: Tensor) -> Tensor:
+        """F⁻¹(Φ(z)) in float64."""
+        z = z.double().expand(torch.broadcast_shapes(z.shape, self.batch_shape))
+        index = torch.searchsorted(self._levels, z.contiguous(), right=True).sub(1).clamp(0, len(self._levels) - 2)
+        start, end = self._pick(index), self._pick(index + 1)
+        z_start, z_end = self._levels[index], self._levels[index + 1]
+        t = ((z - z_start) / (z_end - z_start)).clamp(0, 1)
+        low = (z - self._levels[0]).clamp(max=0) * self._low_tail
+        high = (z - self._levels[-1]).clamp(min=0) * self._high_tail
+        return start + t * (end - start) + low + high
+
+    @returns_what_was_given
+    def cdf(self, value: Array) -> Tensor:
+        """P(Y ≤ value). value: (…, *batch)."""
+        value = as_tensor(value)
+        return normal.cdf(self.zscore(value)).to(torch.promote_types(self._knots.dtype, value.dtype))
+
+    @returns_what_was_given
+    def icdf(self, value: Array) -> Tensor:
+        """The quantile at probability `value`: (…, *batch)."""
+        value = as_tensor(value)
+        return self.from_zscore(normal.finite_quantile(value)).to(torch.promote_types(self._knots.dtype, value.dtype))
+
+    @returns_what_was_given
+    def log_prob(self, value: Array) -> Tensor:
+        """log-density of the interpolated distribution; +inf on an atom."""
+        value = as_tensor(value)
+        z = self.zscore(value)
+        index = torch.searchsorted(self._levels, z.contiguous(), right=True).sub(1).clamp(0, len(self._levels) - 2)
+        width = self._pick(index + 1) - self._pick(index)
+        slope = width / (self._levels[index + 1] - self._levels[index])
+        slope = torch.where(z < self._levels[0], self._low_tail, slope)
+        slope = torch.where(z > self._levels[-1], self._high_tail, slope)
+        return (normal.log_density(z) - torch.log(slope)).to(torch.promote_types(self._knots.dtype, value.dtype))
+
+    def rsample(self, sample_shape: Any = Size()) -> Tensor:
+        """Draws of shape (*sample_shape, *batch)."""
+        shape = self._extended_shape(Size(sample_shape))
+        return self.from_zscore(torch.randn(shape, dtype=torch.float64, device=self._knots.device)).to(self._knots.dtype)
+
+    def sample(self, sample_shape: Any = Size()) -> Tensor:
+        """Draws of shape (*sample_shape, *batch)."""
+        with torch.no_grad():
+            return self.rsample(sample_shape)
+
+    def _score(self, y: Tensor, *, right: bool) -> Tensor:
+        y = y.double().expand(torch.broadcast_shapes(y.shape, self.batch_shape))
+        knots = self._knots.double()
+        # searchsorted wants the values of each forecast side by side in the last dimension.
+        lead = y.shape[: y.dim() - len(self.batch_shape)]
+        rows = y.reshape(-1, *self.batch_shape).movedim(0, -1).contiguous()
+        index = torch.searchsorted(knots, rows, right=right).sub(1).clamp(0, knots.shape[-1] - 2)
+        start, end = knots.gather(-1, index), knots.gather(-1, index + 1)
+        width = end - start
+        t = torch.where(width > 0, (rows - start) / width.clamp(min=1e-300), (rows >= end).double()).clamp(0, 1)
+        z = self._levels[index] + t * (self._levels[index + 1] - self._levels[index])
+        low = (rows - knots[..., :1]).clamp(max=0) / self._low_tail.unsqueeze(-1)
+        high = (rows - knots[..., -1:]).clamp(min=0) / self._high_tail.unsqueeze(-1)
+        z = torch.where(rows.isnan(), torch.nan, z + low + high)
+        return z.movedim(-1, 0).reshape(*lead, *self.batch_shape)
+
+    def _pick(self, index: Tensor) -> Tensor:
+        """knots[…, index] for an index of shape (…, *batch)."""
+        rows = index.reshape(-1, *self.batch_shape).movedim(0, -1)
+        return self._knots.double().gather(-1, rows).movedim(-1, 0).reshape(index.shape)
+
+
+class Empirical(_Interpolated):
+    """The distribution that a set of samples describes.
+
+    samples: (s, *batch), s ≥ 2 draws per forecast. Between the sorted samples, which sit at levels
+    (i - ½)/s, the quantile function is interpolated; beyond them it goes on with a Gaussian tail of the
+    samples' own standard deviation, so that no outcome is impossible. Repeated samples (closed days,
+    counts) are atoms: ask for randomised PITs there. Mean and variance are those of the samples.
+    """
+
+    def __init__(self, samples: Array) -> None:
+        drawn = as_tensor(samples, "samples")
+        if drawn.dim() == 0 or len(drawn) < 2:
+            raise CalibrlError(f"samples have shape {tuple(drawn.shape)}; expected (s, n) or (s, n, d) with s ≥ 2")
+        if not bool(drawn.isfinite().all()):
+            raise CalibrlError("samples hold NaN or infinite values; drop those draws or forecasts")
+        count = len(drawn)
+        levels = (torch.arange(count, dtype=torch.float64, device=drawn.device) + 0.5) / count
+        spread = drawn.double().std(0).clamp(min=1e-9)
+        self.samples = drawn
+        super().__init__(drawn.sort(0).values.movedim(0, -1), normal.quantile(levels), spread, spread)
+
+    @property
+    def mean(self) -> Tensor:
+        """The samples' mean: (*batch)."""
+        return self.samples.mean(0)
+
+    @property
+    def variance(self) -> Tensor:
+        """The samples' variance: (*batch)."""
+        return self.samples.var(0, unbiased=False)
+
+    def expand(self, batch_shape: Any, _instance: Any = None) -> Empirical:
+        """The same forecast, repeated to `batch_shape`."""
+        return Empirical(self.samples.expand(len(self.samples), *batch_shape))
+
+    def __repr__(self) -> str:
+        return f"Empirical({len(self.samples)} samples, batch {tuple(self.batch_shape)})"
+
+
+class Quantiles(_Interpolated):
+    """The distribution that a set of quantiles describes.
+
+    values: (k, *batch), not decreasing along the first dimension; levels: (k,) ascending in (0, 1), k ≥ 2.
+    Straight in z between the levels and beyond them, so that two quantiles make a Gaussian.
+    """
+
+    def __init__(self, values: Array, levels: Array) -> None:
+        knots = as_tensor(values, "values")
+        at = as_tensor(levels, "levels").double().to(knots.device)
+        if at.dim() != 1 or len(at) < 2 or len(at) != len(knots):
+            raise CalibrlError(
+                f"{tuple(knots.shape)} quantile values do not fit {tuple(at.shape)} levels; "
+                "expected values (k, n) or (k, n, d) and levels (k,), k ≥ 2"
+            )
+        if not bool(((at > 0) & (at < 1)).all()) or not bool((at.diff() > 0).all()):
+            raise CalibrlError(f"quantile levels {at.tolist()} must rise and lie strictly between 0 and 1")
+        if not bool(knots.isfinite().all()):
+            raise CalibrlError("quantile values hold NaN or infinite numbers; drop those forecasts")
+        if bool((knots.diff(dim=0) < 0).any()):
+            row = int((knots.diff(dim=0) < 0).flatten(1).any(0).nonzero()[0]) if knots.dim() > 1 else 0
+            raise CalibrlError(f"quantiles of forecast {row} cross (a higher level has a lower value); sort them first")
+        z = normal.quantile(at)
+        wide = knots.double()
+        whole = ((wide[-1] - wide[0]) / (z[-1] - z[0])).clamp(min=1e-9)
+        low, high = (wide[1] - wide[0]) / (z[1] - z[0]), (wide[-1] - wide[-2]) / (z[-1] - z[-2])
+        self.levels = at
+        self.values = knots
+        super().__init__(
+            knots.movedim(0, -1), z, torch.where(low > 0, low, whole), torch.where(high > 0, high, whole)
+        )
+
+    @property
+    def mean(self) -> Tensor:
+        """Expected outcome: (*batch)."""
+        return self._moments()[0].to(self.values.dtype)
+
+    @property
+    def variance(self) -> Tensor:
+        """Variance of the outcome: (*batch)."""
+        return self._moments()[1].to(self.values.dtype)
+
+    def _moments(self) -> tuple[Tensor, Tensor]:
+        """Exact: on each piece y = a + b z, and ∫φ, ∫zφ and ∫z²φ have closed forms."""
+        zero = self.values.new_zeros(1, dtype=torch.float64)
+        edges = torch.cat([zero - torch.inf, self._levels, zero + torch.inf])
+        density = torch.exp(normal.log_density(edges))
+        mass = normal.cdf(edges).diff()
+        first = -density.diff()
+        second = mass - torch.where(edges.isfinite(), edges * density, 0.0).diff()
+        wide, z = self.values.double(), self._levels
+        flat = [-1, *(1 for _ in self.batch_shape)]
+        slope = torch.cat([self._low_tail[None], wide.diff(dim=0) / z.diff().reshape(flat), self._high_tail[None]])
+        start = torch.cat([wide[:1], wide])
+        offset = start - slope * torch.cat([z[:1], z]).reshape(flat)
+        mass, first, second = mass.reshape(flat), first.reshape(flat), second.reshape(flat)
+        mean = (offset * mass + slope * first).sum(0)
+        centred = offset - mean
+        return mean, (centred.square() * mass + 2 * centred * slope * first + slope.square() * second).sum(0)
+
+    def expand(self, batch_shape: Any, _instance: Any = None) -> Quantiles:
+        """The same forecast, repeated to `batch_shape`."""
+        return Quantiles(self.values.expand(len(self.values), *batch_shape), self.levels)
+
+    def __repr__(self) -> str:
+        return f"Quantiles({len(self.levels)} levels, batch {tuple(self.batch_shape)})"

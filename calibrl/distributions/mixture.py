@@ -1,0 +1,117 @@
+"""Several forecasts blended into one: ensembles, model averages."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Size, Tensor
+from torch.distributions import Distribution
+
+from calibrl.arrays import Array, as_tensor, returns_what_was_given
+from calibrl.distributions.scores import device_of, dtype_of, from_zscore, is_discrete, log_prob, zscore
+from calibrl.errors import CalibrlError
+from calibrl.kernels import normal
+
+
+class Mixture(Distribution):
+    """Σ_k w_k F_k over component forecasts of one batch shape.
+
+    components: continuous distributions, all of batch shape (*batch); weights: (k,), equal if not given.
+    A mixture of calibrated forecasts is not calibrated: recalibrate the mixture, last.
+    """
+
+    arg_constraints: dict[str, Any] = {}  # noqa: RUF012 (torch's own protocol)
+    has_rsample = False
+
+    def __init__(self, components: Sequence[Distribution], weights: Array | None = None) -> None:
+        if not components:
+            raise CalibrlError("a mixture of no components; pass at least one forecast")
+        shapes = {tuple(component.batch_shape) for component in components}
+        if len(shapes) > 1:
+            raise CalibrlError(f"components have different batch shapes {sorted(shapes)}; expand them to one")
+        if any(is_discrete(component) for component in components):
+            raise CalibrlError("a component forecasts counts; mixtures take continuous forecasts (or use Empirical)")
+        share = torch.ones(len(components)) if weights is None else as_tensor(weights, "weights")
+        share = share.double().to(device_of(components[0]))
+        if share.shape != (len(components),) or bool((share < 0).any()) or float(share.sum()) <= 0:
+            raise CalibrlError(f"weights {share.tolist()} must be {len(components)} numbers ≥ 0, not all zero")
+        self.components = tuple(components)
+        self.weights = share / share.sum()
+        super().__init__(components[0].batch_shape, validate_args=False)
+
+    @property
+    def support(self) -> Any:
+        """What outcomes are possible: those of the first component."""
+        return self.components[0].support
+
+    def zscore(self, y: Tensor) -> Tensor:
+        """Φ⁻¹(F(y)) in float64, exact in both tails."""
+        scores = [zscore(component, y) for component in self.components]
+        lower = self._blend([normal.cdf(z) for z in scores])
+        upper = self._blend([normal.cdf(-z) for z in scores])
+        return normal.quantile_of(lower, upper).clamp(normal.LOWEST_Z, -normal.LOWEST_Z)
+
+    def from_zscore(self, z: Tensor) -> Tensor:
+        """F⁻¹(Φ(z)) in float64, by bisection between the components' own quantiles."""
+        z = z.double().expand(torch.broadcast_shapes(z.shape, self.batch_shape))
+        ends = torch.stack([from_zscore(component, z) for component in self.components])
+        low, high = ends.amin(0), ends.amax(0)
+        for _ in range(64):
+            middle = (low + high) / 2
+            below = self.zscore(middle) < z
+            low, high = torch.where(below, middle, low), torch.where(below, high, middle)
+        return (low + high) / 2
+
+    @returns_what_was_given
+    def cdf(self, value: Array) -> Tensor:
+        """P(Y ≤ value). value: (…, *batch)."""
+        value = as_tensor(value)
+        return normal.cdf(self.zscore(value)).to(torch.promote_types(self._dtype, value.dtype))
+
+    @returns_what_was_given
+    def icdf(self, value: Array) -> Tensor:
+        """The quantile at probability `value`: (…, *batch)."""
+        value = as_tensor(value)
+        return self.from_zscore(normal.finite_quantile(value)).to(torch.promote_types(self._dtype, value.dtype))
+
+    @returns_what_was_given
+    def log_prob(self, value: Array) -> Tensor:
+        """log-density. value: (…, *batch)."""
+        value = as_tensor(value)
+        each = torch.stack([log_prob(component, value) for component in self.components])
+        share = self.weights.log().reshape(-1, *(1 for _ in each.shape[1:]))
+        return torch.logsumexp(each + share, 0).to(torch.promote_types(self._dtype, value.dtype))
+
+    def sample(self, sample_shape: Any = Size()) -> Tensor:
+        """Draws of shape (*sample_shape, *batch): a component, then a draw from it."""
+        with torch.no_grad():
+            shape = self._extended_shape(Size(sample_shape))
+            draws = torch.stack([component.sample(Size(sample_shape)) for component in self.components])
+            pick = torch.multinomial(self.weights, shape.numel(), replacement=True).reshape(1, *shape)
+            return draws.gather(0, pick)[0]
+
+    @property
+    def mean(self) -> Tensor:
+        """Expected outcome: (*batch)."""
+        return self._blend([component.mean for component in self.components]).to(self._dtype)
+
+    @property
+    def variance(self) -> Tensor:
+        """Variance within components plus variance between their means: (*batch)."""
+        mean = self._blend([component.mean for component in self.components])
+        parts = [c.variance.double() + (c.mean.double() - mean).square() for c in self.components]
+        return self._blend(parts).to(self._dtype)
+
+    def expand(self, batch_shape: Any, _instance: Any = None) -> Mixture:
+        """The same forecast, repeated to `batch_shape`."""
+        return Mixture([component.expand(Size(batch_shape)) for component in self.components], self.weights)
+
+    @property
+    def _dtype(self) -> torch.dtype:
+        return dtype_of(self.components[0])
+
+    def _blend(self, parts: list[Tensor]) -> Tensor:
+        stacked = torch.stack(parts).double()
+        return (self.weights.reshape(-1, *(1 for _ in stacked.shape[1:])) * stacked).sum(0)

@@ -1,0 +1,213 @@
+"""R∘F: a forecast whose probabilities have been made honest."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import torch
+from torch import Size, Tensor
+from torch.distributions import Bernoulli, Categorical, Distribution, Independent, Normal, OneHotCategorical
+
+from calibrl.arrays import Array, as_tensor, returns_what_was_given
+from calibrl.distributions.scores import (
+    device_of,
+    dtype_of,
+    from_zscore,
+    is_discrete,
+    log_prob,
+    zscore,
+    zscore_left,
+)
+from calibrl.errors import CalibrlError
+from calibrl.kernels import normal
+from calibrl.maps import Map, draw_table, gaussian_law
+from calibrl.maps.gaussian import nodes
+
+CHUNK = 4_000_000
+"""Numbers held at once during quadrature."""
+
+
+class Recalibrated(Distribution):
+    """The distribution with CDF R∘F and quantile function F⁻¹∘R⁻¹.
+
+    `base` is any distribution with a CDF, batch shape (n,) or (n, d), another `Recalibrated` too; `mapping`
+    holds one R for all or one per column. Everything a planner asks of a forecast works: samples, moments,
+    density, gradients with respect to the base's parameters, on the base's device and in its dtype.
+    """
+
+    arg_constraints: dict[str, Any] = {}  # noqa: RUF012 (torch's own protocol)
+
+    def __init__(self, base: Distribution, mapping: Map) -> None:
+        if isinstance(base, Independent):
+            base = base.base_dist
+        if isinstance(base, (Categorical, Bernoulli, OneHotCategorical)):
+            raise CalibrlError(
+                f"{type(base).__name__} forecasts classes, which have no CDF; use calibrl.fit_temperature or "
+                "fit_platt_classes and calibrl.recalibrate(forecast, mapping)"
+            )
+        if base.event_shape:
+            raise CalibrlError(
+                f"the forecast has event shape {tuple(base.event_shape)}; recalibration works on each column's own "
+                "distribution, so pass independent columns with batch shape (n, d)"
+            )
+        if mapping.columns and base.batch_shape[-1:] != mapping.columns:
+            raise CalibrlError(
+                f"the map was fitted for {mapping.columns[0]} columns but the forecast has batch shape "
+                f"{tuple(base.batch_shape)}; fit a map on PITs of this forecast's columns"
+            )
+        self.base = base
+        self.mapping = mapping
+        self.has_rsample = not is_discrete(base)
+        super().__init__(base.batch_shape, validate_args=False)
+
+    @property
+    def support(self) -> Any:
+        """What outcomes are possible: those of the base."""
+        return self.base.support
+
+    # Between outcomes and z-scores.
+
+    def zscore(self, y: Tensor) -> Tensor:
+        """Φ⁻¹(R(F(y))) in float64."""
+        return self.mapping.forward_z(zscore(self.base, y))
+
+    def zscore_left(self, y: Tensor) -> Tensor:
+        """Φ⁻¹(R(P(Y < y))) in float64."""
+        return self.mapping.forward_z(zscore_left(self.base, y))
+
+    def from_zscore(self, z: Tensor) -> Tensor:
+        """F⁻¹(R⁻¹(Φ(z))) in float64."""
+        return from_zscore(self.base, self.mapping.inverse_z(z))
+
+    # The distribution.
+
+    @returns_what_was_given
+    def cdf(self, value: Array) -> Tensor:
+        """P(Y ≤ value). value: (…, *batch)."""
+        value = as_tensor(value)
+        return normal.cdf(self.zscore(value)).to(self._dtype(value))
+
+    @returns_what_was_given
+    def icdf(self, value: Array) -> Tensor:
+        """The quantile at probability `value`: (…, *batch). Finite: 0 and 1 mean the nearest number inside."""
+        value = as_tensor(value)
+        outside = (value < 0) | (value > 1)
+        if bool(outside.any()):
+            raise CalibrlError(f"probability {value[outside][0].item():g} is outside [0, 1]")
+        z = normal.finite_quantile(value)
+        z = z.expand(torch.broadcast_shapes(z.shape, self.batch_shape))
+        return self.from_zscore(z).to(self._dtype(value))
+
+    @returns_what_was_given
+    def log_prob(self, value: Array) -> Tensor:
+        """log-density, or log-mass where outcomes are counts. value: (…, *batch)."""
+        value = as_tensor(value)
+        if is_discrete(self.base):
+            low, high = self.zscore_left(value), self.zscore(value)
+            # Φ(b) - Φ(a), in whichever tail keeps the digits.
+            mass = torch.where(low > 0, normal.cdf(-low) - normal.cdf(-high), normal.cdf(high) - normal.cdf(low))
+            return torch.log(mass).to(self._dtype(value))
+        z = zscore(self.base, value)
+        change = self.mapping.log_slope_z(z) + normal.log_density(self.mapping.forward_z(z)) - normal.log_density(z)
+        return (log_prob(self.base, value) + change).to(self._dtype(value))
+
+    def rsample(self, sample_shape: Any = Size()) -> Tensor:
+        """Draws of shape (*sample_shape, *batch) that carry gradients to the base's parameters."""
+        shape = self._extended_shape(Size(sample_shape))
+        return self.push(torch.randn(shape, dtype=dtype_of(self.base), device=device_of(self.base)))
+
+    def sample(self, sample_shape: Any = Size()) -> Tensor:
+        """Draws of shape (*sample_shape, *batch)."""
+        with torch.no_grad():
+            return self.rsample(sample_shape)
+
+    def push(self, epsilon: Tensor) -> Tensor:
+        """Turn standard normal draws into draws of this forecast: F⁻¹(R⁻¹(Φ(ε))). epsilon: (…, *batch)."""
+        if isinstance(self.base, Normal):
+            table = draw_table(self.mapping, epsilon.device, epsilon.dtype)
+            return torch.addcmul(self.base.loc, self.base.scale, table(epsilon))
+        return self.from_zscore(epsilon).to(epsilon.dtype)
+
+    @property
+    def mean(self) -> Tensor:
+        """Expected outcome, of shape (*batch)."""
+        return self._moments()[0]
+
+    @property
+    def variance(self) -> Tensor:
+        """Variance of the outcome, of shape (*batch)."""
+        return self._moments()[1]
+
+    def interval(self, level: float, guarantee: Literal["conformal"] | None = None) -> tuple[Tensor, Tensor]:
+        """The central interval that should hold the outcome with probability `level`: two (*batch) tensors.
+
+        `guarantee="conformal"` takes it from the ranks of the n calibration PITs instead of from R: with
+        α = 1 - level, the outcome lies between F⁻¹ of the ⌊(n+1)α/2⌋-th and the ⌈(n+1)(1-α/2)⌉-th smallest
+        PIT. The theorem (split conformal prediction; Vovk et al., 2005): P(outcome inside) ≥ level, for every
+        n and whatever the forecaster, *if* the calibration rows and the new row are exchangeable (i.i.d. is
+        enough), the forecaster was not trained on the calibration rows, and no row was weighted. It is a
+        statement about the average over such rows, not about any one context, and it does not hold under
+        drift or along one trajectory. With n < 2/α - 1 rows nothing finite can be promised, and the interval
+        is infinite.
+        """
+        if not 0 < level < 1:
+            raise CalibrlError(f"level {level} is not between 0 and 1; ask for 0.9 to get a 90 % interval")
+        if guarantee is None:
+            tail = torch.full(self.batch_shape, (1 - level) / 2, dtype=torch.float64, device=device_of(self.base))
+            return self.icdf(tail).to(dtype_of(self.base)), self.icdf(1 - tail).to(dtype_of(self.base))
+        if guarantee != "conformal":
+            raise CalibrlError(f'guarantee {guarantee!r} is unknown; use "conformal" or None')
+        if self.mapping.ranks is None:
+            raise CalibrlError("this map keeps no ranks (fitted with weights, or built by hand): refit without weights")
+        ends = self.mapping.ranks.to(device_of(self.base)).interval_z(level)
+        low, high = (end.expand(self.batch_shape) for end in ends)
+        return self._at_infinity(low), self._at_infinity(high)
+
+    def expand(self, batch_shape: Any, _instance: Any = None) -> Recalibrated:
+        """The same forecast, repeated to `batch_shape`."""
+        return Recalibrated(self.base.expand(Size(batch_shape)), self.mapping)
+
+    def __repr__(self) -> str:
+        return f"Recalibrated({self.base!r}, {self.mapping.kind})"
+
+    # How.
+
+    def _dtype(self, value: Tensor) -> torch.dtype:
+        return torch.promote_types(dtype_of(self.base), value.dtype)
+
+    def _at_infinity(self, z: Tensor) -> Tensor:
+        inside = from_zscore(self.base, torch.where(z.isfinite(), z, 0.0))
+        return torch.where(z.isfinite(), inside, z).to(dtype_of(self.base))
+
+    def _moments(self) -> tuple[Tensor, Tensor]:
+        dtype = dtype_of(self.base)
+        if isinstance(self.base, Normal):
+            law = gaussian_law(self.mapping, self.base.loc.device)
+            mean = self.base.loc + self.base.scale * law.mean
+            return mean.to(dtype), (self.base.scale.double().square() * law.variance).to(dtype)
+        mean, variance = self._count_moments() if is_discrete(self.base) else self._quadrature()
+        return mean.to(dtype), variance.to(dtype)
+
+    def _quadrature(self) -> tuple[Tensor, Tensor]:
+        """E and Var of F⁻¹(R⁻¹(Φ(ε))) over ε ~ N(0, 1), a few nodes at a time."""
+        epsilon, weight = (node.to(device_of(self.base)) for node in nodes())
+        flat = [1 for _ in self.batch_shape]
+        step = max(1, CHUNK // max(1, self.batch_shape.numel()))
+
+        def expectation(function: Any) -> Tensor:
+            total = torch.zeros(self.batch_shape, dtype=torch.float64, device=epsilon.device)
+            for some, share in zip(epsilon.split(step), weight.split(step), strict=True):
+                y = self.from_zscore(some.reshape(-1, *flat).expand(-1, *self.batch_shape))
+                total = total + (share.reshape(-1, *flat) * function(y)).sum(0)
+            return total
+
+        mean = expectation(lambda y: y)
+        return mean, expectation(lambda y: (y - mean).square())
+
+    def _count_moments(self) -> tuple[Tensor, Tensor]:
+        """E and Var from the survival function: E[X] = Σ P(X > k), E[X²] = Σ (2k + 1) P(X > k)."""
+        top = int(self.from_zscore(torch.full(self.batch_shape, 7.0, dtype=torch.float64)).max())
+        k = torch.arange(top + 1, dtype=torch.float64).reshape(-1, *(1 for _ in self.batch_shape))
+        survival = normal.cdf(-self.zscore(k.expand(-1, *self.batch_shape)))
+        mean = survival.sum(0)
+        return mean, ((2 * k + 1) * survival).sum(0) - mean.square()

@@ -1,0 +1,95 @@
+"""Counts from a continuous forecast: sales forecast by a Gaussian, units sold in whole numbers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Size, Tensor
+from torch.distributions import Distribution, constraints
+
+from calibrl.arrays import Array, as_tensor, returns_what_was_given
+from calibrl.distributions.scores import device_of, dtype_of, from_zscore, is_discrete, zscore
+from calibrl.errors import CalibrlError
+from calibrl.kernels import normal
+
+
+class Rounded(Distribution):
+    """max(0, round(Y)) for a continuous forecast Y: mass F(k + ½) - F(k - ½) on k, all below ½ on 0."""
+
+    arg_constraints: dict[str, Any] = {}  # noqa: RUF012 (torch's own protocol)
+    support = constraints.nonnegative_integer
+    has_rsample = False
+
+    def __init__(self, base: Distribution) -> None:
+        if is_discrete(base) or base.event_shape:
+            raise CalibrlError(f"{type(base).__name__} is not a continuous forecast of single numbers; nothing to round")
+        self.base = base
+        super().__init__(base.batch_shape, validate_args=False)
+
+    def zscore(self, y: Tensor) -> Tensor:
+        """Φ⁻¹(P(count ≤ y)) in float64."""
+        k = y.double().floor()
+        z = zscore(self.base, k.clamp(min=0) + 0.5)
+        return torch.where(k < 0, normal.LOWEST_Z, z)
+
+    def zscore_left(self, y: Tensor) -> Tensor:
+        """Φ⁻¹(P(count < y)) in float64."""
+        return self.zscore(torch.ceil(y.double()) - 1)
+
+    def from_zscore(self, z: Tensor) -> Tensor:
+        """The least count k with P(count ≤ k) ≥ Φ(z)."""
+        # A hair less than the quantile, so that rounding error does not ask for one unit more.
+        y = from_zscore(self.base, z)
+        return torch.ceil(y - 0.5 - 1e-9 * (1 + y.abs())).clamp(min=0)
+
+    @returns_what_was_given
+    def cdf(self, value: Array) -> Tensor:
+        """P(count ≤ value). value: (…, *batch)."""
+        value = as_tensor(value)
+        below = torch.where(value < 0, 0.0, normal.cdf(self.zscore(value)))
+        return below.to(dtype_of(self.base))
+
+    @returns_what_was_given
+    def icdf(self, value: Array) -> Tensor:
+        """The quantile at probability `value`, a whole number: (…, *batch)."""
+        return self.from_zscore(normal.finite_quantile(as_tensor(value))).to(dtype_of(self.base))
+
+    @returns_what_was_given
+    def log_prob(self, value: Array) -> Tensor:
+        """log-mass of a count; -inf between the whole numbers. value: (…, *batch)."""
+        value = as_tensor(value)
+        low, high = self.zscore_left(value), self.zscore(value)
+        mass = torch.where(low > 0, normal.cdf(-low) - normal.cdf(-high), normal.cdf(high) - normal.cdf(low))
+        return torch.where(value == value.floor(), torch.log(mass), -torch.inf).to(dtype_of(self.base))
+
+    def sample(self, sample_shape: Any = Size()) -> Tensor:
+        """Draws of shape (*sample_shape, *batch)."""
+        with torch.no_grad():
+            shape = self._extended_shape(Size(sample_shape))
+            z = torch.randn(shape, dtype=torch.float64, device=device_of(self.base))
+            return self.from_zscore(z).to(dtype_of(self.base))
+
+    @property
+    def mean(self) -> Tensor:
+        """Expected count: (*batch)."""
+        return self._moments()[0]
+
+    @property
+    def variance(self) -> Tensor:
+        """Variance of the count: (*batch)."""
+        return self._moments()[1]
+
+    def _moments(self) -> tuple[Tensor, Tensor]:
+        """E[X] = Σ P(X > k) and E[X²] = Σ (2k + 1) P(X > k)."""
+        far = torch.full(self.batch_shape, 7.5, dtype=torch.float64, device=device_of(self.base))
+        k = torch.arange(int(self.from_zscore(far).max()) + 1, dtype=torch.float64, device=far.device)
+        k = k.reshape(-1, *(1 for _ in self.batch_shape))
+        survival = normal.cdf(-self.zscore(k.expand(-1, *self.batch_shape)))
+        mean = survival.sum(0)
+        dtype = dtype_of(self.base)
+        return mean.to(dtype), (((2 * k + 1) * survival).sum(0) - mean.square()).to(dtype)
+
+    def expand(self, batch_shape: Any, _instance: Any = None) -> Rounded:
+        """The same forecast, repeated to `batch_shape`."""
+        return Rounded(self.base.expand(Size(batch_shape)))

@@ -1,0 +1,18 @@
+"""Errors that name the value, what was expected, and the cure."""
+
+from __future__ import annotations
+
+
+class CalibrlError(ValueError):
+    """Bad input. The message is one line: the value, the expectation, the cure."""
+
+
+class MissingExtra(ImportError):
+    """A command needs a package that the base installation leaves out."""
+
+    def __init__(self, package: str, extra: str) -> None:
+        super().__init__(f"{package} is not installed; run: pip install 'calibrl[{extra}]'")
+
+
+class ReusedRows(UserWarning):
+    """A check looked at rows the model or its map was fitted on: it will look too good."""

@@ -1,0 +1,1 @@
+"""The bottom layer: numerical operations, each written once."""

@@ -1,0 +1,296 @@
+"""Step 4 of Algorithm 1: learn R from what held-out outcomes said about their forecasts.
+
+Every `fit_*` takes PIT values p_t = F_t(y_t) of shape (n,) for one map or (n, d) for one map per column,
+NaN where nobody saw the outcome. `weight` lets some rows count more; `z` gives the same evidence as
+z-scores Φ⁻¹(p_t), which do not round to 0 or 1 when a forecast is very over-confident.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from calibrl.arrays import Array
+from calibrl.kernels import normal
+from calibrl.maps.base import Map
+from calibrl.maps.closed_form import Affine, Beta, Platt, Sigmoid
+from calibrl.maps.evidence import Column, for_each_column, ranks_of, stack
+from calibrl.maps.spline import Spline
+
+PRIOR_POINTS = 10.0
+"""How many outcomes the belief "the forecast is right" is worth: 10 rows move R half-way."""
+
+Knots = tuple[Tensor, Tensor, Tensor]
+
+
+class FitMap(Protocol):
+    """What `Calibrated` and `Prequential` need of a fitting function."""
+
+    def __call__(self, pit: Array | None = None, *, weight: Array | None = None, z: Array | None = None) -> Map:
+        """The map R learnt from the evidence."""
+
+
+def fit_smooth(pit: Array | None = None, *, weight: Array | None = None, z: Array | None = None) -> Spline:
+    """The default map: the distribution of z smoothed with a kernel and shrunk to the identity by evidence.
+
+    R(p) = M(Φ⁻¹(p)) with M(z) = w · Σ_i share_i Φ((z - z_i)/h) + (1 - w) · Φ((z - shift)/scale), held as a
+    spline. Shift and scale leave the identity only as far as their own standard errors allow; the shape
+    enters with w only as far as the z-scores still look unlike that Gaussian; h = 0.9 · spread · n^(-1/3).
+    No rows give the identity, a few rows change it only when they insist, and with many rows the error
+    goes to zero whatever the shape of the miscalibration. Between the rows the density stays smooth.
+    """
+    return _spline(pit, weight, z, _smooth)
+
+
+def fit_isotonic(pit: Array | None = None, *, weight: Array | None = None, z: Array | None = None) -> Spline:
+    """The empirical CDF of the PITs with ranks i/(n+1), shrunk to the identity with 10 pseudo-rows.
+
+    Isotonic regression of PITs on their own empirical CDF, as in Kuleshov et al. (2018), *is* that CDF.
+    Between the points R is a monotone spline, outside them the forecast's own tail goes on.
+    """
+    return _spline(pit, weight, z, _isotonic)
+
+
+def fit_affine(pit: Array | None = None, *, weight: Array | None = None, z: Array | None = None) -> Affine:
+    """Shift and scale in z, shrunk to the identity: best on few rows when mean or width is what is off."""
+
+    def fit(column: Column) -> Tensor:
+        total = column.effective + PRIOR_POINTS
+        shift = column.effective * float((column.share * column.z).sum()) / total
+        square = (column.effective * float((column.share * column.z.square()).sum()) + PRIOR_POINTS) / total
+        return torch.tensor([shift, (square - shift**2) ** 0.5], dtype=torch.float64)
+
+    found, columns, shape = for_each_column(pit, weight, z, fit)
+    parameters = stack(found, shape)
+    return Affine(shift=parameters[..., 0], scale=parameters[..., 1], ranks=ranks_of(columns, shape))
+
+
+def fit_platt(pit: Array | None = None, *, weight: Array | None = None, z: Array | None = None) -> Platt:
+    """sigmoid(a · logit p + b) by cross-entropy against the empirical CDF, shrunk to the identity."""
+
+    def fit(column: Column) -> Tensor:
+        points, target, size = _with_prior(column)
+        features = torch.stack([normal.logit_of(points), torch.ones_like(points)], -1)
+        return _logistic(features, target, size, start=torch.tensor([1.0, 0.0], dtype=torch.float64), positive=1)
+
+    found, columns, shape = for_each_column(pit, weight, z, fit)
+    parameters = stack(found, shape)
+    return Platt(a=parameters[..., 0], b=parameters[..., 1], ranks=ranks_of(columns, shape))
+
+
+def fit_beta(pit: Array | None = None, *, weight: Array | None = None, z: Array | None = None) -> Beta:
+    """sigmoid(a log p - b log(1-p) + c) by cross-entropy against the empirical CDF, shrunk to the identity."""
+
+    def fit(column: Column) -> Tensor:
+        points, target, size = _with_prior(column)
+        log_p, log_q = torch.special.log_ndtr(points), torch.special.log_ndtr(-points)
+        features = torch.stack([log_p, -log_q, torch.ones_like(points)], -1)
+        return _logistic(features, target, size, start=torch.tensor([1.0, 1.0, 0.0], dtype=torch.float64), positive=2)
+
+    found, columns, shape = for_each_column(pit, weight, z, fit)
+    parameters = stack(found, shape)
+    ranks = ranks_of(columns, shape)
+    return Beta(a=parameters[..., 0], b=parameters[..., 1], c=parameters[..., 2], ranks=ranks)
+
+
+def fit_sigmoid(pit: Array | None = None, *, weight: Array | None = None, z: Array | None = None) -> Sigmoid:
+    """The paper's released map sigmoid(a · p + b), by cross-entropy. For replication: see `Sigmoid`."""
+
+    def fit(column: Column) -> Tensor:
+        start = torch.tensor([4.0, -2.0], dtype=torch.float64)
+        if column.count < 2:
+            return start
+        features = torch.stack([normal.cdf(column.z), torch.ones_like(column.z)], -1)
+        return _logistic(features, column.level, column.share * column.effective, start=start, positive=1)
+
+    found, columns, shape = for_each_column(pit, weight, z, fit)
+    parameters = stack(found, shape)
+    return Sigmoid(a=parameters[..., 0], b=parameters[..., 1], ranks=ranks_of(columns, shape))
+
+
+# The two splines.
+
+
+def _spline(pit: Array | None, weight: Array | None, z: Array | None, fit: _FitKnots) -> Spline:
+    found, columns, shape = for_each_column(pit, weight, z, fit)
+    most = max(len(knots[0]) for knots in found)
+    padded = [_pad(knots, most) for knots in found]
+    parts = [stack([knots[i] for knots in padded], shape) for i in range(3)]
+    return Spline(z=parts[0], s=parts[1], d=parts[2], ranks=ranks_of(columns, shape))
+
+
+class _FitKnots(Protocol):
+    def __call__(self, column: Column) -> Knots: ...
+
+
+def _smooth(column: Column) -> Knots:
+    n = column.effective
+    if n == 0:
+        return _no_knots()
+    # A kernel of no width would put an infinite density on repeated outcomes.
+    width = max(0.9 * column.scale, 0.01) * n ** (-1 / 3)
+    shift, scale = _believable_gaussian(column)
+    trust = _trust_in_shape(column, shift, scale)
+    points = _knot_positions(column, width, shift, scale)
+
+    # M, 1 - M and M′ at the knots, each exact in its own tail.
+    distance = (points[:, None] - column.z) / width
+    plain = (points - shift) / scale
+    lower = trust * (normal.cdf(distance) @ column.share) + (1 - trust) * normal.cdf(plain)
+    upper = trust * (normal.cdf(-distance) @ column.share) + (1 - trust) * normal.cdf(-plain)
+    kernel = torch.exp(normal.log_density(distance)) @ column.share / width
+    density = trust * kernel + (1 - trust) * torch.exp(normal.log_density(plain)) / scale
+
+    # The evidence ends where half an outcome is left; beyond, the straight tail takes over.
+    inside = torch.minimum(lower, upper) > 0.5 / (n + PRIOR_POINTS)
+    s = normal.quantile_of(lower, upper)
+    slope = density / torch.exp(normal.log_density(s))
+    return _with_tails(points[inside], s[inside], slope[inside], column)
+
+
+def _believable_gaussian(column: Column) -> tuple[float, float]:
+    """Shift and scale of z, each pulled to (0, 1) by a factor 1 - 5/t², t being its distance in standard errors.
+
+    The factor is James and Stein's, with a threshold that lets about one calibrated forecast in forty move.
+    """
+    n = column.effective
+    z, level, share = column.z, column.level, column.share
+    # Three deviations from the median are far enough: one wild outcome must not widen every forecast.
+    middle = float(np.interp(0.5, level.numpy(), z.numpy()))
+    spread = 1.4826 * float((z - middle).abs().quantile(0.5)) + 1e-9
+    z = z.clamp(middle - 3 * spread, middle + 3 * spread)
+    scale = 1.0
+    if n > 1.5:
+        # Gini's mean difference: nearly as precise as the standard deviation, far less upset by tails.
+        gini = 2 * float((share * z * (2 * level - 1)).sum()) * (n + 1) / (n - 1)
+        log_scale = math.log(max(gini * math.sqrt(math.pi) / 2, 1e-9))
+        scale = math.exp(_shrunk(log_scale, 0.75 / math.sqrt(n)))
+    return _shrunk(float((share * z).sum()), scale / math.sqrt(n)), scale
+
+
+def _shrunk(value: float, error: float) -> float:
+    return value * max(0.0, 1 - 5 * (error / value) ** 2) if value else 0.0
+
+
+def _trust_in_shape(column: Column, shift: float, scale: float) -> float:
+    """How far to believe the kernel: n/(n+10), times 1 - (w₀/W²)², W² being Cramér and von Mises' statistic.
+
+    When the Gaussian is right and only chance makes z look different, W² is 1/6 on average: w₀ = 1.25/6.
+    """
+    n = column.effective
+    middle = column.share.cumsum(0) - column.share / 2
+    gap = normal.cdf((column.z - shift) / scale) - middle
+    statistic = n * float((column.share * gap.square()).sum()) + 1 / (12 * n)
+    return n / (n + PRIOR_POINTS) * max(0.0, 1 - (1.25 / (6 * statistic)) ** 2)
+
+
+def _isotonic(column: Column) -> Knots:
+    n = column.effective
+    if n == 0:
+        return _no_knots()
+    # Equal z-scores share the middle of their ranks.
+    points, group = torch.unique(column.z, return_inverse=True)
+    size = torch.zeros_like(points).index_add_(0, group, torch.ones_like(column.z))
+    level = torch.zeros_like(points).index_add_(0, group, column.level) / size
+    lower = (n * level + PRIOR_POINTS * normal.cdf(points)) / (n + PRIOR_POINTS)
+    upper = (n * (1 - level) + PRIOR_POINTS * normal.cdf(-points)) / (n + PRIOR_POINTS)
+    s = normal.quantile_of(lower, upper)
+    if len(points) < 3:
+        return _with_tails(points, s, torch.ones_like(points), column)
+    # Harmonic means of neighbouring chords keep every piece monotone and flat where the data are flat.
+    chord = torch.diff(s) / torch.diff(points)
+    inner = 2 / (1 / chord[1:] + 1 / chord[:-1])
+    return _with_tails(points, s, torch.cat([chord[:1], inner, chord[-1:]]), column)
+
+
+def _knot_positions(column: Column, width: float, shift: float, scale: float) -> Tensor:
+    """Where to hold the smoothed map: at the evidence's quantiles, at the Gaussian's, and around the ends."""
+    steps = torch.linspace(-5.5, 5.5, 133, dtype=torch.float64)
+    levels = normal.cdf(steps[16:-16]).numpy()
+    from_data = torch.from_numpy(np.interp(levels, column.level.numpy(), column.z.numpy()))
+    reach = width * torch.tensor([0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 4.0], dtype=torch.float64)
+    parts = [from_data, from_data - width, from_data + width] if column.count < 100 else [from_data]
+    return torch.cat([*parts, shift + scale * steps[::4], column.z[0] - reach, column.z[-1] + reach]).sort().values
+
+
+def _with_tails(points: Tensor, s: Tensor, slope: Tensor, column: Column) -> Knots:
+    """Keep knots that rise, and let the ends go on straight with the slope of the forecast's own tail."""
+    if len(points) == 0:
+        return _no_knots()
+    gap = 1e-9 * max(1.0, column.scale)
+    keep: list[int] = [0]
+    at, height = points.tolist(), s.tolist()
+    for i in range(1, len(at)):
+        if at[i] - at[keep[-1]] > gap and height[i] - height[keep[-1]] > 1e-9:
+            keep.append(i)
+    points, s, slope = points[keep], s[keep], slope[keep].clamp(1e-9, 1e9)
+    # An over-confident forecast's tail is stretched as its body is; never is a tail thinner than the forecast's.
+    tail = 1 / max(1.0, column.scale)
+    if len(points) == 1:
+        return torch.cat([points, points + 1]), torch.cat([s, s + tail]), torch.full((2,), tail, dtype=torch.float64)
+    slope[0], slope[-1] = min(float(slope[0]), tail), min(float(slope[-1]), tail)
+    return points, s, slope
+
+
+def _no_knots() -> Knots:
+    ends = torch.tensor([-1.0, 1.0], dtype=torch.float64)
+    return ends, ends, torch.ones_like(ends)
+
+
+def _pad(knots: Knots, most: int) -> Knots:
+    """More knots along the upper tail, so that columns stack; the map stays the same."""
+    z, s, slope = knots
+    further = torch.arange(1, most - len(z) + 1, dtype=torch.float64)
+    end = slope[-1]
+    return torch.cat([z, z[-1] + further]), torch.cat([s, s[-1] + end * further]), torch.cat([slope, end + 0 * further])
+
+
+# The logistic family.
+
+
+def _with_prior(column: Column) -> tuple[Tensor, Tensor, Tensor]:
+    """The evidence and `PRIOR_POINTS` pseudo-rows that say "the forecast is right": z, target, weight."""
+    level = torch.linspace(0.05, 0.95, 19, dtype=torch.float64)
+    points = torch.cat([column.z, normal.quantile(level)])
+    size = torch.cat([column.share * column.effective, torch.full_like(level, PRIOR_POINTS / len(level))])
+    return points, torch.cat([column.level, level]), size
+
+
+def _logistic(features: Tensor, target: Tensor, size: Tensor, *, start: Tensor, positive: int) -> Tensor:
+    """Weighted cross-entropy of sigmoid(features · θ) against soft targets, by damped Newton steps.
+
+    features (m, k), target (m,) in [0, 1], size (m,) weights, start (k,); the first `positive` entries of θ
+    stay above 1e-3 so that the map increases. The problem is convex: the minimum is the only one.
+    """
+
+    def loss(theta: Tensor) -> float:
+        t = features @ theta
+        return float((size * (torch.nn.functional.softplus(t) - target * t)).sum())
+
+    def clip(theta: Tensor) -> Tensor:
+        return torch.cat([theta[:positive].clamp(min=1e-3), theta[positive:]])
+
+    theta, best = start, loss(start)
+    for _ in range(50):
+        p = torch.sigmoid(features @ theta)
+        gradient = features.T @ (size * (p - target))
+        hessian = (features.T * (size * p * (1 - p))) @ features
+        step = torch.linalg.solve(hessian + 1e-9 * torch.eye(len(theta), dtype=theta.dtype), gradient)
+        length = 1.0
+        while length > 1e-6:
+            candidate = clip(theta - length * step)
+            value = loss(candidate)
+            if value <= best:
+                break
+            length /= 2
+        else:
+            break
+        moved = float((candidate - theta).abs().max())
+        theta, best = candidate, value
+        if moved < 1e-10:
+            break
+    return theta

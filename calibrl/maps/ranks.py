@@ -1,0 +1,49 @@
+"""Order statistics of the calibration evidence, for intervals with a finite-sample guarantee."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Ranks:
+    """Chosen order statistics z₍ᵣ₎ of n calibration z-scores, per column.
+
+    z: (*columns, m) ascending; rank: (*columns, m), r = 1 … n; count: (*columns,), n. Where n is large only
+    some ranks are kept, and an interval is rounded outwards to the next one: wider, never narrower.
+    """
+
+    z: Tensor
+    rank: Tensor
+    count: Tensor
+
+    def interval_z(self, level: float) -> tuple[Tensor, Tensor]:
+        """[z₍ₗ₎, z₍ᵤ₎] with l = ⌊(n+1)α/2⌋ and u = ⌈(n+1)(1-α/2)⌉, α = 1 - level; both (*columns,).
+
+        A side is infinite when n is too small to promise it: below 2/α - 1 points.
+        """
+        tail = (self.count + 1) * ((1 - level) / 2)
+        # Rounding error must not push a whole number over: 0.05 · 200 is 10, not 10.000000000000002.
+        low_rank = torch.floor(tail + 1e-9).unsqueeze(-1)
+        high_rank = self.count.unsqueeze(-1) + 1 - low_rank
+        infinity = torch.full_like(self.z, torch.inf)
+        low = torch.where(self.rank <= low_rank, self.z, -infinity).amax(-1)
+        high = torch.where(self.rank >= high_rank, self.z, infinity).amin(-1)
+        return low, high
+
+    def to(self, device: torch.device | str) -> Ranks:
+        """The same ranks on `device`."""
+        return Ranks(self.z.to(device), self.rank.to(device), self.count.to(device))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain lists, ready for JSON."""
+        return {"z": self.z.tolist(), "rank": self.rank.tolist(), "count": self.count.tolist()}
+
+    @classmethod
+    def from_dict(cls, saved: dict[str, Any]) -> Ranks:
+        """The ranks that `to_dict` described."""
+        return cls(*(torch.tensor(saved[name], dtype=torch.float64) for name in ("z", "rank", "count")))

@@ -1,0 +1,108 @@
+"""Maps through many points: a monotone spline in z with straight tails."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+import torch
+from torch import Tensor
+
+from calibrl.maps.base import Map
+
+_NO_KNOTS = torch.tensor([-1.0, 1.0], dtype=torch.float64)
+
+
+class _Bin(NamedTuple):
+    """The spline piece each value falls in; every field has the values' shape."""
+
+    z: Tensor
+    s: Tensor
+    width: Tensor
+    height: Tensor
+    left: Tensor
+    right: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Spline(Map):
+    """A monotone rational-quadratic spline through (z_k, s_k) with slopes d_k, straight beyond its ends.
+
+    One formula gives value, inverse and slope exactly (Gregory & Delbourgo, 1982), the density it implies
+    is continuous, and beyond the evidence the base forecast's own tail goes on, shifted and stretched:
+    a straight line in z. z, s: (*columns, k) strictly ascending; d: (*columns, k) positive.
+    """
+
+    kind: ClassVar[str] = "spline"
+    z: Tensor = _NO_KNOTS
+    s: Tensor = _NO_KNOTS
+    d: Tensor = torch.ones(2, dtype=torch.float64)
+
+    @property
+    def columns(self) -> tuple[int, ...]:
+        return tuple(self.z.shape[:-1])
+
+    def _forward(self, z: Tensor) -> Tensor:
+        piece = self._bin(z, self.z)
+        inside = z.clamp(self.z[..., 0], self.z[..., -1])
+        t = ((inside - piece.z) / piece.width).clamp(0, 1)
+        chord = piece.height / piece.width
+        bend = t * (1 - t)
+        numerator = piece.height * (chord * t.square() + piece.left * bend)
+        s = piece.s + numerator / (chord + (piece.left + piece.right - 2 * chord) * bend)
+        return s + self._beyond(z, self.z, self.d)
+
+    def _inverse(self, z: Tensor) -> Tensor:
+        piece = self._bin(z, self.s)
+        inside = z.clamp(self.s[..., 0], self.s[..., -1])
+        rise = inside - piece.s
+        chord = piece.height / piece.width
+        bend = rise * (piece.left + piece.right - 2 * chord)
+        a = piece.height * (chord - piece.left) + bend
+        b = piece.height * piece.left - bend
+        c = -chord * rise
+        # The root of a t² + b t + c in the form that does not cancel. The discriminant is ≥ 0 on a
+        # monotone piece; rounding may leave it a hair below.
+        root = torch.sqrt((b.square() - 4 * a * c).clamp(min=0))
+        t = (2 * c / (-b - root)).clamp(0, 1)
+        return piece.z + t * piece.width + self._beyond(z, self.s, 1 / self.d)
+
+    def _log_slope(self, z: Tensor) -> Tensor:
+        piece = self._bin(z, self.z)
+        t = ((z.clamp(self.z[..., 0], self.z[..., -1]) - piece.z) / piece.width).clamp(0, 1)
+        chord = piece.height / piece.width
+        bend = t * (1 - t)
+        numerator = piece.right * t.square() + 2 * chord * bend + piece.left * (1 - t).square()
+        denominator = chord + (piece.left + piece.right - 2 * chord) * bend
+        return 2 * torch.log(chord) + torch.log(numerator) - 2 * torch.log(denominator)
+
+    def _bin(self, value: Tensor, knots: Tensor) -> _Bin:
+        """The piece of the spline whose `knots` enclose each value; ends serve the tails."""
+        last = knots.shape[-1] - 2
+        if not self.columns:
+            index = torch.searchsorted(knots, value.detach().contiguous(), right=True).sub_(1).clamp_(0, last)
+            pick = _pick_shared
+        else:
+            rows = value.detach().reshape(-1, knots.shape[0]).T.contiguous()
+            index = torch.searchsorted(knots, rows, right=True).sub_(1).clamp_(0, last)
+            index = index.T.reshape(value.shape)
+            pick = _pick_per_column
+        z, s, left = pick(self.z, index), pick(self.s, index), pick(self.d, index)
+        after = index + 1
+        return _Bin(z, s, pick(self.z, after) - z, pick(self.s, after) - s, left, pick(self.d, after))
+
+    @staticmethod
+    def _beyond(value: Tensor, knots: Tensor, slope: Tensor) -> Tensor:
+        """The straight tails: how far a value lies outside the knots, times the end's slope."""
+        low = (value - knots[..., 0]).clamp(max=0) * slope[..., 0]
+        high = (value - knots[..., -1]).clamp(min=0) * slope[..., -1]
+        return low + high
+
+
+def _pick_shared(table: Tensor, index: Tensor) -> Tensor:
+    return table[index]
+
+
+def _pick_per_column(table: Tensor, index: Tensor) -> Tensor:
+    d, k = table.shape
+    return table.reshape(-1)[index + torch.arange(d, device=table.device) * k]
