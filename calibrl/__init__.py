@@ -1,0 +1,74 @@
+"""calibrl: honest forecasts, better decisions.
+
+Public names are loaded when first used, so that `calibrl --help` does not wait for PyTorch.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from calibrl.algorithm import Calibrated as Calibrated
+    from calibrl.algorithm import CrossFitted as CrossFitted
+    from calibrl.algorithm import Forecaster as Forecaster
+    from calibrl.algorithm import Prequential as Prequential
+    from calibrl.algorithm import learn as learn
+    from calibrl.algorithm import recalibrate as recalibrate
+    from calibrl.classes import ClassMap as ClassMap
+    from calibrl.classes import fit_auto_classes as fit_auto_classes
+    from calibrl.classes import fit_isotonic_classes as fit_isotonic_classes
+    from calibrl.classes import fit_platt_classes as fit_platt_classes
+    from calibrl.classes import fit_temperature as fit_temperature
+    from calibrl.data import Data as Data
+    from calibrl.data import Split as Split
+    from calibrl.data import last_split as last_split
+    from calibrl.data import random_split as random_split
+    from calibrl.distributions import Empirical as Empirical
+    from calibrl.distributions import Mixture as Mixture
+    from calibrl.distributions import Quantiles as Quantiles
+    from calibrl.distributions import Recalibrated as Recalibrated
+    from calibrl.distributions import Rounded as Rounded
+    from calibrl.distributions import draw as draw
+    from calibrl.distributions import pit as pit
+    from calibrl.distributions import pit_z as pit_z
+    from calibrl.errors import CalibrlError as CalibrlError
+    from calibrl.errors import MissingExtra as MissingExtra
+    from calibrl.errors import ReusedRows as ReusedRows
+    from calibrl.maps import IDENTITY as IDENTITY
+    from calibrl.maps import FitMap as FitMap
+    from calibrl.maps import Map as Map
+    from calibrl.maps import fit_affine as fit_affine
+    from calibrl.maps import fit_auto as fit_auto
+    from calibrl.maps import fit_beta as fit_beta
+    from calibrl.maps import fit_isotonic as fit_isotonic
+    from calibrl.maps import fit_platt as fit_platt
+    from calibrl.maps import fit_sigmoid as fit_sigmoid
+    from calibrl.maps import fit_smooth as fit_smooth
+
+_HOMES: dict[str, str] = {}
+for _module, _names in {
+    "algorithm": "Calibrated CrossFitted Forecaster Prequential learn recalibrate",
+    "classes": "ClassMap fit_auto_classes fit_isotonic_classes fit_platt_classes fit_temperature",
+    "data": "Data Split last_split random_split",
+    "distributions": "Empirical Mixture Quantiles Recalibrated Rounded draw pit pit_z",
+    "errors": "CalibrlError MissingExtra ReusedRows",
+    "maps": "FitMap IDENTITY Map fit_affine fit_auto fit_beta fit_isotonic fit_platt fit_sigmoid fit_smooth",
+}.items():
+    _HOMES.update(dict.fromkeys(_names.split(), f"calibrl.{_module}"))
+
+__all__ = [*sorted(_HOMES), "__version__"]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        value = getattr(importlib.import_module(_HOMES[name]), name)
+        globals()[name] = value
+        return value
+    raise AttributeError(f"module 'calibrl' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return [*globals(), *_HOMES]

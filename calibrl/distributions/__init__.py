@@ -3,6 +3,7 @@
 from calibrl.distributions.draw import draw
 from calibrl.distributions.empirical import Empirical, Quantiles
 from calibrl.distributions.mixture import Mixture
+from calibrl.distributions.pit import outcomes_for, pit, pit_z
 from calibrl.distributions.recalibrated import Recalibrated
 from calibrl.distributions.rounded import Rounded
 from calibrl.distributions.scores import cdf, from_zscore, is_discrete, zscore, zscore_left
@@ -17,6 +18,9 @@ __all__ = [
     "draw",
     "from_zscore",
     "is_discrete",
+    "outcomes_for",
+    "pit",
+    "pit_z",
     "zscore",
     "zscore_left",
 ]

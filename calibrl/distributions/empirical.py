@@ -77,7 +77,9 @@ class _Interpolated(Distribution):
     def rsample(self, sample_shape: Any = Size()) -> Tensor:
         """Draws of shape (*sample_shape, *batch)."""
         shape = self._extended_shape(Size(sample_shape))
-        return self.from_zscore(torch.randn(shape, dtype=torch.float64, device=self._knots.device)).to(self._knots.dtype)
+        return self.from_zscore(torch.randn(shape, dtype=torch.float64, device=self._knots.device)).to(
+            self._knots.dtype
+        )
 
     def sample(self, sample_shape: Any = Size()) -> Tensor:
         """Draws of shape (*sample_shape, *batch)."""
@@ -173,9 +175,7 @@ class Quantiles(_Interpolated):
         low, high = (wide[1] - wide[0]) / (z[1] - z[0]), (wide[-1] - wide[-2]) / (z[-1] - z[-2])
         self.levels = at
         self.values = knots
-        super().__init__(
-            knots.movedim(0, -1), z, torch.where(low > 0, low, whole), torch.where(high > 0, high, whole)
-        )
+        super().__init__(knots.movedim(0, -1), z, torch.where(low > 0, low, whole), torch.where(high > 0, high, whole))
 
     @property
     def mean(self) -> Tensor:

@@ -33,7 +33,7 @@ def finite_quantile(p: Tensor) -> Tensor:
 
 
 def log_density(z: Tensor) -> Tensor:
-    """log φ(z)."""
+    """Log φ(z)."""
     return -0.5 * z.square() - LOG_SQRT_2PI
 
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, fields, replace
-from functools import cached_property
-from typing import Any, ClassVar, Self
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -14,14 +13,12 @@ from torch import Tensor
 from calibrl.arrays import Array, as_tensor, returns_what_was_given
 from calibrl.errors import CalibrlError
 from calibrl.kernels import normal
+from calibrl.maps.frozen import Frozen, from_dict
 from calibrl.maps.ranks import Ranks
-
-KINDS: dict[str, type[Map]] = {}
-"""Every concrete map by the name it is saved under."""
 
 
 @dataclass(frozen=True, eq=False)
-class Map(ABC):
+class Map(Frozen, ABC):
     """An increasing map R of probabilities, per column, with inverse and slope.
 
     A map works on z-scores z = Φ⁻¹(p), where nothing saturates: a subclass says how z moves, this class
@@ -29,15 +26,10 @@ class Map(ABC):
     dimension. NaN ("nobody saw this") stays NaN. Parameters are float64 tensors of shape (*columns, …).
     """
 
-    kind: ClassVar[str]
-
     ranks: Ranks | None = None
     """The sorted evidence, kept for conformal intervals."""
     note: str = ""
     """How the map came about, in words."""
-
-    def __init_subclass__(cls) -> None:
-        KINDS[cls.kind] = cls
 
     # What a subclass supplies, all on z-scores of shape (…, *columns).
 
@@ -56,7 +48,7 @@ class Map(ABC):
 
     @abstractmethod
     def _log_slope(self, z: Tensor) -> Tensor:
-        """log S′(z)."""
+        """Log S′(z)."""
 
     # R itself.
 
@@ -72,7 +64,7 @@ class Map(ABC):
 
     @returns_what_was_given
     def log_slope(self, p: Array) -> Tensor:
-        """log R′(p): what recalibration adds to a log-density. p: (…, *columns) in [0, 1]."""
+        """Log R′(p): what recalibration adds to a log-density. p: (…, *columns) in [0, 1]."""
         p = as_tensor(p, "p")
         z = normal.finite_quantile(_in_unit_interval(p))
         slope = self.log_slope_z(z) + normal.log_density(self.forward_z(z)) - normal.log_density(z)
@@ -87,43 +79,8 @@ class Map(ABC):
         return self._ready_for(z)._inverse(z.double())
 
     def log_slope_z(self, z: Tensor) -> Tensor:
-        """log S′(z) at z-scores of shape (…, *columns)."""
+        """Log S′(z) at z-scores of shape (…, *columns)."""
         return self._ready_for(z)._log_slope(z.double())
-
-    # A map as a value.
-
-    def to(self, device: torch.device | str) -> Self:
-        """The same map with its parameters on `device`."""
-        moved: dict[str, Any] = {name: value.to(device) for name, value in self._tensors.items()}
-        if self.ranks is not None:
-            moved["ranks"] = self.ranks.to(device)
-        return replace(self, **moved)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain numbers, lists and strings, ready for JSON."""
-        ranks = None if self.ranks is None else self.ranks.to_dict()
-        numbers = {name: value.tolist() for name, value in self._tensors.items()}
-        return {"kind": self.kind, **numbers, "ranks": ranks, "note": self.note}
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Map) and self._identity == other._identity
-
-    def __hash__(self) -> int:
-        return hash(self._identity)
-
-    @cached_property
-    def _identity(self) -> str:
-        return json.dumps(self.to_dict())
-
-    @cached_property
-    def _tensors(self) -> dict[str, Tensor]:
-        values = {field.name: getattr(self, field.name) for field in fields(self)}
-        return {name: value for name, value in values.items() if isinstance(value, Tensor)}
-
-    @cached_property
-    def cache(self) -> dict[object, Any]:
-        """What others worked out once about this map; not part of its value."""
-        return {}
 
     def _ready_for(self, z: Tensor) -> Self:
         """This map, checked against the shape of z and on its device (moved once, then remembered)."""
@@ -132,14 +89,15 @@ class Map(ABC):
                 f"this map was fitted for {self.columns[0]} columns but the forecast has shape {tuple(z.shape)}; "
                 "fit a map on PITs of that shape, or one map for all columns from a flat array"
             )
-        if not self._tensors or next(iter(self._tensors.values())).device == z.device:
+        tensors = (part for part in self._parts.values() if isinstance(part, Tensor))
+        if next(tensors, z).device == z.device:
             return self
         if z.device not in self.cache:
             self.cache[z.device] = self.to(z.device)
         moved: Self = self.cache[z.device]
         return moved
 
-    def _on_probabilities(self, p: Array, move: Any) -> Tensor:
+    def _on_probabilities(self, p: Array, move: Callable[[Tensor], Tensor]) -> Tensor:
         p = as_tensor(p, "p")
         z = normal.finite_quantile(_in_unit_interval(p))
         moved = normal.cdf(move(z)).to(p.dtype)
@@ -156,14 +114,7 @@ def _in_unit_interval(p: Tensor) -> Tensor:
 
 def map_from_dict(saved: dict[str, Any]) -> Map:
     """The map that `to_dict` described."""
-    saved = dict(saved)
-    kind = saved.pop("kind", None)
-    if kind not in KINDS:
-        raise CalibrlError(f"unknown map kind {kind!r}; known: {', '.join(sorted(KINDS))}")
-    ranks = saved.pop("ranks", None)
-    note = saved.pop("note", "")
-    names = {field.name for field in fields(KINDS[kind])} - {"ranks", "note"}
-    if set(saved) != names:
-        raise CalibrlError(f"a saved {kind} map has fields {sorted(saved)}, expected {sorted(names)}; fit it again")
-    numbers = {name: torch.tensor(value, dtype=torch.float64) for name, value in saved.items()}
-    return KINDS[kind](**numbers, ranks=None if ranks is None else Ranks.from_dict(ranks), note=note)
+    found = from_dict(saved)
+    if not isinstance(found, Map):
+        raise CalibrlError(f"a saved {found.kind} is not a map of CDF values; load it with its own tool")
+    return found

@@ -11,6 +11,8 @@ from torch import Tensor
 from calibrl.kernels import normal
 from calibrl.maps.base import Map
 
+_ZERO, _ONE = torch.zeros((), dtype=torch.float64), torch.ones((), dtype=torch.float64)
+
 
 @dataclass(frozen=True, eq=False)
 class Identity(Map):
@@ -40,8 +42,8 @@ class Affine(Map):
     """
 
     kind: ClassVar[str] = "affine"
-    shift: Tensor = torch.tensor(0.0, dtype=torch.float64)
-    scale: Tensor = torch.tensor(1.0, dtype=torch.float64)
+    shift: Tensor = _ZERO
+    scale: Tensor = _ONE
 
     @property
     def columns(self) -> tuple[int, ...]:
@@ -65,8 +67,8 @@ class Platt(Map):
     """
 
     kind: ClassVar[str] = "platt"
-    a: Tensor = torch.tensor(1.0, dtype=torch.float64)
-    b: Tensor = torch.tensor(0.0, dtype=torch.float64)
+    a: Tensor = _ONE
+    b: Tensor = _ZERO
 
     @property
     def columns(self) -> tuple[int, ...]:
@@ -90,9 +92,9 @@ class Beta(Map):
     """
 
     kind: ClassVar[str] = "beta"
-    a: Tensor = torch.tensor(1.0, dtype=torch.float64)
-    b: Tensor = torch.tensor(1.0, dtype=torch.float64)
-    c: Tensor = torch.tensor(0.0, dtype=torch.float64)
+    a: Tensor = _ONE
+    b: Tensor = _ONE
+    c: Tensor = _ZERO
 
     @property
     def columns(self) -> tuple[int, ...]:
@@ -121,7 +123,7 @@ class Beta(Map):
         return root + (target - self._logit(root)) / slope
 
     def _logit_slope(self, z: Tensor) -> Tensor:
-        """d logit / dz."""
+        """D logit / dz."""
         lower = torch.exp(normal.log_density(z) - torch.special.log_ndtr(z))
         upper = torch.exp(normal.log_density(z) - torch.special.log_ndtr(-z))
         return self.a * lower + self.b * upper
@@ -141,8 +143,8 @@ class Sigmoid(Map):
     kind: ClassVar[str] = "sigmoid"
     CLIP: ClassVar[float] = 1e-6
 
-    a: Tensor = torch.tensor(4.0, dtype=torch.float64)
-    b: Tensor = torch.tensor(-2.0, dtype=torch.float64)
+    a: Tensor = 4 * _ONE
+    b: Tensor = -2 * _ONE
 
     @property
     def columns(self) -> tuple[int, ...]:
@@ -160,7 +162,7 @@ class Sigmoid(Map):
 
 
 def _log_logit_slope(z: Tensor) -> Tensor:
-    """log of d logit(Φ(z)) / dz."""
+    """Log of d logit(Φ(z)) / dz."""
     return normal.log_density(z) - torch.special.log_ndtr(z) - torch.special.log_ndtr(-z)
 
 

@@ -75,7 +75,7 @@ def fit_platt(pit: Array | None = None, *, weight: Array | None = None, z: Array
     def fit(column: Column) -> Tensor:
         points, target, size = _with_prior(column)
         features = torch.stack([normal.logit_of(points), torch.ones_like(points)], -1)
-        return _logistic(features, target, size, start=torch.tensor([1.0, 0.0], dtype=torch.float64), positive=1)
+        return logistic_fit(features, target, size, start=torch.tensor([1.0, 0.0], dtype=torch.float64), positive=1)
 
     found, columns, shape = for_each_column(pit, weight, z, fit)
     parameters = stack(found, shape)
@@ -89,7 +89,9 @@ def fit_beta(pit: Array | None = None, *, weight: Array | None = None, z: Array 
         points, target, size = _with_prior(column)
         log_p, log_q = torch.special.log_ndtr(points), torch.special.log_ndtr(-points)
         features = torch.stack([log_p, -log_q, torch.ones_like(points)], -1)
-        return _logistic(features, target, size, start=torch.tensor([1.0, 1.0, 0.0], dtype=torch.float64), positive=2)
+        return logistic_fit(
+            features, target, size, start=torch.tensor([1.0, 1.0, 0.0], dtype=torch.float64), positive=2
+        )
 
     found, columns, shape = for_each_column(pit, weight, z, fit)
     parameters = stack(found, shape)
@@ -105,7 +107,7 @@ def fit_sigmoid(pit: Array | None = None, *, weight: Array | None = None, z: Arr
         if column.count < 2:
             return start
         features = torch.stack([normal.cdf(column.z), torch.ones_like(column.z)], -1)
-        return _logistic(features, column.level, column.share * column.effective, start=start, positive=1)
+        return logistic_fit(features, column.level, column.share * column.effective, start=start, positive=1)
 
     found, columns, shape = for_each_column(pit, weight, z, fit)
     parameters = stack(found, shape)
@@ -260,7 +262,7 @@ def _with_prior(column: Column) -> tuple[Tensor, Tensor, Tensor]:
     return points, torch.cat([column.level, level]), size
 
 
-def _logistic(features: Tensor, target: Tensor, size: Tensor, *, start: Tensor, positive: int) -> Tensor:
+def logistic_fit(features: Tensor, target: Tensor, size: Tensor, *, start: Tensor, positive: int) -> Tensor:
     """Weighted cross-entropy of sigmoid(features · θ) against soft targets, by damped Newton steps.
 
     features (m, k), target (m,) in [0, 1], size (m,) weights, start (k,); the first `positive` entries of θ

@@ -83,7 +83,7 @@ class DrawTable:
     slope: Tensor
 
     def __call__(self, epsilon: Tensor) -> Tensor:
-        """g at standard normal draws ε: (…, *columns), |ε| < 8.6, of the table's dtype and device."""
+        """G at standard normal draws ε: (…, *columns), |ε| < 8.6, of the table's dtype and device."""
         cells = self.offset.shape[-1]
         start = epsilon.new_full(self.slope.shape, cells / 2)
         if self.slope.dim():
@@ -143,7 +143,7 @@ def _g(mapping: Map, epsilon: Tensor) -> Tensor:
 
 
 def _pick(table: Tensor, cell: Tensor) -> Tensor:
-    """table (k,) or (d, k), cell (…) or (…, d)."""
+    """Look up a table (k,) or (d, k) at cells (…) or (…, d)."""
     if table.dim() == 1:
         return table[cell]
     d, k = table.shape

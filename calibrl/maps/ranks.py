@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
+from calibrl.maps.frozen import Frozen
+
 
 @dataclass(frozen=True, eq=False)
-class Ranks:
+class Ranks(Frozen):
     """Chosen order statistics z₍ᵣ₎ of n calibration z-scores, per column.
 
     z: (*columns, m) ascending; rank: (*columns, m), r = 1 … n; count: (*columns,), n. Where n is large only
     some ranks are kept, and an interval is rounded outwards to the next one: wider, never narrower.
     """
+
+    kind: ClassVar[str] = "ranks"
 
     z: Tensor
     rank: Tensor
@@ -34,16 +38,3 @@ class Ranks:
         low = torch.where(self.rank <= low_rank, self.z, -infinity).amax(-1)
         high = torch.where(self.rank >= high_rank, self.z, infinity).amin(-1)
         return low, high
-
-    def to(self, device: torch.device | str) -> Ranks:
-        """The same ranks on `device`."""
-        return Ranks(self.z.to(device), self.rank.to(device), self.count.to(device))
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain lists, ready for JSON."""
-        return {"z": self.z.tolist(), "rank": self.rank.tolist(), "count": self.count.tolist()}
-
-    @classmethod
-    def from_dict(cls, saved: dict[str, Any]) -> Ranks:
-        """The ranks that `to_dict` described."""
-        return cls(*(torch.tensor(saved[name], dtype=torch.float64) for name in ("z", "rank", "count")))

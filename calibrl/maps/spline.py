@@ -11,6 +11,7 @@ from torch import Tensor
 from calibrl.maps.base import Map
 
 _NO_KNOTS = torch.tensor([-1.0, 1.0], dtype=torch.float64)
+_UNIT_SLOPES = torch.ones(2, dtype=torch.float64)
 
 
 class _Bin(NamedTuple):
@@ -36,7 +37,7 @@ class Spline(Map):
     kind: ClassVar[str] = "spline"
     z: Tensor = _NO_KNOTS
     s: Tensor = _NO_KNOTS
-    d: Tensor = torch.ones(2, dtype=torch.float64)
+    d: Tensor = _UNIT_SLOPES
 
     @property
     def columns(self) -> tuple[int, ...]:

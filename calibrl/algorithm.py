@@ -1,0 +1,237 @@
+"""Algorithm 1 of the paper: wrap any forecaster so that it plans with R∘T instead of T."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Protocol, TypeAlias, TypeVar, cast, runtime_checkable
+
+import torch
+from torch import Tensor
+from torch.distributions import Bernoulli, Categorical, Distribution
+
+from calibrl.classes import ClassMap, FitClassMap, Unchanged, fit_temperature, recalibrate_classes
+from calibrl.data import Data, Split
+from calibrl.distributions import Recalibrated, pit_z
+from calibrl.errors import CalibrlError
+from calibrl.maps import IDENTITY, FitMap, Map, fit_smooth
+
+Outcome = TypeVar("Outcome")
+
+
+@runtime_checkable
+class Forecaster(Protocol):
+    """T: learns from new rows, answers a question with a distribution."""
+
+    def update(self, data: Data) -> None:
+        """Learn from rows not seen before."""
+
+    def __call__(self, x: Tensor) -> Distribution:
+        """The forecast for each row of x, of batch shape (n, d) or (n,)."""
+
+
+def learn(
+    collect: Callable[[Forecaster], tuple[Data, Outcome]], model: Forecaster, *, rounds: int
+) -> Iterator[Outcome]:
+    """Algorithm 1: in each round plan, act and record; then split, train T, train R (all inside `update`).
+
+    `collect(model)` runs the agent once with the model as it stands and returns the new rows and whatever
+    the caller wants to see of the round. Yields that after each update.
+    """
+    if rounds < 1:
+        raise CalibrlError(f"rounds {rounds} is not a number of rounds; use 1 or more")
+    for _ in range(rounds):
+        data, outcome = collect(model)
+        model.update(data)
+        yield outcome
+
+
+class Calibrated:
+    """A forecaster with an honest map on top, learnt from rows held out of its training.
+
+    `update` splits the new rows once and for all (step 2), trains the forecaster on one side (3), judges the
+    rows of the other side that have ever been held out with the forecaster as it is now, and refits the map
+    on those (4). Calling it gives R∘T (5). Classes (`Categorical`, `Bernoulli`) are recalibrated by a class
+    map, everything else by a map of the CDF; counts get randomised PITs from `generator`.
+    """
+
+    def __init__(
+        self,
+        forecaster: Forecaster,
+        *,
+        split: Split,
+        fit_map: FitMap | FitClassMap | None = None,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        self.forecaster = forecaster
+        self.split = split
+        self.fit_map = fit_map
+        self.generator = generator or torch.Generator().manual_seed(0)
+        self.mapping: Map | ClassMap = IDENTITY
+        self.held_out: Data | None = None
+
+    def update(self, data: Data) -> None:
+        """Steps 2 to 4 of Algorithm 1 for new rows."""
+        train, held = self.split(data)
+        if len(train):
+            self.forecaster.update(train)
+        if len(held):
+            self.held_out = held if self.held_out is None else self.held_out + held
+        if self.held_out is not None:
+            with torch.no_grad():
+                forecast = self.forecaster(self.held_out.x)
+            evidence = judge(forecast, self.held_out.y, self.generator)
+            self.mapping = fit_to([evidence], self.fit_map)
+
+    def __call__(self, x: Tensor) -> Distribution:
+        """R∘T at each row of x."""
+        return recalibrate(self.forecaster(x), self.mapping)
+
+
+class CrossFitted:
+    """A forecaster whose map is learnt from K-fold PITs: no row has to be given up.
+
+    `make` builds a fresh forecaster. One learns from every row; K others each miss one fold and judge it.
+    A row picks its fold once. `block` consecutive rows share a fold: set it to a trajectory's length, or
+    leaks between neighbours will make the forecasts look better than they are.
+    """
+
+    def __init__(
+        self,
+        make: Callable[[], Forecaster],
+        *,
+        folds: int = 5,
+        fit_map: FitMap | FitClassMap | None = None,
+        generator: torch.Generator | None = None,
+        block: int = 1,
+    ) -> None:
+        if folds < 2:
+            raise CalibrlError(f"folds {folds} cannot hold anything out; use 2 or more")
+        self.forecaster = make()
+        self.judges = [make() for _ in range(folds)]
+        self.fit_map = fit_map
+        self.generator = generator or torch.Generator().manual_seed(0)
+        self.block = block
+        self.mapping: Map | ClassMap = IDENTITY
+        self._folds: list[Data | None] = [None] * folds
+
+    def update(self, data: Data) -> None:
+        """Train all forecasters on their share of the new rows and refit the map on out-of-fold PITs."""
+        if not len(data):
+            return
+        folds = len(self.judges)
+        blocks = -(-len(data) // self.block)
+        pick = torch.randperm(blocks, generator=self.generator) % folds
+        fold = pick.repeat_interleave(self.block)[: len(data)].to(data.y.device)
+        self.forecaster.update(data)
+        for k, forecaster in enumerate(self.judges):
+            if bool((fold != k).any()):
+                forecaster.update(data[fold != k])
+            if bool((fold == k).any()):
+                seen = self._folds[k]
+                self._folds[k] = data[fold == k] if seen is None else seen + data[fold == k]
+        self._refit()
+
+    def __call__(self, x: Tensor) -> Distribution:
+        """R∘T at each row of x."""
+        return recalibrate(self.forecaster(x), self.mapping)
+
+    def _refit(self) -> None:
+        pairs = [
+            (forecaster, rows) for forecaster, rows in zip(self.judges, self._folds, strict=True) if rows is not None
+        ]
+        with torch.no_grad():
+            evidence = [judge(forecaster(rows.x), rows.y, self.generator) for forecaster, rows in pairs]
+        self.mapping = fit_to(evidence, self.fit_map)
+
+
+class Prequential:
+    """A forecaster that is judged on each row before it learns it: for streams, and for data that drift.
+
+    `forget` in (0, 1] is the weight a row keeps for each newer row: 0.99 trusts about the last 100, 1 (the
+    default) all. `window` keeps only that many rows. The map is refitted every `refit_every` updates.
+    """
+
+    def __init__(
+        self,
+        forecaster: Forecaster,
+        *,
+        fit_map: FitMap | None = None,
+        forget: float = 1.0,
+        window: int | None = None,
+        refit_every: int = 1,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        if not 0 < forget <= 1:
+            raise CalibrlError(f"forget {forget} is not in (0, 1]; 0.99 trusts about the last 100 rows")
+        if window is not None and window < 1:
+            raise CalibrlError(f"window {window} keeps no rows; use 1 or more, or None for all")
+        if refit_every < 1:
+            raise CalibrlError(f"refit_every {refit_every} is not a number of updates; use 1 or more")
+        self.forecaster = forecaster
+        self.fit_map: FitMap = fit_map or fit_smooth
+        self.forget = forget
+        self.window = window
+        self.refit_every = refit_every
+        self.generator = generator or torch.Generator().manual_seed(0)
+        self.mapping: Map = IDENTITY
+        self._scores: Tensor | None = None
+        self._updates = 0
+
+    def update(self, data: Data) -> None:
+        """Judge the new rows with the forecaster as it stands, then learn them, then refit the map."""
+        if not len(data):
+            return
+        with torch.no_grad():
+            new = pit_z(self.forecaster(data.x), data.y, generator=self.generator)
+        self.forecaster.update(data)
+        scores = new if self._scores is None else torch.cat([self._scores, new])
+        self._scores = scores if self.window is None else scores[-self.window :]
+        self._updates += 1
+        if self._updates % self.refit_every == 0:
+            self.mapping = self.fit_map(z=self._scores, weight=self._weights(self._scores))
+
+    def __call__(self, x: Tensor) -> Distribution:
+        """R∘T at each row of x."""
+        return recalibrate(self.forecaster(x), self.mapping)
+
+    def _weights(self, scores: Tensor) -> Tensor | None:
+        if self.forget == 1:
+            return None
+        # Only rows that were seen count as newer: an arm nobody pulls does not fade.
+        newer = (~scores.isnan()).double().flip(0).cumsum(0).flip(0) - 1
+        return self.forget ** newer.clamp(min=0)
+
+
+def recalibrate(forecast: Distribution, mapping: Map | ClassMap) -> Distribution:
+    """R∘F for a CDF, or recalibrated probabilities for classes."""
+    if isinstance(mapping, ClassMap):
+        if not isinstance(forecast, (Categorical, Bernoulli)):
+            raise CalibrlError(f"a class map cannot recalibrate {type(forecast).__name__}; fit a map on its PITs")
+        return recalibrate_classes(forecast, mapping)
+    if mapping is IDENTITY:
+        return forecast
+    return Recalibrated(forecast, mapping)
+
+
+Evidence: TypeAlias = Tensor | tuple[Tensor, Tensor]
+"""What outcomes said of their forecasts: z-scores (n, …), or class probabilities (n, k) and labels (n,)."""
+
+
+def judge(forecast: Distribution, y: Tensor, generator: torch.Generator) -> Evidence:
+    """What the outcomes y say of the forecast."""
+    if isinstance(forecast, (Categorical, Bernoulli)):
+        return forecast.probs, y.reshape(forecast.batch_shape)
+    return pit_z(forecast, y, generator=generator)
+
+
+def fit_to(evidence: Sequence[Evidence], fit_map: FitMap | FitClassMap | None) -> Map | ClassMap:
+    """The map learnt from all the evidence; `fit_smooth`, or `fit_temperature` for classes, if none is named."""
+    if isinstance(evidence[0], tuple):
+        probs = torch.cat([part[0] for part in evidence])
+        label = torch.cat([part[1] for part in evidence])
+        if int((~label.isnan()).sum()) < 2:
+            return Unchanged(note="fewer than two outcomes: left unchanged")
+        fit_classes = cast(FitClassMap, fit_map or fit_temperature)
+        return fit_classes(probs, label)
+    fit = cast(FitMap, fit_map or fit_smooth)
+    return fit(z=torch.cat([part for part in evidence if isinstance(part, Tensor)]))

@@ -1,0 +1,16 @@
+"""The command line. Commands import what they need when they run, so that `--help` is quick."""
+
+from __future__ import annotations
+
+import typer
+
+from calibrl.cli import run
+
+app = typer.Typer(
+    name="calibrl",
+    help="Make forecasts honest, and plan with them.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+app.add_typer(run.app, name="run")

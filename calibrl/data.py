@@ -1,0 +1,90 @@
+"""What was known and what happened, and ways to hold some of it out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import torch
+from torch import Tensor
+
+from calibrl.arrays import Array, as_tensor
+from calibrl.errors import CalibrlError
+
+
+@dataclass(frozen=True, eq=False)
+class Data:
+    """Rows of experience: x (n, …) what was known, y (n, d) or (n,) what happened, NaN where nobody saw it."""
+
+    x: Tensor
+    y: Tensor
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "x", as_tensor(self.x, "x"))
+        object.__setattr__(self, "y", as_tensor(self.y, "y"))
+        if self.x.dim() == 0 or self.y.dim() == 0 or len(self.x) != len(self.y):
+            raise CalibrlError(
+                f"x has shape {tuple(self.x.shape)} and y {tuple(self.y.shape)}; expected one row of each per outcome"
+            )
+
+    @classmethod
+    def of(cls, x: Array, y: Array) -> Data:
+        """Rows from arrays of any kind."""
+        return cls(as_tensor(x, "x"), as_tensor(y, "y"))
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+    def __getitem__(self, rows: Tensor | slice) -> Data:
+        return Data(self.x[rows], self.y[rows])
+
+    def __add__(self, other: Data) -> Data:
+        return Data(torch.cat([self.x, other.x]), torch.cat([self.y, other.y]))
+
+
+Split: TypeAlias = Callable[[Data], tuple[Data, Data]]
+"""Rows → (to train on, held out)."""
+
+
+def random_split(fraction: float, generator: torch.Generator, *, block: int = 1) -> Split:
+    """Hold out a random `fraction` of the rows.
+
+    `block` consecutive rows stay together: use the length of a trajectory, or a week of days, where
+    neighbouring rows resemble each other, or a held-out row will have been seen in all but name.
+    """
+    _check_fraction(fraction)
+    if block < 1:
+        raise CalibrlError(f"block {block} is not a number of rows; use 1 or more")
+
+    def split(data: Data) -> tuple[Data, Data]:
+        blocks = -(-len(data) // block)
+        # At least one block on each side as soon as there are two; a single row leans by lot.
+        wanted = fraction * blocks
+        count = int(wanted) + int(torch.rand((), generator=generator).item() < wanted - int(wanted))
+        if blocks >= 2:
+            count = min(max(count, 1), blocks - 1)
+        held = torch.zeros(blocks, dtype=torch.bool)
+        held[torch.randperm(blocks, generator=generator)[:count]] = True
+        rows = held.repeat_interleave(block)[: len(data)].to(data.y.device)
+        return data[~rows], data[rows]
+
+    return split
+
+
+def last_split(fraction: float) -> Split:
+    """Hold out the last `fraction` of the rows: for rows in the order of time."""
+    _check_fraction(fraction)
+
+    def split(data: Data) -> tuple[Data, Data]:
+        count = round(fraction * len(data))
+        if len(data) >= 2:
+            count = min(max(count, 1), len(data) - 1)
+        return data[: len(data) - count], data[len(data) - count :]
+
+    return split
+
+
+def _check_fraction(fraction: float) -> None:
+    if not 0 < fraction < 1:
+        raise CalibrlError(f"fraction {fraction} is not between 0 and 1; 0.2 holds out a fifth of the rows")

@@ -1,0 +1,77 @@
+"""PIT values: where in its forecast each outcome fell."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.distributions import Bernoulli, Categorical, Distribution
+
+from calibrl.arrays import Array, as_tensor, returns_what_was_given
+from calibrl.distributions.scores import device_of, is_discrete, zscore, zscore_left
+from calibrl.errors import CalibrlError
+from calibrl.kernels import normal
+
+
+@returns_what_was_given
+def pit(forecast: Distribution, y: Array, *, generator: torch.Generator | None = None) -> Tensor:
+    """p_t = F_t(y_t) in float64, of y's shape: uniform on [0, 1] exactly when the forecast is calibrated.
+
+    Where a forecast puts mass on single outcomes (counts, closed days, rewards in {0, 1}), F_t(y_t) cannot be
+    uniform; there p_t is drawn between P(Y < y_t) and P(Y ≤ y_t) with `generator`, which restores that
+    exactly. NaN outcomes give NaN. PITs of very over-confident forecasts round to 0 and 1: see `pit_z`.
+    """
+    return normal.cdf(pit_z(forecast, y, generator=generator))
+
+
+@returns_what_was_given
+def pit_z(forecast: Distribution, y: Array, *, generator: torch.Generator | None = None) -> Tensor:
+    """The PITs as z-scores Φ⁻¹(p_t): the same evidence, which never rounds to 0 or 1."""
+    outcome = outcomes_for(forecast, y)
+    high = zscore(forecast, outcome)
+    if not is_discrete(forecast) and not hasattr(forecast, "zscore_left"):
+        return _checked(high, outcome)
+    low = zscore_left(forecast, outcome)
+    atom = low < high
+    if not bool(atom.any()):
+        return _checked(high, outcome)
+    if generator is None:
+        raise CalibrlError(
+            f"the forecast puts mass on outcome {outcome[atom][0].item():g} itself, so its PIT must be randomised; "
+            "pass generator=torch.Generator().manual_seed(0)"
+        )
+    u = torch.rand(outcome.shape, generator=generator, dtype=torch.float64, device=generator.device).to(outcome.device)
+    # Each mass is mixed in its own tail, so that no digits are lost.
+    lower = normal.cdf(low) + u * (normal.cdf(high) - normal.cdf(low))
+    upper = normal.cdf(-low) + u * (normal.cdf(-high) - normal.cdf(-low))
+    mixed = normal.quantile_of(lower, upper).clamp(normal.LOWEST_Z, -normal.LOWEST_Z)
+    return _checked(torch.where(atom, mixed, high), outcome)
+
+
+def outcomes_for(forecast: Distribution, y: Array) -> Tensor:
+    """Outcomes as a float64 tensor of the forecast's batch shape and on its device, or a clear error."""
+    if isinstance(forecast, (Categorical, Bernoulli)):
+        raise CalibrlError(
+            f"{type(forecast).__name__} forecasts classes, which have no PIT; use calibrl.class_summary and fit_temperature"
+        )
+    outcome = as_tensor(y, "y").double().to(device_of(forecast))
+    shape = forecast.batch_shape
+    if outcome.shape == shape:
+        return outcome
+    # A column of outcomes for a flat forecast, or the other way round, would silently broadcast to n × n.
+    if outcome.numel() == shape.numel() and 1 in (*outcome.shape[-1:], *shape[-1:]):
+        return outcome.reshape(shape)
+    if shape.numel() == 1:
+        return outcome
+    raise CalibrlError(
+        f"outcomes of shape {tuple(outcome.shape)} do not fit forecasts of batch shape {tuple(shape)}; "
+        "pass one outcome per forecast"
+    )
+
+
+def _checked(z: Tensor, outcome: Tensor) -> Tensor:
+    broken = z.isnan() & ~outcome.isnan()
+    if bool(broken.any()):
+        raise CalibrlError(
+            f"the forecast for outcome {outcome[broken][0].item():g} is NaN; drop that row or repair the model"
+        )
+    return z

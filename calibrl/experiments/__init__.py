@@ -1,0 +1,1 @@
+"""Experiments: each runs from one command and writes rows of results."""

@@ -1,0 +1,1 @@
+"""Ready-made forecasters, and adapters that make one of any model."""
