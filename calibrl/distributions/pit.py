@@ -51,7 +51,8 @@ def outcomes_for(forecast: Distribution, y: Array) -> Tensor:
     """Outcomes as a float64 tensor of the forecast's batch shape and on its device, or a clear error."""
     if isinstance(forecast, (Categorical, Bernoulli)):
         raise CalibrlError(
-            f"{type(forecast).__name__} forecasts classes, which have no PIT; use calibrl.class_summary and fit_temperature"
+            f"{type(forecast).__name__} forecasts classes, which have no PIT; "
+            "use calibrl.class_summary and calibrl.fit_temperature"
         )
     outcome = as_tensor(y, "y").double().to(device_of(forecast))
     shape = forecast.batch_shape

@@ -35,7 +35,7 @@ def fit_auto(pit: Array | None = None, *, weight: Array | None = None, z: Array 
     paired difference: too little evidence changes nothing. `note` says what was chosen.
     """
     values, given_weights, shape = matrix(pit, weight, z)
-    _, evidence, _ = for_each_column(pit, weight, z, lambda column: None)
+    _, evidence, _ = for_each_column(pit, weight, z, lambda _: None)
     rows = torch.from_numpy(values)
     rows = rows if z is not None else normal.finite_quantile(rows)
     weights = torch.ones_like(rows) if given_weights is None else torch.from_numpy(given_weights.copy())

@@ -1,0 +1,39 @@
+# The commands people and CI share. Each does all the set-up it needs.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+BENCH := $(VENV)/.bench-installed
+
+.PHONY: demo test lint bench clean
+
+# The main job on embedded data: no download, no GPU. Ends with the path of a report.
+demo: $(STAMP)
+	$(BIN)/calibrl run core --out out/demo
+	$(BIN)/calibrl report out/demo --out out/demo/report.html
+
+test: $(STAMP) lint
+	$(BIN)/python -m pytest -n 2
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+# Speed, as a ratio to named peers in the same run.
+bench: $(BENCH)
+	$(BIN)/python benchmarks/maps.py
+
+$(STAMP): pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "calibrl needs Python 3.11 or newer; try: make PYTHON=python3.12 …")'
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	touch $@
+
+$(BENCH): $(STAMP)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev,bench]'
+	touch $@
+
+clean:
+	rm -rf $(VENV) out build dist *.egg-info
