@@ -26,6 +26,27 @@ if TYPE_CHECKING:
     from calibrl.data import Split as Split
     from calibrl.data import last_split as last_split
     from calibrl.data import random_split as random_split
+    from calibrl.diagnostics import BrierParts as BrierParts
+    from calibrl.diagnostics import ClassSummary as ClassSummary
+    from calibrl.diagnostics import Summary as Summary
+    from calibrl.diagnostics import brier as brier
+    from calibrl.diagnostics import calibration_error as calibration_error
+    from calibrl.diagnostics import calibration_loss as calibration_loss
+    from calibrl.diagnostics import check as check
+    from calibrl.diagnostics import class_summary as class_summary
+    from calibrl.diagnostics import coverage as coverage
+    from calibrl.diagnostics import crps as crps
+    from calibrl.diagnostics import diagnose as diagnose
+    from calibrl.diagnostics import ece as ece
+    from calibrl.diagnostics import nll as nll
+    from calibrl.diagnostics import noise_floor as noise_floor
+    from calibrl.diagnostics import pinball as pinball
+    from calibrl.diagnostics import pit_histogram as pit_histogram
+    from calibrl.diagnostics import reliability_band as reliability_band
+    from calibrl.diagnostics import reliability_curve as reliability_curve
+    from calibrl.diagnostics import sharpness as sharpness
+    from calibrl.diagnostics import summary as summary
+    from calibrl.diagnostics import width as width
     from calibrl.distributions import Empirical as Empirical
     from calibrl.distributions import Mixture as Mixture
     from calibrl.distributions import Quantiles as Quantiles
@@ -53,6 +74,10 @@ for _module, _names in {
     "algorithm": "Calibrated CrossFitted Forecaster Prequential learn recalibrate",
     "classes": "ClassMap fit_auto_classes fit_isotonic_classes fit_platt_classes fit_temperature",
     "data": "Data Split last_split random_split",
+    "diagnostics": (
+        "BrierParts ClassSummary Summary brier calibration_error calibration_loss check class_summary coverage crps "
+        "diagnose ece nll noise_floor pinball pit_histogram reliability_band reliability_curve sharpness summary width"
+    ),
     "distributions": "Empirical Mixture Quantiles Recalibrated Rounded draw pit pit_z",
     "errors": "CalibrlError MissingExtra ReusedRows",
     "maps": "FitMap IDENTITY Map fit_affine fit_auto fit_beta fit_isotonic fit_platt fit_sigmoid fit_smooth",

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.distributions import Bernoulli, Categorical, Distribution
 
 from calibrl.classes import ClassMap, FitClassMap, Unchanged, fit_temperature, recalibrate_classes
-from calibrl.data import Data, Split
+from calibrl.data import Data, SeenRows, Split
 from calibrl.distributions import Recalibrated, pit_z
 from calibrl.errors import CalibrlError
 from calibrl.maps import IDENTITY, FitMap, Map, fit_smooth
@@ -68,9 +68,11 @@ class Calibrated:
         self.generator = generator or torch.Generator().manual_seed(0)
         self.mapping: Map | ClassMap = IDENTITY
         self.held_out: Data | None = None
+        self.seen = SeenRows()
 
     def update(self, data: Data) -> None:
         """Steps 2 to 4 of Algorithm 1 for new rows."""
+        self.seen.add(data)
         train, held = self.split(data)
         if len(train):
             self.forecaster.update(train)
@@ -112,12 +114,14 @@ class CrossFitted:
         self.generator = generator or torch.Generator().manual_seed(0)
         self.block = block
         self.mapping: Map | ClassMap = IDENTITY
+        self.seen = SeenRows()
         self._folds: list[Data | None] = [None] * folds
 
     def update(self, data: Data) -> None:
         """Train all forecasters on their share of the new rows and refit the map on out-of-fold PITs."""
         if not len(data):
             return
+        self.seen.add(data)
         folds = len(self.judges)
         blocks = -(-len(data) // self.block)
         pick = torch.randperm(blocks, generator=self.generator) % folds

@@ -6,7 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from calibrl.arrays import Array, as_tensor
@@ -41,6 +43,33 @@ class Data:
 
     def __add__(self, other: Data) -> Data:
         return Data(torch.cat([self.x, other.x]), torch.cat([self.y, other.y]))
+
+
+class SeenRows:
+    """Fingerprints of rows a model has learnt from, so that a later check can tell if it meets them again."""
+
+    def __init__(self) -> None:
+        self._known: NDArray[np.uint64] = np.zeros(0, dtype=np.uint64)
+
+    def add(self, data: Data) -> None:
+        """Remember these rows: 8 bytes each."""
+        self._known = np.union1d(self._known, fingerprints(data))
+
+    def overlap(self, data: Data) -> float:
+        """The share of these rows that were seen before."""
+        return float(np.isin(fingerprints(data), self._known).mean()) if len(data) else 0.0
+
+
+def fingerprints(data: Data) -> NDArray[np.uint64]:
+    """One 64-bit hash per row of x and y: (n,)."""
+    parts = [part.detach().cpu().double().reshape(len(data), -1).numpy() for part in (data.x, data.y)]
+    bits = np.ascontiguousarray(np.concatenate(parts, axis=1)).view(np.uint64)
+    total = np.zeros(len(data), dtype=np.uint64)
+    # Multiply, shift and mix column by column (splitmix64's constants); overflow wraps, as it should.
+    for column in bits.T:
+        total = (total ^ column) * np.uint64(0xBF58476D1CE4E5B9)
+        total = (total ^ (total >> np.uint64(31))) * np.uint64(0x94D049BB133111EB)
+    return total
 
 
 Split: TypeAlias = Callable[[Data], tuple[Data, Data]]

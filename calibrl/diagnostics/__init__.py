@@ -1,0 +1,58 @@
+"""Is the forecast honest, and is it sharp? Pure functions of (forecast, y) or of PITs."""
+
+from calibrl.diagnostics.calibration import (
+    LEVELS,
+    Band,
+    ReliabilityCurve,
+    calibration_error,
+    calibration_loss,
+    coverage,
+    noise_floor,
+    pit_histogram,
+    reliability_band,
+    reliability_curve,
+)
+from calibrl.diagnostics.class_scores import (
+    BrierParts,
+    ClassReliability,
+    ClassSummary,
+    brier,
+    class_reliability,
+    class_summary,
+    ece,
+)
+from calibrl.diagnostics.scores import crps, crps_each, nll, pinball, sharpness, width
+from calibrl.diagnostics.summary import Summary, check, diagnose, summary
+from calibrl.distributions import pit, pit_z
+
+__all__ = [
+    "LEVELS",
+    "Band",
+    "BrierParts",
+    "ClassReliability",
+    "ClassSummary",
+    "ReliabilityCurve",
+    "Summary",
+    "brier",
+    "calibration_error",
+    "calibration_loss",
+    "check",
+    "class_reliability",
+    "class_summary",
+    "coverage",
+    "crps",
+    "crps_each",
+    "diagnose",
+    "ece",
+    "nll",
+    "noise_floor",
+    "pinball",
+    "pit",
+    "pit_histogram",
+    "pit_z",
+    "reliability_band",
+    "reliability_curve",
+    "sharpness",
+    "summary",
+    "width",
+]

@@ -1,0 +1,122 @@
+"""Proper scores and sharpness of continuous and count forecasts."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.distributions import Distribution, Normal
+
+from calibrl.arrays import Array, as_tensor, returns_what_was_given
+from calibrl.diagnostics.calibration import LEVELS
+from calibrl.distributions import Empirical, Recalibrated, from_zscore, is_discrete, outcomes_for, zscore
+from calibrl.distributions.scores import log_prob
+from calibrl.errors import CalibrlError
+from calibrl.kernels import normal
+from calibrl.maps import gaussian_law
+
+REACH = 8.2
+CHUNK = 4_000_000
+"""Numbers held at once during quadrature."""
+
+
+@returns_what_was_given
+def crps_each(forecast: Distribution, y: Array) -> Tensor:
+    """The continuous ranked probability score ∫ (F(x) - 1[x ≥ y])² dx of each outcome, in y's units."""
+    outcome = outcomes_for(forecast, y)
+    if isinstance(forecast, Normal):
+        z = zscore(forecast, outcome)
+        closed = z * (2 * normal.cdf(z) - 1) + 2 * torch.exp(normal.log_density(z)) - 1 / math.sqrt(math.pi)
+        return forecast.scale.double() * closed
+    if isinstance(forecast, Recalibrated) and isinstance(forecast.base, Normal):
+        law = gaussian_law(forecast.mapping, outcome.device)
+        z = zscore(forecast.base, outcome)
+        return forecast.base.scale.double() * law.crps(z, forecast.mapping.forward_z(z))
+    if isinstance(forecast, Empirical):
+        return _crps_of_samples(forecast.samples.double(), outcome)
+    if is_discrete(forecast):
+        return _crps_of_counts(forecast, outcome)
+    return _crps_by_quadrature(forecast, outcome)
+
+
+def crps(forecast: Distribution, y: Array) -> float:
+    """Mean CRPS over seen outcomes: the absolute error of a forecast that is a distribution. Lower is better."""
+    return _mean(crps_each(forecast, as_tensor(y, "y")))
+
+
+def nll(forecast: Distribution, y: Array) -> float:
+    """Mean negative log-likelihood over seen outcomes. Lower is better; +inf where an outcome was impossible."""
+    outcome = outcomes_for(forecast, y)
+    return -_mean(log_prob(forecast, outcome))
+
+
+def pinball(forecast: Distribution, y: Array, levels: Array = LEVELS) -> float:
+    """Mean pinball loss of the quantiles at `levels`: what being wrong costs if each side has its price."""
+    outcome = outcomes_for(forecast, y)
+    at = as_tensor(levels, "levels").double().to(outcome.device)
+    if bool((at <= 0).any()) or bool((at >= 1).any()):
+        raise CalibrlError(f"pinball levels {at.tolist()} must lie strictly between 0 and 1")
+    total = 0.0
+    for level, z in zip(at.tolist(), normal.quantile(at), strict=True):
+        error = outcome - from_zscore(forecast, z.expand(outcome.shape))
+        total += _mean(torch.maximum(level * error, (level - 1) * error))
+    return total / len(at)
+
+
+def sharpness(forecast: Distribution) -> float:
+    """Root-mean-square predictive standard deviation: how much the forecast dares. Lower is sharper."""
+    return math.sqrt(_mean(forecast.variance.double()))
+
+
+def width(forecast: Distribution, level: float) -> float:
+    """Mean width of the central interval of probability `level`."""
+    if not 0 < level < 1:
+        raise CalibrlError(f"level {level} is not between 0 and 1; 0.9 asks about the 90 % interval")
+    mean = forecast.mean
+    z = float(normal.quantile(torch.tensor((1 + level) / 2, dtype=torch.float64)))
+    edge = torch.full(mean.shape, z, dtype=torch.float64, device=mean.device)
+    return _mean(from_zscore(forecast, edge) - from_zscore(forecast, -edge))
+
+
+def _mean(values: Tensor) -> float:
+    seen = values[~values.isnan()]
+    return float(seen.double().mean()) if seen.numel() else math.nan
+
+
+def _crps_of_samples(samples: Tensor, y: Tensor) -> Tensor:
+    """E|X - y| - ½ E|X - X′| over samples (s, *batch), the second term from the sorted samples."""
+    s = len(samples)
+    ordered = samples.sort(0).values
+    rank = (2 * torch.arange(1, s + 1, dtype=torch.float64, device=y.device) - s - 1).reshape(-1, *(1 for _ in y.shape))
+    half_gini = (rank * ordered).sum(0) / s**2
+    return (samples - y).abs().mean(0) - half_gini
+
+
+def _crps_of_counts(forecast: Distribution, y: Tensor) -> Tensor:
+    """Σ_k (F(k) - 1[k ≥ y])²."""
+    far = torch.full(forecast.batch_shape, 7.0, dtype=torch.float64, device=y.device)
+    top = max(int(from_zscore(forecast, far).max()), int(y.nan_to_num(0).max()))
+    k = torch.arange(top + 1, dtype=torch.float64, device=y.device).reshape(-1, *(1 for _ in y.shape))
+    below = normal.cdf(zscore(forecast, k.expand(-1, *y.shape)))
+    return torch.where(y.isnan(), torch.nan, (below - (k >= y).double()).square().sum(0))
+
+
+def _crps_by_quadrature(forecast: Distribution, y: Tensor) -> Tensor:
+    """2 ∫ (1[y < F⁻¹(u)] - u)(F⁻¹(u) - y) du in z, on each side of the outcome, where the integrand is smooth."""
+    x, weight = (torch.from_numpy(part).to(y.device) for part in np.polynomial.legendre.leggauss(16))
+    here = zscore(forecast, y).clamp(-30, 30)
+    total = torch.zeros_like(y)
+    for side in (-1.0, 1.0):
+        end = side * torch.full_like(here, REACH)
+        # Four panels that grow towards the tail.
+        for start_share, end_share in ((0.0, 0.1), (0.1, 0.3), (0.3, 0.6), (0.6, 1.0)):
+            low = here + (end - here) * start_share
+            half = (end - here) * (end_share - start_share) / 2
+            for node, share in zip(x.tolist(), weight.tolist(), strict=True):
+                z = low + half * (1 + node)
+                mass = normal.cdf(-z) if side > 0 else -normal.cdf(z)
+                piece = mass * (from_zscore(forecast, z) - y) * torch.exp(normal.log_density(z))
+                total = total + 2 * share * (half * side) * piece
+    return total

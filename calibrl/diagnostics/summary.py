@@ -1,0 +1,183 @@
+"""All diagnostics at once, and what they mean in words."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from dataclasses import asdict, dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+from torch.distributions import Bernoulli, Categorical, Distribution
+
+from calibrl.arrays import Array
+from calibrl.data import Data
+from calibrl.diagnostics.calibration import calibration_error, calibration_loss, coverage, noise_floor
+from calibrl.diagnostics.class_scores import ClassSummary, class_summary
+from calibrl.diagnostics.scores import crps, nll, pinball, sharpness, width
+from calibrl.distributions import Recalibrated, outcomes_for, pit_z
+from calibrl.errors import CalibrlError, ReusedRows
+from calibrl.kernels import normal
+
+INTERVALS = (0.5, 0.8, 0.9, 0.95)
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What the outcomes say of a forecast.
+
+    n: outcomes seen. calibration_loss: Σ_j (p̂_j - p_j)² over 19 levels. calibration_error: mean |p̂_j - p_j|.
+    noise_floor: the calibration loss chance alone gives a perfect forecaster. coverage, width: of central
+    intervals, by level. sharpness: root-mean-square predictive deviation. crps, nll, pinball: proper scores,
+    lower is better. bias: mean z-score of the outcomes (0 when the forecast is centred, + when outcomes are
+    higher). spread: standard deviation of the z-scores (1 when the width is right, more when over-confident).
+    """
+
+    n: int
+    calibration_loss: float
+    calibration_error: float
+    noise_floor: float
+    coverage: dict[float, float]
+    width: dict[float, float]
+    sharpness: float
+    crps: float
+    nll: float
+    pinball: float
+    bias: float
+    spread: float
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain numbers, ready for JSON; infinite scores become None, which JSON can hold."""
+        plain = asdict(self)
+        for name in ("coverage", "width"):
+            plain[name] = {f"{level:g}": value for level, value in plain[name].items()}
+        return {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in plain.items()}
+
+    def __str__(self) -> str:
+        return "\n".join(diagnose(self))
+
+
+def summary(forecast: Distribution, y: Array, *, generator: torch.Generator | None = None) -> Summary:
+    """Every diagnostic of a forecast of batch shape (n,) or (n, d) against outcomes y; columns are pooled.
+
+    `generator` randomises the PITs of forecasts with atoms (counts). Warns with `ReusedRows` when the rows
+    are those a map was fitted on.
+    """
+    if isinstance(forecast, (Categorical, Bernoulli)):
+        raise CalibrlError(f"{type(forecast).__name__} forecasts classes; use calibrl.class_summary(probs, y)")
+    outcome = outcomes_for(forecast, y)
+    z = pit_z(forecast, outcome, generator=generator)
+    seen = z[~z.isnan()]
+    if not seen.numel():
+        raise CalibrlError("no outcome was seen: every y is NaN; nothing to summarise")
+    _warn_if_reused(forecast, outcome, generator)
+    p = normal.cdf(z)
+    p = p if p.dim() in (1, 2) else p.reshape(-1)
+    return Summary(
+        n=seen.numel(),
+        calibration_loss=calibration_loss(p),
+        calibration_error=calibration_error(p),
+        noise_floor=noise_floor(seen.numel() / (p.shape[1] if p.dim() == 2 else 1)),
+        coverage={level: coverage(p, level) for level in INTERVALS},
+        width={level: width(forecast, level) for level in INTERVALS},
+        sharpness=sharpness(forecast),
+        crps=crps(forecast, outcome),
+        nll=nll(forecast, outcome),
+        pinball=pinball(forecast, outcome),
+        bias=float(seen.mean()),
+        spread=float(seen.std()) if seen.numel() > 1 else math.nan,
+    )
+
+
+def diagnose(found: Summary | ClassSummary) -> list[str]:
+    """The verdict in plain sentences, the most important first."""
+    return _diagnose_classes(found) if isinstance(found, ClassSummary) else _diagnose(found)
+
+
+class _Model(Protocol):
+    def __call__(self, x: Tensor) -> Distribution: ...
+
+
+def check(model: _Model, data: Data, *, generator: torch.Generator | None = None) -> Summary | ClassSummary:
+    """Judge a forecaster on rows; warns with `ReusedRows` if it was trained or calibrated on any of them."""
+    overlap = model.seen.overlap(data) if hasattr(model, "seen") else 0.0
+    if overlap > 0:
+        warnings.warn(
+            f"{overlap:.0%} of these rows were used to train or calibrate the model: it will look better than it is; "
+            "check on rows it has never seen",
+            ReusedRows,
+            stacklevel=2,
+        )
+    with torch.no_grad():
+        forecast = model(data.x)
+    if isinstance(forecast, (Categorical, Bernoulli)):
+        return class_summary(forecast.probs, data.y.reshape(forecast.batch_shape))
+    return summary(forecast, data.y, generator=generator)
+
+
+def _diagnose(found: Summary) -> list[str]:
+    ratio = found.calibration_loss / found.noise_floor
+    inside = found.coverage[0.9]
+    spread_error = 0.75 / math.sqrt(max(found.n, 2))
+    words: list[str] = []
+    # A calibrated forecaster's ratio exceeds 3 about once in fifty.
+    if ratio < 3:
+        words.append(f"Calibrated as far as {found.n} outcomes can tell.")
+    else:
+        log_spread = math.log(found.spread) if found.spread > 0 else -math.inf
+        if log_spread > 3 * spread_error and inside < 0.9:
+            words.append(f"Over-confident: outcomes spread {found.spread:.2g} times as wide as forecast.")
+        elif log_spread < -3 * spread_error and inside > 0.9:
+            words.append(f"Under-confident: outcomes spread only {found.spread:.2g} times as wide as forecast.")
+        if abs(found.bias) > 3 * max(found.spread, 1e-9) / math.sqrt(found.n) and abs(found.bias) > 0.05:
+            side = "higher" if found.bias > 0 else "lower"
+            words.append(f"Biased: outcomes are {side} than forecast, by {abs(found.bias):.2g} forecast deviations.")
+        if not words:
+            words.append("Wrong in shape: neither centre nor width explains the misses (skew, tails or several peaks).")
+    words.append(f"The 90 % interval holds {inside:.1%} of outcomes, the 50 % interval {found.coverage[0.5]:.1%}.")
+    words.append(
+        f"Calibration loss {found.calibration_loss:.4g}; chance alone would give {found.noise_floor:.2g} "
+        f"({ratio:.3g} times that)."
+    )
+    return words
+
+
+def _diagnose_classes(found: ClassSummary) -> list[str]:
+    words: list[str] = []
+    gap = found.confidence - found.accuracy
+    error = math.sqrt(max(found.accuracy * (1 - found.accuracy), 1e-9) / found.n)
+    if found.ece < 2 * found.noise_floor:
+        words.append(f"Calibrated as far as {found.n} outcomes can tell.")
+    elif gap > 2 * error:
+        words.append(f"Over-confident: {found.confidence:.1%} sure on average, right {found.accuracy:.1%} of the time.")
+    elif gap < -2 * error:
+        words.append(
+            f"Under-confident: {found.confidence:.1%} sure on average, right {found.accuracy:.1%} of the time."
+        )
+    else:
+        words.append("Miscalibrated: right on average, but high and low probabilities are off in different directions.")
+    words.append(f"Expected calibration error {found.ece:.4g}; chance alone would give {found.noise_floor:.2g}.")
+    words.append(
+        f"Brier score {found.brier:.4g} = {found.brier_calibration:.2g} that calibration could win "
+        f"+ {found.brier_sharpness:.4g} that only a better model can."
+    )
+    return words
+
+
+def _warn_if_reused(forecast: Distribution, y: Tensor, generator: torch.Generator | None) -> None:
+    """A map remembers order statistics of the z-scores it was fitted on: meeting them again gives it away."""
+    if not isinstance(forecast, Recalibrated) or forecast.mapping.ranks is None:
+        return
+    if generator is not None:
+        return  # randomised PITs differ from draw to draw
+    known = forecast.mapping.ranks.z.to(y.device)
+    z = pit_z(forecast.base, y)
+    columns = [(known, z)] if known.dim() == 1 else zip(known, z.reshape(-1, len(known)).T, strict=True)
+    met = torch.cat([torch.isin(old, new) for old, new in columns])
+    if float(met.double().mean()) > 0.5:
+        warnings.warn(
+            "these are rows the map was fitted on: it will look better than it is; summarise rows it has never seen",
+            ReusedRows,
+            stacklevel=3,
+        )
