@@ -171,11 +171,13 @@ def _warn_if_reused(forecast: Distribution, y: Tensor, generator: torch.Generato
         return
     if generator is not None:
         return  # randomised PITs differ from draw to draw
-    known = forecast.mapping.ranks.z.to(y.device)
-    z = pit_z(forecast.base, y)
-    columns = [(known, z)] if known.dim() == 1 else zip(known, z.reshape(-1, len(known)).T, strict=True)
-    met = torch.cat([torch.isin(old, new) for old, new in columns])
-    if float(met.double().mean()) > 0.5:
+    old = normal.cdf(forecast.mapping.ranks.z.to(y.device))
+    new = normal.cdf(pit_z(forecast.base, y))
+    columns = [(old, new)] if old.dim() == 1 else zip(old, new.reshape(-1, len(old)).T, strict=True)
+    # Ten digits: more than chance ever repeats, fewer than a trip through the PIT loses. The ends may saturate.
+    met = [torch.isin((a * 1e10).round(), (b * 1e10).round())[(a > 1e-6) & (a < 1 - 1e-6)] for a, b in columns]
+    found = torch.cat(met).double()
+    if found.numel() and float(found.mean()) > 0.5:
         warnings.warn(
             "these are rows the map was fitted on: it will look better than it is; summarise rows it has never seen",
             ReusedRows,

@@ -1,0 +1,188 @@
+"""One function per figure: each draws on an Axes (a new one if none is given) and returns it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import matplotlib.pyplot as plt
+import numpy as np
+import torch
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from torch.distributions import Distribution
+
+from calibrl.arrays import Array, as_tensor
+from calibrl.diagnostics import (
+    BrierParts,
+    class_reliability,
+    coverage,
+    pit_histogram,
+    reliability_band,
+    reliability_curve,
+)
+from calibrl.distributions import from_zscore
+from calibrl.kernels import normal
+from calibrl.maps import Map
+
+BEFORE, AFTER, TRUTH, FAINT = "#c8553d", "#1b7f79", "#2b2d42", "#b8bcc8"
+"""Uncalibrated, calibrated, what happened, and guide lines: the same in every figure."""
+
+FINE_LEVELS = np.linspace(0.01, 0.99, 99)
+
+
+def reliability(
+    pit: Array, ax: Axes | None = None, *, label: str | None = None, color: str = BEFORE, band: bool = True
+) -> Axes:
+    """The reliability curve: predicted level against observed share, with a 90 % bootstrap band."""
+    ax = _axes(ax)
+    p = _flat(pit)
+    curve = reliability_curve(p, FINE_LEVELS)
+    ax.plot([0, 1], [0, 1], color=FAINT, lw=1, ls="--", zorder=1)
+    if band:
+        low, high = reliability_band(p, FINE_LEVELS)
+        ax.fill_between(FINE_LEVELS, low, high, color=color, alpha=0.18, lw=0)
+    ax.plot(curve.level, curve.observed, color=color, lw=2, label=label)
+    ax.set(xlabel="predicted probability", ylabel="observed share", xlim=(0, 1), ylim=(0, 1), aspect="equal")
+    return _tidy(ax, label)
+
+
+def pit_bars(
+    pit: Array, ax: Axes | None = None, *, bins: int = 20, label: str | None = None, color: str = BEFORE
+) -> Axes:
+    """The PIT histogram: flat when calibrated, a bowl when over-confident, a hill when under-confident."""
+    ax = _axes(ax)
+    p = _flat(pit)
+    height = pit_histogram(p, bins)
+    edges = np.linspace(0, 1, bins + 1)
+    # Were the forecast perfect, nine bars in ten would end inside this stripe.
+    share = 1 / bins
+    stray = 1.645 * np.sqrt(share * (1 - share) / len(p)) / share
+    ax.axhspan(1 - stray, 1 + stray, color=FAINT, alpha=0.35, lw=0)
+    ax.axhline(1, color=FAINT, lw=1, ls="--")
+    ax.bar(edges[:-1], height, width=1 / bins, align="edge", color=color, alpha=0.75, edgecolor="white", label=label)
+    ax.set(xlabel="PIT: where in its forecast the outcome fell", ylabel="density", xlim=(0, 1))
+    ax.set_ylim(bottom=0)
+    return _tidy(ax, label)
+
+
+def interval_coverage(pit: Array, ax: Axes | None = None, *, label: str | None = None, color: str = BEFORE) -> Axes:
+    """Share of outcomes inside central intervals, by the interval's nominal probability."""
+    ax = _axes(ax)
+    p = _flat(pit)
+    levels = np.linspace(0.02, 0.98, 49)
+    ax.plot([0, 1], [0, 1], color=FAINT, lw=1, ls="--")
+    ax.plot(levels, [coverage(p, level) for level in levels], color=color, lw=2, label=label)
+    ax.set(xlabel="nominal coverage", ylabel="observed coverage", xlim=(0, 1), ylim=(0, 1), aspect="equal")
+    return _tidy(ax, label)
+
+
+def sharpness_bars(
+    forecast: Distribution, ax: Axes | None = None, *, label: str | None = None, color: str = BEFORE
+) -> Axes:
+    """How wide the forecasts are: a histogram of predictive standard deviations."""
+    ax = _axes(ax)
+    deviation = forecast.stddev.detach().double().reshape(-1).cpu().numpy()
+    ax.hist(deviation, bins=30, color=color, alpha=0.6, label=label)
+    ax.set(xlabel="predictive standard deviation", ylabel="forecasts")
+    return _tidy(ax, label)
+
+
+def map_curve(mapping: Map, ax: Axes | None = None, *, label: str | None = None, color: str = AFTER) -> Axes:
+    """The map R: what the forecaster said against what it should have said; a line per column."""
+    ax = _axes(ax)
+    p = torch.linspace(0, 1, 401, dtype=torch.float64)
+    ax.plot([0, 1], [0, 1], color=FAINT, lw=1, ls="--")
+    wide = p[:, None].expand(-1, *mapping.columns) if mapping.columns else p
+    ax.plot(p, mapping(wide), color=color, lw=2 if not mapping.columns else 1, label=label)
+    ax.set(xlabel="p: said", ylabel="R(p): calibrated", xlim=(0, 1), ylim=(0, 1), aspect="equal")
+    return _tidy(ax, label)
+
+
+def intervals(
+    forecast: Distribution,
+    y: Array,
+    ax: Axes | None = None,
+    *,
+    level: float = 0.9,
+    most: int = 60,
+    label: str | None = None,
+    color: str = AFTER,
+) -> Axes:
+    """Forecast medians with central intervals, sorted by median, and the outcomes on top; misses are crosses."""
+    ax = _axes(ax)
+    outcome = as_tensor(y).double().cpu()[:most]
+    z = float(normal.quantile(torch.tensor((1 + level) / 2, dtype=torch.float64)))
+    shape = forecast.batch_shape
+    low, middle, high = (
+        from_zscore(forecast, torch.full(shape, at, dtype=torch.float64)).detach().cpu()[:most] for at in (-z, 0.0, z)
+    )
+    order = middle.argsort()
+    x = np.arange(len(order))
+    missed = ((outcome < low) | (outcome > high))[order]
+    ax.vlines(x, low[order], high[order], color=color, alpha=0.45, lw=3, label=label)
+    ax.plot(x, middle[order], ".", color=color, ms=4)
+    ax.plot(x[~missed], outcome[order][~missed], "o", color=TRUTH, ms=3)
+    ax.plot(x[missed], outcome[order][missed], "x", color=BEFORE, ms=6, mew=1.6)
+    ax.set(xlabel="forecasts, by median", ylabel="outcome")
+    return _tidy(ax, label)
+
+
+def class_reliability_curve(
+    probs: Array,
+    outcome: Array,
+    ax: Axes | None = None,
+    *,
+    bins: int = 15,
+    label: str | None = None,
+    color: str = BEFORE,
+) -> Axes:
+    """Confidence against accuracy; the area of a dot is the number of rows behind it."""
+    ax = _axes(ax)
+    curve = class_reliability(probs, outcome, bins=bins)
+    full = (curve.rows > 0).numpy()
+    x, y, rows = (part.numpy()[full] for part in curve)
+    ax.plot([0, 1], [0, 1], color=FAINT, lw=1, ls="--")
+    ax.plot(x, y, color=color, lw=2, label=label)
+    ax.scatter(x, y, s=12 + 160 * rows / rows.sum(), color=color, alpha=0.55, lw=0)
+    ax.set(xlabel="predicted probability", ylabel="observed share", xlim=(0, 1), ylim=(0, 1), aspect="equal")
+    return _tidy(ax, label)
+
+
+def brier_bars(parts: dict[str, BrierParts], ax: Axes | None = None) -> Axes:
+    """Brier scores stacked from what calibration could win and what only a better model can."""
+    ax = _axes(ax)
+    names = list(parts)
+    sharp = [parts[name].sharpness for name in names]
+    ax.barh(names, sharp, color=FAINT, label="needs a better model")
+    ax.barh(names, [parts[name].calibration for name in names], left=sharp, color=BEFORE, label="calibration")
+    ax.set(xlabel="Brier score (lower is better)")
+    return _tidy(ax, "")
+
+
+def overview(pits: dict[str, Array], *, title: str = "") -> Figure:
+    """Reliability curves side by side with a PIT histogram for each named set of PITs (at most two)."""
+    colors = [BEFORE, AFTER] if len(pits) > 1 else [BEFORE]
+    figure, axes = plt.subplots(1, 1 + len(pits), figsize=(4.2 * (1 + len(pits)), 4), layout="constrained")
+    for (name, values), color in zip(pits.items(), colors, strict=False):
+        reliability(values, axes[0], label=name, color=color)
+    for (name, values), ax, color in zip(pits.items(), axes[1:], colors, strict=False):
+        pit_bars(values, ax, color=color)
+        ax.set_title(name, fontsize=11)
+    figure.suptitle(title)
+    return figure
+
+
+def _axes(ax: Axes | None) -> Axes:
+    return plt.subplots(figsize=(4.2, 4), layout="constrained")[1] if ax is None else ax
+
+
+def _tidy(ax: Axes, label: Any) -> Axes:
+    ax.spines[["top", "right"]].set_visible(False)
+    if label is not None:
+        ax.legend(frameon=False, fontsize=9)
+    return ax
+
+
+def _flat(pit: Array) -> np.ndarray:
+    p = as_tensor(pit, "pit").detach().double().reshape(-1).cpu().numpy()
+    return p[~np.isnan(p)]
