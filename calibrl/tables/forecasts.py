@@ -1,0 +1,199 @@
+"""What a row of a table forecasts.
+
+A forecast is spelt by the names of its columns:
+
+    mean, std      a Gaussian
+    q0.05 q0.5 …   quantiles at those levels
+    s0 s1 …        samples
+    p0 p1 …        probabilities of the classes 0, 1, …
+
+with the outcome in `y`, empty where nobody saw it. Every other column is carried along untouched. Rows are
+counted from 1, below the header.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.distributions import Categorical, Distribution, Normal
+
+from calibrl.distributions import Empirical, Quantiles
+from calibrl.errors import CalibrlError
+from calibrl.tables.checks import CHECKS, Where, some
+from calibrl.tables.frames import read_table
+
+ACCEPTED = {
+    "normal": "mean,std",
+    "quantiles": "q0.05 q0.5 … (two levels or more)",
+    "samples": "s0 s1 … (two samples or more)",
+    "classes": "p0 p1 … (one per class)",
+}
+"""Kinds of forecast, and the columns that spell them."""
+
+UNSEEN = ["", "NA", "N/A", "NaN", "nan", "null", "NULL", "None"]
+"""How programs write that a number is missing."""
+
+
+@dataclass(frozen=True, eq=False)
+class Forecasts:
+    """The forecasts of a table.
+
+    source: the file; kind: a key of `ACCEPTED`; columns: the k that spell the forecast; values: (n, k) float64;
+    y: (n,) float64, NaN where unseen, or None without a column y; frame: the table; number: (n,) the row of the
+    file each came from.
+    """
+
+    source: str
+    kind: str
+    columns: tuple[str, ...]
+    values: Tensor
+    y: Tensor | None
+    frame: pl.DataFrame
+    number: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    @property
+    def carried(self) -> list[str]:
+        """Columns that are no part of the forecast, y among them."""
+        spelt = {*self.columns, *(("mean", "std") if self.kind == "quantiles" else ())}
+        return [name for name in self.frame.columns if name not in spelt]
+
+    @property
+    def levels(self) -> list[float]:
+        """The levels of quantile columns."""
+        return [float(name[1:]) for name in self.columns]
+
+    def distribution(self, rows: Tensor) -> Distribution:
+        """The forecasts of `rows`, a (n,) mask, as one torch distribution of that batch shape."""
+        values = self.values[rows]
+        if self.kind == "normal":
+            return Normal(values[:, 0], values[:, 1], validate_args=False)
+        if self.kind == "quantiles":
+            return Quantiles(values.T, self.levels)
+        if self.kind == "samples":
+            return Empirical(values.T)
+        return Categorical(probs=values, validate_args=False)
+
+    def seen(self) -> tuple[Tensor, Tensor]:
+        """Which rows have an outcome, (n,) of bool, and the outcomes, (n,); an error if there are none to judge by."""
+        if self.y is None:
+            raise CalibrlError(
+                f"{self.source}: no column y among {some(self.frame.columns)}; add the outcomes as a column y"
+            )
+        seen = ~self.y.isnan()
+        count = int(seen.sum())
+        if count < 2:
+            raise CalibrlError(
+                f"{self.source}, column y: outcomes in {count} of {len(self)} rows; expected at least 2 to judge by"
+            )
+        return seen, self.y
+
+    def groups(self, column: str) -> dict[str, Tensor]:
+        """The rows of each group, as (n,) masks, by the text in `column`, in alphabetical order."""
+        if column not in self.carried or column == "y":
+            others = [name for name in self.carried if name != "y"]
+            raise CalibrlError(
+                f"{self.source}: {column!r} is not a column to group by; "
+                + (f"the file offers {some(others)}" if others else "the file holds forecasts and outcomes only")
+            )
+        names = self.frame[column].cast(pl.String, strict=False)
+        if names.null_count():
+            row = self.number[int(names.is_null().arg_true()[0])]
+            raise CalibrlError(f"{self.source}, row {row}, column {column}: no group; fill it in or drop the row")
+        kinds, index = np.unique(names.to_numpy(), return_inverse=True)
+        place = torch.from_numpy(index)
+        return {str(name): place == k for k, name in enumerate(kinds)}
+
+
+def read_forecasts(path: str | Path, *, kind: str | None = None) -> Forecasts:
+    """The forecasts of a file, every number checked; `kind` picks one where the file holds several."""
+    frame = read_table(path, as_text=True)
+    return parse_forecasts(frame, source=str(path), kind=kind)
+
+
+def parse_forecasts(frame: pl.DataFrame, *, source: str, kind: str | None = None) -> Forecasts:
+    """The forecasts of a data frame, every number checked; `source` is what errors call it."""
+    number = np.arange(1, len(frame) + 1)
+    blank = frame.select(pl.all_horizontal(pl.all().is_null())).to_series().to_numpy()
+    if blank.any():  # a line left empty is no forecast
+        frame, number = frame.filter(~blank), number[~blank]
+        if not len(frame):
+            raise CalibrlError(f"{source}: every row is empty; expected one forecast per row")
+    kind, columns = _recognise(frame.columns, source, kind)
+    values = np.stack([_numbers(frame, name, source, number) for name in columns], 1)
+    where = Where(source, number, columns)
+    where.refuse(~np.isfinite(values), values, "is not a finite number; repair the forecast or drop the row")
+    CHECKS[kind](values, where)
+    y = _numbers(frame, "y", source, number) if "y" in frame.columns else None
+    if y is not None:
+        outcome = Where(source, number, ("y",))
+        outcome.refuse(np.isinf(y)[:, None], y[:, None], "is not finite; leave the cell empty if nobody saw it")
+        if kind == "classes":
+            wrong = ~np.isnan(y) & ((y != np.round(y)) | (y < 0) | (y >= len(columns)))
+            last = len(columns) - 1
+            outcome.refuse(wrong[:, None], y[:, None], f"is not a class; expected a whole number from 0 to {last}")
+    return Forecasts(
+        source=source,
+        kind=kind,
+        columns=columns,
+        values=torch.from_numpy(values),
+        y=None if y is None else torch.from_numpy(y),
+        frame=frame,
+        number=number,
+    )
+
+
+def _recognise(names: list[str], source: str, kind: str | None) -> tuple[str, tuple[str, ...]]:
+    """The kind of forecast that the columns spell, and those columns in order."""
+    found: dict[str, tuple[str, ...]] = {}
+    if {"mean", "std"} <= set(names):
+        found["normal"] = ("mean", "std")
+    for each, pattern in {
+        "quantiles": r"q[-+]?(\d+\.?\d*|\.\d+)(e-?\d+)?",
+        "samples": r"s\d+",
+        "classes": r"p\d+",
+    }.items():
+        columns = [name for name in names if re.fullmatch(pattern, name)]
+        if columns:
+            found[each] = tuple(sorted(columns, key=lambda name: float(name[1:])))
+    accepted = "; ".join(ACCEPTED.values())
+    if kind is not None and kind not in ACCEPTED:
+        raise CalibrlError(f"kind {kind!r} is unknown; known: {', '.join(ACCEPTED)}")
+    if not found or (kind is not None and kind not in found):
+        wanted = accepted if kind is None else f"{ACCEPTED[kind]} for {kind}"
+        raise CalibrlError(f"{source}: no forecast among the columns {some(names)}; expected {wanted}")
+    if kind is None:
+        # A mean and std beside quantiles say the same once more, as `calibrl apply` writes them.
+        several = [each for each in found if not (each == "normal" and "quantiles" in found)]
+        if len(several) > 1:
+            both = " and ".join(f"{each} ({found[each][0]} …)" for each in several)
+            raise CalibrlError(f"{source}: holds {both} at once; keep one, or choose with --kind {several[0]}")
+        kind = several[0]
+    return kind, found[kind]
+
+
+def _numbers(frame: pl.DataFrame, name: str, source: str, number: NDArray[np.int64]) -> NDArray[np.float64]:
+    """One column as float64, missing as NaN, or an error that names the first cell that is no number."""
+    column = frame[name]
+    if column.dtype == pl.String:
+        text = column.str.strip_chars()
+        parsed = text.cast(pl.Float64, strict=False)
+        odd = parsed.is_null() & text.is_not_null() & ~text.is_in(UNSEEN)
+        if odd.any():
+            row = int(odd.arg_true()[0])
+            cure = "write decimals with a point" if "," in column[row] else "expected a number or an empty cell"
+            raise CalibrlError(f"{source}, row {number[row]}, column {name}: {column[row]!r} is not a number; {cure}")
+        column = parsed
+    elif not (column.dtype.is_numeric() or column.dtype in (pl.Boolean, pl.Null)):
+        raise CalibrlError(f"{source}, column {name}: holds {column.dtype}, not numbers; convert the column first")
+    # A copy, because polars' memory is read-only.
+    return np.array(column.cast(pl.Float64).fill_null(np.nan).to_numpy(), dtype=np.float64)

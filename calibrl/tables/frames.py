@@ -1,0 +1,71 @@
+"""Tables as files: CSV and Parquet, read with clear errors and written whole."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import polars as pl
+
+from calibrl.errors import CalibrlError
+from calibrl.files import replacing
+
+
+def read_table(path: str | Path, *, as_text: bool = False) -> pl.DataFrame:
+    """A CSV, TSV or Parquet file as a data frame.
+
+    Column types are inferred from all rows; with `as_text` every cell of a text file stays as it was written
+    (an id of 007 stays 007). Commas, semicolons and tabs are told apart by the header line.
+    """
+    file = Path(path)
+    suffix = _suffix(file)
+    if not file.is_file():
+        what = "is a folder" if file.is_dir() else "does not exist"
+        raise CalibrlError(f"{file}: {what}; give the path of a CSV or Parquet file")
+    if not file.stat().st_size:
+        raise CalibrlError(f"{file}: the file is empty; expected a header line and one row per forecast")
+    try:
+        if suffix == ".parquet":
+            frame = pl.read_parquet(file)
+        else:
+            separator = _separator(file)
+            # None: look at every row before settling a column's type.
+            frame = pl.read_csv(file, separator=separator, infer_schema=not as_text, infer_schema_length=None)
+    except (pl.exceptions.PolarsError, OSError, UnicodeDecodeError) as problem:
+        reason = str(problem).splitlines()[0].strip() if str(problem).strip() else type(problem).__name__
+        raise CalibrlError(
+            f"{file}: cannot be read as {'Parquet' if suffix == '.parquet' else 'CSV'} ({reason}); "
+            "expected UTF-8 text with as many cells in every row as in the header, or a whole Parquet file"
+        ) from None
+    frame = frame.rename({name: name.strip() for name in frame.columns})
+    if not len(frame):
+        raise CalibrlError(f"{file}: no rows below the header {','.join(frame.columns)}; expected one per forecast")
+    return frame
+
+
+def write_table(frame: pl.DataFrame, path: str | Path) -> None:
+    """Write a data frame as CSV, TSV or Parquet, by the suffix of `path`: the whole file or none of it."""
+    file = Path(path)
+    suffix = _suffix(file)
+    try:
+        with replacing(file) as temporary:
+            if suffix == ".parquet":
+                frame.write_parquet(temporary)
+            else:
+                frame.write_csv(temporary, separator="\t" if suffix == ".tsv" else ",")
+    except OSError as problem:
+        raise CalibrlError(
+            f"{file}: cannot be written ({problem.strerror or problem}); choose a folder you may write to"
+        ) from None
+
+
+def _suffix(file: Path) -> str:
+    suffix = file.suffix.lower()
+    if suffix not in {".csv", ".tsv", ".parquet"}:
+        raise CalibrlError(f"{file}: suffix {suffix!r} is not .csv, .tsv or .parquet; rename the file to what it holds")
+    return suffix
+
+
+def _separator(file: Path) -> str:
+    with file.open(encoding="utf-8-sig") as text:
+        header = text.readline()
+    return max(",;\t", key=header.count)

@@ -1,0 +1,236 @@
+"""Reading and writing tables of forecasts."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.distributions import Categorical, Normal
+
+from calibrl import CalibrlError, Empirical, Quantiles
+from calibrl.tables import parse_forecasts, read_forecasts, read_table, write_table
+
+Write = Callable[..., Path]
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Write:
+    def to_file(text: str | bytes, name: str = "table.csv") -> Path:
+        path = tmp_path / name
+        path.write_bytes(text.encode() if isinstance(text, str) else text)
+        return path
+
+    return to_file
+
+
+# Tables.
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.tsv", "a.parquet", "A.CSV"])
+def test_a_table_comes_back_as_written(tmp_path: Path, name: str) -> None:
+    frame = pl.DataFrame({"id": ["a", "b,c"], "x": [1.0 / 3.0, None], "n": [1, 2]})
+    write_table(frame, tmp_path / name)
+    assert read_table(tmp_path / name).equals(frame)
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+
+
+@pytest.mark.parametrize("separator", [",", ";", "\t"])
+@pytest.mark.parametrize("quoting", [csv.QUOTE_MINIMAL, csv.QUOTE_ALL])
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig"])
+def test_text_of_other_programs_is_read(tmp_path: Path, separator: str, quoting: int, encoding: str) -> None:
+    path = tmp_path / "a.csv"
+    with path.open("w", newline="", encoding=encoding) as file:
+        writer = csv.writer(file, delimiter=separator, quoting=quoting)
+        writer.writerows([["id", "mean", "std", "y"], ["007", 1.5, 2, ""], ["x,y;z", -1, 1e-3, 4]])
+    table = read_forecasts(path)
+    assert table.frame["id"].to_list() == ["007", "x,y;z"]
+    assert table.values.tolist() == [[1.5, 2.0], [-1.0, 0.001]]
+    assert table.y is not None
+    assert table.y.isnan().tolist() == [True, False]
+
+
+def test_types_are_inferred_from_all_rows(write: Write) -> None:
+    path = write("x\n" + "1\n" * 2000 + "2.5\n")
+    assert read_table(path)["x"].dtype == pl.Float64
+    assert read_table(path, as_text=True)["x"].dtype == pl.String
+
+
+@pytest.mark.parametrize(
+    ("content", "name", "words"),
+    [
+        (b"", "a.csv", "the file is empty"),
+        (b"\n", "a.csv", "cannot be read as CSV"),
+        (b"y,mean,std\n", "a.csv", "no rows below the header y,mean,std"),
+        (b"y,mean\n1,2,3\n", "a.csv", "as many cells in every row"),
+        (b"\xff\xfe\x00y,mean\n", "a.csv", "UTF-8"),
+        (b"y,mean\n\xff,1\n", "a.csv", "UTF-8"),
+        (b"y,mean\n1,2\n", "a.parquet", "cannot be read as Parquet"),
+        (b"y,mean\n1,2\n", "a.xlsx", "rename"),
+    ],
+)
+def test_a_file_that_is_no_table_is_refused(write: Write, content: bytes, name: str, words: str) -> None:
+    path = write(content, name)
+    with pytest.raises(CalibrlError, match=words) as caught:
+        read_table(path)
+    assert str(path) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_missing_file_and_a_folder_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(CalibrlError, match="does not exist"):
+        read_table(tmp_path / "none.csv")
+    (tmp_path / "folder.csv").mkdir()
+    with pytest.raises(CalibrlError, match="is a folder"):
+        read_table(tmp_path / "folder.csv")
+
+
+def test_what_cannot_be_written_leaves_nothing(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(CalibrlError, match="cannot be written"):
+        write_table(pl.DataFrame({"x": [1]}), tmp_path / "file" / "a.csv")
+    with pytest.raises(CalibrlError, match="suffix"):
+        write_table(pl.DataFrame({"x": [1]}), tmp_path / "a.json")
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+# Forecasts.
+
+
+def test_each_kind_is_spelt_by_its_columns() -> None:
+    every = torch.ones(1, dtype=torch.bool)
+
+    gaussian = parse_forecasts(pl.DataFrame({"mean": [1.0], "std": [2.0], "y": [3.0]}), source="t")
+    assert gaussian.kind == "normal"
+    assert isinstance(gaussian.distribution(every), Normal)
+    assert gaussian.distribution(every).cdf(torch.tensor([3.0])).item() == pytest.approx(0.8413447, abs=1e-6)
+
+    # In whatever order the columns stand.
+    quantiles = parse_forecasts(pl.DataFrame({"q0.9": [3.0], "q.5": [2.0], "q1e-1": [1.0]}), source="t")
+    assert quantiles.kind == "quantiles"
+    assert quantiles.levels == [0.1, 0.5, 0.9]
+    assert isinstance(quantiles.distribution(every), Quantiles)
+    assert quantiles.distribution(every).icdf(torch.tensor([0.9])).item() == pytest.approx(3.0)
+
+    samples = parse_forecasts(pl.DataFrame({f"s{i}": [float(i)] for i in (10, 9, 1)}), source="t")
+    assert samples.columns == ("s1", "s9", "s10")
+    assert isinstance(samples.distribution(every), Empirical)
+    assert samples.distribution(every).mean.item() == pytest.approx(20 / 3)
+
+    classes = parse_forecasts(pl.DataFrame({"p0": [0.3], "p1": [0.7], "y": [1]}), source="t")
+    assert isinstance(classes.distribution(every), Categorical)
+    assert classes.y is not None
+
+
+def test_moments_beside_quantiles_are_the_same_forecast() -> None:
+    table = parse_forecasts(
+        pl.DataFrame({"id": [1], "q0.1": [0.0], "q0.9": [1.0], "mean": [0.5], "std": [0.4]}), source="t"
+    )
+    assert table.kind == "quantiles"
+    assert table.carried == ["id"]
+    assert parse_forecasts(table.frame, source="t", kind="normal").kind == "normal"
+
+
+def test_missing_outcomes_are_unseen_however_they_are_written(write: Write) -> None:
+    table = read_forecasts(write("y,mean,std\n,0,1\nNA,0,1\nnan,0,1\n 2 ,0,1\nNone,0,1\n3,0,1\n"))
+    seen, y = table.seen()
+    assert seen.tolist() == [False, False, False, True, False, True]
+    assert y[seen].tolist() == [2.0, 3.0]
+
+
+def test_blank_lines_are_no_forecasts_and_do_not_shift_the_count(write: Write) -> None:
+    assert len(read_forecasts(write("y,mean,std\n1,0,1\n\n2,0,1\n\n"))) == 2
+    with pytest.raises(CalibrlError, match="row 3, column std"):
+        read_forecasts(write("y,mean,std\n1,0,1\n\n2,0,-1\n"))
+
+
+def test_groups_are_the_text_of_a_column(write: Write) -> None:
+    table = read_forecasts(write("y,mean,std,store\n1,0,1,b\n2,0,1,a\n3,0,1,b\n"))
+    assert {name: rows.tolist() for name, rows in table.groups("store").items()} == {
+        "a": [False, True, False],
+        "b": [True, False, True],
+    }
+    for column in ("shop", "y", "mean"):
+        with pytest.raises(CalibrlError, match="the file offers store"):
+            table.groups(column)
+    with pytest.raises(CalibrlError, match="row 2, column store: no group"):
+        read_forecasts(write("y,mean,std,store\n1,0,1,b\n2,0,1,\n")).groups("store")
+
+
+REFUSED = {
+    "no forecast": ("y,x\n1,2\n", "no forecast among the columns y, x; expected mean,std; q0.05"),
+    "half a forecast": ("y,mean\n1,2\n", "no forecast among the columns y, mean"),
+    "two kinds": ("y,p0,p1,mean,std\n1,.5,.5,0,1\n", "holds normal .* and classes .* at once; keep one"),
+    "not a number": ("y,mean,std\n1,0,1\n2,abc,1\n", "row 2, column mean: 'abc' is not a number"),
+    "decimal comma": ('y;mean;std\n1;0;"1,5"\n', "row 1, column std: '1,5' is not a number; write decimals with a"),
+    "y not a number": ("y,mean,std\nhigh,0,1\n", "row 1, column y: 'high' is not a number"),
+    "NaN forecast": ("y,mean,std\n1,0,1\n2,NaN,1\n", "row 2, column mean: nan is not a finite number"),
+    "missing forecast": ("y,mean,std\n1,0,1\n2,0,\n", "row 2, column std: nan is not a finite number"),
+    "infinite forecast": ("y,mean,std\n1,inf,1\n", "row 1, column mean: inf is not a finite number"),
+    "infinite outcome": ("y,mean,std\n-inf,0,1\n", "row 1, column y: -inf is not finite"),
+    "std 0": ("y,mean,std\n1,0,1\n1,0,0\n", "row 2, column std: 0 is not a standard deviation; expected more than 0"),
+    "std negative": ("y,mean,std\n1,0,-2.5\n", "column std: -2.5 is not a standard deviation"),
+    "crossing": ("y,q0.1,q0.5,q0.9\n1,0,1,2\n1,0,3,2\n", "row 2, column q0.9: 2 is below q0.5 = 3; quantiles must not"),
+    "level above one": ("y,q5,q95\n1,0,1\n", "column q5: level 5 is not between 0 and 1; name the 5 % quantile q0.05"),
+    "level zero": ("y,q0,q0.5\n1,0,1\n", "column q0: level 0 is not between 0 and 1"),
+    "negative level": ("y,q-0.5,q0.5\n1,0,1\n", "level -0.5 is not between"),
+    "one level": ("y,q0.5\n1,0\n", "expected two or more different levels"),
+    "same level twice": ("y,q0.5,q0.50\n1,0,0\n", "expected two or more different levels"),
+    "one sample": ("y,s0\n1,0\n", "s0 is the only sample"),
+    "one class": ("y,p0\n0,1\n", "expected p0, p1, … without a gap"),
+    "class gap": ("y,p0,p2\n0,.5,.5\n", "expected p0, p1, … without a gap"),
+    "probability": ("y,p0,p1\n0,1.5,-.5\n", "row 1, column p0: 1.5 is not a probability"),
+    "sum": ("y,p0,p1\n0,.5,.5\n0,.5,.6\n", "row 2, column p0 … p1: the probabilities sum to 1.1, not 1"),
+    "no such class": (
+        "y,p0,p1\n0,.5,.5\n2,.5,.5\n",
+        "row 2, column y: 2 is not a class; expected a whole number from 0",
+    ),
+    "half a class": ("y,p0,p1\n0.5,.5,.5\n", "row 1, column y: 0.5 is not a class"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_bad_numbers_are_named_with_their_place(write: Write, case: str) -> None:
+    text, words = REFUSED[case]
+    path = write(text)
+    with pytest.raises(CalibrlError, match=words) as caught:
+        read_forecasts(path)
+    assert str(caught.value).startswith(str(path))
+    assert "\n" not in str(caught.value)
+
+
+def test_columns_of_other_types_are_refused() -> None:
+    with pytest.raises(CalibrlError, match=r"column mean: holds List.*not numbers"):
+        parse_forecasts(pl.DataFrame({"mean": [[1.0]], "std": [1.0]}), source="t")
+
+
+def test_an_unknown_or_absent_kind_is_refused() -> None:
+    frame = pl.DataFrame({"mean": [1.0], "std": [1.0]})
+    with pytest.raises(CalibrlError, match="kind 'gauss' is unknown; known: normal, quantiles, samples, classes"):
+        parse_forecasts(frame, source="t", kind="gauss")
+    with pytest.raises(CalibrlError, match="expected s0 s1"):
+        parse_forecasts(frame, source="t", kind="samples")
+
+
+def test_outcomes_are_asked_for_only_when_needed() -> None:
+    bare = parse_forecasts(pl.DataFrame({"mean": [1.0], "std": [1.0]}), source="t")
+    with pytest.raises(CalibrlError, match="no column y among mean, std"):
+        bare.seen()
+    one = parse_forecasts(pl.DataFrame({"mean": [1.0, 1.0], "std": [1.0, 1.0], "y": [1.0, None]}), source="t")
+    with pytest.raises(CalibrlError, match="column y: outcomes in 1 of 2 rows; expected at least 2"):
+        one.seen()
+
+
+@given(st.lists(st.tuples(st.floats(-1e300, 1e300), st.floats(1e-300, 1e300)), min_size=1, max_size=5))
+def test_numbers_survive_text_exactly(
+    tmp_path_factory: pytest.TempPathFactory, rows: list[tuple[float, float]]
+) -> None:
+    path = tmp_path_factory.mktemp("text") / "a.csv"
+    write_table(pl.DataFrame(rows, schema=["mean", "std"], orient="row"), path)
+    assert np.array_equal(read_forecasts(path).values.numpy(), np.array(rows))
