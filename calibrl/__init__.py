@@ -58,6 +58,12 @@ if TYPE_CHECKING:
     from calibrl.errors import CalibrlError as CalibrlError
     from calibrl.errors import MissingExtra as MissingExtra
     from calibrl.errors import ReusedRows as ReusedRows
+    from calibrl.forecasters import Ensemble as Ensemble
+    from calibrl.forecasters import MCDropout as MCDropout
+    from calibrl.forecasters import SklearnClassifier as SklearnClassifier
+    from calibrl.forecasters import SklearnForecaster as SklearnForecaster
+    from calibrl.forecasters import SklearnQuantiles as SklearnQuantiles
+    from calibrl.forecasters import TorchForecaster as TorchForecaster
     from calibrl.maps import IDENTITY as IDENTITY
     from calibrl.maps import FitMap as FitMap
     from calibrl.maps import Map as Map
@@ -80,6 +86,7 @@ for _module, _names in {
     ),
     "distributions": "Empirical Mixture Quantiles Recalibrated Rounded draw pit pit_z",
     "errors": "CalibrlError MissingExtra ReusedRows",
+    "forecasters": "Ensemble MCDropout SklearnClassifier SklearnForecaster SklearnQuantiles TorchForecaster",
     "maps": "FitMap IDENTITY Map fit_affine fit_auto fit_beta fit_isotonic fit_platt fit_sigmoid fit_smooth",
 }.items():
     _HOMES.update(dict.fromkeys(_names.split(), f"calibrl.{_module}"))

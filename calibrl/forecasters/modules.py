@@ -57,7 +57,7 @@ class TorchForecaster:
 
     def __call__(self, x: Tensor) -> Distribution:
         """The module's forecast for x (n, …)."""
-        return self.to_distribution(self.module(_input(x, self.module)))
+        return self.to_distribution(_answer(self.module, _input(x, self.module)))
 
 
 class MCDropout:
@@ -107,7 +107,7 @@ class MCDropout:
         for layer in self._dropouts:
             layer.train()
         with seeded(self.module, self._seed):
-            output = self.module(copies)
+            output = _answer(self.module, copies)
             answers = output if isinstance(output, Tensor) else draw(gaussian(output))
         self.module.eval()
         return Empirical(answers.unflatten(0, (self.passes, len(x))))
@@ -159,6 +159,12 @@ def _point_or_likelihood(output: Any, y: Tensor) -> Tensor:
 def _resampled(data: Data, generator: torch.Generator) -> Data:
     rows = torch.randint(len(data), (len(data),), generator=generator, device=generator.device)
     return data[rows.to(data.y.device)]
+
+
+def _answer(module: nn.Module, x: Tensor) -> Any:
+    """What the module returns for x, with gradients to x alone: a forecast is no place to train weights from."""
+    weights = {name: weight.detach() for name, weight in module.named_parameters()}
+    return torch.func.functional_call(module, weights, (x,))
 
 
 def _input(x: Tensor, module: nn.Module) -> Tensor:

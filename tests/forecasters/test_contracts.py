@@ -1,0 +1,199 @@
+"""Every exported forecaster, bare and inside every wrapper, keeps the same promises."""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import dataclass
+
+import pytest
+import torch
+from sklearn.gaussian_process import GaussianProcessRegressor
+from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
+from sklearn.linear_model import BayesianRidge, LogisticRegression, QuantileRegressor
+from torch import Tensor, nn
+from torch.distributions import Categorical, Distribution
+
+import calibrl as cal
+from calibrl import Data, Forecaster, forecasters
+from calibrl.maps import Affine
+from tests import contracts
+from tests.contracts import Make
+
+
+class MeanAndSpread(nn.Module):
+    """A small network that answers (mean, log-variance)."""
+
+    def __init__(self, columns: int, seed: int = 0) -> None:
+        super().__init__()
+        with torch.random.fork_rng():
+            torch.manual_seed(seed)
+            self.body = nn.Sequential(nn.Linear(2, 16), nn.Tanh(), nn.Linear(16, 2 * columns)).double()
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        mean, log_variance = self.body(x).chunk(2, -1)
+        return mean, log_variance.clamp(-8, 4)
+
+
+class Point(nn.Module):
+    """A small network with dropout that answers one number per outcome."""
+
+    def __init__(self, columns: int) -> None:
+        super().__init__()
+        with torch.random.fork_rng():
+            torch.manual_seed(0)
+            layers = [nn.Linear(2, 32), nn.Tanh(), nn.Dropout(0.2), nn.Linear(32, columns)]
+            self.body = nn.Sequential(*layers).double()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.body(x)
+
+
+QUICK = forecasters.adam(epochs=15, rate=2e-2)
+RIDGE = BayesianRidge()
+GP = GaussianProcessRegressor(ConstantKernel(1.0, "fixed") * RBF(0.7, "fixed") + WhiteKernel(0.5, "fixed"))
+
+
+@dataclass(frozen=True)
+class Case:
+    """How to build a forecaster for y of two columns, and rows to teach and ask it with."""
+
+    make: Make
+    rows: Data
+    fresh: Data
+
+
+ROWS, FRESH = contracts.toy_rows(60, seed=1, columns=2), contracts.toy_rows(40, seed=2, columns=2)
+LABELS = contracts.toy_labels(90, seed=1), contracts.toy_labels(40, seed=2)
+
+CASES = {
+    "SklearnForecaster-gp": Case(lambda: cal.SklearnForecaster(GP), ROWS, FRESH),
+    "SklearnForecaster-ridge": Case(lambda: cal.SklearnForecaster(RIDGE), ROWS, FRESH),
+    "SklearnForecaster-flat": Case(
+        lambda: cal.SklearnForecaster(RIDGE), contracts.toy_rows(60, seed=1), contracts.toy_rows(40, seed=2)
+    ),
+    "SklearnQuantiles": Case(
+        lambda: cal.SklearnQuantiles(lambda q: QuantileRegressor(quantile=q, alpha=0), levels=(0.1, 0.5, 0.9)),
+        ROWS,
+        FRESH,
+    ),
+    "SklearnClassifier": Case(lambda: cal.SklearnClassifier(LogisticRegression(), classes=3), *LABELS),
+    "TorchForecaster": Case(lambda: cal.TorchForecaster(MeanAndSpread(2), train=QUICK), ROWS, FRESH),
+    "MCDropout": Case(lambda: cal.MCDropout(Point(2), passes=20, train=QUICK), ROWS, FRESH),
+    "MCDropout-noise": Case(
+        lambda: cal.MCDropout(nn.Sequential(nn.Dropout(0.05), MeanAndSpread(2)), passes=20, train=QUICK), ROWS, FRESH
+    ),
+    "Ensemble": Case(
+        lambda: cal.Ensemble([cal.TorchForecaster(MeanAndSpread(2, seed=i), train=QUICK) for i in range(3)]),
+        ROWS,
+        FRESH,
+    ),
+    "Ensemble-bootstrap": Case(
+        lambda: cal.Ensemble(
+            [cal.SklearnForecaster(RIDGE) for _ in range(3)],
+            combine=cal.Mixture,
+            bootstrap=torch.Generator().manual_seed(0),
+        ),
+        ROWS,
+        FRESH,
+    ),
+}
+
+
+REGRESSION = [name for name in CASES if name != "SklearnClassifier"]
+
+
+def seed(value: int = 3) -> torch.Generator:
+    return torch.Generator().manual_seed(value)
+
+
+def taught(make: Make, rows: Data) -> Forecaster:
+    """Prequential judges rows before they are learnt, so its forecaster must know a few first."""
+    model = make()
+    model.update(rows)
+    return model
+
+
+def wrapped(wrapper: str, make: Make, start: Data) -> Forecaster:
+    if wrapper == "calibrated":
+        return cal.Calibrated(make(), split=cal.random_split(0.4, seed()))
+    if wrapper == "cross-fitted":
+        return cal.CrossFitted(make, folds=3, generator=seed())
+    if wrapper == "prequential":
+        return cal.Prequential(taught(make, start))
+    return make()
+
+
+EVERY = [
+    pytest.param(name, wrapper, id=f"{name}-{wrapper}")
+    for name in CASES
+    for wrapper in ("bare", "calibrated", "cross-fitted", "prequential")
+    if (name, wrapper) != ("SklearnClassifier", "prequential")
+]
+CHECKS = [
+    contracts.check_answers,
+    contracts.check_repeatable,
+    contracts.check_leaves_chance_alone,
+    contracts.check_two_batches,
+    contracts.check_unseen,
+]
+
+
+@pytest.mark.parametrize("name", forecasters.__all__)
+def test_every_exported_forecaster_has_a_case(name):
+    found = getattr(forecasters, name)
+    if inspect.isclass(found):
+        assert any(case.split("-")[0] == name for case in CASES), f"{name} has no case here"
+
+
+@pytest.mark.parametrize(("name", "wrapper"), EVERY)
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+def test_contract(name, wrapper, check):
+    case = CASES[name]
+    check(lambda: wrapped(wrapper, case.make, case.rows[:12]), case.rows, case.fresh)
+
+
+class TooSure:
+    """A forecaster that states a third of the spread it believes in."""
+
+    def __init__(self, forecaster: Forecaster) -> None:
+        self.forecaster = forecaster
+
+    def update(self, data: Data) -> None:
+        self.forecaster.update(data)
+
+    def __call__(self, x: Tensor) -> Distribution:
+        forecast = self.forecaster(x)
+        if isinstance(forecast, Categorical):
+            return Categorical(logits=4 * forecast.logits)
+        return cal.Recalibrated(forecast, Affine(scale=torch.tensor(1 / 3, dtype=torch.float64)))
+
+
+@pytest.mark.parametrize("wrapper", ["calibrated", "cross-fitted", "prequential"])
+@pytest.mark.parametrize("name", REGRESSION)
+def test_wrapping_makes_a_forecaster_that_is_too_sure_honest(name, wrapper):
+    case = CASES[name]
+    columns = None if case.rows.y.dim() == 1 else 2
+    rows, fresh = contracts.toy_rows(180, seed=4, columns=columns), contracts.toy_rows(400, seed=5, columns=columns)
+
+    def make() -> Forecaster:
+        return TooSure(case.make())
+
+    contracts.check_calibrates(make(), wrapped(wrapper, make, rows[:60]), rows, fresh)
+
+
+@pytest.mark.parametrize("wrapper", ["calibrated", "cross-fitted"])
+def test_wrapping_makes_a_classifier_that_is_too_sure_honest(wrapper):
+    rows, fresh = contracts.toy_labels(300, seed=4), contracts.toy_labels(1000, seed=5)
+
+    def make() -> Forecaster:
+        return TooSure(CASES["SklearnClassifier"].make())
+
+    bare, honest = taught(make, rows), taught(lambda: wrapped(wrapper, make, rows), rows)
+    surprise = [-float(model(fresh.x).log_prob(fresh.y).mean()) for model in (bare, honest)]
+    assert surprise[1] < surprise[0] - 0.2
+
+
+def test_prequential_refuses_classes_in_words():
+    make, rows, _ = CASES["SklearnClassifier"].make, *LABELS
+    with pytest.raises(cal.CalibrlError, match="classes"):
+        cal.Prequential(taught(make, rows)).update(rows)
