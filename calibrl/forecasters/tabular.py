@@ -1,0 +1,156 @@
+"""Forecasters of discrete outcomes: transition counts, and a softmax over features.
+
+A row of x is a state and an action, (n, 2), as numbers; y (n,) is the number of the outcome: the next
+state, or which of a few effects the action had. The forecast is a `Categorical` over the k outcomes.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.distributions import Categorical
+
+from calibrl.arrays import Array, as_tensor
+from calibrl.data import Data
+from calibrl.errors import CalibrlError
+
+
+class TabularTransitions:
+    """How often each outcome followed each state and action.
+
+    `prior` rows are imagined beforehand, spread evenly over the outcomes; with prior 0 the forecast is the
+    bare frequency, which after one row is certain of what it saw. A state and action never seen gets the
+    even forecast. `classes` (S,) pools states: those with the same number share their counts.
+    """
+
+    def __init__(
+        self, states: int, actions: int, outcomes: int, *, prior: float = 1.0, classes: Array | None = None
+    ) -> None:
+        if min(states, actions) < 1 or outcomes < 2:
+            raise CalibrlError(
+                f"{states} states, {actions} actions and {outcomes} outcomes make no table; use 1, 1 and 2 or more"
+            )
+        if not prior >= 0:
+            raise CalibrlError(f"prior {prior} is below 0; use 0 for bare frequencies, 1 for one imagined row")
+        self.shape = (states, actions, outcomes)
+        self.prior = prior
+        self.classes = torch.arange(states) if classes is None else check_state_classes(classes, states)
+        self.counts = torch.zeros(int(self.classes.max()) + 1, actions, outcomes, dtype=torch.float64)
+
+    def update(self, data: Data) -> None:
+        """Count the new rows; an outcome nobody saw (NaN) counts for nothing."""
+        state, action = state_action(data.x, self.shape[0], self.shape[1])
+        outcome, seen = check_outcomes(data.y, self.shape[2])
+        index = (self.classes[state[seen]], action[seen], outcome)
+        self.counts.index_put_(index, torch.ones(len(outcome), dtype=torch.float64), accumulate=True)
+
+    def __call__(self, x: Tensor) -> Categorical:
+        """The forecast for each row of x (n, 2): batch shape (n,), k outcomes."""
+        state, action = state_action(x, self.shape[0], self.shape[1])
+        count = self.counts[self.classes[state], action] + self.prior / self.shape[2]
+        total = count.sum(-1, keepdim=True)
+        even = torch.full_like(count, 1 / self.shape[2])
+        return Categorical(probs=torch.where(total > 0, count / total.clamp(min=1e-300), even))
+
+
+class SoftmaxTransitions:
+    """A softmax over features of the state, one set of weights for each action: what a linear model can see.
+
+    features: (S, f). Fitted on all rows seen so far, with `ridge` times half the squared weights as penalty,
+    so that outcomes never seen keep a finite (if small) chance.
+    """
+
+    def __init__(self, features: Array, actions: int, outcomes: int, *, ridge: float = 0.01, steps: int = 30) -> None:
+        given = as_tensor(features, "features").double()
+        if given.dim() != 2 or not bool(given.isfinite().all()):
+            raise CalibrlError(f"features of shape {tuple(given.shape)} are not finite numbers (states, features)")
+        if not ridge > 0:
+            raise CalibrlError(f"ridge {ridge} is not above 0; 0.01 is the default")
+        self.features = torch.cat([given, torch.ones(len(given), 1, dtype=torch.float64)], 1)
+        self.ridge = ridge
+        self.steps = steps
+        self.counts = torch.zeros(len(given), actions, outcomes, dtype=torch.float64)
+        self.weights = torch.zeros(actions, self.features.shape[1], outcomes, dtype=torch.float64)
+
+    def update(self, data: Data) -> None:
+        """Learn from the new rows together with all before them."""
+        states, actions, outcomes = self.counts.shape
+        state, action = state_action(data.x, states, actions)
+        outcome, seen = check_outcomes(data.y, outcomes)
+        ones = torch.ones(len(outcome), dtype=torch.float64)
+        self.counts.index_put_((state[seen], action[seen], outcome), ones, accumulate=True)
+        for a in range(actions):
+            self.weights[a] = _fit_softmax(self.features, self.counts[:, a], self.weights[a], self.ridge, self.steps)
+
+    def __call__(self, x: Tensor) -> Categorical:
+        """The forecast for each row of x (n, 2): batch shape (n,), k outcomes."""
+        states, actions, _ = self.counts.shape
+        state, action = state_action(x, states, actions)
+        logits = torch.einsum("nf,nfk->nk", self.features[state], self.weights[action])
+        return Categorical(logits=logits)
+
+
+def state_action(x: Tensor, states: int, actions: int) -> tuple[Tensor, Tensor]:
+    """The state and action numbers in x (n, 2), or an error."""
+    if x.dim() != 2 or x.shape[1] != 2:
+        raise CalibrlError(f"x has shape {tuple(x.shape)}; expected a state and an action in each row, (n, 2)")
+    whole = x.round().long()
+    top = torch.tensor([states, actions])
+    wrong = (whole != x) | (whole < 0) | (whole >= top)
+    if bool(wrong.any()):
+        row = x[wrong.any(1)][0].tolist()
+        raise CalibrlError(
+            f"state {row[0]:g} and action {row[1]:g} are not in the table; states go to {states - 1}, actions to "
+            f"{actions - 1}"
+        )
+    return whole[:, 0], whole[:, 1]
+
+
+def check_outcomes(y: Tensor, outcomes: int) -> tuple[Tensor, Tensor]:
+    """The outcome numbers that were seen, and which rows they belong to; NaN means nobody saw."""
+    flat = y.reshape(len(y))
+    seen = ~flat.isnan()
+    outcome = flat[seen]
+    wrong = (outcome != outcome.round()) | (outcome < 0) | (outcome >= outcomes)
+    if bool(wrong.any()):
+        raise CalibrlError(f"outcome {outcome[wrong][0].item():g} is not one of 0 … {outcomes - 1}")
+    return outcome.long(), seen
+
+
+def check_state_classes(classes: Array, states: int) -> Tensor:
+    """Class numbers (S,) for each state, every class with a state in it, or an error."""
+    given = as_tensor(classes, "classes")
+    if given.shape != (states,):
+        raise CalibrlError(
+            f"classes of shape {tuple(given.shape)} do not fit; expected one for each of {states} states"
+        )
+    number = given.round().long()
+    if bool((number != given).any()) or bool((number < 0).any()):
+        raise CalibrlError("state classes are not whole numbers from 0; number them 0, 1, 2 …")
+    size = torch.bincount(number)
+    if bool((size == 0).any()):
+        empty = int((size == 0).nonzero()[0])
+        raise CalibrlError(f"state class {empty} is empty; number the classes 0 … without gaps")
+    return number
+
+
+def _fit_softmax(features: Tensor, counts: Tensor, weights: Tensor, ridge: float, steps: int) -> Tensor:
+    """Minimise the surprise of counts (S, k) under softmax(features @ weights) plus a ridge: weights (f, k).
+
+    Newton's steps with Böhning's bound ½(I - 11ᵀ/k) in place of each row's Hessian (Böhning, 1992): one matrix for
+    all steps, and no step goes uphill.
+    """
+    outcomes = counts.shape[1]
+    total = counts.sum(1, keepdim=True)
+    size = features.T @ (total * features)
+    eye = torch.eye(features.shape[1], dtype=torch.float64)
+    # On the directions that sum to zero over outcomes the bound is ½·size; the even direction never moves.
+    factor = torch.linalg.cholesky(size / 2 + ridge * eye)
+    for _ in range(steps * outcomes):
+        expected = total * torch.softmax(features @ weights, 1)
+        slope = features.T @ (counts - expected) - ridge * weights
+        step = torch.cholesky_solve(slope, factor)
+        weights = weights + step
+        if float(step.abs().max()) < 1e-6:
+            break
+    return weights

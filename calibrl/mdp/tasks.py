@@ -1,0 +1,170 @@
+"""Tasks for a learner of transitions: a world of places and effects whose chances are to be learnt.
+
+An action has one of k effects ("was pushed north"). Where an effect leads and what it pays is known, as on
+a map; how likely each effect is, given the place and the action, is what a forecaster learns.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from calibrl.algorithm import Forecaster
+from calibrl.data import Data
+from calibrl.errors import CalibrlError
+from calibrl.mdp.occupancy import check_start, reachable
+from calibrl.planning.discrete import MDP, Floats, Ints
+
+MOVES = ((-1, 0), (0, 1), (1, 0), (0, -1))
+"""North, east, south, west as (row, column)."""
+
+
+@dataclass(frozen=True, eq=False)
+class Task:
+    """A task with S states, the last of which is the end, A actions and k effects.
+
+    successor: (S, k) where each effect leads; reward: (S, k) what it pays; chance: (S, A, k) the truth;
+    start: (S,); coarse: (S, f) the features of a learner that sees too little; discount γ.
+    """
+
+    name: str
+    successor: Ints
+    reward: Floats
+    chance: Floats
+    start: Floats
+    coarse: Floats
+    discount: float
+
+    @property
+    def states(self) -> int:
+        """S, with the end."""
+        return int(self.chance.shape[0])
+
+    @property
+    def actions(self) -> int:
+        """A."""
+        return int(self.chance.shape[1])
+
+    @property
+    def effects(self) -> int:
+        """K."""
+        return int(self.chance.shape[2])
+
+    def mdp(self, chance: Floats | None = None) -> MDP:
+        """The MDP if effects had these chances (S, A, k); the truth if none are given."""
+        believed = self.chance if chance is None else chance
+        to = np.broadcast_to(self.successor[:, None], believed.shape)
+        pays = np.broadcast_to(self.reward[:, None], believed.shape)
+        return MDP.listed(to, believed, pays, discount=self.discount)
+
+    def imagine(self, forecaster: Forecaster) -> MDP:
+        """The MDP as a forecaster of effects believes it to be. Planners cannot tell it from the truth."""
+        state, action = np.divmod(np.arange(self.states * self.actions), self.actions)
+        with torch.no_grad():
+            forecast = forecaster(torch.from_numpy(np.stack([state, action], 1)).double())
+        chance = forecast.probs.double().numpy().reshape(self.chance.shape)  # type: ignore[attr-defined]
+        return self.mdp(chance)
+
+    def sample(self, count: int, generator: np.random.Generator) -> Data:
+        """`count` rows of experience: states (all but the end) and actions drawn evenly, effects by their chances."""
+        state = generator.integers(0, self.states - 1, size=count)
+        action = generator.integers(0, self.actions, size=count)
+        below = self.chance[state, action].cumsum(-1)[:, :-1] < generator.random(count)[:, None]
+        return Data.of(np.stack([state, action], 1), below.sum(-1))
+
+
+def build_task(
+    name: str, *, successor: Ints, reward: Floats, chance: Floats, start: Floats, places: Ints, discount: float
+) -> Task:
+    """A task without the states that cannot be reached, and with effects that look the same counted as one.
+
+    successor: (S, k), where S itself means the end; places: (S, c) coordinates. The coarse features are one
+    indicator for each row and column of 2 x 2 blocks.
+    """
+    states = len(successor)
+    to = np.concatenate([successor, np.full((1, successor.shape[1]), states)])
+    pays = np.concatenate([reward, np.zeros((1, reward.shape[1]))])
+    likely = np.concatenate([chance, np.full((1, *chance.shape[1:]), 1 / chance.shape[2])])
+    begin = check_start(np.append(start, 0.0), states + 1)
+    likely = _merge_twins(to, pays, likely)
+    broad = np.broadcast_to(to[:, None], likely.shape)
+    seen = reachable(MDP.listed(broad, likely, np.zeros(states + 1), discount=discount), begin)
+    seen[-1] = True
+    number = np.cumsum(seen) - 1
+    coarse = np.concatenate([_blocks(places), np.zeros((1, _blocks(places).shape[1]))])
+    # An effect that never happens may lead out of the reachable part; it then leads to the end.
+    inside = np.where(seen[to], number[to], number[-1])
+    return Task(name, inside[seen], pays[seen], likely[seen], begin[seen], coarse[seen], discount)
+
+
+def maze(size: int, *, generator: np.random.Generator, discount: float = 0.99) -> Task:
+    """A size x size maze with walls, pits and ice: reach the far corner; ice makes steps slip sideways.
+
+    Arriving pays 1, falling into a pit costs 1, both end the episode. The chance of a slip is between 2 % and
+    50 % and changes smoothly from place to place.
+    """
+    if size < 4:
+        raise CalibrlError(f"size {size} leaves no room for a maze; use 4 or more")
+    cells = size * size
+    row, column = np.divmod(np.arange(cells), size)
+    goal = cells - 1
+    while True:
+        kind = generator.choice(3, size=cells, p=[0.75, 0.20, 0.05])
+        kind[[0, goal]] = 0
+        wall, pit = kind == 1, kind == 2
+        to = np.empty((cells, 4), dtype=np.int64)
+        for e, (down, right) in enumerate(MOVES):
+            r, c = row + down, column + right
+            inside = (r >= 0) & (r < size) & (c >= 0) & (c < size)
+            ahead = np.where(inside, r * size + c, np.arange(cells))
+            to[:, e] = np.where(wall[ahead], np.arange(cells), ahead)
+        if _dry_path(to, pit, goal):
+            break
+    pays = np.where(to == goal, 1.0, np.where(pit[to], -1.0, 0.0))
+    ends = (to == goal) | pit[to]
+    wave = generator.normal(size=4)
+    field = np.sin(wave[0] + 4 * row / size + wave[1]) * np.cos(wave[2] + 4 * column / size + wave[3])
+    slip = 0.02 + 0.48 * (field - field.min()) / np.ptp(field)
+    chance = np.zeros((cells, 4, 4))
+    for a in range(4):
+        chance[:, a, a] = 1 - slip
+        chance[:, a, (a + 1) % 4] = slip / 2
+        chance[:, a, (a - 1) % 4] = slip / 2
+    return build_task(
+        f"maze {size}x{size}",
+        successor=np.where(ends, cells, to),
+        reward=pays,
+        chance=chance,
+        start=np.eye(cells)[0],
+        places=np.stack([row, column], 1),
+        discount=discount,
+    )
+
+
+def _dry_path(to: Ints, pit: np.ndarray[tuple[int], np.dtype[np.bool_]], goal: int) -> bool:
+    """Whether the goal can be reached from the first cell without stepping into a pit."""
+    seen, open_cells = {0}, [0]
+    while open_cells:
+        for ahead in to[open_cells.pop()].tolist():
+            if ahead not in seen and not pit[ahead]:
+                seen.add(ahead)
+                open_cells.append(ahead)
+    return goal in seen
+
+
+def _merge_twins(to: Ints, pays: Floats, chance: Floats) -> Floats:
+    """Effects of a state that lead to the same place for the same pay cannot be told apart: the first has it all."""
+    same = (to[:, :, None] == to[:, None, :]) & (pays[:, :, None] == pays[:, None, :])
+    first = same.argmax(-1)
+    merged = np.zeros_like(chance)
+    state = np.arange(len(to))
+    for e in range(to.shape[1]):
+        merged[state, :, first[:, e]] += chance[:, :, e]
+    return merged
+
+
+def _blocks(places: Ints) -> Floats:
+    """Indicators of each coordinate halved: (S, f)."""
+    return np.concatenate([np.eye(int(c.max()) // 2 + 1)[c // 2] for c in places.T], 1)

@@ -1,0 +1,121 @@
+"""Chance constraints: plans that stay safe with a given probability, for any planner."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.distributions import Normal
+
+from calibrl.distributions import Recalibrated
+from calibrl.errors import CalibrlError
+from calibrl.maps import Map
+from calibrl.planning.search import Objective
+
+
+class Imagined(NamedTuple):
+    """What a model expects of n plans: value (n,), and drawn states (particles, n, h, d) at each of h steps."""
+
+    value: Tensor
+    states: Tensor
+
+
+@dataclass(frozen=True)
+class ChanceConstraint:
+    """Prefer plans whose states all stay in the safe set with probability at least `level`.
+
+    `safe` takes states (…, d) and gives a margin (…): above 0 where the state is safe, for instance the
+    distance to the wall. A plan's margin is the smallest along its way. By default the probability is the
+    share of particles whose margin is positive, which is as honest as the model that drew them.
+
+    `mapping` recalibrates the decision itself: the particles' margins are summed up as a normal forecast of
+    the plan's margin, and the map, fitted on `score`s of plans that were carried out, corrects it. With
+    `guarantee="conformal"` the map's ranks are used: if those plans and the next one are exchangeable, the
+    margin's lower bound holds with probability at least `level`, whatever the model. Plans picked by a
+    planner that changes are only roughly so.
+    """
+
+    safe: Callable[[Tensor], Tensor]
+    level: float = 0.9
+    mapping: Map | None = None
+    guarantee: Literal["conformal"] | None = None
+
+    def __post_init__(self) -> None:
+        if not 0 < self.level < 1:
+            raise CalibrlError(f"level {self.level} is not between 0 and 1; ask for 0.9 to be safe nine times in ten")
+        if self.guarantee is not None and not bool(self._lowest_z().isfinite().all()):
+            raise CalibrlError(
+                f"too few plans to promise level {self.level}; a conformal guarantee needs "
+                f"{math.ceil(1 / (1 - self.level) - 1 - 1e-9)} scores or more"
+            )
+
+    def __call__(self, imagine: Callable[[Tensor], Imagined]) -> Objective:
+        """The objective that puts safe plans first, by value, then unsafe ones, the safest first.
+
+        Values are squashed into (-1, 1) without changing their order and unsafe plans lie below, so that
+        scores can be compared from one batch to the next.
+        """
+
+        def objective(plans: Tensor) -> Tensor:
+            value, states = imagine(plans)
+            shortfall = self.shortfall(states)
+            value = value.double()
+            squashed = value / (1 + value.abs())
+            # 0 · value is 0, unless the value is not finite: then the planner shall see it.
+            return torch.where(shortfall <= 0, squashed, -1 - shortfall + 0 * value)
+
+        return objective
+
+    def margin(self, states: Tensor) -> Tensor:
+        """The smallest margin along each plan. states: (…, h, d) → (…)."""
+        margin = self.safe(states)
+        if margin.shape != states.shape[:-1]:
+            raise CalibrlError(
+                f"safe gave shape {tuple(margin.shape)} for states {tuple(states.shape)}; expected a margin for each "
+                f"state, {tuple(states.shape[:-1])}"
+            )
+        # A set given as true and false has margins ±1.
+        return (margin.double() * 2 - 1 if margin.dtype == torch.bool else margin).amin(-1)
+
+    def probability(self, states: Tensor) -> Tensor:
+        """The probability (n,) that each plan stays safe. states: (particles, n, h, d)."""
+        margin = self.margin(states)
+        if self.mapping is None:
+            return (margin > 0).double().mean(0)
+        forecast = Recalibrated(_as_normal(margin), self.mapping)
+        return 1 - forecast.cdf(torch.zeros(margin.shape[1], dtype=torch.float64, device=margin.device))
+
+    def shortfall(self, states: Tensor) -> Tensor:
+        """How far each plan (n,) is from being safe enough: 0 or less if it is. states: (particles, n, h, d)."""
+        if self.guarantee is None:
+            return self.level - self.probability(states)
+        forecast = _as_normal(self.margin(states))
+        # The margin's lower bound is loc + scale · lowest: how many spreads it lies below zero, kept below 1.
+        gap = -self._lowest_z().to(states.device) - forecast.loc / forecast.scale
+        return gap / (1 + gap.abs())
+
+    def score(self, states: Tensor, happened: Tensor) -> Tensor:
+        """What a plan that was carried out says of its forecast, as z-scores (n,): evidence for `fit_smooth(z=…)`.
+
+        states: (particles, n, h, d) as imagined; happened: (n, h, d) as it came.
+        """
+        forecast = _as_normal(self.margin(states))
+        return (self.margin(happened).double() - forecast.loc) / forecast.scale
+
+    def _lowest_z(self) -> Tensor:
+        """The z-score that a plan's margin stays above with probability `level`, by the ranks of past scores."""
+        if self.mapping is None or self.mapping.ranks is None:
+            raise CalibrlError("a conformal guarantee needs a map fitted, without weights, on scores of past plans")
+        # The lower end of the two-sided interval at 2·level - 1 is the one-sided bound at `level`.
+        return self.mapping.ranks.interval_z(2 * self.level - 1)[0]
+
+
+def _as_normal(margin: Tensor) -> Normal:
+    """The particles' margins (particles, n) summed up by mean and spread."""
+    wide = margin.double()
+    spread = wide.std(0, correction=0)
+    return Normal(wide.mean(0), spread.clamp(min=1e-9), validate_args=False)

@@ -1,0 +1,167 @@
+"""Discrete MDPs with sparse transitions, and the checks that keep nonsense out of a planner."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+
+from calibrl.arrays import Array
+from calibrl.errors import CalibrlError
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.integer[Any]]
+
+SUM_TOLERANCE = 1e-6
+"""How far a row of probabilities may be from one before it is an error instead of rounding."""
+
+
+@dataclass(frozen=True, eq=False)
+class MDP:
+    """S states, A actions, sparse transitions T(s′ | s, a), expected rewards r(s, a) and a discount γ.
+
+    rows: (S·A + 1,), successor and probability: (n,). Row s·A + a holds the successors of action a in state
+    s at positions rows[s·A + a] … rows[s·A + a + 1]; one successor may be listed twice, its chances add up.
+    reward: (S, A). Build one with `MDP.dense` or `MDP.listed`.
+    """
+
+    rows: Ints
+    successor: Ints
+    probability: Floats
+    reward: Floats
+    discount: float
+
+    def __post_init__(self) -> None:
+        check_discount(self.discount)
+        if self.reward.ndim != 2 or len(self.rows) != self.reward.size + 1:
+            raise CalibrlError(
+                f"rewards of shape {self.reward.shape} do not fit {len(self.rows) - 1} rows of transitions; "
+                "expected (states, actions)"
+            )
+        if not np.isfinite(self.reward).all():
+            s, a = np.argwhere(~np.isfinite(self.reward))[0]
+            raise CalibrlError(f"the reward of action {a} in state {s} is {self.reward[s, a]}; rewards must be finite")
+        _check_successors(self.successor, self.states)
+        _check_rows(self.rows, self.probability, self.actions)
+
+    @property
+    def states(self) -> int:
+        """S."""
+        return int(self.reward.shape[0])
+
+    @property
+    def actions(self) -> int:
+        """A."""
+        return int(self.reward.shape[1])
+
+    @classmethod
+    def dense(cls, probability: Array, reward: Array, *, discount: float) -> MDP:
+        """From T(s′ | s, a) of shape (S, A, S). reward: (S,), (S, A), or (S, A, S) if it depends on s′."""
+        p = np.asarray(probability, dtype=np.float64)
+        if p.ndim != 3 or p.shape[0] != p.shape[2] or 0 in p.shape:
+            raise CalibrlError(f"probabilities of shape {p.shape} are not T(s′ | s, a); expected (S, A, S)")
+        expected = _expected_reward(p, reward)
+        row, successor = np.nonzero(p.reshape(-1, p.shape[2]))
+        rows = np.zeros(p.shape[0] * p.shape[1] + 1, dtype=np.int64)
+        np.cumsum(np.bincount(row, minlength=len(rows) - 1), out=rows[1:])
+        flat = p.reshape(-1, p.shape[2])[row, successor]
+        return cls(rows, successor.astype(np.int32), flat, expected, float(discount))
+
+    @classmethod
+    def listed(cls, successor: Array, probability: Array, reward: Array, *, discount: float) -> MDP:
+        """From m candidate successors for each state and action: successor and probability (S, A, m).
+
+        reward: (S,), (S, A), or (S, A, m) if it depends on which successor comes true.
+        """
+        p = np.asarray(probability, dtype=np.float64)
+        to = np.broadcast_to(np.asarray(successor), p.shape)
+        if p.ndim != 3 or 0 in p.shape:
+            raise CalibrlError(f"probabilities of shape {p.shape} are not lists of successors; expected (S, A, m)")
+        rows = np.arange(p.shape[0] * p.shape[1] + 1, dtype=np.int64) * p.shape[2]
+        flat = np.ascontiguousarray(to).ravel()
+        _check_successors(flat, p.shape[0])
+        return cls(rows, flat.astype(np.int32), p.ravel(), _expected_reward(p, reward), float(discount))
+
+    def matrix(self) -> sparse.csr_array:
+        """T as a sparse matrix (S·A, S)."""
+        shape = (self.states * self.actions, self.states)
+        return sparse.csr_array((self.probability, self.successor, self.rows), shape=shape)
+
+    def to_dense(self) -> Floats:
+        """T(s′ | s, a) as an array (S, A, S)."""
+        return self.matrix().toarray().reshape(self.states, self.actions, self.states)
+
+    def chain(self, policy: Array) -> tuple[sparse.csr_array, Floats]:
+        """What a policy makes of the MDP: the Markov chain (S, S) and its expected reward (S,).
+
+        policy: (S,) an action for each state, or (S, A) the chance of each action.
+        """
+        chance = as_chances(policy, self.states, self.actions)
+        s, a = np.nonzero(chance)
+        pick = sparse.csr_array((chance[s, a], (s, s * self.actions + a)), shape=(self.states, self.reward.size))
+        return (pick @ self.matrix()).tocsr(), (chance * self.reward).sum(1)
+
+
+def as_chances(policy: Array, states: int, actions: int) -> Floats:
+    """A policy as chances (S, A), whether given as those or as one action for each state."""
+    given = np.asarray(policy)
+    if given.shape == (states,):
+        if bool((given < 0).any()) or bool((given >= actions).any()) or bool((given != np.floor(given)).any()):
+            raise CalibrlError(f"the policy names actions outside 0 … {actions - 1}; give one action for each state")
+        return np.eye(actions)[given.astype(np.int64)]
+    if given.shape != (states, actions):
+        raise CalibrlError(f"a policy of shape {given.shape} does not fit; expected ({states},) or {states, actions}")
+    chance = given.astype(np.float64)
+    if not bool((chance >= 0).all()) or not np.allclose(chance.sum(1), 1, rtol=0, atol=SUM_TOLERANCE):
+        s = int(np.flatnonzero(~(chance >= 0).all(1) | (np.abs(chance.sum(1) - 1) > SUM_TOLERANCE))[0])
+        raise CalibrlError(f"the policy's chances in state {s} sum to {chance[s].sum():g}, not 1; normalise each row")
+    return chance
+
+
+def check_discount(discount: float) -> None:
+    """Refuse a discount outside [0, 1)."""
+    if not 0 <= discount < 1:
+        raise CalibrlError(f"discount {discount} is outside [0, 1); use 0.99 for long horizons, 0 for the next reward")
+
+
+def _expected_reward(p: Floats, reward: Array) -> Floats:
+    r = np.asarray(reward, dtype=np.float64)
+    if r.shape == p.shape:
+        return (p * r).sum(-1)
+    if r.shape == p.shape[:1]:
+        return np.repeat(r[:, None], p.shape[1], 1)
+    if r.shape != p.shape[:2]:
+        raise CalibrlError(
+            f"rewards of shape {r.shape} do not fit probabilities {p.shape}; expected {p.shape[:1]}, {p.shape[:2]} or "
+            f"{p.shape}"
+        )
+    return r.copy()
+
+
+def _check_successors(successor: Ints, states: int) -> None:
+    if not np.issubdtype(successor.dtype, np.integer):
+        raise CalibrlError(f"successors of type {successor.dtype} are not state numbers; pass integers")
+    if len(successor) and not 0 <= successor.min() <= successor.max() < states:
+        wrong = successor[(successor < 0) | (successor >= states)][0]
+        raise CalibrlError(f"successor {wrong} is not one of the states 0 … {states - 1}")
+
+
+def _check_rows(rows: Ints, probability: Floats, actions: int) -> None:
+    empty = np.flatnonzero(np.diff(rows) == 0)
+    if len(empty):
+        s, a = divmod(int(empty[0]), actions)
+        raise CalibrlError(f"action {a} in state {s} leads nowhere; list its successors (itself, if it stays there)")
+    if not bool((probability >= 0).all()):
+        wrong = int(np.flatnonzero(~(probability >= 0))[0])
+        s, a = divmod(int(np.searchsorted(rows, wrong, side="right")) - 1, actions)
+        raise CalibrlError(f"a probability of action {a} in state {s} is {probability[wrong]:g}; it must be 0 or more")
+    total = np.add.reduceat(probability, rows[:-1])
+    off = np.flatnonzero(np.abs(total - 1) > SUM_TOLERANCE)
+    if len(off):
+        s, a = divmod(int(off[0]), actions)
+        raise CalibrlError(
+            f"probabilities of action {a} in state {s} sum to {total[off[0]]:g}, not 1; normalise each row"
+        )

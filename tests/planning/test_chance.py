@@ -1,0 +1,136 @@
+"""Chance constraints: the right probabilities, the right order, and a promise that is kept."""
+
+import pytest
+import torch
+from scipy import stats
+
+from calibrl.errors import CalibrlError
+from calibrl.maps import fit_smooth
+from calibrl.planning.chance import ChanceConstraint, Imagined
+from calibrl.planning.search import Bounds, CrossEntropy, cross_entropy, random_shooting
+
+WALL = 1.0
+
+
+def margin(states):
+    return WALL - states[..., 0]
+
+
+def walk(spread, particles=4000):
+    """A one-step walk of the planned length with Gaussian error: going far is good, crossing the wall is not."""
+
+    def imagine(plans):
+        generator = torch.Generator().manual_seed(0)
+        noise = torch.randn(particles, 1, 1, 1, generator=generator, dtype=torch.float64)
+        states = plans[None] + spread * noise
+        return Imagined(plans[:, 0, 0], states)
+
+    return imagine
+
+
+def test_probability_is_the_share_of_particles_that_stay_safe_all_along():
+    states = torch.tensor([[[[0.0], [2.0]], [[0.0], [0.5]]], [[[0.0], [0.9]], [[3.0], [0.5]]]])
+    found = ChanceConstraint(margin).probability(states)
+    torch.testing.assert_close(found, torch.tensor([0.5, 0.5], dtype=torch.float64))
+
+
+def test_sets_may_be_true_and_false():
+    states = torch.tensor([[[[0.0]], [[2.0]]]])
+    found = ChanceConstraint(lambda s: s[..., 0] < WALL).probability(states)
+    torch.testing.assert_close(found, torch.tensor([1.0, 0.0], dtype=torch.float64))
+
+
+@pytest.mark.parametrize("search", ["shooting", "cross-entropy"])
+def test_the_plan_found_goes_as_far_as_the_level_allows(search):
+    """The farthest plan with P(x + 0.2 ε < 1) ≥ 0.9 is 1 - 0.2 Φ⁻¹(0.9)."""
+    bounds = Bounds(torch.tensor([0.0], dtype=torch.float64), torch.tensor([2.0], dtype=torch.float64), horizon=1)
+    objective = ChanceConstraint(margin, level=0.9)(walk(0.2))
+    generator = torch.Generator().manual_seed(1)
+    if search == "shooting":
+        found = random_shooting(objective, bounds, plans=3000, generator=generator)
+    else:
+        settings = CrossEntropy(sweeps=10, keep_best=True)
+        found = cross_entropy(objective, bounds, settings=settings, generator=generator)
+    assert found.item() == pytest.approx(1 - 0.2 * stats.norm.ppf(0.9), abs=0.02)
+
+
+def test_safe_plans_come_first_then_the_safest():
+    plans = torch.tensor([0.2, 0.6, 0.9, 1.0, 1.5], dtype=torch.float64).reshape(-1, 1, 1)
+    score = ChanceConstraint(margin, level=0.9)(walk(0.2))(plans)
+    assert score.argsort(descending=True).tolist() == [1, 0, 2, 3, 4]
+
+
+def test_where_nothing_is_safe_the_safest_plan_is_taken():
+    bounds = Bounds(torch.tensor([1.2], dtype=torch.float64), torch.tensor([2.0], dtype=torch.float64), horizon=1)
+    objective = ChanceConstraint(margin, level=0.9)(walk(0.2))
+    found = random_shooting(objective, bounds, plans=500, generator=torch.Generator().manual_seed(2))
+    assert found.item() < 1.25
+
+
+def test_non_finite_values_stay_visible_to_the_planner():
+    def imagine(plans):
+        value, states = walk(0.2)(plans)
+        return Imagined(value * float("inf"), states)
+
+    bounds = Bounds(torch.tensor([0.0]), torch.tensor([2.0]), horizon=1)
+    with pytest.raises(CalibrlError, match="finite"):
+        random_shooting(ChanceConstraint(margin)(imagine), bounds, plans=10)
+
+
+def realised(constraint, *, true_spread, model_spread, trials=4000):
+    bounds = Bounds(torch.tensor([0.0], dtype=torch.float64), torch.tensor([2.0], dtype=torch.float64), horizon=1)
+    plan = random_shooting(
+        constraint(walk(model_spread)), bounds, plans=2000, generator=torch.Generator().manual_seed(3)
+    )
+    noise = torch.randn(trials, generator=torch.Generator().manual_seed(4), dtype=torch.float64)
+    return ((plan.item() + true_spread * noise) >= WALL).double().mean().item()
+
+
+def evidence(constraint, *, true_spread, model_spread, count=400):
+    """Scores of plans carried out in a world with more noise than the model thinks."""
+    generator = torch.Generator().manual_seed(5)
+    plans = torch.rand(count, 1, 1, generator=generator, dtype=torch.float64)
+    imagined = walk(model_spread)(plans).states
+    happened = plans + true_spread * torch.randn(count, 1, 1, generator=generator, dtype=torch.float64)
+    return constraint.score(imagined, happened)
+
+
+def test_an_over_confident_ninety_percent_is_broken_far_more_often_and_the_map_mends_it():
+    plain = ChanceConstraint(margin, level=0.9)
+    # A third of the spread: 1.28 of the model's sigmas are 0.43 true ones, and Φ(-0.43) = 0.335.
+    assert realised(plain, true_spread=0.3, model_spread=0.1) == pytest.approx(0.335, abs=0.03)
+    z = evidence(plain, true_spread=0.3, model_spread=0.1)
+    mended = ChanceConstraint(margin, level=0.9, mapping=fit_smooth(z=z))
+    assert realised(mended, true_spread=0.3, model_spread=0.1) == pytest.approx(0.1, abs=0.03)
+    promised = ChanceConstraint(margin, level=0.9, mapping=fit_smooth(z=z), guarantee="conformal")
+    assert realised(promised, true_spread=0.3, model_spread=0.1) <= 0.13
+
+
+def test_conformal_bound_is_the_rank_the_theorem_names():
+    z = torch.linspace(-2, 2, 99, dtype=torch.float64)
+    constraint = ChanceConstraint(margin, level=0.9, mapping=fit_smooth(z=z), guarantee="conformal")
+    # ⌊(99 + 1) · 0.1⌋ = 10th smallest score.
+    edge = z[9].item()
+    states = torch.randn(2000, 1, 1, 1, generator=torch.Generator().manual_seed(6), dtype=torch.float64)
+    states = (states - states.mean()) / states.std(correction=0)
+    for shift, safe in [(-0.01, True), (0.01, False)]:
+        # Margins with mean -edge - shift and spread 1: the bound is -shift.
+        moved = states + WALL + edge + shift
+        assert bool(constraint.shortfall(moved) <= 0) is safe
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: ChanceConstraint(margin, level=1.0), "level 1.0 is not between"),
+        (lambda: ChanceConstraint(margin, guarantee="conformal"), "needs a map fitted"),
+        (
+            lambda: ChanceConstraint(margin, mapping=fit_smooth(z=torch.zeros(5)), guarantee="conformal"),
+            "too few plans to promise level 0.9; a conformal guarantee needs 9 scores",
+        ),
+        (lambda: ChanceConstraint(lambda s: s).margin(torch.zeros(3, 2)), "expected a margin for each"),
+    ],
+)
+def test_nonsense_is_refused(make, words):
+    with pytest.raises(CalibrlError, match=words):
+        make()

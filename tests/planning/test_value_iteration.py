@@ -1,0 +1,144 @@
+"""Solvers of discrete MDPs against closed forms, dense linear algebra and linear programming."""
+
+import time
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.optimize import linprog
+
+from calibrl.errors import CalibrlError
+from calibrl.mdp.generators import random_mdp
+from calibrl.planning.discrete import MDP
+from calibrl.planning.value_iteration import action_values, policy_iteration, policy_value, value_iteration
+
+
+def dense_policy_value(mdp, policy):
+    """V = (I - γP)⁻¹ r by dense linear algebra, one state at a time."""
+    t = mdp.to_dense()
+    chain = np.array([t[s, policy[s]] for s in range(mdp.states)])
+    reward = np.array([mdp.reward[s, policy[s]] for s in range(mdp.states)])
+    return np.linalg.solve(np.eye(mdp.states) - mdp.discount * chain, reward)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(1, 25), st.integers(1, 4), st.integers(1, 6), st.floats(0, 0.97), st.integers(0, 10**6))
+def test_value_iteration_is_the_linear_solve_of_its_policy_to_1e_10(states, actions, successors, discount, seed):
+    mdp = random_mdp(states, actions, successors, generator=np.random.default_rng(seed), discount=discount)
+    found = value_iteration(mdp)
+    assert found.error <= 1e-10
+    np.testing.assert_allclose(found.value, dense_policy_value(mdp, found.policy), rtol=0, atol=1e-10)
+    # Optimal: no action is better anywhere.
+    assert (action_values(mdp, found.value).max(1) <= found.value + 1e-9).all()
+
+
+def test_optimum_is_that_of_the_linear_programme():
+    mdp = random_mdp(12, 3, 4, generator=np.random.default_rng(5), discount=0.9)
+    t = mdp.to_dense()
+    # min Σ V subject to V ≥ r + γ T V for all actions.
+    rows = np.concatenate([mdp.discount * t[:, a] - np.eye(12) for a in range(3)])
+    bound = np.concatenate([-mdp.reward[:, a] for a in range(3)])
+    lp = linprog(np.ones(12), A_ub=rows, b_ub=bound, bounds=(None, None))
+    np.testing.assert_allclose(value_iteration(mdp).value, lp.x, atol=1e-7)
+    np.testing.assert_allclose(policy_iteration(mdp).value, lp.x, atol=1e-7)
+
+
+def test_closed_form_of_a_machine_that_breaks():
+    """One action; working pays 1 and breaks with chance q, broken stays broken: V = 1 / (1 - γ(1 - q))."""
+    q, discount = 0.2, 0.95
+    mdp = MDP.dense([[[1 - q, q]], [[0, 1]]], [1, 0], discount=discount)
+    expected = [1 / (1 - discount * (1 - q)), 0]
+    np.testing.assert_allclose(policy_value(mdp, [0, 0]), expected, atol=1e-13)
+    np.testing.assert_allclose(value_iteration(mdp).value, expected, atol=1e-10)
+
+
+@pytest.mark.parametrize("states", [50, 3000])
+def test_policy_value_solves_its_equation_directly_and_iteratively(states):
+    generator = np.random.default_rng(states)
+    mdp = random_mdp(states, 3, 4, generator=generator, discount=0.97)
+    chance = generator.dirichlet(np.ones(3), size=states)
+    value = policy_value(mdp, chance)
+    expected = (chance * action_values(mdp, value)).sum(1)
+    np.testing.assert_allclose(value, expected, atol=1e-11)
+
+
+def test_policy_value_when_the_iterative_solver_stalls():
+    """A long deterministic line, where Krylov methods crawl: the value is a geometric sum."""
+    states, discount = 3000, 0.9
+    to = np.minimum(np.arange(states) + 1, states - 1)
+    reward = np.zeros(states)
+    reward[-1] = 1.0
+    mdp = MDP.listed(to[:, None, None], np.ones((states, 1, 1)), reward, discount=discount)
+    expected = discount ** (states - 1 - np.arange(states)) / (1 - discount)
+    np.testing.assert_allclose(policy_value(mdp, np.zeros(states, dtype=int)), expected, atol=1e-10)
+
+
+def test_stochastic_and_deterministic_policies_agree():
+    mdp = random_mdp(20, 3, 5, generator=np.random.default_rng(1), discount=0.9)
+    policy = np.arange(20) % 3
+    np.testing.assert_allclose(policy_value(mdp, policy), policy_value(mdp, np.eye(3)[policy]), atol=1e-13)
+    np.testing.assert_allclose(policy_value(mdp, policy), dense_policy_value(mdp, policy), atol=1e-11)
+
+
+def test_near_one_discount_meets_what_float64_can():
+    mdp = random_mdp(10, 2, 3, generator=np.random.default_rng(3), discount=0.9999)
+    found = value_iteration(mdp)
+    assert np.abs(found.value - dense_policy_value(mdp, found.policy)).max() < 1e-6
+
+
+def test_a_hundred_thousand_states_take_seconds():
+    mdp = random_mdp(100_000, 10, 10, generator=np.random.default_rng(0), discount=0.95)
+    value_iteration(random_mdp(2, 2, 2, generator=np.random.default_rng(0)))  # compile
+    began = time.perf_counter()
+    found = value_iteration(mdp, tolerance=1e-8)
+    assert time.perf_counter() - began < 20
+    assert np.abs(action_values(mdp, found.value).max(1) - found.value).max() < 2e-8
+
+
+def test_rewards_by_successor_are_averaged():
+    p = np.array([[[0.25, 0.75]], [[1.0, 0.0]]])
+    r = np.array([[[4.0, 8.0]], [[1.0, 99.0]]])
+    mdp = MDP.dense(p, r, discount=0.5)
+    np.testing.assert_allclose(mdp.reward, [[7.0], [1.0]])
+    listed = MDP.listed(np.array([[[0, 1]], [[0, 1]]]), p, r, discount=0.5)
+    np.testing.assert_allclose(listed.reward, mdp.reward)
+    np.testing.assert_allclose(listed.to_dense(), mdp.to_dense())
+
+
+def test_one_successor_listed_twice_adds_up():
+    mdp = MDP.listed([[[0, 0]]], [[[0.4, 0.6]]], [1.0], discount=0.5)
+    np.testing.assert_allclose(mdp.to_dense(), [[[1.0]]])
+    assert policy_value(mdp, [0])[0] == pytest.approx(2.0)
+
+
+HALF = [[[0.5, 0.5]], [[0.5, 0.5]]]
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: MDP.dense([[[0.5, 0.4]], [[0.5, 0.5]]], [0, 1], discount=0.9), "state 0 sum to 0.9, not 1"),
+        (lambda: MDP.dense([[[0.5, 0.5]], [[1.5, -0.5]]], [0, 1], discount=0.9), "action 0 in state 1 is -0.5"),
+        (lambda: MDP.dense([[[0.5, 0.5]], [[np.nan, 0.5]]], [0, 1], discount=0.9), "state 1 is nan"),
+        (lambda: MDP.dense([[[0.0, 0.0]], [[0.5, 0.5]]], [0, 1], discount=0.9), "state 0 leads nowhere"),
+        (lambda: MDP.dense(HALF, [0, 1], discount=1.0), "discount 1.0 is outside"),
+        (lambda: MDP.dense(HALF, [0, 1], discount=-0.1), "discount -0.1 is outside"),
+        (lambda: MDP.dense(HALF, [0, 1], discount=float("nan")), "discount nan is outside"),
+        (lambda: MDP.dense(HALF, [0, np.inf], discount=0.5), "reward of action 0 in state 1 is inf"),
+        (lambda: MDP.dense(HALF, [0, 1, 2], discount=0.5), r"rewards of shape \(3,\)"),
+        (lambda: MDP.dense([[0.5, 0.5]], [0], discount=0.5), r"expected \(S, A, S\)"),
+        (lambda: MDP.listed([[[5]]], [[[1.0]]], [0], discount=0.5), "successor 5 is not one of"),
+        (lambda: MDP.listed([[[0.5]]], [[[1.0]]], [0], discount=0.5), "not state numbers"),
+        (lambda: policy_value(MDP.dense(HALF, [0, 1], discount=0.5), [0, 1]), "actions outside 0 … 0"),
+        (lambda: policy_value(MDP.dense(HALF, [0, 1], discount=0.5), [[0.5], [1.0]]), "state 0 sum to 0.5"),
+        (lambda: policy_value(MDP.dense(HALF, [0, 1], discount=0.5), [0, 0, 0]), r"policy of shape \(3,\)"),
+        (lambda: value_iteration(MDP.dense(HALF, [0, 1], discount=0.5), tolerance=0), "tolerance 0"),
+        (lambda: value_iteration(MDP.dense(HALF, [0, 1], discount=0.9), max_sweeps=1), "1 sweeps leave"),
+        (lambda: action_values(MDP.dense(HALF, [0, 1], discount=0.9), [1.0]), r"values of shape \(1,\)"),
+    ],
+)
+def test_bad_input_is_refused_in_one_line(make, words):
+    with pytest.raises(CalibrlError, match=words) as problem:
+        make()
+    assert "\n" not in str(problem.value)
