@@ -1,0 +1,33 @@
+"""Contextual bandits: decide under uncertainty, learn from what the chosen arm paid."""
+
+from calibrl.bandits.durable import Durable
+from calibrl.bandits.ecdf import Ecdf, fit_ecdf
+from calibrl.bandits.plan import Plan
+from calibrl.bandits.policies import (
+    POLICIES,
+    CalLinUCB,
+    CalThompson,
+    EpsilonGreedy,
+    Greedy,
+    LinUCB,
+    Thompson,
+)
+from calibrl.bandits.policy import Arm, Decision, Options, Policy
+
+__all__ = [
+    "POLICIES",
+    "Arm",
+    "CalLinUCB",
+    "CalThompson",
+    "Decision",
+    "Durable",
+    "Ecdf",
+    "EpsilonGreedy",
+    "Greedy",
+    "LinUCB",
+    "Options",
+    "Plan",
+    "Policy",
+    "Thompson",
+    "fit_ecdf",
+]

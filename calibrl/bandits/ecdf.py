@@ -1,0 +1,112 @@
+"""The bandit's map: each arm's own past z-scores, taken at their word."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from calibrl.arrays import Array
+from calibrl.errors import CalibrlError
+from calibrl.kernels import normal
+from calibrl.maps import FitMap, Map
+from calibrl.maps.evidence import matrix
+
+_NONE = torch.zeros(2, dtype=torch.float64)
+
+
+@dataclass(frozen=True, eq=False)
+class Ecdf(Map):
+    """The empirical CDF of z-scores with ranks i/(n+1), atoms and all; no evidence is the identity.
+
+    Between the ranks R is straight in probability, beyond them the forecast's own tail goes on, moved along.
+    Repeated z-scores are kept as the atoms they are: an arm that always pays 0 forecasts exactly 0.
+    z: (*columns, m) ascending, m ≥ 2, padded at the end by repetition; count: (*columns,) how many are real, 0 or ≥ 2.
+    """
+
+    kind: ClassVar[str] = "ecdf"
+    z: Tensor = _NONE
+    count: Tensor = _NONE[0]
+
+    @property
+    def columns(self) -> tuple[int, ...]:
+        """() for one map, (d,) for one per column."""
+        return tuple(self.z.shape[:-1])
+
+    def _forward(self, z: Tensor) -> Tensor:
+        right = self._rank(z)
+        low, high = self._pick(right - 1), self._pick(right)
+        share = torch.where(high > low, (z - low) / (high - low).clamp(min=1e-300), 0.0)
+        inside = normal.quantile((right + share) / (self.count + 1))
+        below = z - self.z[..., 0] - self._edge
+        above = z - self._pick(self.count.long() - 1) + self._edge
+        s = torch.where(right == 0, below, torch.where(right >= self.count, above, inside))
+        return torch.where(self.count > 0, s, z)
+
+    def _inverse(self, z: Tensor) -> Tensor:
+        position = (normal.cdf(z) * (self.count + 1) - 1).clamp(min=0).minimum(self.count - 1)
+        below = position.floor().minimum(self.count - 2).long()
+        low, high = self._pick(below), self._pick(below + 1)
+        tail = (z + self._edge).clamp(max=0) + (z - self._edge).clamp(min=0)
+        return torch.where(self.count > 0, low + (position - below) * (high - low) + tail, z)
+
+    def _log_slope(self, z: Tensor) -> Tensor:
+        right = self._rank(z)
+        gap = self._pick(right) - self._pick(right - 1)
+        inside = -torch.log((self.count + 1) * gap) - normal.log_density(self._forward(z))
+        return torch.where((right > 0) & (right < self.count), inside, 0.0)
+
+    @property
+    def _edge(self) -> Tensor:
+        """Φ⁻¹(n/(n+1)): the z-score of the last rank."""
+        n = self.count.clamp(min=1)
+        return normal.quantile(n / (n + 1))
+
+    def _rank(self, z: Tensor) -> Tensor:
+        """How many z-scores of its column each value reaches: 0 … n."""
+        if not self.columns:
+            found = torch.searchsorted(self.z, z.contiguous(), right=True)
+        else:
+            rows = z.reshape(-1, *self.columns).T.contiguous()
+            found = torch.searchsorted(self.z, rows, right=True).T.reshape(z.shape)
+        return found.minimum(self.count.long())
+
+    def _pick(self, index: Tensor) -> Tensor:
+        inside = index.clamp(0, self.z.shape[-1] - 1)
+        if not self.columns:
+            return self.z[inside]
+        k, m = self.z.shape
+        return self.z.reshape(-1)[inside + torch.arange(k, device=self.z.device) * m]
+
+
+def fit_ecdf(*, least: int = 10, window: int = 1024) -> FitMap:
+    """A function that fits `Ecdf`, column by column, to the last `window` outcomes; below `least` the identity."""
+    if least < 2 or window < least:
+        raise CalibrlError(f"least {least} and window {window} make no history; use 2 ≤ least ≤ window")
+
+    def fit(pit: Array | None = None, *, weight: Array | None = None, z: Array | None = None) -> Ecdf:
+        if weight is not None:
+            raise CalibrlError("an empirical map takes no weights; forget old outcomes with window= instead")
+        values, _, shape = matrix(pit, None, z)
+        if z is None:
+            values = normal.finite_quantile(torch.from_numpy(values)).numpy()
+        columns = [column[~np.isnan(column)][-window:] for column in values.T]
+        return ecdf_of([column if len(column) >= least else column[:0] for column in columns], shape)
+
+    return fit
+
+
+def ecdf_of(columns: list[np.ndarray[tuple[int], np.dtype[np.float64]]], shape: tuple[int, ...]) -> Ecdf:
+    """The map of these z-scores, one array per column; shape () makes one map of the only column."""
+    most = max(2, *(len(column) for column in columns), 2)
+    table = np.zeros((len(columns), most))
+    for row, column in zip(table, columns, strict=True):
+        if len(column):
+            ordered = np.sort(column)
+            row[: len(column)], row[len(column) :] = ordered, ordered[-1]
+    count = torch.tensor([float(len(column)) for column in columns], dtype=torch.float64)
+    z = torch.from_numpy(table)
+    return Ecdf(z=z, count=count) if shape else Ecdf(z=z[0], count=count[0])

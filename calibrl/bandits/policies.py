@@ -1,0 +1,80 @@
+"""The policies by name: one planner, one model, and two choices to make.
+
+| | level of the quantile | forecast |
+|---|---|---|
+| LinUCB, CalLinUCB | Φ(1) = 84 % | bare, calibrated |
+| Thompson, CalThompson | drawn for every arm | bare, calibrated |
+| Greedy, EpsilonGreedy | 50 % | bare |
+
+Calibrated means: the same forecaster, wrapped in `Prequential` with one empirical map per arm.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TypedDict, Unpack
+
+from calibrl.bandits.plan import Plan
+from calibrl.bandits.policy import Arm, Options, Policy
+
+
+class Settings(TypedDict, total=False):
+    """What every policy can be told: see `Options`."""
+
+    ridge: float
+    shared: bool
+    least: int
+    window: int
+
+
+def LinUCB(  # noqa: N802 (the algorithm's name)
+    arms: int | Iterable[Arm], dim: int, *, level: float = 1.0, seed: int = 0, **settings: Unpack[Settings]
+) -> Policy:
+    """The arm whose mean + level · sd is highest (Li et al., 2010)."""
+    return Policy(arms, Options(dim, Plan(level=level), **settings), seed=seed)
+
+
+def CalLinUCB(  # noqa: N802
+    arms: int | Iterable[Arm], dim: int, *, level: float = 1.0, seed: int = 0, **settings: Unpack[Settings]
+) -> Policy:
+    """LinUCB on calibrated forecasts: the same quantile, taken from how each arm's forecasts have fared."""
+    return Policy(arms, Options(dim, Plan(level=level), calibrated=True, **settings), seed=seed)
+
+
+def Thompson(  # noqa: N802
+    arms: int | Iterable[Arm], dim: int, *, spread: float = 1.0, seed: int = 0, **settings: Unpack[Settings]
+) -> Policy:
+    """The arm whose forecast gives the highest draw."""
+    return Policy(arms, Options(dim, Plan(spread=spread), **settings), seed=seed)
+
+
+def CalThompson(  # noqa: N802
+    arms: int | Iterable[Arm], dim: int, *, spread: float = 1.0, seed: int = 0, **settings: Unpack[Settings]
+) -> Policy:
+    """Thompson sampling from calibrated forecasts."""
+    return Policy(arms, Options(dim, Plan(spread=spread), calibrated=True, **settings), seed=seed)
+
+
+def Greedy(  # noqa: N802
+    arms: int | Iterable[Arm], dim: int, *, seed: int = 0, **settings: Unpack[Settings]
+) -> Policy:
+    """The arm of the highest mean: the control that every exploring policy has to beat."""
+    return Policy(arms, Options(dim, Plan(), **settings), seed=seed)
+
+
+def EpsilonGreedy(  # noqa: N802
+    arms: int | Iterable[Arm], dim: int, *, explore: float = 0.05, seed: int = 0, **settings: Unpack[Settings]
+) -> Policy:
+    """Greedy, except for a random arm in a share `explore` of the decisions."""
+    return Policy(arms, Options(dim, Plan(explore=explore), **settings), seed=seed)
+
+
+POLICIES: dict[str, Callable[..., Policy]] = {
+    "linucb": LinUCB,
+    "callinucb": CalLinUCB,
+    "greedy": Greedy,
+    "thompson": Thompson,
+    "calthompson": CalThompson,
+    "epsilon-greedy": EpsilonGreedy,
+}
+"""Every policy by the name the command line knows."""
