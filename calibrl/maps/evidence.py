@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -17,9 +15,9 @@ from calibrl.arrays import Array, as_tensor
 from calibrl.errors import CalibrlError
 from calibrl.kernels import normal
 from calibrl.maps.ranks import Ranks
+from calibrl.maps.select import Floats, order_statistics
 
 T = TypeVar("T")
-Floats = NDArray[np.float64]
 
 MOST_POINTS = 512
 """Points kept per column. They lie evenly in z, so that the tails keep their detail."""
@@ -52,25 +50,32 @@ class Column:
         quartiles = (high - low) / 1.349
         return min(deviation, quartiles) if quartiles > 0 else deviation
 
+    @property
+    def tamed(self) -> Tensor:
+        """Z with wild outcomes pulled in to five robust deviations from the median: (m,).
+
+        An outcome 60 deviations out says that its own forecast was of the wrong kind, not that every other
+        forecast should reach that far.
+        """
+        if self.count < 2:
+            return self.z
+        low, middle, high = np.interp([0.05, 0.5, 0.95], self.level.numpy(), self.z.numpy())
+        reach = 5 * (high - low) / 3.29
+        return self.z.clamp(middle - reach, middle + reach) if reach > 0 else self.z
+
 
 def for_each_column(
     pit: Array | None, weight: Array | None, z: Array | None, fit: Callable[[Column], T]
 ) -> tuple[list[T], list[Column], tuple[int, ...]]:
     """Sort and thin each column, hand it to `fit`; returns the results, the evidence and the column shape."""
-    columns, weights, shape = matrix(pit, weight, z)
-
-    def one(j: int) -> tuple[T, Column]:
-        column = _column(columns[:, j], None if weights is None else weights[:, j], is_z=z is not None)
-        return fit(column), column
-
-    many = columns.shape[1]
-    # NumPy sorts without holding the interpreter lock: threads halve the time of large fits.
-    if many > 1 and columns.size >= 200_000:
-        with ThreadPoolExecutor(min(many, os.cpu_count() or 1)) as pool:
-            done = list(pool.map(one, range(many)))
-    else:
-        done = [one(j) for j in range(many)]
-    return [result for result, _ in done], [column for _, column in done], shape
+    values, weights, shape = matrix(pit, weight, z)
+    # A column's numbers side by side: reading them a row apart would take longer than all the rest.
+    by_column = np.ascontiguousarray(values.T)
+    columns = [
+        _column(column, None if weights is None else weights[:, j], is_z=z is not None)
+        for j, column in enumerate(by_column)
+    ]
+    return [fit(column) for column in columns], columns, shape
 
 
 def stack(parts: list[Tensor], shape: tuple[int, ...]) -> Tensor:
@@ -119,38 +124,33 @@ def matrix(pit: Array | None, weight: Array | None, z: Array | None) -> tuple[Fl
 
 
 def _column(values: Floats, weight: Floats | None, *, is_z: bool) -> Column:
-    if weight is None:
-        ordered = np.sort(values)
-        cumulative = None
-    else:
-        weight = np.where(np.isnan(values), 0.0, weight)
-        order = np.argsort(values, kind="stable")
-        keep = order[weight[order] > 0]
-        ordered, kept = values[keep], weight[keep]
-        cumulative = np.cumsum(kept)
-    count = int(np.searchsorted(ordered, np.inf, side="right"))  # NaN, "unseen", sorts behind everything
-    ordered = ordered[:count]
-    if count and not is_z and (ordered[0] < 0 or ordered[-1] > 1):
-        wrong = ordered[0] if ordered[0] < 0 else ordered[-1]
-        raise CalibrlError(f"PIT value {wrong:g} is outside [0, 1]; pass forecast.cdf(y), or z-scores as z=")
-    if count and is_z and not (np.isfinite(ordered[0]) and np.isfinite(ordered[-1])):
-        raise CalibrlError("a z-score is infinite: its outcome is impossible under its forecast; widen the forecast")
+    counts = ~np.isnan(values) if weight is None else ~np.isnan(values) & (weight > 0)
+    if not counts.all():
+        values, weight = values[counts], None if weight is None else weight[counts]
+    count = len(values)
+    if count:
+        _check_range(float(values.min()), float(values.max()), is_z=is_z)
 
     # Where to cut: the middles of equal steps in z, so that 10⁶ outcomes keep their extremes.
     at = _thin(count)
     share_edges = np.concatenate([[0.0], (at[1:] + at[:-1] + 1) / 2, [count]]) if count else np.zeros(1)
-    if cumulative is None:
+    if weight is None:
+        low, high = (-8.0, 8.0) if is_z else (0.0, 1.0)
+        chosen = order_statistics(values, at, low=low, high=high)
         effective = float(count)
         edges = share_edges / max(count, 1)
         level = (at + 1) / (count + 1)
     else:
+        order = np.argsort(values, kind="stable")
+        chosen, heavy = values[order[at]], weight[order]
+        cumulative = np.cumsum(heavy)
         total = cumulative[-1] if count else 1.0
-        effective = float(total**2 / np.square(kept).sum()) if count else 0.0
+        effective = float(total**2 / np.square(heavy).sum()) if count else 0.0
         edges = np.interp(share_edges, np.arange(count + 1), np.concatenate([[0.0], cumulative])) / total
         # The middle of a row's own weight, squeezed so that the ends stay inside (0, 1) as i/(n+1) does.
-        middle = (cumulative[at] - kept[at] / 2) / total
+        middle = (cumulative[at] - heavy[at] / 2) / total
         level = (middle * effective + 0.5) / (effective + 1)
-    z = torch.from_numpy(ordered[at])
+    z = torch.from_numpy(chosen)
     return Column(
         z=z if is_z else normal.finite_quantile(z),
         share=torch.from_numpy(np.diff(edges)),
@@ -159,6 +159,14 @@ def _column(values: Floats, weight: Floats | None, *, is_z: bool) -> Column:
         count=count,
         effective=effective,
     )
+
+
+def _check_range(least: float, most: float, *, is_z: bool) -> None:
+    if not is_z and (least < 0 or most > 1):
+        wrong = least if least < 0 else most
+        raise CalibrlError(f"PIT value {wrong:g} is outside [0, 1]; pass forecast.cdf(y), or z-scores as z=")
+    if is_z and not (np.isfinite(least) and np.isfinite(most)):
+        raise CalibrlError("a z-score is infinite: its outcome is impossible under its forecast; widen the forecast")
 
 
 def _thin(count: int) -> NDArray[np.int64]:
