@@ -119,7 +119,7 @@ def intervals(
     order = middle.argsort()
     x = np.arange(len(order))
     missed = ((outcome < low) | (outcome > high))[order]
-    ax.vlines(x, low[order], high[order], color=color, alpha=0.45, lw=3, label=label)
+    ax.vlines(x, low[order], high[order], color=color, alpha=0.45, lw=3, label=label or "")
     ax.plot(x, middle[order], ".", color=color, ms=4)
     ax.plot(x[~missed], outcome[order][~missed], "o", color=TRUTH, ms=3)
     ax.plot(x[missed], outcome[order][missed], "x", color=BEFORE, ms=6, mew=1.6)
@@ -153,10 +153,12 @@ def brier_bars(parts: dict[str, BrierParts], ax: Axes | None = None) -> Axes:
     ax = _axes(ax)
     names = list(parts)
     sharp = [parts[name].sharpness for name in names]
-    ax.barh(names, sharp, color=FAINT, label="needs a better model")
-    ax.barh(names, [parts[name].calibration for name in names], left=sharp, color=BEFORE, label="calibration")
+    ax.barh(names, sharp, height=0.6, color=FAINT, label="needs a better model")
+    won = [parts[name].calibration for name in names]
+    ax.barh(names, won, height=0.6, left=sharp, color=BEFORE, label="calibration could win")
     ax.set(xlabel="Brier score (lower is better)")
-    return _tidy(ax, "")
+    _tidy(ax, None).legend(frameon=False, fontsize=9, loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2)
+    return ax
 
 
 def overview(pits: dict[str, Array], *, title: str = "") -> Figure:

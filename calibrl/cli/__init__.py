@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from calibrl.cli import run
+from calibrl.cli import forecasts, report, run
 
 app = typer.Typer(
     name="calibrl",
@@ -13,4 +13,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+for command in (forecasts.check, forecasts.fit, forecasts.apply):
+    app.command()(command)
 app.add_typer(run.app, name="run")
+app.command()(report.report)

@@ -160,7 +160,8 @@ def _kernel_sums(points: Tensor, column: Column, width: float) -> tuple[Tensor, 
 
     In NumPy, because torch splits a matrix of this size over threads and waits for them longer than it computes.
     """
-    distance = (points.numpy()[:, None] - column.tamed.numpy()) / width
+    # Beyond 30 widths nothing is left of a kernel, and what underflows is slow to compute.
+    distance = ((points.numpy()[:, None] - column.tamed.numpy()) / width).clip(-30, 30)
     terms = ndtr(distance), ndtr(-distance), np.exp(-0.5 * distance**2 - normal.LOG_SQRT_2PI) / width
     below, above, slope = (torch.from_numpy(np.einsum("ij,j->i", term, column.share.numpy())) for term in terms)
     return below, above, slope

@@ -1,0 +1,19 @@
+"""`calibrl report FOLDER`: one HTML page from results."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def report(
+    folder: Annotated[Path, typer.Argument(help="Folder that runs wrote their rows and figures to.")],
+    out: Annotated[Path | None, typer.Option(help="The page; report.html in the folder if not given.")] = None,
+) -> None:
+    """Make one self-contained HTML page of everything in a folder of results."""
+    from calibrl.report.page import write_report
+
+    page = write_report(folder, out or folder / "report.html")
+    typer.echo(f"Open {page.resolve()} in a browser")

@@ -1,0 +1,72 @@
+"""What commands show while they work and when they are done."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+if TYPE_CHECKING:
+    from calibrl.results import Row
+
+
+@contextmanager
+def progress(name: str, *, total: int) -> Iterator[Callable[[str], None]]:
+    """A bar with the time left on a terminal, a plain line now and then when piped. Yields a `step(what)`."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        done = 0
+
+        def plain(what: str) -> None:
+            nonlocal done
+            done += 1
+            if done == 1 or done == total or done % max(1, total // 10) == 0:
+                console.print(f"{name} {done}/{total} {what}", markup=False, highlight=False)
+
+        yield plain
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task(name, total=total)
+        first = True
+
+        def step(what: str) -> None:
+            nonlocal first
+            # A step announces work that begins: the one before it is done.
+            bar.update(task, description=what, advance=0 if first else 1)
+            first = False
+
+        yield step
+        bar.update(task, completed=total)
+
+
+def print_table(rows: Sequence[Row]) -> None:
+    """Mean ± standard error by problem and arm, with the paired difference to the baseline arm."""
+    from calibrl.experiments.catalogue import CATALOGUE, Experiment
+    from calibrl.results_table import table
+
+    about = CATALOGUE.get(rows[0].experiment, Experiment(rows[0].experiment, "", rows[0].arm))
+    tables = {name: table(rows, name, about.baseline) for name in about.metrics}
+    shown = Table(title=about.title, title_justify="left", header_style="bold")
+    for heading in ("problem", "arm"):
+        shown.add_column(heading, no_wrap=True)
+    for metric in about.metrics.values():
+        shown.add_column(metric.heading, justify="right")
+    for problem in dict.fromkeys(row.problem for row in rows):
+        arms = list(dict.fromkeys(row.arm for row in rows if row.problem == problem))
+        for i, arm in enumerate(arms):
+            cells = []
+            for name, metric in about.metrics.items():
+                cell = tables[name].get(problem, {}).get(arm)
+                if cell is None:
+                    cells.append("")
+                    continue
+                error = f" ± {cell.error:{metric.form}}" if math.isfinite(cell.error) else ""
+                cells.append(f"{cell.mean:{metric.form}}{error}")
+            shown.add_row(problem if i == 0 else "", arm, *cells, end_section=i == len(arms) - 1)
+    Console().print(shown)

@@ -1,0 +1,45 @@
+"""What each experiment is, for tables and pages: its name, the question it asks, and how to read its numbers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class Metric:
+    """One column of a table: a heading, how to print a number, and which way is better."""
+
+    heading: str
+    form: str = ".4g"
+    better: str = ""
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """A title, a question in a sentence or two, the arm others are compared with, and the metrics to show."""
+
+    title: str
+    question: str
+    baseline: str
+    metrics: dict[str, Metric] = field(default_factory=dict)
+
+
+CATALOGUE: dict[str, Experiment] = {
+    "core": Experiment(
+        title="Calibrating forecasts of real data",
+        question=(
+            "Models trained on scikit-learn's diabetes and digits sets say how sure they are. Are they right to be? "
+            "The uncalibrated arm trains on every row; the calibrated arm gives up a third of them to learn its map; "
+            "the cross-fitted arm gives up none. All are judged on the same rows none of them has seen."
+        ),
+        baseline="uncalibrated",
+        metrics={
+            "calibration_loss": Metric("calibration loss", ".4f", "lower"),
+            "coverage_90": Metric("90 % interval holds", ".1%"),
+            "crps": Metric("CRPS", ".2f", "lower"),
+            "ece": Metric("calibration error", ".4f", "lower"),
+            "nll": Metric("log loss", ".3f", "lower"),
+            "accuracy": Metric("accuracy", ".1%", "higher"),
+        },
+    ),
+}

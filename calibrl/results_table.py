@@ -1,0 +1,66 @@
+"""Rows → a table: mean ± standard error by problem and arm, and differences paired by seed."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from calibrl.results import Row
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One number of a table: the mean over seeds, its standard error, and how many seeds there were.
+
+    change, change_error: the mean difference to the baseline arm on the same seeds and its standard error.
+    """
+
+    mean: float
+    error: float
+    count: int
+    change: float = math.nan
+    change_error: float = math.nan
+
+    @property
+    def sure(self) -> bool:
+        """Whether the difference to the baseline is more than twice its standard error."""
+        return abs(self.change) > 2 * self.change_error
+
+
+def latest(rows: Sequence[Row]) -> list[Row]:
+    """One row per key: where a run was repeated, the last one counts."""
+    return list({row.key: row for row in rows}.values())
+
+
+def table(rows: Sequence[Row], metric: str, baseline: str) -> dict[str, dict[str, Cell]]:
+    """Metric by problem, then arm; each in the order of first appearance, at each seed's last step."""
+    final: dict[tuple[str, str, int], tuple[int, float]] = {}
+    for row in rows:
+        if metric in row.metrics:
+            key = (row.problem, row.arm, row.seed)
+            if key not in final or row.step >= final[key][0]:
+                final[key] = (row.step, row.metrics[metric])
+    found: dict[str, dict[str, dict[int, float]]] = {}
+    for (problem, arm, seed), (_, value) in final.items():
+        found.setdefault(problem, {}).setdefault(arm, {})[seed] = value
+    return {
+        problem: {arm: _cell(values, arms.get(baseline, {}), arm == baseline) for arm, values in arms.items()}
+        for problem, arms in found.items()
+    }
+
+
+def _cell(values: dict[int, float], base: dict[int, float], is_base: bool) -> Cell:
+    mean, error = _mean_and_error(list(values.values()))
+    if is_base or not base:
+        return Cell(mean, error, len(values))
+    change, change_error = _mean_and_error([values[seed] - base[seed] for seed in values if seed in base])
+    return Cell(mean, error, len(values), change, change_error)
+
+
+def _mean_and_error(values: list[float]) -> tuple[float, float]:
+    if not values:
+        return math.nan, math.nan
+    error = statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else math.nan
+    return statistics.fmean(values), error
