@@ -68,6 +68,11 @@ class Forecasts:
         return [name for name in self.frame.columns if name not in spelt]
 
     @property
+    def signature(self) -> tuple[str, ...]:
+        """The columns under the names we would give them: q.5 is q0.5."""
+        return tuple(f"q{level:g}" for level in self.levels) if self.kind == "quantiles" else self.columns
+
+    @property
     def levels(self) -> list[float]:
         """The levels of quantile columns."""
         return [float(name[1:]) for name in self.columns]

@@ -1,0 +1,205 @@
+"""How `check`, `fit` and `apply` answer: plain text for people, one JSON object for programs."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from calibrl.classes import ClassMap
+    from calibrl.diagnostics import ClassSummary, Summary
+    from calibrl.maps import Map
+
+REUSED = 0.01
+"""Share of checked rows a map may have met before without a warning."""
+
+
+def print_check(found: dict[str, Any], *, group: str | None, as_json: bool) -> None:
+    """The verdict, the numbers, and a line per group, before and after the map."""
+    before, after = found["as_forecast"], found.get("after_map")
+    if after and after["reused_rows"] > REUSED:
+        typer.echo(
+            f"calibrl: ReusedRows: about {after['reused_rows']:.0%} of these rows were used to fit {after['map']}: "
+            "it looks better here than on new rows; check on others",
+            err=True,
+        )
+    if as_json:
+        _print_json(found)
+        return
+    lines = [_read(found), "", *_verdict(before["summary"])]
+    if after:
+        lines += ["", f"After {after['map']} ({after['method']}):", *_verdict(after["summary"])]
+    lines += ["", *_numbers(before["summary"], after and after["summary"])]
+    if group is not None:
+        lines += ["", *_by_group(group, before["groups"], after and after["groups"])]
+    if "plot" in found:
+        lines += ["", f"Plot: {found['plot']}"]
+    typer.echo("\n".join(lines))
+
+
+def print_fit(found: dict[str, Any], *, group: str | None, as_json: bool) -> None:
+    """What was fitted, and what it is worth on rows held out."""
+    if as_json:
+        _print_json(found)
+        return
+    measure = {"calibration_loss": "Calibration loss", "ece": "Expected calibration error"}[found["measure"]]
+    reports = {"all": found["pooled"], **{f"{group} {name}": fit for name, fit in found.get("groups", {}).items()}}
+    rows = [["", "outcomes", "map", "before", "after", "by chance"]]
+    rows += [
+        [
+            name,
+            str(fit["outcomes"]),
+            fit["map"] or "none: too few",
+            *(_number(fit[key]) for key in ("before", "after", "noise_floor")),
+        ]
+        for name, fit in reports.items()
+    ]
+    lines = [_read(found), "", f"{measure} on rows held out, before the map and after (cross-validated):"]
+    lines += [*_table(rows, text_columns=(0, 2)), "", f"Map: {found['map']}"]
+    typer.echo("\n".join(lines))
+
+
+def print_apply(found: dict[str, Any], *, as_json: bool) -> None:
+    """What was written."""
+    if as_json:
+        _print_json(found)
+        return
+    lines = [f"{found['out']}: {found['rows']} calibrated forecasts, {_some(found['written'])}"]
+    if found.get("pooled_groups"):
+        lines.append(f"Pooled map for new groups: {_some(found['pooled_groups'])}")
+    typer.echo("\n".join(lines))
+
+
+def name_of(mapping: Map | ClassMap) -> str:
+    """A short name: what cross-validation chose, or the kind of map."""
+    chosen = mapping.note.removeprefix("chosen by cross-validation: ")
+    return chosen if chosen != mapping.note else mapping.kind.removeprefix("classes-")
+
+
+def _read(found: dict[str, Any]) -> str:
+    """What was read, in a line."""
+    columns = found["columns"]
+    spelt = ",".join(columns) if len(columns) < 3 else f"{columns[0]} … {columns[-1]}"
+    skipped = f", {found['unseen']} without outcome skipped" if found["unseen"] else ""
+    return f"{found['file']}: {found['rows']} forecasts by {spelt}{skipped}"
+
+
+def _verdict(found: Summary | ClassSummary) -> list[str]:
+    from calibrl.diagnostics import diagnose
+
+    return diagnose(found)
+
+
+def _numbers(before: Summary | ClassSummary, after: Summary | ClassSummary | None) -> list[str]:
+    both = [before] if after is None else [before, after]
+    columns = [_measures(found) for found in both]
+    rows = [["", *["as forecast", "after the map"][: len(both)]]]
+    rows += [[name, *(column[name] for column in columns)] for name in columns[0]]
+    return _table(rows, text_columns=(0,))
+
+
+def _measures(found: Summary | ClassSummary) -> dict[str, str]:
+    """The numbers of a diagnosis, by what they say."""
+    from calibrl.diagnostics import Summary
+
+    if isinstance(found, Summary):
+        return {
+            **{
+                f"{level:.0%} interval holds".replace("%", " %"): f"{found.coverage[level]:.1%}"
+                for level in found.coverage
+            },
+            "90 % interval, mean width": _number(found.width[0.9]),
+            "calibration loss": _number(found.calibration_loss),
+            "calibration loss by chance alone": _number(found.noise_floor),
+            "standard deviation, RMS": _number(found.sharpness),
+            "CRPS": _number(found.crps),
+            "pinball loss": _number(found.pinball),
+            "negative log-likelihood": _number(found.nll),
+        }
+    return {
+        "right": f"{found.accuracy:.1%}",
+        "sure": f"{found.confidence:.1%}",
+        "expected calibration error": _number(found.ece),
+        "expected calibration error by chance": _number(found.noise_floor),
+        "Brier score": _number(found.brier),
+        "Brier score, calibration part": _number(found.brier_calibration),
+        "negative log-likelihood": _number(found.nll),
+    }
+
+
+def _by_group(group: str, before: dict[str, Any], after: dict[str, Any] | None) -> list[str]:
+    """A line per group: outcomes, the share a 90 % interval holds or the share right, the loss, the verdict."""
+    from calibrl.diagnostics import ClassSummary
+
+    classes = any(isinstance(found, ClassSummary) for found in before.values())
+    share, loss = ("right", "error") if classes else ("90 % holds", "loss")
+    heads = [share, loss, "by chance"] if after is None else [share, "after", loss, "after", "by chance"]
+    rows = [[group, "outcomes", *heads, "verdict"]]
+    for name, found in before.items():
+        if found is None:
+            rows.append([name, "< 2", *("" for _ in heads), "too few outcomes"])
+            continue
+        later = found if after is None else after[name]
+        pairs = [_share_and_loss(found)] if after is None else [_share_and_loss(found), _share_and_loss(later)]
+        cells = [cell for pair in zip(*pairs, strict=True) for cell in pair]
+        rows.append([name, str(found.n), *cells, _number(found.noise_floor), _headline(later)])
+    return _table(rows, text_columns=(0, len(rows[0]) - 1))
+
+
+def _share_and_loss(found: Summary | ClassSummary) -> tuple[str, str]:
+    from calibrl.diagnostics import Summary
+
+    if isinstance(found, Summary):
+        return f"{found.coverage[0.9]:.1%}", _number(found.calibration_loss)
+    return f"{found.accuracy:.1%}", _number(found.ece)
+
+
+def _headline(found: Summary | ClassSummary) -> str:
+    """The verdict in a word or two: up to its colon, or its first word."""
+    first = _verdict(found)[0]
+    return first.split(":")[0] if ":" in first else first.split()[0]
+
+
+def _table(rows: list[list[str]], *, text_columns: tuple[int, ...]) -> list[str]:
+    """Aligned columns: text to the left, numbers to the right."""
+    cells = [[_short(cell) for cell in row] for row in rows]
+    widths = [max(len(row[k]) for row in cells) for k in range(len(cells[0]))]
+    return [
+        "  ".join(
+            cell.ljust(width) if k in text_columns else cell.rjust(width)
+            for k, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in cells
+    ]
+
+
+def _short(text: str, most: int = 40) -> str:
+    return text if len(text) <= most else text[: most - 1] + "…"
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.4g}"
+
+
+def _some(names: list[str], most: int = 8) -> str:
+    return ", ".join(names[:most]) + (f", … ({len(names)} in all)" if len(names) > most else "")
+
+
+def _print_json(found: dict[str, Any]) -> None:
+    typer.echo(json.dumps(_plain(found), allow_nan=False, ensure_ascii=False, indent=1))
+
+
+def _plain(value: Any) -> Any:
+    """Diagnoses as dictionaries, with their verdict; numbers JSON cannot hold as null."""
+    if isinstance(value, dict):
+        return {name: _plain(part) for name, part in value.items()}
+    if isinstance(value, list):
+        return [_plain(part) for part in value]
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if hasattr(value, "to_dict"):
+        return {"verdict": _verdict(value), **_plain(value.to_dict())}
+    return value

@@ -1,0 +1,144 @@
+"""`calibrl check`, `fit` and `apply`: calibrate the forecasts of any program, from the shell."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from calibrl.cli import answers, steps
+from calibrl.errors import CalibrlError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from torch.distributions import Distribution
+
+_FORECASTS = typer.Argument(help="CSV or Parquet file of forecasts, with outcomes in column y.")
+_KIND = typer.Option(None, help="Which forecast to read where the file spells several: normal, quantiles, …")
+_NEW_GROUPS = typer.Option("refuse", help="Groups the map does not know: refuse them, or use the pooled map.")
+_JSON = typer.Option(False, "--json", help="Print one JSON object and nothing else.")
+
+
+def check(
+    file: Path = _FORECASTS,
+    group: str | None = typer.Option(None, help="Column: diagnose each of its groups as well."),
+    map_file: Path | None = typer.Option(None, "--map", help="Diagnose the forecasts after this map as well."),
+    new_groups: str = _NEW_GROUPS,
+    plot: Path | None = typer.Option(None, help="Draw the reliability curve and PIT histogram: .png, .svg or .pdf."),
+    kind: str | None = _KIND,
+    as_json: bool = _JSON,
+) -> None:
+    """Say in words and numbers whether forecasts are honest: columns y and mean,std, or q0.05 …, s0 …, p0 …."""
+    from calibrl.tables import read_forecasts
+
+    steps.expect_choice("--new-groups", new_groups, "refuse", "pooled")
+    if plot is not None:
+        steps.expect_suffix(plot, ".png", ".svg", ".pdf")
+    table = read_forecasts(file, kind=kind)
+    seen, y = table.seen()
+    groups = {} if group is None else {name: rows & seen for name, rows in table.groups(group).items()}
+    found = {**steps.described(table), "as_forecast": steps.judged(table, seen, groups, table.distribution)}
+    shown = {"as forecast": table.distribution}
+    if map_file is not None:
+        maps = steps.load_for(map_file, table)
+        members = table.groups(maps.group) if maps.group else {}
+
+        def calibrated(rows: Tensor) -> Distribution:
+            return maps.apply(table.distribution, rows, members, pool_new=new_groups == "pooled", source=str(file))
+
+        shown["after the map"] = calibrated
+        found["after_map"] = {
+            "map": str(map_file),
+            "method": maps.method,
+            "reused_rows": maps.sketch.share(table.values[seen], y[seen]),
+            **steps.judged(table, seen, groups, calibrated),
+        }
+    if plot is not None:
+        steps.draw(plot, table, seen, {name: forecast(seen) for name, forecast in shown.items()})
+        found["plot"] = str(plot)
+    answers.print_check(found, group=group, as_json=as_json)
+
+
+def fit(
+    file: Path = _FORECASTS,
+    out: Path = typer.Option(..., help="Where to write the map: a .json file."),
+    method: str = typer.Option(
+        "auto",
+        help="auto, smooth, isotonic, platt, beta, affine, sigmoid; for classes auto, temperature, platt, isotonic.",
+    ),
+    group: str | None = typer.Option(None, help="Column: fit one map for each of its groups, and one for all."),
+    kind: str | None = _KIND,
+    as_json: bool = _JSON,
+) -> None:
+    """Learn from outcomes how to make forecasts honest, and save the map."""
+    from calibrl.algorithm import judge
+    from calibrl.mapfile import FittedMap, MapFile, Sketch, fit_by_group, fit_named, take
+    from calibrl.tables import read_forecasts
+
+    steps.expect_suffix(out, ".json")
+    table = read_forecasts(file, kind=kind)
+    fit_map = fit_named(method, table.kind)
+    seen, outcomes = table.seen()
+    y = outcomes[seen]
+    evidence = judge(table.distribution(seen), y, steps.seeded())
+    groups = {} if group is None else {name: rows[seen] for name, rows in table.groups(group).items()}
+    able = {name: rows for name, rows in groups.items() if int(rows.sum()) >= 2}
+    pooled, by_group = fit_by_group(evidence, able, fit_map)
+    saved = MapFile(
+        kind=table.kind,
+        columns=table.signature,
+        method=method,
+        pooled=FittedMap(pooled, len(y)),
+        sketch=Sketch.of(table.values[seen], y),
+        source=file.name,
+        group=group,
+        groups={name: FittedMap(found, int(groups[name].sum())) for name, found in by_group.items()},
+    )
+    reports = {name: steps.worth(take(evidence, rows), fit_map) for name, rows in groups.items()}
+    whole = steps.worth(evidence, fit_map)
+    saved.save(out)
+    found = {
+        **steps.described(table),
+        "method": method,
+        "measure": "calibration_loss" if table.kind != "classes" else "ece",
+        "pooled": {"map": answers.name_of(pooled), **whole},
+        "map": str(out),
+    }
+    if group is not None:
+        names = {name: answers.name_of(mapping) for name, mapping in by_group.items()}
+        found["groups"] = {name: {"map": names.get(name), **report} for name, report in reports.items()}
+    answers.print_fit(found, group=group, as_json=as_json)
+
+
+def apply(
+    map_file: Path = typer.Argument(help="A map that `calibrl fit` wrote."),
+    file: Path = typer.Argument(help="CSV or Parquet file of new forecasts; y is not needed."),
+    out: Path = typer.Option(..., help="Where to write the calibrated forecasts: .csv, .tsv or .parquet."),
+    levels: str | None = typer.Option(
+        None, help=f"Quantile levels to write; {steps.LEVELS} or the file's own unless given.", show_default=False
+    ),
+    new_groups: str = _NEW_GROUPS,
+    kind: str | None = _KIND,
+    as_json: bool = _JSON,
+) -> None:
+    """Write calibrated forecasts: quantiles, mean and std, or class probabilities; other columns are kept."""
+    import torch
+
+    from calibrl.tables import read_forecasts, write_table
+
+    steps.expect_choice("--new-groups", new_groups, "refuse", "pooled")
+    steps.expect_suffix(out, ".csv", ".tsv", ".parquet")
+    if out.resolve() in {file.resolve(), map_file.resolve()}:
+        raise CalibrlError(f"--out {out} would overwrite what is read; give the result another name")
+    table = read_forecasts(file, kind=kind)
+    maps = steps.load_for(map_file, table)
+    members = table.groups(maps.group) if maps.group else {}
+    every = torch.ones(len(table), dtype=torch.bool)
+    honest = maps.apply(table.distribution, every, members, pool_new=new_groups == "pooled", source=str(file))
+    columns = steps.calibrated_columns(table, honest, levels)
+    write_table(table.frame.select(table.carried).with_columns(**columns), out)
+    found = {**steps.described(table), "map": str(map_file), "out": str(out), "written": list(columns)}
+    if maps.group:
+        found["pooled_groups"] = [name for name in members if name not in maps.groups]
+    answers.print_apply(found, as_json=as_json)

@@ -1,0 +1,170 @@
+"""What `check`, `fit` and `apply` do between reading a table and answering."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from statistics import fmean
+from typing import TYPE_CHECKING, Any, cast
+
+from calibrl.errors import CalibrlError, ReusedRows
+
+if TYPE_CHECKING:
+    import numpy as np
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+    from numpy.typing import NDArray
+    from torch import Generator, Tensor
+    from torch.distributions import Categorical, Distribution
+
+    from calibrl.algorithm import Evidence
+    from calibrl.classes import FitClassMap
+    from calibrl.diagnostics import ClassSummary, Summary
+    from calibrl.mapfile import MapFile
+    from calibrl.maps import FitMap
+    from calibrl.tables import Forecasts
+
+    ForecastOf = Callable[[Tensor], Distribution]
+    """The forecasts of some rows, a (n,) mask."""
+
+LEVELS = "0.05,0.25,0.5,0.75,0.95"
+"""Quantiles that `apply` writes unless others are asked for."""
+
+
+def described(table: Forecasts) -> dict[str, Any]:
+    """What was read."""
+    outcomes = 0 if table.y is None else int((~table.y.isnan()).sum())
+    return {
+        "file": table.source,
+        "kind": table.kind,
+        "columns": list(table.columns),
+        "rows": len(table),
+        "outcomes": outcomes,
+        "unseen": len(table) - outcomes,
+    }
+
+
+def load_for(path: Path, table: Forecasts) -> MapFile:
+    """The map file, if it was fitted for forecasts like the table's."""
+    from calibrl.mapfile import MapFile
+
+    maps = MapFile.load(path)
+    maps.expect(table.kind, table.signature, source=table.source)
+    return maps
+
+
+def judged(table: Forecasts, seen: Tensor, groups: dict[str, Tensor], forecast: ForecastOf) -> dict[str, Any]:
+    """The diagnosis of the rows with outcomes, and of each group's."""
+    found: dict[str, Any] = {"summary": _summary(table, seen, forecast)}
+    if groups:
+        found["groups"] = {name: _summary(table, rows, forecast) for name, rows in groups.items()}
+    return found
+
+
+def _summary(table: Forecasts, rows: Tensor, forecast: ForecastOf) -> Summary | ClassSummary | None:
+    """The diagnosis of some rows; None for fewer than two."""
+    from calibrl.diagnostics import class_summary, summary
+
+    if int(rows.sum()) < 2 or table.y is None:
+        return None
+    if table.kind == "classes":
+        return class_summary(cast("Categorical", forecast(rows)).probs, table.y[rows])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ReusedRows)  # the map file's own memory of rows says it better
+        return summary(forecast(rows), table.y[rows], generator=seeded())
+
+
+def worth(evidence: Evidence, fit_map: FitMap | FitClassMap) -> dict[str, Any]:
+    """The calibration loss before a map and after it, averaged over folds that the map never saw."""
+    from calibrl.diagnostics import calibration_loss, class_summary, noise_floor
+    from calibrl.kernels import normal
+    from calibrl.mapfile import cross_validate
+
+    def loss(part: Evidence) -> float:
+        return class_summary(*part).ece if isinstance(part, tuple) else calibration_loss(normal.cdf(part))
+
+    def floor(part: Evidence) -> float:
+        return class_summary(*part).noise_floor if isinstance(part, tuple) else noise_floor(len(part))
+
+    folds = cross_validate(evidence, fit_map)
+    count = len(evidence[1] if isinstance(evidence, tuple) else evidence)
+    if not folds:
+        return {"outcomes": count, "before": None, "after": None, "noise_floor": None}
+    return {
+        "outcomes": count,
+        "before": fmean(loss(before) for before, _ in folds),
+        "after": fmean(loss(after) for _, after in folds),
+        "noise_floor": fmean(floor(after) for _, after in folds),
+    }
+
+
+def calibrated_columns(table: Forecasts, honest: Distribution, levels: str | None) -> dict[str, NDArray[np.float64]]:
+    """The columns that spell the calibrated forecasts."""
+    import torch
+
+    if table.kind == "classes":
+        if levels is not None:
+            raise CalibrlError(f"--levels {levels}: class probabilities have no quantiles; leave it out")
+        probs = cast("Categorical", honest).probs
+        return {name: probs[:, k].numpy() for k, name in enumerate(table.columns)}
+    wanted = table.levels if levels is None and table.kind == "quantiles" else _parse_levels(levels or LEVELS)
+    at = torch.tensor(wanted, dtype=torch.float64)
+    values = torch.stack([honest.icdf(level.expand(len(table))) for level in at])
+    values = values.cummax(0).values  # rounding must not make neighbouring quantiles cross
+    columns = {f"q{level:g}": column.numpy() for level, column in zip(wanted, values, strict=True)}
+    return columns | {"mean": honest.mean.numpy(), "std": honest.stddev.numpy()}
+
+
+def _parse_levels(text: str) -> list[float]:
+    try:
+        levels = sorted({float(part) for part in text.split(",")})
+    except ValueError:
+        raise CalibrlError(f"--levels {text!r} is not a list of numbers; write them like {LEVELS}") from None
+    if not levels or not all(0 < level < 1 for level in levels):
+        raise CalibrlError(f"--levels {text!r} must lie strictly between 0 and 1; write them like {LEVELS}")
+    return levels
+
+
+def draw(path: Path, table: Forecasts, seen: Tensor, forecasts: dict[str, Distribution]) -> None:
+    """The figure of a check: reliability and PIT histogram, or reliability of class probabilities."""
+    from calibrl import plots
+    from calibrl.distributions import pit
+    from calibrl.files import replacing
+
+    y = cast("Tensor", table.y)[seen]
+    if table.kind == "classes":
+        axes = None
+        for (name, forecast), color in zip(forecasts.items(), (plots.BEFORE, plots.AFTER), strict=False):
+            probs = cast("Categorical", forecast).probs
+            axes = plots.class_reliability_curve(probs, y, axes, label=name, color=color)
+        figure = cast("Figure", cast("Axes", axes).figure)
+    else:
+        pits = {name: pit(forecast, y, generator=seeded()) for name, forecast in forecasts.items()}
+        figure = plots.overview(pits, title=f"{Path(table.source).name}: {len(y)} outcomes")
+    try:
+        with replacing(path) as temporary:
+            figure.savefig(temporary, dpi=150)
+    except OSError as problem:
+        raise CalibrlError(
+            f"{path}: cannot be written ({problem.strerror or problem}); choose a folder you may write to"
+        ) from None
+
+
+def expect_suffix(path: Path, *suffixes: str) -> None:
+    """Before any work is done for it."""
+    if path.suffix.lower() not in suffixes:
+        raise CalibrlError(f"{path}: suffix {path.suffix!r} cannot be written; use {' or '.join(suffixes)}")
+
+
+def expect_choice(option: str, value: str, *known: str) -> None:
+    """Refuse a value that the option does not know."""
+    if value not in known:
+        raise CalibrlError(f"{option} {value!r} is unknown; use {' or '.join(known)}")
+
+
+def seeded() -> Generator:
+    """Randomised PITs of forecasts with atoms are the same in every run."""
+    import torch
+
+    return torch.Generator().manual_seed(0)

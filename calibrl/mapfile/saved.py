@@ -1,0 +1,191 @@
+"""The map file: everything `calibrl apply` needs, as plain JSON."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+from torch.distributions import Categorical, Distribution
+
+from calibrl import __version__
+from calibrl.algorithm import recalibrate
+from calibrl.classes import ClassMap, class_map_from_dict
+from calibrl.errors import CalibrlError
+from calibrl.files import write_text
+from calibrl.mapfile.grouped import Grouped
+from calibrl.mapfile.sketch import Sketch
+from calibrl.maps import Map, map_from_dict
+
+FORMAT, VERSION = "calibrl-map", 1
+
+
+@dataclass(frozen=True)
+class FittedMap:
+    """A map and the number of outcomes it was fitted on."""
+
+    mapping: Map | ClassMap
+    rows: int
+
+
+@dataclass(frozen=True)
+class MapFile:
+    """Maps, and what they were fitted for.
+
+    kind, columns: the forecasts they recalibrate; method: as asked for; pooled: the map of all rows together;
+    group: the column that told groups apart, or None; groups: the map of each; sketch: a memory of the rows
+    they were fitted on; source: the file of those; date, package: when, and by which version of calibrl.
+    """
+
+    kind: str
+    columns: tuple[str, ...]
+    method: str
+    pooled: FittedMap
+    sketch: Sketch
+    source: str
+    group: str | None = None
+    groups: dict[str, FittedMap] = field(default_factory=dict)
+    date: str = field(default_factory=lambda: datetime.now(UTC).strftime("%Y-%m-%dT%H:%MZ"))
+    package: str = __version__
+
+    def expect(self, kind: str, columns: tuple[str, ...], *, source: str) -> None:
+        """Refuse forecasts of another kind or other columns than the maps were fitted for."""
+        if (kind, columns) != (self.kind, self.columns):
+            raise CalibrlError(
+                f"{source}: holds {kind} ({_some(columns)}) but the map was fitted for {self.kind} "
+                f"({_some(self.columns)}); fit a map on forecasts like these, or choose others with --kind"
+            )
+
+    def apply(
+        self,
+        forecast: Callable[[Tensor], Distribution],
+        rows: Tensor,
+        groups: Mapping[str, Tensor],
+        *,
+        pool_new: bool = False,
+        source: str = "forecasts",
+    ) -> Distribution:
+        """The forecasts of `rows`, each calibrated by the map of its group, as one distribution.
+
+        forecast: gives the forecasts of any rows, (n,) masks; groups: the rows of each group, by name; only
+        looked at if the maps were fitted by group. A group that no map was fitted for is an error, or gets the
+        pooled map with `pool_new`.
+        """
+        if self.group is None:
+            return recalibrate(forecast(rows), self.pooled.mapping)
+        here = {name: members & rows for name, members in groups.items() if bool((members & rows).any())}
+        unknown = [name for name in here if name not in self.groups]
+        if unknown and not pool_new:
+            raise CalibrlError(
+                f"{source}: {self.group} {unknown[0]!r} has no map (known: {_some(tuple(self.groups))}); "
+                "fit it too, or give new groups the pooled map with --new-groups pooled"
+            )
+        parts = [
+            (members[rows], recalibrate(forecast(members), self.groups.get(name, self.pooled).mapping))
+            for name, members in here.items()
+        ]
+        classes = [(members, part.probs) for members, part in parts if isinstance(part, Categorical)]
+        if classes:
+            probs = classes[0][1].new_empty(int(rows.sum()), classes[0][1].shape[-1])
+            for members, piece in classes:
+                probs[members] = piece
+            return Categorical(probs=probs, validate_args=False)
+        return parts[0][1] if len(parts) == 1 else Grouped(parts)
+
+    def save(self, path: str | Path) -> None:
+        """Write the file, whole or not at all."""
+        content = self.to_dict()
+        # One line for each part: the head can be read, and the knots do not fill pages.
+        parts = {**content, "digest": _digest(content)}
+        lines = (f" {json.dumps(name)}: {json.dumps(part, ensure_ascii=False)}" for name, part in parts.items())
+        try:
+            write_text(path, "{\n" + ",\n".join(lines) + "\n}\n")
+        except OSError as problem:
+            raise CalibrlError(
+                f"{path}: cannot be written ({problem.strerror or problem}); choose a folder you may write to"
+            ) from None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain numbers, lists and strings, ready for JSON."""
+
+        def plain(fitted: FittedMap) -> dict[str, Any]:
+            return {"rows": fitted.rows, "map": fitted.mapping.to_dict()}
+
+        return {
+            "format": FORMAT,
+            "version": VERSION,
+            "package": self.package,
+            "date": self.date,
+            "source": self.source,
+            "forecast": {"kind": self.kind, "columns": list(self.columns)},
+            "method": self.method,
+            "group": self.group,
+            "pooled": plain(self.pooled),
+            "groups": {name: plain(fitted) for name, fitted in self.groups.items()},
+            "fitted_rows": {
+                "rows": self.sketch.rows,
+                "distinct": self.sketch.distinct,
+                "smallest": list(self.sketch.smallest),
+            },
+        }
+
+    @classmethod
+    def load(cls, path: str | Path) -> MapFile:
+        """The file that `save` wrote, or an error that says what is wrong with it."""
+        cure = "give a map that `calibrl fit` wrote"
+        try:
+            saved = json.loads(Path(path).read_text(encoding="utf-8"))
+        except OSError as problem:
+            raise CalibrlError(f"{path}: cannot be read ({problem.strerror or problem}); {cure}") from None
+        except ValueError:
+            raise CalibrlError(f"{path}: is not JSON, or was cut short; {cure}") from None
+        if not isinstance(saved, dict) or saved.get("format") != FORMAT:
+            raise CalibrlError(f"{path}: is JSON but not a {FORMAT} file; {cure}")
+        if saved.get("version") != VERSION:
+            raise CalibrlError(
+                f"{path}: is version {saved.get('version')} of the format, expected {VERSION}; "
+                "fit it again, or use the calibrl that wrote it"
+            )
+        digest = saved.pop("digest", None)
+        if digest != _digest(saved):
+            raise CalibrlError(f"{path}: was damaged or edited after it was fitted; fit it again")
+        try:
+            return cls._from_dict(saved)
+        except (KeyError, TypeError, ValueError) as problem:
+            raise CalibrlError(f"{path}: is damaged ({problem}); fit it again") from None
+
+    @classmethod
+    def _from_dict(cls, saved: dict[str, Any]) -> MapFile:
+        kind = saved["forecast"]["kind"]
+        load = class_map_from_dict if kind == "classes" else map_from_dict
+
+        def rich(fitted: dict[str, Any]) -> FittedMap:
+            return FittedMap(load(fitted["map"]), int(fitted["rows"]))
+
+        rows = saved["fitted_rows"]
+        return cls(
+            kind=kind,
+            columns=tuple(saved["forecast"]["columns"]),
+            method=saved["method"],
+            pooled=rich(saved["pooled"]),
+            sketch=Sketch(rows["rows"], rows["distinct"], tuple(rows["smallest"])),
+            source=saved["source"],
+            group=saved["group"],
+            groups={name: rich(fitted) for name, fitted in saved["groups"].items()},
+            date=saved["date"],
+            package=saved["package"],
+        )
+
+
+def _digest(content: dict[str, Any]) -> str:
+    """A checksum that notices a damaged or edited file."""
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def _some(names: tuple[str, ...], most: int = 6) -> str:
+    return ", ".join(names[:most]) + (f", … ({len(names)} in all)" if len(names) > most else "")
