@@ -7,12 +7,15 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from rich import box
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 if TYPE_CHECKING:
+    from calibrl.experiments.catalogue import Metric
     from calibrl.results import Row
+    from calibrl.results_table import Cell
 
 
 @contextmanager
@@ -52,21 +55,27 @@ def print_table(rows: Sequence[Row]) -> None:
 
     about = CATALOGUE.get(rows[0].experiment, Experiment(rows[0].experiment, "", rows[0].arm))
     tables = {name: table(rows, name, about.baseline) for name in about.metrics}
-    shown = Table(title=about.title, title_justify="left", header_style="bold")
-    for heading in ("problem", "arm"):
-        shown.add_column(heading, no_wrap=True)
-    for metric in about.metrics.values():
-        shown.add_column(metric.heading, justify="right")
+    # Problems that measure the same things share a table, so that each fits a narrow terminal.
+    kinds: dict[tuple[str, ...], list[str]] = {}
     for problem in dict.fromkeys(row.problem for row in rows):
-        arms = list(dict.fromkeys(row.arm for row in rows if row.problem == problem))
-        for i, arm in enumerate(arms):
-            cells = []
-            for name, metric in about.metrics.items():
-                cell = tables[name].get(problem, {}).get(arm)
-                if cell is None:
-                    cells.append("")
-                    continue
-                error = f" ± {cell.error:{metric.form}}" if math.isfinite(cell.error) else ""
-                cells.append(f"{cell.mean:{metric.form}}{error}")
-            shown.add_row(problem if i == 0 else "", arm, *cells, end_section=i == len(arms) - 1)
-    Console().print(shown)
+        kinds.setdefault(tuple(name for name in tables if problem in tables[name]), []).append(problem)
+    console = Console()
+    for measured, problems in kinds.items():
+        shown = Table(header_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
+        shown.add_column("", no_wrap=True)
+        for name in measured:
+            shown.add_column(about.metrics[name].heading, justify="right")
+        for problem in problems:
+            shown.add_row(f"[bold]{problem}")
+            arms = list(dict.fromkeys(row.arm for row in rows if row.problem == problem))
+            for arm in arms:
+                cells = [_words(tables[name][problem].get(arm), about.metrics[name]) for name in measured]
+                shown.add_row(f"  {arm}", *cells, end_section=arm == arms[-1])
+        console.print(shown)
+
+
+def _words(cell: Cell | None, metric: Metric) -> str:
+    if cell is None:
+        return ""
+    error = f" ± {cell.error:{metric.form}}" if math.isfinite(cell.error) else ""
+    return f"{cell.mean:{metric.form}}{error}"

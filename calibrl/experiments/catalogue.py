@@ -42,4 +42,21 @@ CATALOGUE: dict[str, Experiment] = {
             "accuracy": Metric("accuracy", ".1%", "higher"),
         },
     ),
+    "mdp": Experiment(
+        title="Discrete MDPs: why calibrated is the right kind of right",
+        question=(
+            "Does a model have to be sharp to value a policy right, or calibrated? On random MDPs both are known "
+            "exactly. On FrozenLake, CliffWalking, Taxi and mazes a model is learnt from too few rows (table) or "
+            "through too coarse features (coarse): what does it promise for its plan, what does the plan deliver "
+            "(0 is acting at random, 1 is optimal), and does recalibrating the model help?"
+        ),
+        baseline="raw",
+        metrics={
+            "calibration_error": Metric("calibration error", ".3f", "lower"),
+            "brier": Metric("Brier score", ".3f", "lower"),
+            "value_error": Metric("error in the policy's value", ".1e", "lower"),
+            "promise_error": Metric("|promised - delivered|", ".3f", "lower"),
+            "delivered": Metric("delivered return", ".3f", "higher"),
+        },
+    ),
 }

@@ -7,6 +7,7 @@ from pathlib import Path
 import matplotlib as mpl
 import matplotlib.pyplot as plt
 import torch
+from matplotlib.figure import Figure
 from torch import Tensor
 from torch.distributions import Distribution
 
@@ -51,7 +52,7 @@ def save(out: Path, shown: Shown) -> None:
     _save(figure, out / "digits.png")
 
 
-def _save(figure: plt.Figure, path: Path) -> None:
+def _save(figure: Figure, path: Path) -> None:
     with replacing(path) as temporary:
         figure.savefig(temporary, dpi=110)
     plt.close(figure)

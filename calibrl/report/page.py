@@ -103,10 +103,8 @@ def _cell(cell: Cell | None, metric: Metric) -> str:
 
 
 def _arrow(metric: Metric) -> str:
-    return {
-        "lower": " <span title='lower is better'>↓</span>",
-        "higher": " <span title='higher is better'>↑</span>",
-    }.get(metric.better, "")
+    sign = {"lower": "↓", "higher": "↑"}.get(metric.better)
+    return f' <span title="{metric.better} is better">{sign}</span>' if sign else ""
 
 
 def _figure(path: Path) -> str:
