@@ -136,10 +136,13 @@ def class_reliability_curve(
     label: str | None = None,
     color: str = BEFORE,
 ) -> Axes:
-    """Confidence against accuracy; the area of a dot is the number of rows behind it."""
+    """Confidence against accuracy; the area of a dot is the number of rows behind it.
+
+    Bins with less than half a percent of the rows are left out: their share is chance.
+    """
     ax = _axes(ax)
     curve = class_reliability(probs, outcome, bins=bins)
-    full = (curve.rows > 0).numpy()
+    full = (curve.rows > max(1.0, 0.005 * float(curve.rows.sum()))).numpy()
     x, y, rows = (part.numpy()[full] for part in curve)
     ax.plot([0, 1], [0, 1], color=FAINT, lw=1, ls="--")
     ax.plot(x, y, color=color, lw=2, label=label)

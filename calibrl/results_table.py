@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from calibrl.results import Row
@@ -49,6 +49,18 @@ def table(rows: Sequence[Row], metric: str, baseline: str) -> dict[str, dict[str
         problem: {arm: _cell(values, arms.get(baseline, {}), arm == baseline) for arm, values in arms.items()}
         for problem, arms in found.items()
     }
+
+
+def alike(rows: Sequence[Row], metrics: Iterable[str]) -> dict[tuple[str, ...], list[str]]:
+    """Problems grouped by which of the metrics they measure, so that each group fills a table without holes."""
+    measured: dict[str, set[str]] = {}
+    for row in rows:
+        measured.setdefault(row.problem, set()).update(row.metrics)
+    groups: dict[tuple[str, ...], list[str]] = {}
+    names = tuple(metrics)
+    for problem, found in measured.items():
+        groups.setdefault(tuple(name for name in names if name in found), []).append(problem)
+    return groups
 
 
 def _cell(values: dict[int, float], base: dict[int, float], is_base: bool) -> Cell:

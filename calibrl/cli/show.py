@@ -51,16 +51,12 @@ def progress(name: str, *, total: int) -> Iterator[Callable[[str], None]]:
 def print_table(rows: Sequence[Row]) -> None:
     """Mean ± standard error by problem and arm, with the paired difference to the baseline arm."""
     from calibrl.experiments.catalogue import CATALOGUE, Experiment
-    from calibrl.results_table import table
+    from calibrl.results_table import alike, table
 
     about = CATALOGUE.get(rows[0].experiment, Experiment(rows[0].experiment, "", rows[0].arm))
     tables = {name: table(rows, name, about.baseline) for name in about.metrics}
-    # Problems that measure the same things share a table, so that each fits a narrow terminal.
-    kinds: dict[tuple[str, ...], list[str]] = {}
-    for problem in dict.fromkeys(row.problem for row in rows):
-        kinds.setdefault(tuple(name for name in tables if problem in tables[name]), []).append(problem)
     console = Console()
-    for measured, problems in kinds.items():
+    for measured, problems in alike(rows, about.metrics).items():
         shown = Table(header_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
         shown.add_column("", no_wrap=True)
         for name in measured:

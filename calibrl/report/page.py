@@ -14,7 +14,7 @@ from calibrl.errors import CalibrlError
 from calibrl.experiments.catalogue import CATALOGUE, Experiment, Metric
 from calibrl.files import write_text
 from calibrl.results import Row, read
-from calibrl.results_table import Cell, latest, table
+from calibrl.results_table import Cell, alike, latest, table
 
 TEMPLATE = Path(__file__).with_name("template.html")
 
@@ -52,28 +52,38 @@ def _section(name: str, rows: Sequence[Row], folder: Path) -> str:
     parts = [f'<section id="{html.escape(name)}"><h2>{html.escape(about.title)}</h2>']
     if about.question:
         parts.append(f"<p>{html.escape(about.question)}</p>")
-    parts.append(_table(about, rows))
+    parts.append(_tables(about, rows))
     homes = {path.parent for path in folder.rglob("*.jsonl") if any(row.experiment == name for row in read(path))}
-    figures = sorted(path for home in homes for path in home.glob("*.png"))
+    # In the order they were drawn, which is the order they are meant to be read in.
+    figures = sorted((path for home in homes for path in home.glob("*.png")), key=lambda path: path.stat().st_mtime)
     parts.extend(_figure(path) for path in figures)
     parts.append(_origin(rows))
     parts.append("</section>")
     return "\n".join(parts)
 
 
-def _table(about: Experiment, rows: Sequence[Row]) -> str:
+def _tables(about: Experiment, rows: Sequence[Row]) -> str:
     present = list(dict.fromkeys(metric for row in rows for metric in row.metrics))
-    shown = {m: about.metrics[m] for m in about.metrics if m in present} or {m: Metric(m) for m in present[:6]}
+    metrics = {name: about.metrics[name] for name in about.metrics if name in present}
+    metrics = metrics or {name: Metric(name) for name in present[:6]}
     baseline = about.baseline or rows[0].arm
-    tables = {metric: table(rows, metric, baseline) for metric in shown}
-    problems = list(dict.fromkeys(row.problem for row in rows))
-    head = "".join(f'<th scope="col">{html.escape(m.heading)}{_arrow(m)}</th>' for m in shown.values())
+    return "".join(
+        _table(rows, {name: metrics[name] for name in measured}, problems, baseline)
+        for measured, problems in alike(rows, metrics).items()
+        if measured
+    )
+
+
+def _table(rows: Sequence[Row], metrics: dict[str, Metric], problems: Sequence[str], baseline: str) -> str:
+    rows = [row for row in rows if row.problem in problems]
+    tables = {name: table(rows, name, baseline) for name in metrics}
+    head = "".join(f'<th scope="col">{html.escape(m.heading)}{_arrow(m)}</th>' for m in metrics.values())
     body: list[str] = []
     for problem in problems:
         arms = list(dict.fromkeys(row.arm for row in rows if row.problem == problem))
         for i, arm in enumerate(arms):
             first = f'<th scope="rowgroup" rowspan="{len(arms)}">{html.escape(problem)}</th>' if i == 0 else ""
-            cells = [_cell(tables[name].get(problem, {}).get(arm), metric) for name, metric in shown.items()]
+            cells = [_cell(tables[name].get(problem, {}).get(arm), metric) for name, metric in metrics.items()]
             mark = ' class="group"' if i == 0 else ""
             body.append(f'<tr{mark}>{first}<th scope="row">{html.escape(arm)}</th>{"".join(cells)}</tr>')
     counts = {cell.count for metric in tables.values() for arms in metric.values() for cell in arms.values()}
