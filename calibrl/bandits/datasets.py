@@ -172,8 +172,8 @@ def _fetch(source: Source, target: Path) -> None:
                 progress.advance(bar, len(chunk))
             if digest.hexdigest() != source.sha256:
                 raise CalibrlError(
-                    f"{source.url} has SHA-256 {digest.hexdigest()[:12]}…, expected {source.sha256[:12]}…: the download "
-                    "is damaged or the file has changed; try again, or set CALIBRL_DATA to a folder with "
+                    f"{source.url} has SHA-256 {digest.hexdigest()[:12]}…, expected {source.sha256[:12]}…: the "
+                    "download is damaged or the file has changed; try again, or set CALIBRL_DATA to a folder with "
                     f"uci/{source.name}"
                 )
     except (urllib.error.URLError, TimeoutError, ConnectionError, zlib.error) as problem:

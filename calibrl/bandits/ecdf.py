@@ -7,6 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from calibrl.arrays import Array
@@ -15,6 +16,7 @@ from calibrl.kernels import normal
 from calibrl.maps import FitMap, Map
 from calibrl.maps.evidence import matrix
 
+Floats = NDArray[np.float64]
 _NONE = torch.zeros(2, dtype=torch.float64)
 
 
@@ -24,12 +26,14 @@ class Ecdf(Map):
 
     Between the ranks R is straight in probability, beyond them the forecast's own tail goes on, moved along.
     Repeated z-scores are kept as the atoms they are: an arm that always pays 0 forecasts exactly 0.
-    z: (*columns, m) ascending, m ≥ 2, padded at the end by repetition; count: (*columns,) how many are real, 0 or ≥ 2.
+    z: (*columns, m) ascending, m ≥ 2, padded at the end by repetition; count: (*columns,) how many are real, 0 or ≥ 2;
+    shift: (*columns,) added to every level, as a z-score, before it is looked up.
     """
 
     kind: ClassVar[str] = "ecdf"
     z: Tensor = _NONE
     count: Tensor = _NONE[0]
+    shift: Tensor = _NONE[0]
 
     @property
     def columns(self) -> tuple[int, ...]:
@@ -44,9 +48,10 @@ class Ecdf(Map):
         below = z - self.z[..., 0] - self._edge
         above = z - self._pick(self.count.long() - 1) + self._edge
         s = torch.where(right == 0, below, torch.where(right >= self.count, above, inside))
-        return torch.where(self.count > 0, s, z)
+        return torch.where(self.count > 0, s, z) - self.shift
 
     def _inverse(self, z: Tensor) -> Tensor:
+        z = z + self.shift
         position = (normal.cdf(z) * (self.count + 1) - 1).clamp(min=0).minimum(self.count - 1)
         below = position.floor().minimum(self.count - 2).long()
         low, high = self._pick(below), self._pick(below + 1)
@@ -56,7 +61,7 @@ class Ecdf(Map):
     def _log_slope(self, z: Tensor) -> Tensor:
         right = self._rank(z)
         gap = self._pick(right) - self._pick(right - 1)
-        inside = -torch.log((self.count + 1) * gap) - normal.log_density(self._forward(z))
+        inside = -torch.log((self.count + 1) * gap) - normal.log_density(self._forward(z) + self.shift)
         return torch.where((right > 0) & (right < self.count), inside, 0.0)
 
     @property
@@ -99,7 +104,7 @@ def fit_ecdf(*, least: int = 10, window: int = 1024) -> FitMap:
     return fit
 
 
-def ecdf_of(columns: list[np.ndarray[tuple[int], np.dtype[np.float64]]], shape: tuple[int, ...]) -> Ecdf:
+def ecdf_of(columns: list[Floats], shape: tuple[int, ...], *, shift: Floats | None = None) -> Ecdf:
     """The map of these z-scores, one array per column; shape () makes one map of the only column."""
     most = max(2, *(len(column) for column in columns), 2)
     table = np.zeros((len(columns), most))
@@ -109,4 +114,5 @@ def ecdf_of(columns: list[np.ndarray[tuple[int], np.dtype[np.float64]]], shape: 
             row[: len(column)], row[len(column) :] = ordered, ordered[-1]
     count = torch.tensor([float(len(column)) for column in columns], dtype=torch.float64)
     z = torch.from_numpy(table)
-    return Ecdf(z=z, count=count) if shape else Ecdf(z=z[0], count=count[0])
+    moved = torch.zeros_like(count) if shift is None else torch.from_numpy(shift.copy())
+    return Ecdf(z=z, count=count, shift=moved) if shape else Ecdf(z=z[0], count=count[0], shift=moved[0])

@@ -3,6 +3,7 @@
 | | level of the quantile | forecast |
 |---|---|---|
 | LinUCB, CalLinUCB | Φ(1) = 84 % | bare, calibrated |
+| ConformalLinUCB | 84 %, held to its coverage | calibrated, with the rewards' noise |
 | Thompson, CalThompson | drawn for every arm | bare, calibrated |
 | Greedy, EpsilonGreedy | 50 % | bare |
 
@@ -41,6 +42,25 @@ def CalLinUCB(  # noqa: N802
     return Policy(arms, Options(dim, Plan(level=level), calibrated=True, **settings), seed=seed)
 
 
+def ConformalLinUCB(  # noqa: N802
+    arms: int | Iterable[Arm],
+    dim: int,
+    *,
+    level: float = 1.0,
+    step: float = 0.05,
+    seed: int = 0,
+    **settings: Unpack[Settings],
+) -> Policy:
+    """CalLinUCB whose quantile is held to what it promises: covered too often, an arm aims lower, and vice versa.
+
+    Forecasts are of single rewards, noise included, and each reward moves its arm's levels by step · (promised -
+    covered), as in adaptive conformal inference (Gibbs and Candès, 2021): in the long run the quantile covers the
+    rewards of the arms that were chosen, whatever chose them.
+    """
+    options = Options(dim, Plan(level=level), calibrated=True, noisy=True, step=step, **settings)
+    return Policy(arms, options, seed=seed)
+
+
 def Thompson(  # noqa: N802
     arms: int | Iterable[Arm], dim: int, *, spread: float = 1.0, seed: int = 0, **settings: Unpack[Settings]
 ) -> Policy:
@@ -72,6 +92,7 @@ def EpsilonGreedy(  # noqa: N802
 POLICIES: dict[str, Callable[..., Policy]] = {
     "linucb": LinUCB,
     "callinucb": CalLinUCB,
+    "conformal-linucb": ConformalLinUCB,
     "greedy": Greedy,
     "thompson": Thompson,
     "calthompson": CalThompson,

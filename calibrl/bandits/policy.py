@@ -20,7 +20,7 @@ from calibrl.bandits.plan import Plan
 from calibrl.bandits.probability import probability_best
 from calibrl.errors import CalibrlError
 from calibrl.kernels import ridge, ridge_evidence, ridge_policy
-from calibrl.kernels.ridge_policy import State
+from calibrl.kernels.ridge_policy import Rules, State
 
 Floats = NDArray[np.float64]
 Arm: TypeAlias = str | int
@@ -34,7 +34,8 @@ class Options:
     dim: length of a context (or of an arm's features if `shared`); plan: how it explores; calibrated: whether
     each arm's quantiles come from the arm's own record; ridge: the prior's strength, in rows; shared: one model
     of arm features for all arms instead of one model of contexts per arm; least: rewards before an arm's record
-    counts; window: how many of an arm's rewards it remembers.
+    counts; window: how many of an arm's rewards it remembers; noisy: forecast single rewards, with their noise,
+    instead of expected ones; step: how far a reward moves its arm's levels, as z-scores, to keep coverage (0: never).
     """
 
     dim: int
@@ -44,6 +45,8 @@ class Options:
     shared: bool = False
     least: int = 10
     window: int = 1024
+    noisy: bool = False
+    step: float = 0.0
 
     def __post_init__(self) -> None:
         if self.dim < 1:
@@ -52,6 +55,16 @@ class Options:
             raise CalibrlError(f"ridge {self.ridge} leaves the regression singular; use a number above 0, such as 1")
         if self.least < 2 or self.window < self.least:
             raise CalibrlError(f"least {self.least} and window {self.window} make no record; use 2 ≤ least ≤ window")
+        if not 0 <= self.step < math.inf:
+            raise CalibrlError(f"step {self.step} is not a step; use 0 for never, or a small number such as 0.05")
+
+    @property
+    def rules(self) -> Rules:
+        """The same, as the kernels want it."""
+        # Below `least` pulls an arm's own record does not count; uncalibrated, it never does.
+        least = self.least if self.calibrated else np.iinfo(np.int64).max
+        edge = ridge_evidence.edges(self.window)
+        return Rules(float(self.ridge), self.noisy, least, edge, float(self.plan.level), float(self.step))
 
 
 class Decision(NamedTuple):
@@ -62,12 +75,14 @@ class Decision(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """Rewards that were checked and can be learnt: x (n, dim), arm (n,) positions, reward (n,), z (n,)."""
+    """Rewards that were checked and can be learnt: x (n, dim), arm (n,) positions, and what `judge` says of each."""
 
     x: Floats
     arm: NDArray[np.int64]
     reward: Floats
     z: Floats
+    error: Floats
+    moved: Floats
 
 
 class Policy:
@@ -87,9 +102,7 @@ class Policy:
         self.removed: set[Arm] = set()
         models = 1 if options.shared else 0
         self.state = ridge_policy.blank(models, 0, options.dim, ridge_=options.ridge, window=options.window)
-        self._edge = ridge_evidence.edges(options.window)
-        # Below `least` pulls an arm's own record does not count; uncalibrated, it never does.
-        self._least = options.least if options.calibrated else np.iinfo(np.int64).max
+        self._rules = options.rules
         self.add_arms(names)
 
     @property
@@ -150,8 +163,8 @@ class Policy:
             )
         flat = np.ascontiguousarray(reward_.reshape(-1))
         positions = np.array([self._at(name) for name in names], np.int64)
-        z = np.empty(len(names))
-        wrong = ridge_policy.judge(self.state, rows, positions, flat, z)
+        judged = Rows(rows, positions, flat, *np.empty((3, len(names))))
+        wrong = ridge_policy.judge(self.state, self._rules, *judged)
         if wrong >= 0:
             _finite(rows, "context")
             _finite(flat, "reward")
@@ -159,11 +172,11 @@ class Policy:
                 f"context {wrong} of length {np.linalg.norm(rows[wrong]):.3g} (reward {flat[wrong]:.3g}) is too large "
                 f"for ridge {self.options.ridge:g}: the regression would be singular; standardise the features"
             )
-        return Rows(rows, positions, flat, z)
+        return judged
 
     def learn(self, rows: Rows) -> None:
         """Learn rows that `check` has passed."""
-        ridge_policy.absorb(self.state, rows.x, rows.arm, rows.reward, rows.z, self.options.ridge)
+        ridge_policy.absorb(self.state, self._rules, *rows)
 
     # A changing set of arms.
 
@@ -228,7 +241,7 @@ class Policy:
 
     def _scores(self, rows: Floats, level: Floats) -> tuple[Floats, Floats, Floats]:
         mean, sd, score = np.empty((3, len(level)))
-        fine = ridge_policy.score_arms(self.state, rows, level, self._least, self._edge, mean, sd, score)
+        fine = ridge_policy.score_arms(self.state, self._rules, rows, level, mean, sd, score)
         if not fine:
             _finite(rows, "context")
             raise CalibrlError(f"context of length {np.linalg.norm(rows):.3g} overflows; standardise the features")
@@ -246,7 +259,8 @@ class Policy:
 
     def _map(self) -> Ecdf:
         columns = [self.record(name) for name in self._names]
-        return ecdf_of([column if len(column) >= self._least else column[:0] for column in columns], (len(columns),))
+        kept = [column if len(column) >= self.options.least else column[:0] for column in columns]
+        return ecdf_of(kept, (len(kept),), shift=self.state.shift)
 
     def record(self, arm: Arm) -> Floats:
         """The z-scores an arm's forecasts met, oldest first: at most the last `window`."""

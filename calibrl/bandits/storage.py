@@ -37,6 +37,8 @@ def to_dict(policy: Policy) -> dict[str, Any]:
         "gram": state.gram.tolist(),
         "moment": state.moment.tolist(),
         "pulls": state.pulls.tolist(),
+        "error": state.error.tolist(),
+        "shift": state.shift.tolist(),
         "record": [policy.record(arm).tolist() for arm in policy.arms],
     }
 
@@ -52,7 +54,7 @@ def from_dict(saved: dict[str, Any]) -> Policy:
         policy.removed.update(saved["removed"])
         policy.generator.bit_generator.state = saved["generator"]
         state = policy.state
-        for name in ("rows", "gram", "moment", "pulls"):
+        for name in ("rows", "gram", "moment", "pulls", "error", "shift"):
             part = getattr(state, name)
             part[...] = np.asarray(saved[name], part.dtype).reshape(part.shape)
         for arm, record in enumerate(saved["record"]):

@@ -41,3 +41,26 @@ def mdp(
         rows = run(out, what, seed=seed, on_step=step)
     print_table(shown(rows, what))
     typer.echo(f"Rows and figures are in {out}; the figure to start with is {out / 'mdp-theory.png'}")
+
+
+@app.command()
+def bandits(
+    problem: Annotated[
+        list[str] | None,
+        typer.Option(help="linear, beta, digits, wine, breast-cancer, mushroom, covertype, adult, census"),
+    ] = None,
+    policy: Annotated[list[str] | None, typer.Option(help="Only these policies.")] = None,
+    preset: Annotated[str, typer.Option(help="small (needs no data) or paper (Table 1).")] = "small",
+    trials: Annotated[int | None, typer.Option(min=1, help="Paired trials.")] = None,
+    rounds: Annotated[int | None, typer.Option(min=1, help="Rounds of a trial.")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="The first seed.")] = 0,
+    out: Annotated[Path, typer.Option(help="Folder for rows and figures.")] = Path("out/bandits"),
+    rows: Annotated[Path | None, typer.Option(help="Show rows of an earlier run instead of running.")] = None,
+) -> None:
+    """Contextual bandits: LinUCB, its calibrated versions and the controls they have to beat."""
+    from calibrl.cli.bandits import run_bandits, show_rows
+
+    if rows is not None:
+        show_rows(rows, trials=trials, out=out)
+    else:
+        run_bandits(problem, policy, preset=preset, trials=trials, rounds=rounds, seed=seed, out=out)

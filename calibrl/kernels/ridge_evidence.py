@@ -47,18 +47,32 @@ def stretch(level: float, ordered: Floats, n: int, edge: Floats) -> float:
 
 
 @njit(cache=True)
-def pit(z: float, luck: float, ordered: Floats, n: int, edge: Floats) -> float:
-    """R(Φ(z)): the honest probability of an outcome no higher; `luck` in [0, 1] spreads atoms evenly."""
+def pit(z: float, ordered: Floats, n: int, edge: Floats) -> tuple[float, float]:
+    """The honest probabilities of an outcome lower than z, and no higher: they differ on atoms."""
     left = np.searchsorted(ordered[:n], z, side="left")
     right = np.searchsorted(ordered[:n], z, side="right")
     if left < right:
-        return (left + luck * (right - left - 1) + 1) / (n + 1)
+        return (left + 1) / (n + 1), right / (n + 1)
     if right == 0:
-        return phi(z - ordered[0] - edge[n])
-    if right == n:
-        return phi(z - ordered[n - 1] + edge[n])
-    share = (z - ordered[right - 1]) / (ordered[right] - ordered[right - 1])
-    return (right + share) / (n + 1)
+        p = phi(z - ordered[0] - edge[n])
+    elif right == n:
+        p = phi(z - ordered[n - 1] + edge[n])
+    else:
+        p = (right + (z - ordered[right - 1]) / (ordered[right] - ordered[right - 1])) / (n + 1)
+    return p, p
+
+
+@njit(cache=True)
+def covered(low: float, high: float, aim: float) -> float:
+    """Whether an outcome lies below the quantile at probability `aim`: of an atom, the part of its mass that does.
+
+    low, high: the outcome's probabilities from `pit`.
+    """
+    if high <= aim:
+        return 1.0
+    if low >= aim:
+        return 0.0
+    return (aim - low) / (high - low)
 
 
 @njit(cache=True)

@@ -6,6 +6,7 @@ model as it stands, learns it, refits the map; here the map is the sorted histor
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import numpy as np
@@ -25,7 +26,8 @@ class State(NamedTuple):
     """All a bandit knows, in m = k models (one per arm) or m = 1 (shared by the arms), updated in place.
 
     theta, moment: (m, d); inverse, gram: (m, d(d+1)/2) packed lower triangles; rows: (m,) learnt; ordered, arrived:
-    (k, window) z-scores of each arm; pulls: (k,).
+    (k, window) z-scores of each arm; pulls: (k,); error: (k,) sums of squared errors of the forecast mean; shift:
+    (k,) how far each arm's levels were moved, as z-scores, to keep what they promise.
     """
 
     theta: Floats
@@ -36,6 +38,24 @@ class State(NamedTuple):
     ordered: Floats
     arrived: Floats
     pulls: Ints
+    error: Floats
+    shift: Floats
+
+
+class Rules(NamedTuple):
+    """How the state is used. The same for a whole run.
+
+    prior: the ridge; noisy: whether a reward's own noise is part of its forecast; least: pulls before an arm's own
+    evidence counts; edge: from `ridge_evidence.edges`; target: the level, as a z-score, whose coverage is
+    steered; step: how far one reward moves an arm's levels, 0 for never.
+    """
+
+    prior: float
+    noisy: bool
+    least: int
+    edge: Floats
+    target: float
+    step: float
 
 
 def blank(models: int, arms: int, dim: int, *, ridge_: float, window: int) -> State:
@@ -49,17 +69,27 @@ def blank(models: int, arms: int, dim: int, *, ridge_: float, window: int) -> St
         ordered=np.zeros((arms, window)),
         arrived=np.zeros((arms, window)),
         pulls=np.zeros(arms, np.int64),
+        error=np.zeros(arms),
+        shift=np.zeros(arms),
     )
 
 
 @njit(cache=True)
-def score_arms(
-    state: State, x: Floats, level: Floats, least: int, edge: Floats, mean: Floats, sd: Floats, score: Floats
-) -> bool:
+def width(state: State, rules: Rules, arm: int, sd: float) -> float:
+    """The sd of an arm's forecast, given the model's sd of its mean.
+
+    With noise it is s_a · √(1 + sd²), s_a² being the mean squared error so far, with one error of size 1 to start from.
+    """
+    if not rules.noisy:
+        return sd
+    return math.sqrt((1.0 + state.error[arm]) / (1.0 + state.pulls[arm]) * (1.0 + sd * sd))
+
+
+@njit(cache=True)
+def score_arms(state: State, rules: Rules, x: Floats, level: Floats, mean: Floats, sd: Floats, score: Floats) -> bool:
     """Write each arm's mean, sd and honest quantile; False if one is not a number.
 
-    x: (1, d), or (k, d) with a row per arm; level: (k,) quantiles as z-scores; least: pulls before an arm's own
-    evidence counts; mean, sd, score: (k,), overwritten.
+    x: (1, d), or (k, d) with a row per arm; level: (k,) quantiles as z-scores; mean, sd, score: (k,), overwritten.
     """
     fine = True
     square = np.empty(state.inverse.shape[1])
@@ -68,28 +98,31 @@ def score_arms(
         i = min(a, len(x) - 1)
         if i == a:
             ridge.pack_square(x[i], square)
-        mean[a], sd[a] = ridge.forecast(x[i], square, state.theta[m], state.inverse[m])
-        score[a] = mean[a] + sd[a] * stretch_of(state, a, level[a], least, edge)
+        mean[a], narrow = ridge.forecast(x[i], square, state.theta[m], state.inverse[m])
+        sd[a] = width(state, rules, a, narrow)
+        score[a] = mean[a] + sd[a] * stretch_of(state, rules, a, level[a])
         fine = fine and np.isfinite(score[a])
     return fine
 
 
 @njit(cache=True)
-def stretch_of(state: State, arm: int, level: float, least: int, edge: Floats) -> float:
+def stretch_of(state: State, rules: Rules, arm: int, level: float) -> float:
     """S⁻¹ of an arm at a level: the level itself until the arm has evidence of its own."""
-    if state.pulls[arm] < least:
-        return level
+    moved = level + state.shift[arm]
+    if state.pulls[arm] < rules.least:
+        return moved
     n = min(state.pulls[arm], state.ordered.shape[1])
-    return ridge_evidence.stretch(level, state.ordered[arm], n, edge)
+    return ridge_evidence.stretch(moved, state.ordered[arm], n, rules.edge)
 
 
 @njit(cache=True)
-def pit_of(state: State, arm: int, z: float, luck: float, least: int, edge: Floats) -> float:
-    """The honest probability of an outcome no higher than z of the model's sds above its mean."""
-    if state.pulls[arm] < least:
-        return ridge_evidence.phi(z)
+def pit_of(state: State, rules: Rules, arm: int, z: float) -> tuple[float, float]:
+    """The arm's record's probability of outcomes lower than z, and no higher: they differ on atoms."""
+    if state.pulls[arm] < rules.least:
+        p = ridge_evidence.phi(z)
+        return p, p
     n = min(state.pulls[arm], state.ordered.shape[1])
-    return ridge_evidence.pit(z, luck, state.ordered[arm], n, edge)
+    return ridge_evidence.pit(z, state.ordered[arm], n, rules.edge)
 
 
 @njit(cache=True)
@@ -113,31 +146,46 @@ def best_arm(score: Floats, luck: float) -> int:
 
 
 @njit(cache=True)
-def judge(state: State, x: Floats, arm: Ints, reward: Floats, z: Floats) -> int:
-    """Write the z-score of each row under the model as it stands; the first row that is too large to learn, or -1.
+def judge(
+    state: State, rules: Rules, x: Floats, arm: Ints, reward: Floats, z: Floats, error: Floats, moved: Floats
+) -> int:
+    """Judge rows by the forecasts as they stand; the first row that is too large to learn, or -1.
 
-    x: (n, d) context, or features of the arm; arm: (n,); reward: (n,); z: (n,), overwritten.
+    x: (n, d) contexts, or features of the arm; arm: (n,); reward: (n,). Overwritten, (n,) each: z, the rewards'
+    z-scores; error, their distances from the mean; moved, how far they move the levels of their arm.
     """
     square = np.empty(state.inverse.shape[1])
     for i in range(len(arm)):
-        m = min(arm[i], len(state.theta) - 1)
+        a = arm[i]
+        m = min(a, len(state.theta) - 1)
         ridge.pack_square(x[i], square)
-        mean, sd = ridge.forecast(x[i], square, state.theta[m], state.inverse[m])
-        z[i] = (reward[i] - mean) / sd
-        if not (sd <= LARGEST_SD and np.isfinite(z[i])):
+        mean, narrow = ridge.forecast(x[i], square, state.theta[m], state.inverse[m])
+        error[i] = reward[i] - mean
+        z[i] = error[i] / width(state, rules, a, narrow)
+        if not (narrow <= LARGEST_SD and np.isfinite(z[i])):
             return i
+        moved[i] = 0.0
+        if rules.step > 0:
+            # Covered more often than promised: aim lower from now on (Gibbs and Candès, 2021).
+            low, high = pit_of(state, rules, a, z[i])
+            aim = ridge_evidence.phi(rules.target + state.shift[a])
+            moved[i] = rules.step * (ridge_evidence.phi(rules.target) - ridge_evidence.covered(low, high, aim))
     return -1
 
 
 @njit(cache=True)
-def absorb(state: State, x: Floats, arm: Ints, reward: Floats, z: Floats, prior: float) -> None:
-    """Learn rows that `judge` has passed; shapes as there. prior: the ridge."""
+def absorb(
+    state: State, rules: Rules, x: Floats, arm: Ints, reward: Floats, z: Floats, error: Floats, moved: Floats
+) -> None:
+    """Learn rows that `judge` has passed; arguments as there."""
     for i in range(len(arm)):
         a = arm[i]
         m = min(a, len(state.theta) - 1)
         ridge_evidence.remember(z[i], state.ordered[a], state.arrived[a], state.pulls[a])
         ridge.learn(x[i], reward[i], state.theta[m], state.inverse[m], state.gram[m], state.moment[m])
         state.pulls[a] += 1
+        state.error[a] += error[i] * error[i]
+        state.shift[a] += moved[i]
         state.rows[m] += 1
         if state.rows[m] % ridge.REFACTOR_EVERY == 0:
-            ridge.refactor(state.theta[m], state.inverse[m], state.gram[m], state.moment[m], prior)
+            ridge.refactor(state.theta[m], state.inverse[m], state.gram[m], state.moment[m], rules.prior)

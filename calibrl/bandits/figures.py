@@ -1,0 +1,122 @@
+"""The bandit's figures: learning curves, the table as a picture, and what two policies believed when they differed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from calibrl.bandits.round import HIGH, LOW, MEDIAN, Trial
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+Floats = NDArray[np.float64]
+
+COLORS = {
+    "linucb": "#c8553d",
+    "callinucb": "#1b7f79",
+    "conformal-linucb": "#5b3f9e",
+    "greedy": "#8a8d99",
+    "thompson": "#e09f3e",
+    "calthompson": "#3d7ea6",
+    "epsilon-greedy": "#b8bcc8",
+}
+"""One colour per policy, the same in every figure: LinUCB is uncalibrated red, CalLinUCB calibrated green."""
+
+LABELS = {
+    "linucb": "LinUCB",
+    "callinucb": "CalLinUCB",
+    "conformal-linucb": "ConformalLinUCB",
+    "greedy": "greedy",
+    "thompson": "Thompson",
+    "calthompson": "CalThompson",
+    "epsilon-greedy": "ε-greedy",
+}
+"""Policies as they are written in text."""
+
+
+def learning_curves(rewards: dict[str, Floats], ax: Axes) -> Axes:
+    """Mean reward per round so far, with a band of one standard error over trials. rewards: (trials, t) per policy."""
+    for policy, earned in rewards.items():
+        rounds = np.arange(1, earned.shape[1] + 1)
+        average = np.cumsum(earned, axis=1) / rounds
+        middle, error = average.mean(0), average.std(0) / len(average) ** 0.5
+        seen = slice(20, None)  # the first rounds jump about and would set the scale
+        ax.plot(rounds[seen], middle[seen], color=COLORS[policy], lw=2, label=LABELS[policy])
+        ax.fill_between(
+            rounds[seen], (middle - error)[seen], (middle + error)[seen], color=COLORS[policy], alpha=0.2, lw=0
+        )
+    ax.set(xlabel="round", ylabel="mean reward per round so far")
+    ax.spines[["top", "right"]].set_visible(False)
+    ax.legend(frameon=False, fontsize=9)
+    return ax
+
+
+def shares(reward: dict[str, dict[str, tuple[float, float]]], printed: dict[str, dict[str, float]]) -> Figure:
+    """Table 1 as a picture: each policy's share of the optimal reward, problem by problem, beside the paper's.
+
+    reward: share of the optimum and its standard error, by problem and policy; printed: the paper's shares.
+    """
+    import matplotlib.pyplot as plt
+
+    problems = list(reward)
+    figure, axes = plt.subplots(
+        1, len(problems), figsize=(2.1 * len(problems) + 1.2, 3.6), sharey=True, layout="constrained"
+    )
+    for ax, name in zip(np.atleast_1d(axes), problems, strict=True):
+        policies = list(reward[name])[::-1]
+        for height, policy in enumerate(policies):
+            share, error = reward[name][policy]
+            ax.errorbar(share, height, xerr=error, fmt="o", color=COLORS[policy], ms=6, capsize=2)
+            if policy in printed.get(name, {}):
+                ax.plot(printed[name][policy], height, "D", mfc="none", mec="#2b2d42", ms=8, zorder=1)
+        ax.set_yticks(range(len(policies)), [LABELS[policy] for policy in policies])
+        ax.set_title(name, fontsize=10)
+        ax.spines[["top", "right"]].set_visible(False)
+        ax.grid(axis="x", color="#e6e7ec", lw=0.8)
+        ax.set_axisbelow(True)
+        ax.margins(x=0.15, y=0.1)
+        ax.xaxis.set_major_formatter(lambda value, _: f"{100 * value:.0f} %")
+        ax.locator_params(axis="x", nbins=4)
+    hollow = " Hollow diamonds: the paper." if printed else ""
+    figure.supxlabel(f"reward, as a share of the optimum.{hollow}", fontsize=10)
+    return figure
+
+
+def differing(bare: Trial, calibrated: Trial) -> NDArray[np.int64]:
+    """Rounds where the calibrated policy took the best arm and the bare one did not."""
+    best = bare.stream.best
+    found: NDArray[np.int64] = np.flatnonzero((calibrated.chosen == best) & (bare.chosen != best))
+    return found
+
+
+def beliefs(bare: Trial, calibrated: Trial, *, most: int = 24) -> Figure:
+    """What both policies expected of two arms, with 90 % intervals, in rounds where only the calibrated one was right.
+
+    Top: the best arm. Bottom: the arm LinUCB took instead. Rounds are spread evenly over the trial.
+    """
+    import matplotlib.pyplot as plt
+
+    rounds = differing(bare, calibrated)
+    shown = rounds[np.linspace(0, len(rounds) - 1, min(most, len(rounds))).astype(int)] if len(rounds) else rounds
+    stream = bare.stream
+    arms = {"the best arm": stream.best, "the arm LinUCB took": bare.chosen}
+    figure, axes = plt.subplots(2, 1, figsize=(9, 5.6), sharex=True, layout="constrained")
+    place = np.arange(len(shown))
+    for ax, (title, arm) in zip(axes, arms.items(), strict=True):
+        for trial, policy, aside in ((bare, "linucb", -0.16), (calibrated, "callinucb", 0.16)):
+            quantile = trial.quantile[shown, arm[shown]]
+            at = place + aside
+            ax.vlines(at, quantile[:, LOW], quantile[:, HIGH], color=COLORS[policy], alpha=0.5, lw=3)
+            ax.plot(at, quantile[:, MEDIAN], ".", color=COLORS[policy], ms=6, label=LABELS[policy])
+        ax.plot(place, stream.reward[shown, arm[shown]], "_", color="#2b2d42", ms=12, mew=1.6, label="reward")
+        ax.set_ylabel("predicted reward")
+        ax.set_title(title, fontsize=10, loc="left")
+        ax.spines[["top", "right"]].set_visible(False)
+    axes[0].legend(frameon=False, fontsize=9, ncols=3, loc="lower right", bbox_to_anchor=(1.0, 1.0))
+    axes[1].set_xticks(place, [str(t + 1) for t in shown], fontsize=8, rotation=90)
+    axes[1].set_xlabel(f"round ({len(shown)} of the {len(rounds)} in which only CalLinUCB chose the best arm)")
+    return figure

@@ -1,0 +1,150 @@
+"""Table 1 of the paper, and the figures about Covertype: LinUCB and CalLinUCB, with the controls it lacks.
+
+Trials are paired: in one trial every policy meets the same contexts, the same rewards and the same luck, so that
+the difference between two policies is theirs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import ndtr
+
+from calibrl.bandits.datasets import problem
+from calibrl.bandits.policies import POLICIES
+from calibrl.bandits.presets import Preset
+from calibrl.bandits.round import Trial, play
+from calibrl.diagnostics import calibration_loss
+from calibrl.errors import CalibrlError
+from calibrl.results import Row, origin
+
+EXPERIMENT = "bandits"
+NOMINAL = float(ndtr(1.0))
+"""What LinUCB's upper bound should cover: 84.1 %."""
+CURVE_EVERY = 200
+LEVELS = np.linspace(0.05, 0.95, 19)
+
+Floats = NDArray[np.float64]
+Pair = dict[str, Trial]
+"""One trial of every policy, by name."""
+
+
+def run(preset: Preset, *, watch: Callable[[str, Pair], None] = lambda *_: None) -> Iterator[Row]:
+    """Play every trial of every problem; yields one row for each policy and trial.
+
+    `watch(problem, trials)` sees each paired trial whole, for figures.
+    """
+    if preset.rounds < 1 or preset.trials < 1:
+        raise CalibrlError(f"{preset.rounds} rounds and {preset.trials} trials are nothing to run; use 1 or more")
+    unknown = [name for name in preset.policies if name not in POLICIES]
+    if unknown:
+        raise CalibrlError(f"policy {unknown[0]!r} is unknown; known: {', '.join(POLICIES)}")
+    here = origin()
+    for name in preset.problems:
+        task = problem(name)
+        for seed in range(preset.seed, preset.seed + preset.trials):
+            stream = task.stream(preset.rounds, np.random.default_rng(seed))
+            options = {policy: POLICIES[policy](1, stream.x.shape[1]).options for policy in preset.policies}
+            trials = {policy: play(stream, chosen, seed=seed) for policy, chosen in options.items()}
+            watch(name, trials)
+            for policy, trial in trials.items():
+                first = seed == preset.seed
+                yield Row(
+                    experiment=EXPERIMENT,
+                    preset=preset.name,
+                    problem=name,
+                    arm=policy,
+                    seed=seed,
+                    step=len(trial.chosen),
+                    metrics=metrics(trial),
+                    settings={"note": task.note} if task.note else {},
+                    # Once for each problem and policy: it is the same for all of a run's rows.
+                    origin=here if first else {},
+                )
+
+
+def metrics(trial: Trial) -> dict[str, float]:
+    """Reward and regret of a trial, and how honest its forecasts were on the arms it chose and on all arms."""
+    chosen, everything = trial.chosen_pit, trial.pit.reshape(-1)
+    numbers = {
+        "reward": trial.reward.sum(),
+        "optimal": trial.stream.expected.max(1).sum(),
+        "regret": trial.regret.sum(),
+        "best_arm": (trial.regret <= 0).mean(),
+        "coverage": (chosen <= NOMINAL).mean(),
+        "coverage_all": (everything <= NOMINAL).mean(),
+        "calibration_loss": calibration_loss(chosen, LEVELS),
+        "calibration_loss_all": calibration_loss(everything, LEVELS),
+    }
+    # A thin learning curve: what had been earned by then.
+    earned = np.cumsum(trial.reward)
+    numbers |= {f"reward_{t}": earned[t - 1] for t in range(CURVE_EVERY, len(earned), CURVE_EVERY)}
+    return {name: float(f"{float(value):.6g}") for name, value in numbers.items()}
+
+
+@dataclass(frozen=True)
+class Line:
+    """One policy on one problem over n trials. Differences are paired, trial by trial, with their standard errors."""
+
+    problem: str
+    policy: str
+    trials: int
+    rounds: int
+    reward: float
+    error: float
+    optimal: float
+    regret: float
+    coverage: float
+    coverage_all: float
+    calibration_loss: float
+    gain: float
+    gain_error: float
+    note: str
+
+    @property
+    def relative_gain(self) -> float:
+        """Gain over LinUCB, as a part of LinUCB's reward."""
+        base = self.reward - self.gain
+        return self.gain / abs(base) if base else float("nan")
+
+
+def summarise(rows: Iterable[Row], *, trials: int | None = None, against: str = "linucb") -> list[Line]:
+    """One line per problem and policy, in the order they come; `trials` keeps only that many of the lowest seeds."""
+    found: dict[tuple[str, str], dict[int, Row]] = {}
+    for row in rows:
+        if row.experiment == EXPERIMENT:
+            found.setdefault((row.problem, row.arm), {})[row.seed] = row
+    lines = []
+    for (name, policy), by_seed in found.items():
+        seeds = sorted(by_seed)[:trials]
+        values = {key: np.array([by_seed[seed].metrics[key] for seed in seeds]) for key in _AVERAGED}
+        other = found.get((name, against), {})
+        shared = [seed for seed in seeds if seed in other]
+        gain = np.array([by_seed[s].metrics["reward"] - other[s].metrics["reward"] for s in shared] or [np.nan])
+        row = by_seed[seeds[0]]
+        averages: dict[str, Any] = {key: float(value.mean()) for key, value in values.items()}
+        lines.append(
+            Line(
+                problem=name,
+                policy=policy,
+                trials=len(seeds),
+                rounds=row.step,
+                error=_error(values["reward"]),
+                gain=float(gain.mean()),
+                gain_error=_error(gain),
+                note=str(row.settings.get("note", "")),
+                **averages,
+            )
+        )
+    return lines
+
+
+_AVERAGED = ("reward", "optimal", "regret", "coverage", "coverage_all", "calibration_loss")
+
+
+def _error(values: Floats) -> float:
+    return float(values.std(ddof=1) / len(values) ** 0.5) if len(values) > 1 else float("nan")
