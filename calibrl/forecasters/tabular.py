@@ -6,13 +6,18 @@ state, or which of a few effects the action had. The forecast is a `Categorical`
 
 from __future__ import annotations
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
+from scipy.special import log_softmax, softmax
 from torch import Tensor
 from torch.distributions import Categorical
 
 from calibrl.arrays import Array, as_tensor
 from calibrl.data import Data
 from calibrl.errors import CalibrlError
+
+Floats = NDArray[np.float64]
 
 
 class TabularTransitions:
@@ -80,7 +85,8 @@ class SoftmaxTransitions:
         ones = torch.ones(len(outcome), dtype=torch.float64)
         self.counts.index_put_((state[seen], action[seen], outcome), ones, accumulate=True)
         for a in range(actions):
-            self.weights[a] = _fit_softmax(self.features, self.counts[:, a], self.weights[a], self.ridge, self.steps)
+            given = (self.features.numpy(), self.counts[:, a].numpy(), self.weights[a].numpy())
+            self.weights[a] = torch.from_numpy(_fit_softmax(*given, self.ridge, self.steps))
 
     def __call__(self, x: Tensor) -> Categorical:
         """The forecast for each row of x (n, 2): batch shape (n,), k outcomes."""
@@ -134,23 +140,32 @@ def check_state_classes(classes: Array, states: int) -> Tensor:
     return number
 
 
-def _fit_softmax(features: Tensor, counts: Tensor, weights: Tensor, ridge: float, steps: int) -> Tensor:
+def _fit_softmax(features: Floats, counts: Floats, weights: Floats, ridge: float, steps: int) -> Floats:
     """Minimise the surprise of counts (S, k) under softmax(features @ weights) plus a ridge: weights (f, k).
 
-    Newton's steps with Böhning's bound ½(I - 11ᵀ/k) in place of each row's Hessian (Böhning, 1992): one matrix for
-    all steps, and no step goes uphill.
+    Newton's method, each step halved until it goes downhill. In NumPy: the matrices are too small for torch's threads.
     """
-    outcomes = counts.shape[1]
-    total = counts.sum(1, keepdim=True)
-    size = features.T @ (total * features)
-    eye = torch.eye(features.shape[1], dtype=torch.float64)
-    # On the directions that sum to zero over outcomes the bound is ½·size; the even direction never moves.
-    factor = torch.linalg.cholesky(size / 2 + ridge * eye)
-    for _ in range(steps * outcomes):
-        expected = total * torch.softmax(features @ weights, 1)
-        slope = features.T @ (counts - expected) - ridge * weights
-        step = torch.cholesky_solve(slope, factor)
-        weights = weights + step
-        if float(step.abs().max()) < 1e-6:
+    rows = counts.sum(1) > 0
+    x, n = features[rows], counts[rows]
+    total = n.sum(1, keepdims=True)
+    width, outcomes = weights.shape
+
+    def loss(w: Floats) -> float:
+        return float(-(n * log_softmax(x @ w, 1)).sum() + ridge / 2 * (w**2).sum())
+
+    best = loss(weights)
+    for _ in range(steps):
+        p = softmax(x @ weights, 1)
+        slope = x.T @ (total * p - n) + ridge * weights
+        # Curvature between the weights of outcomes i and j: Σ total · p_i (1{i = j} - p_j) x xᵀ.
+        bend = total[..., None] * (p[:, :, None] * np.eye(outcomes) - p[:, :, None] * p[:, None, :])
+        curvature = np.einsum("sf,sij,sg->figj", x, bend, x, optimize=True).reshape(width * outcomes, -1)
+        step = np.linalg.solve(curvature + ridge * np.eye(width * outcomes), slope.ravel()).reshape(weights.shape)
+        scale = 1.0
+        while (now := loss(weights - scale * step)) > best and scale > 1e-6:
+            scale /= 2
+        weights = weights - scale * step
+        if best - now < 1e-9 * (1 + abs(best)):
             break
+        best = now
     return weights

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from calibrl.errors import CalibrlError, MissingExtra
 from calibrl.mdp.tasks import Task, build_task
 
 
+@cache
 def gym_task(name: str, *, discount: float = 0.95) -> Task:
     """`frozen-lake` (8 x 8, slippery), `cliff-walking` (slippery) or `taxi` (in the rain).
 

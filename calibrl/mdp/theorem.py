@@ -10,8 +10,7 @@ import numpy as np
 
 from calibrl.arrays import Array
 from calibrl.errors import CalibrlError
-from calibrl.mdp.occupancy import occupancy, pairs
-from calibrl.planning.discrete import MDP, Floats
+from calibrl.planning.discrete import MDP, Floats, check_discount
 from calibrl.planning.value_iteration import policy_value
 
 SAME = 1e-12
@@ -98,7 +97,12 @@ def motionless(mdp: MDP) -> MDP:
 
 def classwise_error(model: MDP, truth: MDP, weights: Array) -> float:
     """Σ over s′ of E|P(S′ = s′ | T̂(s′|S,A)) - T̂(s′|S,A)|: zero exactly when the paper's definition holds."""
-    return float(sum(_classwise_errors(model, truth, weights)))
+    joint = check_weights(weights, truth)
+    said, true = model.to_dense(), truth.to_dense()
+    weight = np.broadcast_to(joint[..., None], said.shape)
+    # Forecasts of different next states are kept apart by different whole numbers.
+    key = said + 2 * np.arange(truth.states)
+    return _grouped_error(key.ravel(), (weight * (true - said)).ravel())
 
 
 def marginal_error(model: MDP, truth: MDP, weights: Array) -> float:
@@ -112,7 +116,7 @@ def pooled_error(model: MDP, truth: MDP, weights: Array) -> float:
     joint = check_weights(weights, truth)
     said, true = model.to_dense(), truth.to_dense()
     weight = np.broadcast_to(joint[..., None], said.shape)
-    return _grouped_error(said.ravel(), true.ravel(), weight.ravel())
+    return _grouped_error(said.ravel(), (weight * (true - said)).ravel())
 
 
 def brier(model: MDP, truth: MDP, weights: Array) -> float:
@@ -128,15 +132,15 @@ def value_error(model: MDP, truth: MDP, policy: Array, start: Array) -> float:
     return float(np.asarray(start, dtype=np.float64) @ gap)
 
 
-def value_error_bound(model: MDP, truth: MDP, policy: Array, start: Array) -> float:
-    """γ/(1-γ) · half the spread of V̂ · the class-wise calibration error: |V̂(π) - V(π)| is never above it.
+def value_error_bound(calibration_error: float, believed: Array, discount: float) -> float:
+    """γ/(1-γ) · half the spread of V̂ (S,) · the class-wise calibration error: |V̂(π) - V(π)| is never above it.
 
-    The calibration error is taken with respect to the policy's discounted occupancy from `start` (S,), which
-    is its stationary distribution if it starts there.
+    The calibration error is that with respect to the policy's discounted occupancy from the start at which
+    the values are compared, which is its stationary distribution if it starts there.
     """
-    joint = pairs(occupancy(truth, policy, start), policy, truth.actions)
-    spread = float(np.ptp(policy_value(model, policy)))
-    return truth.discount / (1 - truth.discount) * spread / 2 * classwise_error(model, truth, joint)
+    check_discount(discount)
+    spread = float(np.ptp(np.asarray(believed, dtype=np.float64)))
+    return discount / (1 - discount) * spread / 2 * calibration_error
 
 
 def check_weights(weights: Array, mdp: MDP) -> Floats:
@@ -149,16 +153,8 @@ def check_weights(weights: Array, mdp: MDP) -> Floats:
     return joint
 
 
-def _classwise_errors(model: MDP, truth: MDP, weights: Array) -> list[float]:
-    joint = check_weights(weights, truth).ravel()
-    said = model.to_dense().reshape(-1, truth.states)
-    true = truth.to_dense().reshape(-1, truth.states)
-    return [_grouped_error(said[:, t], true[:, t], joint) for t in range(truth.states)]
-
-
-def _grouped_error(said: Floats, true: Floats, weight: Floats) -> float:
-    """Σ over distinct forecasts p of |Σ weight · (true - p)|."""
-    order = np.argsort(said)
-    step = np.diff(said[order], prepend=-1.0) > SAME
-    gap = np.add.reduceat((weight * (true - said))[order], np.flatnonzero(step))
-    return float(np.abs(gap).sum())
+def _grouped_error(key: Floats, gap: Floats) -> float:
+    """Σ over distinct keys of |Σ gap|."""
+    order = np.argsort(key)
+    fresh = np.diff(key[order], prepend=-1.0) > SAME
+    return float(np.abs(np.add.reduceat(gap[order], np.flatnonzero(fresh))).sum())

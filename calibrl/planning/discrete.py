@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -90,9 +91,13 @@ class MDP:
         shape = (self.states * self.actions, self.states)
         return sparse.csr_array((self.probability, self.successor, self.rows), shape=shape)
 
+    @cached_property
+    def _dense(self) -> Floats:
+        return self.matrix().toarray().reshape(self.states, self.actions, self.states)
+
     def to_dense(self) -> Floats:
         """T(s′ | s, a) as an array (S, A, S)."""
-        return self.matrix().toarray().reshape(self.states, self.actions, self.states)
+        return self._dense.copy()
 
     def chain(self, policy: Array) -> tuple[sparse.csr_array, Floats]:
         """What a policy makes of the MDP: the Markov chain (S, S) and its expected reward (S,).

@@ -11,8 +11,10 @@ from scipy.sparse import linalg
 from calibrl.arrays import Array
 from calibrl.errors import CalibrlError
 from calibrl.kernels import bellman
-from calibrl.planning.discrete import MDP, Floats, Ints
+from calibrl.planning.discrete import MDP, Floats, Ints, as_chances
 
+DENSE_STATES = 100
+"""Up to this many states a dense solve takes less time than setting up a sparse one."""
 DIRECT_STATES = 2000
 """Up to this many states a sparse factorisation is quick; beyond, its fill-in is not."""
 
@@ -66,6 +68,10 @@ def action_values(mdp: MDP, value: Array) -> Floats:
 
 def policy_value(mdp: MDP, policy: Array) -> Floats:
     """V of a policy, exactly: the solution (S,) of V = r + γ P V. policy: (S,) actions or (S, A) chances."""
+    if mdp.states <= DENSE_STATES:
+        chance = as_chances(policy, mdp.states, mdp.actions)
+        system = np.eye(mdp.states) - mdp.discount * np.einsum("sa,sat->st", chance, mdp.to_dense())
+        return np.linalg.solve(system, (chance * mdp.reward).sum(1))
     chain, reward = mdp.chain(policy)
     return chain_value(chain, reward, mdp.discount)
 

@@ -1,0 +1,146 @@
+"""Figures of the discrete experiments."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from calibrl.files import replacing
+from calibrl.results import Row
+
+WRONG, RIGHT, TRUTH, FAINT = "#c8553d", "#1b7f79", "#2b2d42", "#b8bcc8"
+"""The house's colours: uncalibrated, calibrated, what happened, guide lines."""
+
+ARM_STYLE = {
+    "raw": (WRONG, "o-"),
+    "temperature": ("#e0a030", "s-"),
+    "Platt": (RIGHT, "D-"),
+    "isotonic": ("#4a6fa5", "^-"),
+    "add-one prior": (FAINT, "x--"),
+}
+
+
+def theory(
+    path: Path, *, two_state: Sequence[Mapping[str, float]], points: Sequence[tuple[str, float, float, float]]
+) -> None:
+    """The two-state example, and the error in a policy's value against the calibration error and the score.
+
+    points: (model, calibration error, Brier score, value error) for each model of each random MDP; the names
+    of calibrated models begin with "calibrated".
+    """
+    plt = _pyplot()
+    figure, axes = plt.subplots(1, 3, figsize=(14.5, 4.3), layout="constrained")
+    _two_state(axes[0], two_state)
+
+    right = {name: name.startswith("calibrated") for name, *_ in points}
+    wrong = np.array([rest for name, *rest in points if not right[name]])
+    exact = np.array([rest for name, *rest in points if right[name]])
+    axes[1].scatter(wrong[:, 0], wrong[:, 2], s=3, alpha=0.15, color=WRONG, lw=0, rasterized=True)
+    edge = np.linspace(0, wrong[:, 0].max(), 13)
+    spot = np.digitize(wrong[:, 0], edge)
+    mean = [(wrong[spot == k, 0].mean(), wrong[spot == k, 2].mean()) for k in range(1, 13) if (spot == k).any()]
+    axes[1].plot(*np.array([(0.0, 0.0), *mean]).T, color=WRONG, lw=2.5, label="miscalibrated: mean error")
+    worst = f"{exact[:, 2].max():.0e}"
+    axes[1].plot([0], [0], "D", color=RIGHT, ms=9, clip_on=False, zorder=5, label=f"calibrated: error ≤ {worst}")
+    axes[1].set(
+        xlabel="calibration error",
+        ylabel="error in the policy's value\n(share of the range of V)",
+        title="The error grows with the calibration error",
+        xlim=(0, None),
+        ylim=(0, np.quantile(wrong[:, 2], 0.995)),
+    )
+
+    for calibrated, color, marker, label in (
+        (False, WRONG, "o", "miscalibrated: too sharp or too blunt"),
+        (True, RIGHT, "D", "calibrated: 1, 3 or 6 classes of states"),
+    ):
+        kinds = [name for name in right if right[name] == calibrated]
+        middle = np.array([np.mean([rest for other, *rest in points if other == kind], 0) for kind in kinds])
+        axes[2].plot(middle[:, 1], middle[:, 2], marker, color=color, ms=8, clip_on=False, zorder=5, label=label)
+    axes[2].set(
+        xlabel="Brier score (smaller is better)",
+        ylabel="mean error in the policy's value",
+        title="A better score is not enough",
+        ylim=(0, None),
+    )
+    for ax in axes[1:]:
+        ax.legend(frameon=False, loc="upper left", fontsize=9)
+    _finish(figure, axes, path)
+
+
+def _two_state(ax: Any, rows: Sequence[Mapping[str, float]]) -> None:
+    believed = [one["believed"] for one in rows]
+    ax.plot(believed, [one["promised_value"] for one in rows], color=WRONG, lw=2, label="promised by the model")
+    ax.plot(believed, [one["delivered_value"] for one in rows], color=TRUTH, lw=2, label="delivered", zorder=3)
+    ax.axvline(0.8, color=RIGHT, lw=1.5, ls="--")
+    ax.text(0.81, 3, "the truth:\n80 %", color=RIGHT)
+    ax.set(
+        xlabel="chance the model gives to staying in s_good",
+        ylabel="value of s_good",
+        title="Two states: too low loses, too high deceives",
+    )
+    ax.legend(frameon=False, loc="upper left", fontsize=9)
+
+
+def planning(path: Path, rows: Sequence[Row]) -> None:
+    """By amount of data: how far the model's promise is from what the plan delivers, and what it delivers."""
+    plt = _pyplot()
+    tasks = list(dict.fromkeys(row.settings["task"] for row in rows))
+    arms = list(dict.fromkeys(row.arm for row in rows))
+    figure, axes = plt.subplots(2, len(tasks), figsize=(3.1 * len(tasks), 5.6), layout="constrained", squeeze=False)
+    for column, task in enumerate(tasks):
+        for line, (metric, words) in enumerate(
+            (("promise_error", "|promised - delivered|"), ("delivered", "delivered return"))
+        ):
+            ax = axes[line, column]
+            for arm in arms:
+                color, style = ARM_STYLE[arm]
+                x, mean, error = _curve(
+                    [row for row in rows if row.settings["task"] == task and row.arm == arm], metric
+                )
+                ax.errorbar(x, mean, error, fmt=style, color=color, ms=4, lw=1.5, capsize=2, label=arm)
+            ax.set_xscale("log")
+            ax.set_xticks(x, [f"{value:g}" for value in x])
+            ax.minorticks_off()
+            if column == 0:
+                ax.set_ylabel(words)
+            if line == 0:
+                ax.set_title(task, fontsize=11)
+                ax.set_ylim(bottom=0)
+            else:
+                ax.axhline(1, color=TRUTH, lw=1, ls=":")
+                ax.set_xlabel("rows per state and action")
+    handles, labels = axes[0, 0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=len(arms), frameon=False)
+    _finish(figure, axes.ravel(), path)
+
+
+def _curve(rows: Sequence[Row], metric: str) -> tuple[list[float], list[float], list[float]]:
+    """Amounts of data, and the mean and standard error over seeds at each."""
+    by_amount: dict[float, list[float]] = {}
+    for row in rows:
+        by_amount.setdefault(row.settings["rows_per_state_and_action"], []).append(row.metrics[metric])
+    amounts = sorted(by_amount)
+    mean = [float(np.mean(by_amount[x])) for x in amounts]
+    error = [float(np.std(by_amount[x]) / max(1, len(by_amount[x]) - 1) ** 0.5) for x in amounts]
+    return amounts, mean, error
+
+
+def _pyplot() -> Any:
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    import matplotlib.pyplot as plt
+
+    return plt
+
+
+def _finish(figure: Any, axes: Any, path: Path) -> None:
+    for ax in axes:
+        ax.spines[["top", "right"]].set_visible(False)
+    with replacing(path) as temporary:
+        figure.savefig(temporary, dpi=120)
+    _pyplot().close(figure)

@@ -1,0 +1,56 @@
+"""The discrete experiment end to end, small, and its numbers against the library's own definitions."""
+
+import numpy as np
+import pytest
+import typer.testing
+
+from calibrl.cli import app
+from calibrl.errors import CalibrlError
+from calibrl.experiments.mdp import PRESETS, RANDOM, chosen, judge_random_mdp, planning_rows, shown, two_state_rows
+from calibrl.results import read
+
+
+def test_tiny_run_writes_rows_and_figures(tmp_path):
+    pytest.importorskip("gymnasium")
+    command = ["run", "mdp", "--preset", "tiny", "--seed", "3", "--out", str(tmp_path)]
+    found = typer.testing.CliRunner().invoke(app, command)
+    assert found.exit_code == 0, found.output
+    assert "mdp-theory.png" in found.output
+    for name in ("mdp-theory", "mdp-planning-table", "mdp-planning-coarse"):
+        assert (tmp_path / f"{name}.png").stat().st_size > 10_000
+    rows = read(tmp_path / "rows.jsonl")
+    problems = {row.problem for row in shown(rows, PRESETS["tiny"])}
+    assert {RANDOM, "frozen-lake, table, 3 rows", "maze, coarse, 3 rows"} <= problems
+    # Paired: every arm of a problem has the same seeds.
+    seeds = {}
+    for row in rows:
+        seeds.setdefault((row.problem, row.arm), []).append(row.seed)
+    assert all(found == [3, 4] for (problem, _), found in seeds.items() if "rows" in problem)
+    # And repeatable.
+    again = [row.metrics for row in planning_rows(PRESETS["tiny"], 4)]
+    assert again == [row.metrics for row in rows if row.seed == 4]
+
+
+def test_blunt_but_calibrated_is_exact_and_sharp_but_wrong_is_not():
+    generator = np.random.default_rng(0)
+    for _ in range(10):
+        for one in judge_random_mdp(generator):
+            assert one.error <= one.bound + 1e-9
+            if one.model.startswith("calibrated"):
+                assert one.calibration < 1e-10
+                assert one.error < 1e-8
+            else:
+                assert one.calibration > 0.01
+
+
+def test_two_states_tell_the_papers_story():
+    at = {round(row.metrics["believed"], 2): row.metrics for row in two_state_rows()}
+    assert at[0.8]["promised_value"] == pytest.approx(at[0.8]["delivered_value"])
+    assert at[0.6]["delivered_value"] < at[0.8]["delivered_value"]
+    assert at[0.95]["promised_value"] > at[0.95]["delivered_value"] + 1
+    assert at[0.6]["expected_reward"] == pytest.approx(0.2)
+
+
+def test_unknown_presets_are_refused():
+    with pytest.raises(CalibrlError, match="'huge' is unknown; use one of quick"):
+        chosen("huge")
