@@ -169,7 +169,7 @@ class Policy:
             _finite(rows, "context")
             _finite(flat, "reward")
             raise CalibrlError(
-                f"context {wrong} of length {np.linalg.norm(rows[wrong]):.3g} (reward {flat[wrong]:.3g}) is too large "
+                f"context {wrong} with numbers up to {np.abs(rows[wrong]).max():.3g} (reward {flat[wrong]:.3g}) is too large "
                 f"for ridge {self.options.ridge:g}: the regression would be singular; standardise the features"
             )
         return judged
@@ -244,7 +244,7 @@ class Policy:
         fine = ridge_policy.score_arms(self.state, self._rules, rows, level, mean, sd, score)
         if not fine:
             _finite(rows, "context")
-            raise CalibrlError(f"context of length {np.linalg.norm(rows):.3g} overflows; standardise the features")
+            raise CalibrlError(f"context with numbers up to {np.abs(rows).max():.3g} overflows; standardise the features")
         return mean, sd, score
 
     def _probabilities(self, rows: Floats) -> Floats:

@@ -84,20 +84,18 @@ def print_lines(lines: Sequence[Line]) -> None:
     from calibrl.bandits.figures import LABELS
     from calibrl.bandits.presets import TABLE_1
 
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
-    table.add_column("cumulative reward", no_wrap=True)
-    for name in ("mean ± s.e.", "against LinUCB", "", "coverage", "paper"):
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold", collapse_padding=True)
+    table.add_column("", no_wrap=True)
+    for name in ("reward", "vs LinUCB", "", "covers", "paper"):
         table.add_column(name, justify="right", no_wrap=True)
     before = ""
     for line in lines:
         printed = TABLE_1.get(line.problem)
         if line.problem != before:
             table.add_section()
-            size = f"{line.rounds} rounds × {line.trials} trials"
-            note = f", {line.note}" if line.note else ""
-            table.add_row(f"[bold]{line.problem}[/bold]", size + note)
+            table.add_row(f"[bold]{line.problem}[/bold], {line.rounds} × {line.trials}")
             optimal = f"{printed.optimal:.1f}" if printed else ""
-            table.add_row("  the best arm always", f"{line.optimal:.1f}", "", "", "", optimal)
+            table.add_row("  optimum", f"{line.optimal:.1f}", "", "", "", optimal)
         before = line.problem
         compared = line.policy != "linucb"
         table.add_row(
@@ -108,10 +106,12 @@ def print_lines(lines: Sequence[Line]) -> None:
             f"{100 * line.coverage:.1f} %",
             f"{getattr(printed, line.policy):.1f}" if printed and hasattr(printed, line.policy) else "",
         )
+    notes = [f"{line.problem}: {line.note}." for line in lines if line.note and line.policy == lines[0].policy]
     console = Console()
     console.print(table)
     console.print(
-        "against LinUCB: paired, trial by trial. coverage: rewards of chosen arms below the 84.1 % quantile; "
-        "84.1 % is honest. paper: Malik et al. (2019), Table 1, rewards of 1200 rounds.",
+        "Cumulative reward over rounds × paired trials, ± standard error; differences are by trial. covers: "
+        "chosen arms' rewards below their 84.1 % quantile. paper: Malik et al. (2019), 1200 rounds.",
+        *notes,
         highlight=False,
     )

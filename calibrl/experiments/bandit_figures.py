@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +13,9 @@ from calibrl.bandits import figures
 from calibrl.bandits.presets import TABLE_1
 from calibrl.bandits.round import Trial
 from calibrl.experiments.bandits import Line, Pair
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 Floats = NDArray[np.float64]
 
@@ -52,7 +56,7 @@ class Gallery:
             plt.close(figure)
         return files
 
-    def _learning(self, problem: str) -> figures.Figure:
+    def _learning(self, problem: str) -> Figure:
         import matplotlib.pyplot as plt
 
         from calibrl import plots
@@ -62,14 +66,13 @@ class Gallery:
         figures.learning_curves({policy: np.array(self._reward[problem][policy]) for policy in seen}, left)
         for policy in seen:
             pit = np.concatenate(self._pit[problem][policy])
-            color, label = figures.COLORS[policy], figures.LABELS[policy]
-            plots.reliability(pit, right, label=label, color=color, band=False)
+            plots.reliability(pit, right, color=figures.COLORS[policy], band=False)
         left.set_title(f"{problem}: reward", fontsize=11, loc="left")
         right.set_title("reliability on the chosen arms", fontsize=11, loc="left")
         return figure
 
 
-def table_figure(lines: Sequence[Line]) -> figures.Figure:
+def table_figure(lines: Sequence[Line]) -> Figure:
     """Every line's share of the optimal reward, beside the paper's where it printed one."""
     reward: dict[str, dict[str, tuple[float, float]]] = {}
     for line in lines:

@@ -1,0 +1,315 @@
+import json
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from calibrl import CalibrlError, Prequential
+from calibrl.bandits import (
+    POLICIES,
+    CalLinUCB,
+    CalThompson,
+    ConformalLinUCB,
+    EpsilonGreedy,
+    Greedy,
+    LinUCB,
+    Policy,
+    Thompson,
+    fit_ecdf,
+)
+from calibrl.data import Data
+from calibrl.forecasters.linear import RidgeArms, RidgeShared
+
+ALL = list(POLICIES.values())
+
+
+def live(policy, rounds, seed=0, dim=4):
+    """Choose and learn for some rounds; returns the arms chosen."""
+    generator = np.random.default_rng(seed)
+    chosen = []
+    for _ in range(rounds):
+        x = generator.standard_normal(dim)
+        pay = dict(zip(sorted(policy.arms), x, strict=False))
+        arm = policy.choose(x)
+        policy.update(x, arm, pay[arm] + 0.1 * generator.standard_normal())
+        chosen.append(arm)
+    return chosen
+
+
+def everything(policy):
+    return json.dumps({"state": [part.tolist() for part in policy.state], "arms": policy.arms})
+
+
+# What it computes.
+
+
+def test_it_is_the_wrapped_forecaster_of_the_paper():
+    generator = np.random.default_rng(1)
+    policy = CalLinUCB(3, 5)
+    plain = Prequential(RidgeArms(3, 5), fit_map=fit_ecdf())
+    for t in range(80):
+        x = generator.standard_normal(5)
+        arm = t % 3
+        reward = generator.random()
+        y = torch.full((1, 3), torch.nan, dtype=torch.float64)
+        y[0, arm] = reward
+        policy.update(x, arm, reward)
+        plain.update(Data(torch.from_numpy(x[None]), y))
+    x = generator.standard_normal(5)
+    mine, theirs = policy.forecast(x), plain(torch.from_numpy(x[None]))
+    for p in (0.01, 0.2, 0.5, 0.841, 0.99):
+        level = torch.full((3,), p, dtype=torch.float64)
+        np.testing.assert_allclose(mine.icdf(level), theirs.icdf(level)[0], rtol=1e-8, atol=1e-10)
+
+
+def test_a_batch_of_late_rewards_is_judged_before_any_is_learnt():
+    generator = np.random.default_rng(2)
+    x, reward = generator.standard_normal((30, 4)), generator.random(30)
+    arms = generator.integers(2, size=30)
+    policy = CalLinUCB(2, 4)
+    plain = Prequential(RidgeArms(2, 4), fit_map=fit_ecdf())
+    for part in (slice(0, 12), slice(12, 30)):
+        policy.update(x[part], arms[part], reward[part])
+        y = np.full((len(arms[part]), 2), np.nan)
+        y[np.arange(len(y)), arms[part]] = reward[part]
+        plain.update(Data.of(x[part], y))
+    level = torch.full((2,), 0.7, dtype=torch.float64)
+    asked = generator.standard_normal(4)
+    expected = plain(torch.from_numpy(asked[None])).icdf(level)[0]
+    np.testing.assert_allclose(policy.forecast(asked).icdf(level), expected, rtol=1e-8)
+
+
+def test_the_order_of_a_batch_changes_nothing_for_a_bare_policy():
+    generator = np.random.default_rng(2)
+    x, reward, arms = generator.standard_normal((50, 4)), generator.random(50), generator.integers(3, size=50)
+    a, b = LinUCB(3, 4), LinUCB(3, 4)
+    a.update(x, arms, reward)
+    order = generator.permutation(50)
+    for i in order:
+        b.update(x[i], int(arms[i]), reward[i])
+    asked = generator.standard_normal(4)
+    np.testing.assert_allclose(a.forecast(asked).mean, b.forecast(asked).mean, rtol=1e-9)
+    np.testing.assert_allclose(a.forecast(asked).stddev, b.forecast(asked).stddev, rtol=1e-9)
+
+
+def test_shared_features_are_one_regression():
+    generator = np.random.default_rng(3)
+    policy = LinUCB(["a", "b", "c"], 3, shared=True)
+    plain = RidgeShared(3)
+    for _ in range(40):
+        features = generator.standard_normal((3, 3))
+        arm = policy.choose(features)
+        position = policy.arms.index(arm)
+        reward = generator.random()
+        policy.update(features[position], arm, reward)
+        y = np.full((1, 3), np.nan)
+        y[0, position] = reward
+        plain.update(Data.of(features[None], y))
+    features = generator.standard_normal((3, 3))
+    forecast = plain(torch.from_numpy(features[None]))
+    np.testing.assert_allclose(policy.forecast(features).mean, forecast.mean[0], rtol=1e-8)
+    np.testing.assert_allclose(policy.forecast(features).stddev, forecast.stddev[0], rtol=1e-8)
+
+
+@pytest.mark.parametrize("make", [LinUCB, CalLinUCB, ConformalLinUCB, Greedy])
+def test_arms_can_be_named_in_any_order(make):
+    a, b = make(["x", "y", "z"], 4), make(["z", "x", "y"], 4)
+    generator = np.random.default_rng(0)
+    # The first rounds are ties, broken by place: start both from the same rewards.
+    for arm in ("x", "y", "z"):
+        start = generator.standard_normal((3, 4))
+        a.update(start, [arm] * 3, [1.0, 0.0, 0.5])
+        b.update(start, [arm] * 3, [1.0, 0.0, 0.5])
+    assert live(a, 200) == live(b, 200)
+
+
+def test_a_policy_learns_which_arm_pays():
+    for make in ALL:
+        chosen = live(make(4, 4), 600)
+        generator = np.random.default_rng(0)
+        best = []
+        for _ in range(600):
+            best.append(int(generator.standard_normal(4).argmax()))
+            generator.standard_normal()
+        assert np.mean(np.array(chosen[300:]) == best[300:]) > 0.55, make.__name__
+
+
+def test_conformal_quantiles_cover_what_they_promise_even_when_the_model_is_wrong():
+    generator = np.random.default_rng(0)
+    policy = ConformalLinUCB(2, 3)
+    inside = []
+    for _ in range(3000):
+        x = np.append(generator.standard_normal(2), 1.0)
+        arm = policy.choose(x)
+        quantile = float(policy.forecast(x).icdf(torch.full((2,), 0.8413, dtype=torch.float64))[arm])
+        reward = np.sin(3 * x[arm]) + x[1] ** 2 * generator.exponential()
+        inside.append(reward <= quantile)
+        policy.update(x, arm, reward)
+    assert np.mean(inside) == pytest.approx(0.841, abs=0.01)
+
+
+# What it says of its choices.
+
+
+@pytest.mark.parametrize("make", ALL)
+def test_probabilities_are_those_of_the_choices(make):
+    policy = make(3, 4)
+    live(policy, 60)
+    x = np.random.default_rng(5).standard_normal(4)
+    said = policy.probabilities(x)
+    assert sum(said.values()) == pytest.approx(1)
+    seen = [policy.choose(x) for _ in range(3000)]
+    for arm, probability in said.items():
+        assert seen.count(arm) / 3000 == pytest.approx(probability, abs=0.035)
+    decision = policy.decide(x)
+    assert decision.probability == pytest.approx(said[decision.arm])
+
+
+def test_ties_share_their_probability():
+    assert LinUCB(4, 2).probabilities([1.0, 2.0]) == dict.fromkeys(range(4), 0.25)
+
+
+# A changing set of arms.
+
+
+def test_new_arms_are_tried_and_removed_arms_are_not():
+    policy = CalLinUCB(["a", "b"], 4)
+    live(policy, 100)
+    policy.add_arm("c")
+    assert "c" in live(policy, 50)
+    before = policy.forecast(np.ones(4)).mean[2]
+    policy.remove_arm("a")
+    assert policy.arms == ("b", "c")
+    assert policy.forecast(np.ones(4)).mean[1] == before
+    assert "a" not in live(policy, 50)
+    policy.add_arm("a")
+    assert policy.pulls["a"] == 0
+
+
+# Bad input.
+
+BAD = [
+    (lambda p: p.choose(np.zeros(3)), r"shape \(3,\); expected \(4,\)"),
+    (lambda p: p.choose([1.0, np.nan, 0.0, 0.0]), "holds nan"),
+    (lambda p: p.choose(["a", "b", "c", "d"]), "not made of numbers"),
+    (lambda p: p.update(np.zeros(3), "a", 1.0), "do not fit"),
+    (lambda p: p.update(np.ones(4), "a", np.nan), "reward holds nan"),
+    (lambda p: p.update(np.ones(4), "a", np.inf), "reward holds inf"),
+    (lambda p: p.update([np.nan] * 4, "a", 1.0), "context holds nan"),
+    (lambda p: p.update(np.ones(4), "q", 1.0), "'q' was never offered"),
+    (lambda p: p.update(np.ones(4), "gone", 1.0), "'gone' was removed"),
+    (lambda p: p.update(np.ones(4), ["a"], 1.0), "was never offered"),
+    (lambda p: p.update(np.ones((2, 4)), ["a", "q"], [1.0, 1.0]), "'q'"),
+    (lambda p: p.update(np.ones((2, 4)), ["a", "b"], [1.0, np.nan]), "reward holds nan"),
+    (lambda p: p.update(np.ones((2, 4)), ["a"], [1.0, 1.0]), "do not fit"),
+    (lambda p: p.update(np.full(4, 1e9), "a", 1.0), "singular; standardise"),
+    (lambda p: p.update(np.full(4, 1e200), "a", 1.0), "too large"),
+    (lambda p: p.choose(np.full(4, 1e200)), "overflows"),
+    (lambda p: p.add_arm("a"), "'a' is there already"),
+    (lambda p: p.add_arm(1.5), "not a name"),
+    (lambda p: p.remove_arm("q"), "'q' was never offered"),
+]
+
+
+@pytest.mark.parametrize(("act", "words"), BAD)
+def test_bad_input_is_named_and_changes_nothing(act, words):
+    policy = CalLinUCB(["a", "b", "gone"], 4)
+    live(policy, 40)
+    policy.remove_arm("gone")
+    before = everything(policy)
+    with pytest.raises(CalibrlError, match=words):
+        act(policy)
+    assert everything(policy) == before
+
+
+@pytest.mark.parametrize(
+    ("build", "words"),
+    [
+        (lambda: LinUCB(0, 3), "at least one arm"),
+        (lambda: LinUCB(["a", "a"], 3), "there already"),
+        (lambda: LinUCB(2, 0), "dim 0"),
+        (lambda: LinUCB(2, 3, ridge=0.0), "singular"),
+        (lambda: LinUCB(2, 3, level=np.inf), "finite"),
+        (lambda: EpsilonGreedy(2, 3, explore=1.5), "not a probability"),
+        (lambda: CalLinUCB(2, 3, least=20, window=10), "no record"),
+        (lambda: ConformalLinUCB(2, 3, step=-1.0), "step -1"),
+        (lambda: _last_arm(), "last one"),
+    ],
+)
+def test_policies_that_make_no_sense_are_refused(build, words):
+    with pytest.raises(CalibrlError, match=words):
+        build()
+
+
+def _last_arm():
+    LinUCB(["only"], 2).remove_arm("only")
+
+
+def test_the_same_row_a_thousand_times_is_no_trouble():
+    policy = CalLinUCB(2, 3)
+    for _ in range(1100):
+        policy.update([1.0, 2.0, 3.0], 0, 1.0)
+    forecast = policy.forecast([1.0, 2.0, 3.0])
+    assert float(forecast.mean[0]) == pytest.approx(1.0, abs=0.01)
+    assert bool(forecast.icdf(torch.full((2,), 0.9, dtype=torch.float64)).isfinite().all())
+
+
+# Keeping it.
+
+
+@given(name=st.sampled_from(sorted(POLICIES)), seed=st.integers(0, 100), shared=st.booleans())
+def test_a_loaded_policy_behaves_the_same(name, seed, shared, tmp_path_factory):
+    policy = POLICIES[name](["a", "b", "c"], 2, seed=seed, window=16, shared=shared)
+    generator = np.random.default_rng(seed)
+
+    def go(some, rounds, generator):
+        chosen = []
+        for _ in range(rounds):
+            x = generator.standard_normal((len(some.arms), 2) if shared else 2)
+            arm = some.choose(x)
+            row = x[some.arms.index(arm)] if shared else x
+            some.update(row, arm, generator.random())
+            chosen.append(arm)
+        return chosen
+
+    go(policy, 60, generator)
+    policy.remove_arm("b")
+    path = tmp_path_factory.mktemp("policies") / "policy.json"
+    policy.save(path)
+    again = Policy.load(path)
+    assert again.arms == policy.arms
+    assert go(policy, 40, np.random.default_rng(9)) == go(again, 40, np.random.default_rng(9))
+    assert everything(policy) == everything(again)
+
+
+def test_files_that_are_no_policies_are_named(tmp_path):
+    with pytest.raises(CalibrlError, match="does not exist"):
+        Policy.load(tmp_path / "none.json")
+    (tmp_path / "broken.json").write_text("{")
+    with pytest.raises(CalibrlError, match="is not JSON"):
+        Policy.load(tmp_path / "broken.json")
+    (tmp_path / "other.json").write_text('{"format": "else"}')
+    with pytest.raises(CalibrlError, match="'else'"):
+        Policy.load(tmp_path / "other.json")
+    policy = Thompson(2, 2)
+    policy.save(tmp_path / "fine.json")
+    saved = json.loads((tmp_path / "fine.json").read_text())
+    (tmp_path / "cut.json").write_text(json.dumps({**saved, "gram": [[1.0]]}))
+    with pytest.raises(CalibrlError, match="damaged"):
+        Policy.load(tmp_path / "cut.json")
+
+
+def test_calibrated_thompson_draws_from_the_record():
+    policy = CalThompson(2, 1)
+    generator = np.random.default_rng(0)
+    for _ in range(200):
+        policy.update([1.0], 0, float(generator.integers(2)))
+        policy.update([1.0], 1, 0.2)
+    # Arm 0 pays 0 or 1 by a coin: draws from its record say so, though its mean is known to two digits.
+    record, pulls = policy.record(0), 200
+    mean, sd = policy.forecast([1.0]).base.mean[0].item(), (1 + pulls) ** -0.5
+    above = np.mean(mean + sd * record > 0.2)
+    assert policy.probabilities([1.0])[0] == pytest.approx(above, abs=0.02)
+    assert Thompson(2, 1).options.calibrated is False

@@ -1,0 +1,130 @@
+import gzip
+import hashlib
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from calibrl import CalibrlError
+from calibrl.bandits import datasets
+from calibrl.bandits.datasets import PROBLEMS, Source, find, problem
+
+EMBEDDED = ["linear", "beta", "digits", "wine", "breast-cancer"]
+needs_data = pytest.mark.skipif(not os.environ.get("CALIBRL_DATA"), reason="needs CALIBRL_DATA")
+
+
+@pytest.mark.parametrize("name", ["linear", "beta"])
+def test_synthetic_problems_are_linear_with_an_optimum_near_one(name):
+    optimum = []
+    for seed in range(20):
+        stream = problem(name).stream(1200, np.random.default_rng(seed))
+        optimum.append(stream.expected.max(1).mean())
+        theta, *_ = np.linalg.lstsq(stream.x, stream.expected, rcond=None)
+        np.testing.assert_allclose(stream.x @ theta, stream.expected, atol=1e-9)
+        noise = stream.reward - stream.expected
+        assert abs(noise.mean()) < 0.01
+        assert noise.std() == pytest.approx(0.1, rel=0.05)
+    assert np.mean(optimum) == pytest.approx(1.03, abs=0.06)
+
+
+def test_betas_noise_is_skewed_and_linears_is_not():
+    skew = {}
+    for name in ("linear", "beta"):
+        stream = problem(name).stream(5000, np.random.default_rng(0))
+        noise = (stream.reward - stream.expected) / 0.1
+        skew[name] = (noise**3).mean()
+    assert abs(skew["linear"]) < 0.1
+    assert skew["beta"] > 0.8
+
+
+@pytest.mark.parametrize("name", EMBEDDED)
+def test_the_same_seed_gives_the_same_stream_and_the_best_arm_pays_best(name):
+    a, b = (problem(name).stream(100, np.random.default_rng(3)) for _ in range(2))
+    np.testing.assert_array_equal(a.x, b.x)
+    np.testing.assert_array_equal(a.reward, b.reward)
+    assert a.reward.shape == (100, problem(name).arms)
+    assert (a.expected.max(1) == a.expected[np.arange(100), a.best]).all()
+
+
+def test_each_row_is_shown_once():
+    stream = problem("wine").stream(10_000, np.random.default_rng(0))
+    assert len(stream.x) == 178
+    np.testing.assert_array_equal(stream.reward.sum(0), [59, 71, 48])
+
+
+def test_unknown_problems_are_named():
+    with pytest.raises(CalibrlError, match="'chess' is unknown; known: linear"):
+        problem("chess")
+
+
+@needs_data
+@pytest.mark.parametrize(
+    ("name", "arms", "dim"), [("mushroom", 2, 118), ("covertype", 7, 55), ("adult", 14, 96), ("census", 9, 361)]
+)
+def test_ucis_sets_are_as_documented(name, arms, dim):
+    task = problem(name)
+    stream = task.stream(1200, np.random.default_rng(0))
+    assert task.arms == arms
+    assert stream.x.shape[1] == dim
+    assert np.isfinite(stream.x).all()
+    if name == "mushroom":
+        assert set(np.unique(stream.reward[:, 0])) == {-35.0, 5.0}
+        assert stream.expected.max(1).mean() == pytest.approx(5 * 4208 / 8124, abs=0.2)
+    else:
+        np.testing.assert_array_equal(stream.reward.sum(1), 1)
+    assert ("1000 rows" in task.note) == (name == "census" and len(stream.x) == 1000)
+
+
+# Fetching.
+
+
+@pytest.fixture
+def served(tmp_path, monkeypatch):
+    """A file behind a URL, an empty cache, and no data folder."""
+    monkeypatch.delenv("CALIBRL_DATA", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    text = b"1,2\n3,4\n" * 1000
+    (tmp_path / "plain.csv").write_bytes(text)
+    (tmp_path / "packed.csv.gz").write_bytes(gzip.compress(text))
+    return tmp_path, text
+
+
+@pytest.mark.parametrize("file", ["plain.csv", "packed.csv.gz"])
+def test_a_file_is_fetched_once_checked_and_kept(served, file):
+    folder, text = served
+    source = Source("set.csv", (folder / file).as_uri(), hashlib.sha256(text).hexdigest())
+    path = find(source)
+    assert gzip.decompress(path.read_bytes()) == text
+    (folder / file).unlink()
+    assert find(source) == path
+
+
+def test_a_changed_file_is_refused_and_not_kept(served):
+    folder, _ = served
+    source = Source("set.csv", (folder / "plain.csv").as_uri(), "0" * 64)
+    with pytest.raises(CalibrlError, match="SHA-256"):
+        find(source)
+    assert not list(Path(os.environ["XDG_CACHE_HOME"]).rglob("*.gz"))
+
+
+def test_offline_is_said_in_one_line_with_a_cure(served):
+    folder, _ = served
+    source = Source("set.csv", (folder / "missing.csv").as_uri(), "0" * 64)
+    with pytest.raises(CalibrlError, match=r"cannot be reached.*set CALIBRL_DATA to a folder with uci/set\.csv"):
+        find(source)
+
+
+def test_the_data_folder_comes_first(served, monkeypatch):
+    folder, text = served
+    (folder / "uci").mkdir()
+    (folder / "uci" / "set.csv").write_bytes(text)
+    monkeypatch.setenv("CALIBRL_DATA", str(folder))
+    assert find(Source("set.csv", "http://nowhere.invalid/", "")) == folder / "uci" / "set.csv"
+
+
+def test_every_problem_has_a_name_and_a_source():
+    assert [*EMBEDDED, "mushroom", "covertype", "adult", "census"] == list(PROBLEMS)
+    for source in (datasets.COVERTYPE, datasets.MUSHROOM, datasets.ADULT, datasets.CENSUS):
+        assert source.url.startswith("https://")
+        assert len(source.sha256) == 64

@@ -1,0 +1,101 @@
+"""One round followed from the experiment down to the distribution, and the compiled trial against it."""
+
+import numpy as np
+import pytest
+import torch
+
+from calibrl import Prequential, learn
+from calibrl.bandits import CalLinUCB, LinUCB, fit_ecdf
+from calibrl.bandits.datasets import problem
+from calibrl.bandits.problems import Stream
+from calibrl.bandits.round import ASKED, UPPER, collect_from, play
+from calibrl.forecasters.linear import RidgeArms
+
+
+def test_follow_one_round_down():
+    """Experiment → learn → collect → planner → forecaster → distribution, with one arm that pays."""
+    x = np.array([[1.0, 0.0], [1.0, 0.0], [1.0, 0.0]])
+    reward = np.array([[0.0, 1.0]] * 3)
+    stream = Stream(x, reward, reward)
+    model = RidgeArms(2, 2)
+    outcomes = learn(collect_from(stream, level=1.0, generator=torch.Generator().manual_seed(0)), model, rounds=3)
+
+    # Round 1: nothing is known, both arms are N(0, 1), a tie. Learnt: the posterior of the arm that was pulled.
+    first = next(outcomes)
+    forecast = model(torch.tensor([[1.0, 0.0]]))
+    pulled, other = first.arm, 1 - first.arm
+    assert forecast.mean[0].tolist() == pytest.approx([first.reward / 2 if a == pulled else 0.0 for a in range(2)])
+    assert forecast.stddev[0, pulled] == pytest.approx(0.5**0.5)
+    assert forecast.stddev[0, other] == pytest.approx(1.0)
+
+    # Round 2: the quantiles at level 1 are mean + sd; the higher one is taken.
+    upper = (forecast.mean + forecast.stddev)[0]
+    second = next(outcomes)
+    assert second.arm == int(upper.argmax())
+    assert next(outcomes).reward in (0.0, 1.0)
+
+
+@pytest.mark.parametrize("name", ["linear", "wine"])
+@pytest.mark.parametrize("calibrated", [False, True])
+def test_the_compiled_trial_is_algorithm_1(name, calibrated):
+    rounds = 90
+    stream = problem(name).stream(rounds, np.random.default_rng(7))
+    make = CalLinUCB if calibrated else LinUCB
+    trial = play(stream, make(1, stream.x.shape[1]).options, seed=0)
+
+    bare = RidgeArms(stream.reward.shape[1], stream.x.shape[1])
+    model = Prequential(bare, fit_map=fit_ecdf()) if calibrated else bare
+    following = iter(range(rounds))
+
+    def collect(model):
+        """Score the arms as the planner does, then follow the trial: ties are broken by other luck."""
+        t = next(following)
+        forecast = model(torch.from_numpy(stream.x[t : t + 1]))
+        level = torch.ones(forecast.batch_shape, dtype=torch.float64)
+        upper = forecast.icdf(torch.special.ndtr(level))[0].numpy()
+        np.testing.assert_allclose(trial.quantile[t, :, UPPER], upper, rtol=1e-6, atol=1e-8)
+        assert upper[trial.chosen[t]] >= upper.max() - 1e-8
+        y = torch.full((1, len(upper)), torch.nan, dtype=torch.float64)
+        y[0, trial.chosen[t]] = stream.reward[t, trial.chosen[t]]
+        from calibrl import Data
+
+        return Data(torch.from_numpy(stream.x[t : t + 1]), y), None
+
+    assert len(list(learn(collect, model, rounds=rounds))) == rounds
+
+
+def test_the_service_and_the_trial_take_the_same_decisions():
+    stream = problem("breast-cancer").stream(300, np.random.default_rng(2))
+    options = CalLinUCB(1, stream.x.shape[1]).options
+    trial = play(stream, options, seed=0)
+    policy = CalLinUCB(2, stream.x.shape[1])
+    for t, x in enumerate(stream.x):
+        probabilities = policy.probabilities(x)
+        arm = int(trial.chosen[t])
+        assert probabilities[arm] > 0
+        policy.update(x, arm, stream.reward[t, arm])
+
+
+def test_policies_share_their_luck_and_only_learn_what_they_chose():
+    stream = problem("linear").stream(200, np.random.default_rng(2))
+    trial = play(stream, LinUCB(1, 10).options, seed=3)
+    # What the other arms would have paid must not matter.
+    hidden = stream.reward.copy()
+    mask = np.ones_like(hidden, bool)
+    mask[np.arange(200), trial.chosen] = False
+    hidden[mask] = 1e6
+    again = play(Stream(stream.x, hidden, stream.expected), LinUCB(1, 10).options, seed=3)
+    np.testing.assert_array_equal(trial.chosen, again.chosen)
+
+
+def test_a_trial_reports_honest_quantiles_and_pits():
+    stream = problem("linear").stream(400, np.random.default_rng(2))
+    trial = play(stream, CalLinUCB(1, 10).options, seed=3)
+    assert trial.quantile.shape == (400, 4, len(ASKED))
+    assert (np.diff(trial.quantile, axis=2) >= 0).all()
+    below = np.take_along_axis(stream.reward, trial.chosen[:, None], 1)[:, 0]
+    upper = np.take_along_axis(trial.quantile[:, :, UPPER], trial.chosen[:, None], 1)[:, 0]
+    agree = (trial.chosen_pit <= 0.8413447) == (below <= upper)
+    assert agree.mean() > 0.99
+    assert trial.regret.min() >= 0
+    assert trial.reward.sum() == pytest.approx(below.sum())
