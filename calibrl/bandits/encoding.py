@@ -35,12 +35,12 @@ class Features:
         return 1 + self.numeric.shape[1] + sum(self.sizes)
 
 
-def encode(rows: Features) -> Floats:
-    """Contexts (n, dim) of rows in the order they are shown: a constant 1, then every column standardised.
+def encode(rows: Features, *, standardised: bool = True) -> Floats:
+    """Contexts (n, dim) of rows in the order they are shown: a constant 1, the numbers, the categories one-hot.
 
-    Categories are one-hot first. Row t is standardised with the mean and standard deviation of rows 0 … t, and a
-    category takes the next free column of its block when it first appears. Columns that still wait for theirs
-    are zero, and a zero column changes no forecast: nothing is known of rows to come.
+    Where standardised, indicators too are: row t with the mean and standard deviation of rows 0 … t. A category
+    takes the next free column of its block when it first appears. Columns that still wait for theirs are zero,
+    and a zero column changes no forecast: nothing is known of rows to come.
     """
     n = len(rows)
     parts = [rows.numeric]
@@ -48,7 +48,8 @@ def encode(rows: Features) -> Floats:
         block = np.zeros((n, size))
         block[np.arange(n), _by_first_sight(rows.codes[:, j])] = 1.0
         parts.append(block)
-    return np.concatenate([np.ones((n, 1)), _standardise(np.concatenate(parts, axis=1))], axis=1)
+    columns = np.concatenate(parts, axis=1)
+    return np.concatenate([np.ones((n, 1)), _standardise(columns) if standardised else columns], axis=1)
 
 
 def _standardise(values: Floats) -> Floats:

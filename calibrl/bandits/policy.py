@@ -244,7 +244,9 @@ class Policy:
         fine = ridge_policy.score_arms(self.state, self._rules, rows, level, mean, sd, score)
         if not fine:
             _finite(rows, "context")
-            raise CalibrlError(f"context with numbers up to {np.abs(rows).max():.3g} overflows; standardise the features")
+            raise CalibrlError(
+                f"context with numbers up to {np.abs(rows).max():.3g} overflows; standardise the features"
+            )
         return mean, sd, score
 
     def _probabilities(self, rows: Floats) -> Floats:

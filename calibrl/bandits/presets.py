@@ -20,8 +20,13 @@ class Preset:
 
 
 SMALL = Preset("small", ("linear", "beta", "digits", "wine", "breast-cancer"), rounds=1200, trials=5)
-PAPER = Preset("paper", ("linear", "beta", "mushroom", "covertype", "adult", "census"), rounds=1200, trials=10)
-"""1200 scored rounds from a cold start: what the printed optimum implies (Mushroom's is 5 · 51.8 % · 1200)."""
+PAPER = Preset(
+    "paper", ("linear", "beta", "mushroom", "covertype", "adult", "census"), rounds=1200, trials=10, seed=100
+)
+"""1200 scored rounds from a cold start: what the printed optimum implies (Mushroom's is 5 · 51.8 % · 1200).
+
+Seeds 1000 and up were used to choose settings; these were not.
+"""
 
 PRESETS = {preset.name: preset for preset in (SMALL, PAPER)}
 

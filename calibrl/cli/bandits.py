@@ -20,7 +20,7 @@ def run_bandits(
     preset: str,
     trials: int | None,
     rounds: int | None,
-    seed: int,
+    seed: int | None,
     out: Path,
 ) -> None:
     """Run, write rows and figures, print the table."""
@@ -40,7 +40,7 @@ def run_bandits(
         policies=tuple(policies or base.policies),
         trials=trials or base.trials,
         rounds=rounds or base.rounds,
-        seed=seed,
+        seed=base.seed if seed is None else seed,
     )
     gallery = Gallery()
     found = []

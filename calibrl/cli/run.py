@@ -53,7 +53,7 @@ def bandits(
     preset: Annotated[str, typer.Option(help="small (needs no data) or paper (Table 1).")] = "small",
     trials: Annotated[int | None, typer.Option(min=1, help="Paired trials.")] = None,
     rounds: Annotated[int | None, typer.Option(min=1, help="Rounds of a trial.")] = None,
-    seed: Annotated[int, typer.Option(min=0, help="The first seed.")] = 0,
+    seed: Annotated[int | None, typer.Option(min=0, help="The first seed.")] = None,
     out: Annotated[Path, typer.Option(help="Folder for rows and figures.")] = Path("out/bandits"),
     rows: Annotated[Path | None, typer.Option(help="Show rows of an earlier run instead of running.")] = None,
 ) -> None:
