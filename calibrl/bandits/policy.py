@@ -169,8 +169,8 @@ class Policy:
             _finite(rows, "context")
             _finite(flat, "reward")
             raise CalibrlError(
-                f"context {wrong} with numbers up to {np.abs(rows[wrong]).max():.3g} (reward {flat[wrong]:.3g}) is too large "
-                f"for ridge {self.options.ridge:g}: the regression would be singular; standardise the features"
+                f"context {wrong} with numbers up to {np.abs(rows[wrong]).max():.3g} (reward {flat[wrong]:.3g}) is too "
+                f"large for ridge {self.options.ridge:g}: the regression would be singular; standardise the features"
             )
         return judged
 

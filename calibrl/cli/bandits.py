@@ -5,12 +5,73 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 if TYPE_CHECKING:
     from calibrl.experiments.bandits import Line
+
+
+app = typer.Typer(help="Contextual bandits: judge a policy from logs.", no_args_is_help=True)
+
+
+@app.callback()
+def _group() -> None:
+    """Keep `evaluate` a command of its own."""
+
+
+@app.command()
+def evaluate(
+    log: Annotated[Path, typer.Argument(help="CSV or Parquet: context columns, arm, reward, propensity.")],
+    policy: Annotated[str, typer.Option(help="Which policy to judge.")] = "callinucb",
+    load: Annotated[Path | None, typer.Option(help="Judge this saved policy instead.")] = None,
+    context: Annotated[list[str] | None, typer.Option(help="Context columns; all others if not named.")] = None,
+    arm: Annotated[str, typer.Option(help="Column of the arm.")] = "arm",
+    reward: Annotated[str, typer.Option(help="Column of the reward.")] = "reward",
+    propensity: Annotated[str, typer.Option(help="Column of the logged arm's probability.")] = "propensity",
+    uniform: Annotated[bool, typer.Option(help="No such column: every arm was as likely.")] = False,
+    train: Annotated[
+        float, typer.Option(help="Share of the log to learn from before the doubly robust estimate.")
+    ] = 0.5,
+    seed: Annotated[int, typer.Option(min=0)] = 0,
+) -> None:
+    """What a policy would have earned, judged from decisions another one took."""
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    from calibrl.bandits import POLICIES, Policy
+    from calibrl.bandits.evaluation import doubly_robust, learn_from, mean_reward, replay
+    from calibrl.bandits.logs import read_log
+    from calibrl.errors import CalibrlError
+
+    if policy not in POLICIES:
+        raise CalibrlError(f"policy {policy!r} is unknown; known: {', '.join(POLICIES)}")
+    if not 0 < train < 1:
+        raise CalibrlError(f"train {train} is not between 0 and 1; 0.5 learns from the first half of the log")
+    rows = read_log(log, context=context, arm=arm, reward=reward, propensity=None if uniform else propensity)
+
+    def fresh() -> Policy:
+        return Policy.load(load) if load else POLICIES[policy](rows.arms, rows.x.shape[1], seed=seed)
+
+    cut = 0 if load else round(train * len(rows))
+    judged = rows[cut:]
+    found = {
+        "what the log earned": mean_reward(rows),
+        "replay: the policy as it learns": replay(fresh(), rows, seed=seed),
+        "doubly robust: the policy as it stands" if load else f"doubly robust: after {cut} rows": doubly_robust(
+            fresh() if load else learn_from(fresh(), rows[:cut]), judged
+        ),
+    }
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
+    table.add_column(str(load) if load else policy)
+    for name in ("mean reward", "95 % interval", "rows"):
+        table.add_column(name, justify="right")
+    for name, estimate in found.items():
+        low, high = estimate.interval()
+        table.add_row(name, f"{estimate.value:.4g}", f"{low:.4g} … {high:.4g}", str(estimate.rows))
+    Console().print(table)
 
 
 def run_bandits(
