@@ -10,6 +10,7 @@ from torch.distributions import Bernoulli, Categorical, Distribution, Independen
 
 from calibrl.arrays import Array, as_tensor, returns_what_was_given
 from calibrl.distributions.scores import (
+    breaks,
     device_of,
     dtype_of,
     from_zscore,
@@ -124,8 +125,10 @@ class Recalibrated(Distribution):
     def push(self, epsilon: Tensor) -> Tensor:
         """Turn standard normal draws into draws of this forecast: F⁻¹(R⁻¹(Φ(ε))). epsilon: (…, *batch)."""
         if isinstance(self.base, Normal):
-            table = draw_table(self.mapping, epsilon.device, epsilon.dtype)
-            return torch.addcmul(self.base.loc, self.base.scale, table(epsilon))
+            moved = draw_table(self.mapping, epsilon.device, epsilon.dtype)(epsilon)
+            # A draw that carries no gradients can take the place of its noise.
+            out = None if torch.is_grad_enabled() else moved
+            return torch.addcmul(self.base.loc, self.base.scale, moved, out=out)
         return self.from_zscore(epsilon).to(epsilon.dtype)
 
     @property
@@ -188,17 +191,30 @@ class Recalibrated(Distribution):
         mean, variance = self._count_moments() if is_discrete(self.base) else self._quadrature()
         return mean.to(dtype), variance.to(dtype)
 
+    @property
+    def breaks(self) -> Tensor:
+        """z-scores where the quantile function bends: the map's own, and the base's seen through it."""
+        inner = breaks(self.base)
+        shape = torch.broadcast_shapes(inner.shape[1:], self.mapping.columns)
+        inner = inner.reshape(len(inner), *inner.shape[1:] or (1 for _ in shape)).expand(-1, *shape)
+        own = self.mapping.breaks.to(inner.device)
+        own = own.reshape(len(own), *own.shape[1:] or (1 for _ in shape)).expand(-1, *shape)
+        return torch.cat([self.mapping.forward_z(inner), own])
+
     def _quadrature(self) -> tuple[Tensor, Tensor]:
         """E and Var of F⁻¹(R⁻¹(Φ(ε))) over ε ~ N(0, 1), a few nodes at a time."""
-        epsilon, weight = (node.to(device_of(self.base)) for node in nodes())
+        epsilon, weight = nodes(self.breaks)
+        # One set of nodes for all forecasts, or one per column: (m, …) against (m, *batch).
         flat = [1 for _ in self.batch_shape]
+        epsilon, weight = (
+            part.reshape(len(part), *flat[part.dim() - 1 :], *part.shape[1:]) for part in (epsilon, weight)
+        )
         step = max(1, CHUNK // max(1, self.batch_shape.numel()))
 
         def expectation(function: Any) -> Tensor:
             total = torch.zeros(self.batch_shape, dtype=torch.float64, device=epsilon.device)
             for some, share in zip(epsilon.split(step), weight.split(step), strict=True):
-                y = self.from_zscore(some.reshape(-1, *flat).expand(-1, *self.batch_shape))
-                total = total + (share.reshape(-1, *flat) * function(y)).sum(0)
+                total = total + (share * function(self.from_zscore(some.expand(-1, *self.batch_shape)))).sum(0)
             return total
 
         mean = expectation(lambda y: y)

@@ -112,7 +112,7 @@ def matrix(pit: Array | None, weight: Array | None, z: Array | None) -> tuple[Fl
     shape = values.shape[1:]
     if shape == (0,):
         raise CalibrlError(f"evidence has shape {values.shape}: no column to fit; pass at least one")
-    values = values.reshape(len(values), -1)
+    values = values.reshape(len(values), *(shape or (1,)))
     if weight is None:
         return values, None, shape
     weights = as_tensor(weight, "weight").detach().cpu().double().numpy()
@@ -120,7 +120,8 @@ def matrix(pit: Array | None, weight: Array | None, z: Array | None) -> tuple[Fl
         raise CalibrlError(f"weight has shape {weights.shape}; expected ({len(values)},) or the shape of the evidence")
     if not np.isfinite(weights).all() or (weights < 0).any():
         raise CalibrlError("weights must be finite and not negative; drop rows that should not count")
-    return values, np.broadcast_to(weights.reshape(len(values), -1), values.shape), shape
+    weights = weights[:, None] if weights.ndim == 1 else weights
+    return values, np.broadcast_to(weights, values.shape), shape
 
 
 def _column(values: Floats, weight: Floats | None, *, is_z: bool) -> Column:

@@ -7,7 +7,7 @@ once per map and serve every forecast in every batch.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -22,18 +22,22 @@ REACH = 8.6
 CELLS = 16_384
 """Cells of the table that draws are read from."""
 
-PANELS, NODES_PER_PANEL = 512, 3
+PANELS, COARSE_PANELS, NODES_PER_PANEL = 1024, 96, 4
 
 
-@lru_cache(maxsize=1)
-def nodes() -> tuple[Tensor, Tensor]:
-    """Gauss-Legendre nodes ε and weights φ(ε)dε over the panels of [-8.6, 8.6]: two flat tensors."""
-    x, w = np.polynomial.legendre.leggauss(NODES_PER_PANEL)
-    edges = np.linspace(-REACH, REACH, PANELS + 1)
-    half = (edges[1:] - edges[:-1]) / 2
-    at = torch.from_numpy(((edges[1:] + edges[:-1]) / 2)[:, None] + half[:, None] * x).reshape(-1)
-    weight = torch.from_numpy(half[:, None] * w).reshape(-1) * torch.exp(normal.log_density(at))
-    return at, weight / weight.sum()
+def nodes(breaks: Tensor) -> tuple[Tensor, Tensor]:
+    """Gauss-Legendre nodes ε and weights φ(ε)dε over [-8.6, 8.6], in panels that end at `breaks`.
+
+    breaks: (k, *columns), points where the integrand bends; each result: (m, *columns).
+    """
+    x, w = (torch.from_numpy(part).to(breaks.device) for part in np.polynomial.legendre.leggauss(NODES_PER_PANEL))
+    flat = [-1, *(1 for _ in breaks.shape[1:])]
+    even = torch.linspace(-REACH, REACH, COARSE_PANELS + 1, dtype=torch.float64, device=breaks.device)
+    edges = torch.cat([even.reshape(flat).expand(-1, *breaks.shape[1:]), breaks.clamp(-REACH, REACH)]).sort(0).values
+    middle, half = (edges[1:] + edges[:-1]) / 2, edges.diff(dim=0) / 2
+    at = (middle[:, None] + half[:, None] * x.reshape(flat)).flatten(0, 1)
+    weight = (half[:, None] * w.reshape(flat)).flatten(0, 1) * torch.exp(normal.log_density(at))
+    return at, weight / weight.sum(0)
 
 
 @dataclass(frozen=True)
@@ -84,14 +88,18 @@ class DrawTable:
 
     def __call__(self, epsilon: Tensor) -> Tensor:
         """G at standard normal draws ε: (…, *columns), |ε| < 8.6, of the table's dtype and device."""
+        # Truncating is flooring here: cells are counted from 0. One piece of memory holds the position, then
+        # what is found there, then the result: at a planner's sizes fresh memory costs as much as arithmetic.
+        moved = torch.add(self._middle, epsilon.detach(), alpha=self.offset.shape[-1] / (2 * REACH))
+        torch.index_select(self.offset.view(-1), 0, moved.int().view(-1), out=moved.view(-1))
+        return moved.addcmul_(self.slope, epsilon)
+
+    @cached_property
+    def _middle(self) -> Tensor:
+        """The cell of ε = 0 in each column, counted through all columns: (*columns,)."""
         cells = self.offset.shape[-1]
-        start = epsilon.new_full(self.slope.shape, cells / 2)
-        if self.slope.dim():
-            start += torch.arange(len(self.slope), device=epsilon.device) * cells
-        # Truncating is flooring here: cells are counted from 0.
-        index = torch.add(start, epsilon, alpha=cells / (2 * REACH)).int()
-        picked = self.offset.view(-1).index_select(0, index.view(-1)).view(epsilon.shape)
-        return picked.addcmul_(self.slope, epsilon)
+        middle = torch.full_like(self.slope, cells / 2)
+        return middle + torch.arange(len(self.slope), device=middle.device) * cells if self.slope.dim() else middle
 
 
 def gaussian_law(mapping: Map, device: torch.device) -> GaussianLaw:
@@ -116,12 +124,18 @@ def draw_table(mapping: Map, device: torch.device, dtype: torch.dtype) -> DrawTa
 
 @torch.no_grad()
 def _law(mapping: Map) -> GaussianLaw:
-    epsilon, weight = nodes()
-    value = _g(mapping, epsilon)
-    mean = value @ weight
-    variance = (value - mean.unsqueeze(-1)).square() @ weight
-    gini = 2 * (value * (2 * normal.cdf(epsilon) - 1)) @ weight
-    by_panel = (value * weight).unflatten(-1, (-1, NODES_PER_PANEL)).sum(-1).cumsum(-1)
+    epsilon, weight = nodes(mapping.breaks)
+    value = mapping.inverse_z(epsilon)
+    mean = (value * weight).sum(0)
+    variance = ((value - mean).square() * weight).sum(0)
+    gini = 2 * (value * (2 * normal.cdf(epsilon) - 1) * weight).sum(0)
+
+    # Even panels for the partial means, so that a look-up needs no search.
+    x, w = (torch.from_numpy(part) for part in np.polynomial.legendre.leggauss(NODES_PER_PANEL))
+    half = REACH / PANELS
+    at = torch.linspace(-REACH + half, REACH - half, PANELS, dtype=torch.float64)[:, None] + half * x
+    mass = _g(mapping, at.reshape(-1)) * torch.exp(normal.log_density(at.reshape(-1)))
+    by_panel = (mass.unflatten(-1, (PANELS, -1)) @ (half * w)).cumsum(-1)
     partial = torch.cat([torch.zeros_like(by_panel[..., :1]), by_panel], -1)
     knot = _g(mapping, torch.linspace(-REACH, REACH, PANELS + 1, dtype=torch.float64))
     return GaussianLaw(mean, variance, gini, knot, partial)
@@ -129,8 +143,8 @@ def _law(mapping: Map) -> GaussianLaw:
 
 @torch.no_grad()
 def _table(mapping: Map) -> DrawTable:
-    epsilon, weight = nodes()
-    slope = (_g(mapping, epsilon) * epsilon) @ weight
+    epsilon, weight = nodes(mapping.breaks)
+    slope = (mapping.inverse_z(epsilon) * epsilon * weight).sum(0)
     centre = (torch.arange(CELLS, dtype=torch.float64) + 0.5) * (2 * REACH / CELLS) - REACH
     offset = _g(mapping, centre) - slope.unsqueeze(-1) * centre
     return DrawTable(offset.contiguous(), slope)

@@ -1,0 +1,182 @@
+"""How fast the core is, each number beside a named peer in the same run.
+
+    python benchmarks/maps.py [--out results/core/speed.jsonl] [--only fit,draw] [--quick]
+
+Needs the `bench` extra (uncertainty-toolbox, netcal). Nothing is asserted: it prints what it saw.
+"""
+
+from __future__ import annotations
+
+import argparse
+import warnings
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+from rich.console import Console
+from rich.table import Table
+from timing import Match, Timing, side_by_side
+from torch import Tensor
+from torch.distributions import Normal
+
+import calibrl as cal
+from calibrl import results
+from calibrl.maps import FitMap
+
+PEERS_NEED = "pip install -c constraints.txt '.[bench]'"
+
+
+def over_confident(*shape: int, seed: int = 0) -> tuple[Tensor, Tensor, Tensor]:
+    """Means, standard deviations and outcomes that lie 1.4 times farther out than they should."""
+    generator = torch.Generator().manual_seed(seed)
+    mean = torch.randn(shape, generator=generator, dtype=torch.float64)
+    std = 0.5 + torch.rand(shape, generator=generator, dtype=torch.float64)
+    return mean, std, mean + 1.4 * std * torch.randn(shape, generator=generator, dtype=torch.float64)
+
+
+def metrics(quick: bool) -> Iterator[Match]:
+    """All metrics of many forecasts."""
+    import uncertainty_toolbox as uct
+
+    n = 10_000 if quick else 100_000
+    mean, std, y = over_confident(n)
+    arrays = mean.numpy(), std.numpy(), y.numpy()
+    ours, theirs = side_by_side(
+        lambda: cal.summary(Normal(mean, std, validate_args=False), y),
+        lambda: uct.metrics.get_all_metrics(*arrays, verbose=False),
+        repeats=9,
+        their_repeats=1,
+    )
+    yield Match(f"all metrics of {n:,} forecasts", "uncertainty-toolbox get_all_metrics", ours, theirs, 200)
+
+
+def fit(quick: bool) -> Iterator[Match]:
+    """One map from many PITs, against isotonic regression on (PIT, its ECDF), with that ECDF given for nothing."""
+    from sklearn.isotonic import IsotonicRegression
+
+    n = 100_000 if quick else 1_000_000
+    mean, std, y = over_confident(n)
+    pits = cal.pit(Normal(mean, std), y)
+    x = pits.numpy()
+    ecdf = (np.argsort(np.argsort(x)) + 1) / n
+    fits: dict[str, FitMap] = {"fit_smooth": cal.fit_smooth, "fit_isotonic": cal.fit_isotonic}
+    for label, fit_map in fits.items():
+        ours, theirs = side_by_side(
+            lambda fit_map=fit_map: fit_map(pits),
+            lambda: IsotonicRegression(out_of_bounds="clip").fit(x, ecdf),
+            repeats=9,
+        )
+        yield Match(f"{label} on {n:,} PITs", "scikit-learn IsotonicRegression", ours, theirs, 1)
+
+
+def columns(quick: bool) -> Iterator[Match]:
+    """One map per column. netcal works out the PITs itself: both ways of counting are shown."""
+    from netcal.regression import IsotonicRegression
+
+    n, d = (10_000 if quick else 100_000), 20
+    mean, std, y = over_confident(n, d)
+    pits = cal.pit(Normal(mean, std), y)
+    forecasts, outcomes = (mean.numpy(), std.numpy()), y.numpy()
+
+    def peer() -> None:
+        IsotonicRegression().fit(forecasts, outcomes)
+
+    jobs = {
+        f"fit_smooth, {d} columns × {n:,} PITs": lambda: cal.fit_smooth(pits),
+        f"fit_isotonic, {d} columns × {n:,} PITs": lambda: cal.fit_isotonic(pits),
+        f"PITs and fit_smooth, {d} columns × {n:,}": lambda: cal.fit_smooth(cal.pit(Normal(mean, std), y)),
+        f"z-scores and fit_smooth, {d} columns × {n:,}": lambda: cal.fit_smooth(z=cal.pit_z(Normal(mean, std), y)),
+    }
+    for label, job in jobs.items():
+        ours, theirs = side_by_side(job, peer, repeats=5)
+        yield Match(label, "netcal IsotonicRegression", ours, theirs, 3)
+
+
+def draw(quick: bool) -> Iterator[Match]:
+    """Samples of a planner's batch; the map's table is worked out before."""
+    shape = (10_000, 18)
+    mean, std, y = over_confident(*shape)
+    base = Normal(mean.float(), std.float(), validate_args=False)
+    honest = cal.Recalibrated(base, cal.fit_smooth(cal.pit(Normal(mean, std), y)[:1000]))
+    ours, theirs = side_by_side(honest.sample, base.sample, repeats=10 if quick else 40, times=20)
+    yield Match(
+        f"{shape[0]:,} × {shape[1]} recalibrated samples, float32",
+        "torch Normal.sample, unchecked",
+        ours,
+        theirs,
+        1 / 1.3,
+    )
+
+
+PARTS = {"metrics": metrics, "fit": fit, "columns": columns, "draw": draw}
+
+
+def row(part: str, match: Match, quick: bool) -> results.Row:
+    return results.Row(
+        experiment="speed",
+        problem=match.job,
+        arm=f"calibrl against {match.peer}",
+        seed=0,
+        preset="quick" if quick else "full",
+        metrics={
+            "factor": match.factor,
+            "at_least": match.at_least,
+            **named("ours", match.ours),
+            **named("theirs", match.theirs),
+        },
+        settings={"part": part, "threads": torch.get_num_threads()},
+        origin=results.origin(),
+    )
+
+
+def named(who: str, timing: Timing) -> dict[str, float]:
+    return {
+        f"{who}_seconds": timing.median,
+        f"{who}_low": timing.low,
+        f"{who}_high": timing.high,
+        f"{who}_runs": len(timing.seconds),
+    }
+
+
+def show(timing: Timing) -> str:
+    scale, unit = (1e3, "ms") if timing.median < 1 else (1, "s")
+    return f"{timing.median * scale:.3g} {unit} [{timing.low * scale:.3g}, {timing.high * scale:.3g}]"
+
+
+def main() -> None:
+    words = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    words.add_argument("--out", help="also append the rows to this .jsonl file")
+    words.add_argument("--only", default=",".join(PARTS), help=f"parts to run, of {', '.join(PARTS)}")
+    words.add_argument("--threads", type=int, default=1, help="threads that torch may use; the peers use one")
+    words.add_argument("--quick", action="store_true", help="a tenth of the rows")
+    given = words.parse_args()
+    torch.set_num_threads(given.threads)
+    warnings.filterwarnings("ignore", module="netcal|pyro|gpytorch|uncertainty_toolbox")
+
+    table = Table(title="calibrl beside its peers: median \\[quartiles]; factor = peer / calibrl")
+    for heading in ("job", "calibrl", "peer", "peer's time", "factor", "aim"):
+        table.add_column(heading)
+    for part in given.only.split(","):
+        if part not in PARTS:
+            words.error(f"no part {part!r}; choose from {', '.join(PARTS)}")
+        try:
+            matches = list(PARTS[part](given.quick))
+        except ModuleNotFoundError as missing:
+            raise SystemExit(f"{missing.name} is not installed; run: {PEERS_NEED}") from None
+        for match in matches:
+            verdict = "[green]met" if match.met else "[red]missed"
+            table.add_row(
+                match.job,
+                show(match.ours),
+                match.peer,
+                show(match.theirs),
+                f"{match.factor:.3g} ×",
+                f"≥ {match.at_least:.2g} × {verdict}",
+            )
+        if given.out:
+            results.append(given.out, [row(part, match, given.quick) for match in matches])
+    Console(width=160).print(table)
+
+
+if __name__ == "__main__":
+    main()
