@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import textwrap
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -12,6 +13,8 @@ if TYPE_CHECKING:
     from calibrl.classes import ClassMap
     from calibrl.diagnostics import ClassSummary, Summary
     from calibrl.maps import Map
+
+WIDTH = 80
 
 REUSED = 0.01
 """Share of checked rows a map may have met before without a warning."""
@@ -29,9 +32,9 @@ def print_check(found: dict[str, Any], *, group: str | None, as_json: bool) -> N
     if as_json:
         _print_json(found)
         return
-    lines = [_read(found), "", *_verdict(before["summary"])]
+    lines = [_read(found), "", *_wrapped(_verdict(before["summary"]))]
     if after:
-        lines += ["", f"After {after['map']} ({after['method']}):", *_verdict(after["summary"])]
+        lines += ["", f"After {after['map']} ({after['fitted']}):", *_wrapped(_verdict(after["summary"]))]
     lines += ["", *_numbers(before["summary"], after and after["summary"])]
     if group is not None:
         lines += ["", *_by_group(group, before["groups"], after and after["groups"])]
@@ -57,7 +60,7 @@ def print_fit(found: dict[str, Any], *, group: str | None, as_json: bool) -> Non
         ]
         for name, fit in reports.items()
     ]
-    lines = [_read(found), "", f"{measure} on rows held out, before the map and after (cross-validated):"]
+    lines = [_read(found), "", f"{measure} on rows held out (cross-validated):"]
     lines += [*_table(rows, text_columns=(0, 2)), "", f"Map: {found['map']}"]
     typer.echo("\n".join(lines))
 
@@ -67,7 +70,7 @@ def print_apply(found: dict[str, Any], *, as_json: bool) -> None:
     if as_json:
         _print_json(found)
         return
-    lines = [f"{found['out']}: {found['rows']} calibrated forecasts, {_some(found['written'])}"]
+    lines = [f"{found['out']}: {found['rows']} calibrated forecasts by {_span(found['written'])}"]
     if found.get("pooled_groups"):
         lines.append(f"Pooled map for new groups: {_some(found['pooled_groups'])}")
     typer.echo("\n".join(lines))
@@ -81,16 +84,18 @@ def name_of(mapping: Map | ClassMap) -> str:
 
 def _read(found: dict[str, Any]) -> str:
     """What was read, in a line."""
-    columns = found["columns"]
-    spelt = ",".join(columns) if len(columns) < 3 else f"{columns[0]} … {columns[-1]}"
     skipped = f", {found['unseen']} without outcome skipped" if found["unseen"] else ""
-    return f"{found['file']}: {found['rows']} forecasts by {spelt}{skipped}"
+    return f"{found['file']}: {found['rows']} forecasts by {_span(found['columns'])}{skipped}"
 
 
 def _verdict(found: Summary | ClassSummary) -> list[str]:
     from calibrl.diagnostics import diagnose
 
     return diagnose(found)
+
+
+def _wrapped(sentences: list[str]) -> list[str]:
+    return [line for sentence in sentences for line in textwrap.wrap(sentence, WIDTH)]
 
 
 def _numbers(before: Summary | ClassSummary, after: Summary | ClassSummary | None) -> list[str]:
@@ -182,6 +187,10 @@ def _short(text: str, most: int = 40) -> str:
 
 def _number(value: float | None) -> str:
     return "" if value is None else f"{value:.4g}"
+
+
+def _span(columns: list[str]) -> str:
+    return ",".join(columns) if len(columns) < 8 else f"{columns[0]} … {columns[-1]}"
 
 
 def _some(names: list[str], most: int = 8) -> str:

@@ -51,6 +51,7 @@ def check(
         found["after_map"] = {
             "map": str(map_file),
             "method": maps.method,
+            "fitted": f"by {maps.group}" if maps.group else answers.name_of(maps.pooled.mapping),
             "reused_rows": maps.sketch.share(table.values[seen], y[seen]),
             **steps.judged(table, seen, groups, calibrated),
         }

@@ -133,15 +133,17 @@ def draw(path: Path, table: Forecasts, seen: Tensor, forecasts: dict[str, Distri
     from calibrl.files import replacing
 
     y = cast("Tensor", table.y)[seen]
+    title = f"{Path(table.source).name}: {len(y)} outcomes"
     if table.kind == "classes":
         axes = None
         for (name, forecast), color in zip(forecasts.items(), (plots.BEFORE, plots.AFTER), strict=False):
             probs = cast("Categorical", forecast).probs
             axes = plots.class_reliability_curve(probs, y, axes, label=name, color=color)
         figure = cast("Figure", cast("Axes", axes).figure)
+        figure.suptitle(title)
     else:
         pits = {name: pit(forecast, y, generator=seeded()) for name, forecast in forecasts.items()}
-        figure = plots.overview(pits, title=f"{Path(table.source).name}: {len(y)} outcomes")
+        figure = plots.overview(pits, title=title)
     try:
         with replacing(path) as temporary:
             figure.savefig(temporary, dpi=150)

@@ -39,7 +39,7 @@ class Where:
 def _check_normal(values: NDArray[np.float64], where: Where) -> None:
     wrong = np.zeros(values.shape, dtype=bool)
     wrong[:, 1] = values[:, 1] <= 0
-    where.refuse(wrong, values, "is not a standard deviation; expected more than 0")
+    where.refuse(wrong, values, "is not a standard deviation; expected more than 0: repair it or drop the row")
 
 
 def _check_quantiles(values: NDArray[np.float64], where: Where) -> None:
@@ -77,7 +77,9 @@ def _check_classes(values: NDArray[np.float64], where: Where) -> None:
         raise CalibrlError(
             f"{where.source}: class columns {some(where.columns)}; expected p0, p1, … without a gap, two or more"
         )
-    where.refuse((values < 0) | (values > 1), values, "is not a probability; expected 0 to 1")
+    where.refuse(
+        (values < 0) | (values > 1), values, "is not a probability; expected 0 to 1: repair it or drop the row"
+    )
     total = values.sum(1)
     wrong = np.abs(total - 1) > SUM_TOLERANCE
     if wrong.any():

@@ -1,0 +1,436 @@
+"""`calibrl check`, `fit` and `apply`, as a user meets them."""
+
+from __future__ import annotations
+
+import csv
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import polars as pl
+import pytest
+from scipy import stats
+
+from calibrl.__main__ import main
+
+KINDS = ("normal", "quantiles", "samples", "counts", "classes")
+LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)
+
+
+class Answer(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> dict[str, Any]:
+        return json.loads(self.out)
+
+
+Shell = Callable[..., Answer]
+
+
+@pytest.fixture
+def shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Shell:
+    """Run `calibrl` in an empty folder."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*words: str) -> Answer:
+        monkeypatch.setattr(sys, "argv", ["calibrl", *words])
+        with pytest.raises(SystemExit) as end:
+            main()
+        shown = capsys.readouterr()
+        return Answer(int(end.value.code or 0), shown.out, shown.err)
+
+    return run
+
+
+def overconfident(kind: str, n: int, seed: int) -> pl.DataFrame:
+    """Forecasts whose outcomes spread twice as wide as they say, with ids, groups and outcomes."""
+    rng = np.random.default_rng(seed)
+    ids = {"id": [f"{i:05d}" for i in range(n)], "store": rng.choice(["north", "south"], n)}
+    mean, std = rng.normal(20, 5, n), rng.uniform(1, 2, n)
+    truth = mean + 2 * std * rng.normal(size=n)
+    if kind == "normal":
+        return pl.DataFrame({**ids, "mean": mean, "std": std, "y": truth})
+    if kind == "quantiles":
+        columns = {f"q{level}": mean + std * stats.norm.ppf(level) for level in LEVELS}
+        return pl.DataFrame({**ids, **columns, "y": truth})
+    if kind == "samples":
+        return pl.DataFrame({**ids, **{f"s{i}": mean + std * rng.normal(size=n) for i in range(40)}, "y": truth})
+    if kind == "counts":
+        rate = rng.gamma(4, 1, n)
+        drawn = rng.poisson(rate, (40, n))
+        return pl.DataFrame(
+            {**ids, **{f"s{i}": drawn[i] for i in range(40)}, "y": rng.negative_binomial(2, 2 / (2 + rate))}
+        )
+    logits = rng.normal(size=(n, 3))
+    fair, bold = (np.exp(k * logits) / np.exp(k * logits).sum(1, keepdims=True) for k in (1.0, 2.5))
+    label = (fair.cumsum(1) < rng.random((n, 1))).sum(1)
+    return pl.DataFrame({**ids, **{f"p{k}": bold[:, k] for k in range(3)}, "y": label})
+
+
+def files(folder: Path) -> set[str]:
+    return {path.name for path in folder.iterdir()}
+
+
+# The whole way.
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+def test_fit_on_old_rows_makes_new_ones_honest(shell: Shell, tmp_path: Path, kind: str, suffix: str) -> None:
+    for name, seed in (("old", 1), ("new", 2)):
+        frame = overconfident(kind, 1500, seed)
+        if suffix == "csv":
+            with (tmp_path / f"{name}.csv").open("w", newline="") as file:
+                writer = csv.writer(file)
+                writer.writerow(frame.columns)
+                writer.writerows(frame.rows())
+        else:
+            frame.write_parquet(tmp_path / f"{name}.parquet")
+    old, new, honest = f"old.{suffix}", f"new.{suffix}", f"honest.{suffix}"
+
+    fitted = shell("fit", old, "--out", "map.json", "--json")
+    assert fitted.code == 0, fitted.err
+    assert fitted.json["pooled"]["after"] < fitted.json["pooled"]["before"] / 2
+
+    applied = shell("apply", "map.json", new, "--out", honest)
+    assert applied.code == 0, applied.err
+    assert files(tmp_path) == {old, new, "map.json", honest}
+    read = pl.read_csv if suffix == "csv" else pl.read_parquet
+    before, after = read(tmp_path / new), read(tmp_path / honest)
+    assert after.select("id", "store", "y").equals(before.select("id", "store", "y"))
+
+    checked = shell("check", new, "--map", "map.json", "--json")
+    assert checked.code == 0, checked.err
+    assert checked.err == ""
+    then, now = (checked.json[key]["summary"] for key in ("as_forecast", "after_map"))
+    y = after["y"].to_numpy()
+    if kind == "classes":
+        assert {"p0", "p1", "p2"} <= set(after.columns)
+        probs = after.select("p0", "p1", "p2").to_numpy()
+        np.testing.assert_allclose(probs.sum(1), 1)
+        right = (probs.argmax(1) == y).mean()
+        assert probs.max(1).mean() == pytest.approx(right, abs=4 * np.sqrt(2 * right * (1 - right) / len(y)))
+        assert now["ece"] < then["ece"] / 2
+        return
+    if kind != "counts":
+        # Of n new rows a share l falls below the quantile at l; the map itself has as much sampling error.
+        for level in LEVELS:
+            share = (y <= after[f"q{level:g}"].to_numpy()).mean()
+            assert share == pytest.approx(level, abs=4 * np.sqrt(2 * level * (1 - level) / len(y))), level
+    assert now["calibration_loss"] < 8 * now["noise_floor"] < then["calibration_loss"]
+    spread = (y - after["mean"].to_numpy()) / after["std"].to_numpy()
+    assert spread.std() == pytest.approx(1, abs=0.15)
+    again = shell("check", honest, "--json")
+    assert again.json["kind"] == "quantiles"
+    if kind != "counts":
+        assert again.json["as_forecast"]["summary"]["calibration_loss"] < 8 * now["noise_floor"]
+
+
+def test_ids_survive_as_they_were_written(shell: Shell, tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("id,y,mean,std\n007,1,0,1\n08.50,2,0,1\n,-1,0,1\n")
+    assert shell("fit", "a.csv", "--out", "m.json").code == 0
+    assert shell("apply", "m.json", "a.csv", "--out", "b.csv").code == 0
+    assert [line.split(",")[:2] for line in (tmp_path / "b.csv").read_text().splitlines()[1:]] == [
+        ["007", "1"],
+        ["08.50", "2"],
+        ["", "-1"],
+    ]
+
+
+def test_the_levels_asked_for_are_written(shell: Shell, tmp_path: Path) -> None:
+    overconfident("normal", 200, 0).write_csv(tmp_path / "a.csv")
+    shell("fit", "a.csv", "--out", "m.json", "--method", "affine")
+    found = shell("apply", "m.json", "a.csv", "--out", "b.parquet", "--levels", "0.9,0.1", "--json")
+    assert found.json["written"] == ["q0.1", "q0.9", "mean", "std"]
+    frame = pl.read_parquet(tmp_path / "b.parquet")
+    assert frame.columns == ["id", "store", "y", "q0.1", "q0.9", "mean", "std"]
+    # An affine map of a Gaussian is a Gaussian.
+    gap = (frame["q0.9"] - frame["q0.1"]).to_numpy()
+    np.testing.assert_allclose(gap, 2 * stats.norm.ppf(0.9) * frame["std"].to_numpy(), rtol=1e-6)
+
+
+@pytest.mark.parametrize("method", ["auto", "smooth", "isotonic", "platt", "beta", "affine", "sigmoid"])
+def test_every_method_fits_and_applies(shell: Shell, tmp_path: Path, method: str) -> None:
+    overconfident("normal", 300, 0).write_csv(tmp_path / "a.csv")
+    assert shell("fit", "a.csv", "--out", "m.json", "--method", method, "--json").json["method"] == method
+    assert shell("apply", "m.json", "a.csv", "--out", "b.csv").code == 0
+    values = (
+        pl.read_csv(tmp_path / "b.csv").select("q0.05", "q0.25", "q0.5", "q0.75", "q0.95", "mean", "std").to_numpy()
+    )
+    assert np.isfinite(values).all()
+    assert (np.diff(values[:, :5], axis=1) >= 0).all()
+
+
+# Words and numbers.
+
+
+def test_check_says_what_is_wrong(shell: Shell, tmp_path: Path) -> None:
+    frame = overconfident("normal", 400, 0)
+    frame.write_csv(tmp_path / "a.csv")
+    answer = shell("check", "a.csv")
+    assert answer.code == 0
+    assert "Over-confident" in answer.out
+    z = ((frame["y"] - frame["mean"]) / frame["std"]).to_numpy()
+    inside = (np.abs(z) <= stats.norm.ppf(0.95)).mean()
+    assert f"The 90 % interval holds {inside:.1%}" in answer.out
+    assert "by chance" in answer.out
+    assert max(map(len, answer.out.splitlines())) <= 80
+    summary = shell("check", "a.csv", "--json").json["as_forecast"]["summary"]
+    observed = [(stats.norm.cdf(z) <= level).mean() for level in np.arange(1, 20) / 20]
+    assert summary["calibration_loss"] == pytest.approx(np.sum((observed - np.arange(1, 20) / 20) ** 2))
+    assert summary["noise_floor"] == pytest.approx(np.sum(np.arange(1, 20) / 20 * (1 - np.arange(1, 20) / 20)) / 400)
+    assert summary["verdict"][0].startswith("Over-confident")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_json_is_all_that_is_printed(shell: Shell, tmp_path: Path, kind: str) -> None:
+    overconfident(kind, 120, 0).write_csv(tmp_path / "a.csv")
+    for words in (
+        ("fit", "a.csv", "--out", "m.json", "--group", "store", "--method", "isotonic"),
+        ("check", "a.csv", "--map", "m.json", "--group", "store"),
+        ("apply", "m.json", "a.csv", "--out", "b.csv"),
+    ):
+        answer = shell(*words, "--json")
+        assert answer.code == 0, answer.err
+        assert answer.json["rows"] == 120
+        assert "NaN" not in answer.out
+        plain = shell(*words)
+        assert max(map(len, plain.out.splitlines())) <= 80, plain.out
+
+
+def test_unseen_outcomes_are_skipped_and_counted(shell: Shell, tmp_path: Path) -> None:
+    frame = overconfident("normal", 100, 0)
+    seen = frame.filter(pl.arange(0, 100) % 4 != 0)
+    frame.with_columns(y=pl.when(pl.arange(0, 100) % 4 == 0).then(None).otherwise("y")).write_csv(tmp_path / "a.csv")
+    seen.write_csv(tmp_path / "seen.csv")
+    answer = shell("check", "a.csv", "--json").json
+    assert (answer["rows"], answer["outcomes"], answer["unseen"]) == (100, 75, 25)
+    assert answer["as_forecast"] == shell("check", "seen.csv", "--json").json["as_forecast"]
+    assert "25 without outcome skipped" in shell("check", "a.csv").out
+
+
+def test_counts_are_judged_alike_in_every_run(shell: Shell, tmp_path: Path) -> None:
+    overconfident("counts", 200, 0).write_csv(tmp_path / "a.csv")
+    assert shell("check", "a.csv").out == shell("check", "a.csv").out
+
+
+# Maps and the rows they were fitted on.
+
+
+def test_reused_rows_are_noticed(shell: Shell, tmp_path: Path) -> None:
+    frame = overconfident("normal", 400, 0)
+    frame[:200].write_csv(tmp_path / "old.csv")
+    frame[100:300].write_parquet(tmp_path / "half.parquet")
+    frame[200:].write_csv(tmp_path / "new.csv")
+    shell("fit", "old.csv", "--out", "m.json")
+    for name, share in (("old.csv", 1.0), ("half.parquet", 0.5), ("new.csv", 0.0)):
+        answer = shell("check", name, "--map", "m.json", "--json")
+        assert answer.json["after_map"]["reused_rows"] == pytest.approx(share)
+        assert ("ReusedRows" in answer.err) == (share > 0)
+        assert answer.err.count("\n") == (share > 0)
+    assert "about 50% of these rows were used to fit m.json" in shell("check", "half.parquet", "--map", "m.json").err
+
+
+def test_each_group_gets_the_map_it_needs(shell: Shell, tmp_path: Path) -> None:
+    frames = []
+    for seed in (1, 2):
+        rng = np.random.default_rng(seed)
+        n = 1200
+        store = rng.choice(["calm", "wild"], n)
+        mean = rng.normal(size=n)
+        y = mean + np.where(store == "wild", 3.0, 1 / 3) * rng.normal(size=n)
+        frames.append(pl.DataFrame({"store": store, "mean": mean, "std": np.ones(n), "y": y}))
+    frames[0].write_csv(tmp_path / "old.csv")
+    frames[1].write_csv(tmp_path / "new.csv")
+    fitted = shell("fit", "old.csv", "--out", "m.json", "--group", "store", "--method", "smooth", "--json").json
+    assert set(fitted["groups"]) == {"calm", "wild"}
+    assert sum(fit["outcomes"] for fit in fitted["groups"].values()) == 1200
+    checked = shell("check", "new.csv", "--map", "m.json", "--group", "store", "--json").json
+    for name in ("calm", "wild"):
+        assert checked["as_forecast"]["groups"][name]["calibration_loss"] > 0.2
+        assert checked["after_map"]["groups"][name]["coverage"]["0.9"] == pytest.approx(0.9, abs=0.05)
+    shell("apply", "m.json", "new.csv", "--out", "h.csv")
+    honest = pl.read_csv(tmp_path / "h.csv")
+    for name, spread in (("calm", 1 / 3), ("wild", 3.0)):
+        assert honest.filter(store=name)["std"].mean() == pytest.approx(spread, rel=0.1)
+    text = shell("check", "new.csv", "--map", "m.json", "--group", "store").out
+    assert "calm" in text
+    assert "wild" in text
+
+
+def test_new_groups_are_refused_or_pooled(shell: Shell, tmp_path: Path) -> None:
+    frame = overconfident("normal", 200, 0)
+    frame.write_csv(tmp_path / "old.csv")
+    frame.with_columns(store=pl.lit("east")).write_csv(tmp_path / "new.csv")
+    shell("fit", "old.csv", "--out", "m.json", "--group", "store", "--method", "affine")
+    refused = shell("apply", "m.json", "new.csv", "--out", "h.csv")
+    assert refused.code == 2
+    assert "store 'east' has no map (known: north, south)" in refused.err
+    assert not (tmp_path / "h.csv").exists()
+    pooled = shell("apply", "m.json", "new.csv", "--out", "h.csv", "--new-groups", "pooled")
+    assert "Pooled map for new groups: east" in pooled.out
+    assert shell("check", "new.csv", "--map", "m.json").code == 2
+    assert shell("check", "new.csv", "--map", "m.json", "--new-groups", "pooled").code == 0
+
+
+def test_a_group_with_too_few_outcomes_has_no_map(shell: Shell, tmp_path: Path) -> None:
+    frame = overconfident("normal", 50, 0).with_columns(store=pl.Series(["lone", *["north"] * 49]))
+    frame.write_csv(tmp_path / "a.csv")
+    fit = ("fit", "a.csv", "--out", "m.json", "--group", "store", "--method", "affine")
+    fitted = shell(*fit, "--json").json
+    assert fitted["groups"]["lone"] == {"map": None, "outcomes": 1, "before": None, "after": None, "noise_floor": None}
+    assert "too few" in shell(*fit).out
+    assert shell("check", "a.csv", "--group", "store", "--json").json["as_forecast"]["groups"]["lone"] is None
+    assert "too few outcomes" in shell("check", "a.csv", "--group", "store").out
+    assert "'lone' has no map" in shell("apply", "m.json", "a.csv", "--out", "h.csv").err
+
+
+# Pictures.
+
+
+@pytest.mark.parametrize(("kind", "suffix", "magic"), [("normal", "png", b"\x89PNG"), ("classes", "svg", b"<?xml")])
+def test_a_plot_is_drawn(shell: Shell, tmp_path: Path, kind: str, suffix: str, magic: bytes) -> None:
+    overconfident(kind, 100, 0).write_csv(tmp_path / "a.csv")
+    shell("fit", "a.csv", "--out", "m.json", "--method", "platt")
+    answer = shell("check", "a.csv", "--map", "m.json", "--plot", f"out/a.{suffix}")
+    assert answer.code == 0, answer.err
+    assert (tmp_path / "out" / f"a.{suffix}").read_bytes().startswith(magic)
+    assert files(tmp_path / "out") == {f"a.{suffix}"}
+
+
+# Bad input.
+
+GOOD = "y,mean,std,store\n1,0,1,a\n2,1,1,a\n0,0,2,b\n3,1,1,b\n"
+BAD = {
+    "missing file": (("check", "none.csv"), None, "none.csv: does not exist"),
+    "empty file": (("check", "bad.csv"), "", "the file is empty"),
+    "header only": (("check", "bad.csv"), "y,mean,std\n", "no rows below the header"),
+    "no forecast": (("check", "bad.csv"), "y,x\n1,2\n", "expected mean,std; q0.05"),
+    "two kinds": (("check", "bad.csv"), "y,s0,s1,p0,p1\n1,2,3,.5,.5\n", "at once; keep one, or choose with --kind"),
+    "not a number": (("fit", "bad.csv", "--out", "m2.json"), "y,mean,std\n1,x,1\n", "row 1, column mean: 'x' is not a"),
+    "NaN": (("fit", "bad.csv", "--out", "m2.json"), "y,mean,std\n1,nan,1\n", "row 1, column mean: nan is not a finite"),
+    "std": (("fit", "bad.csv", "--out", "m2.json"), "y,mean,std\n1,0,0\n", "row 1, column std: 0 is not a standard"),
+    "crossing": (("check", "bad.csv"), "y,q0.1,q0.9\n1,2,1\n", "row 1, column q0.9: 1 is below q0.1 = 2"),
+    "level": (("check", "bad.csv"), "y,q10,q90\n1,2,3\n", "column q10: level 10 is not between 0 and 1"),
+    "one outcome": (("fit", "bad.csv", "--out", "m2.json"), "y,mean,std\n1,0,1\n,0,1\n", "outcomes in 1 of 2 rows"),
+    "sum": (("check", "bad.csv"), "y,p0,p1\n1,.5,.4\n", "row 1, column p0 … p1: the probabilities sum to 0.9, not 1"),
+    "class": (("check", "bad.csv"), "y,p0,p1\n2,.5,.5\n", "row 1, column y: 2 is not a class"),
+    "no y to check": (("check", "bad.csv"), "mean,std\n0,1\n", "no column y among mean, std; add the outcomes"),
+    "no y to fit": (("fit", "bad.csv", "--out", "m2.json"), "mean,std\n0,1\n", "no column y among mean, std"),
+    "other kind": (
+        ("apply", "m.json", "bad.csv", "--out", "h.csv"),
+        "s0,s1\n1,2\n",
+        "the map was fitted for normal",
+    ),
+    "other columns": (
+        ("apply", "q.json", "bad.csv", "--out", "h.csv"),
+        "q0.2,q0.8\n1,2\n",
+        "quantiles (q0.2, q0.8)",
+    ),
+    "check other kind": (("check", "bad.csv", "--map", "m.json"), "y,p0,p1\n1,.5,.5\n0,.5,.5\n", "fitted for normal"),
+    "not a map": (("apply", "good.csv", "good.csv", "--out", "h.csv"), None, "good.csv: is not JSON, or was cut short"),
+    "missing map": (("apply", "none.json", "good.csv", "--out", "h.csv"), None, "none.json: cannot be read"),
+    "method": (
+        ("fit", "good.csv", "--out", "m2.json", "--method", "magic"),
+        None,
+        "method 'magic' is unknown",
+    ),
+    "folder": (("apply", "m.json", "good.csv", "--out", "good.csv/h.csv"), None, "good.csv/h.csv: cannot be written"),
+    "map folder": (("fit", "good.csv", "--out", "good.csv/m.json"), None, "good.csv/m.json: cannot be written"),
+    "plot folder": (("check", "good.csv", "--plot", "good.csv/p.png"), None, "good.csv/p.png: cannot be written"),
+    "map suffix": (("fit", "good.csv", "--out", "m2.txt"), None, "m2.txt: suffix '.txt' cannot be written; use .json"),
+    "out suffix": (("apply", "m.json", "good.csv", "--out", "h.xlsx"), None, "suffix '.xlsx' cannot be written"),
+    "plot suffix": (("check", "good.csv", "--plot", "p.bmp"), None, "use .png or .svg or .pdf"),
+    "group column": (("fit", "good.csv", "--out", "m2.json", "--group", "shop"), None, "the file offers store"),
+    "no group column": (
+        ("apply", "g.json", "bad.csv", "--out", "h.csv"),
+        "mean,std\n0,1\n",
+        "'store' is not a col",
+    ),
+    "unknown group": (
+        ("apply", "g.json", "bad.csv", "--out", "h.csv"),
+        "mean,std,store\n0,1,z\n",
+        "'z' has no map",
+    ),
+    "levels": (
+        ("apply", "m.json", "good.csv", "--out", "h.csv", "--levels", "5,95"),
+        None,
+        "must lie strictly",
+    ),
+    "level words": (
+        ("apply", "m.json", "good.csv", "--out", "h.csv", "--levels", "low"),
+        None,
+        "not a list of numb",
+    ),
+    "overwriting": (("apply", "m.json", "good.csv", "--out", "good.csv"), None, "would overwrite what is read"),
+    "new groups": (
+        ("apply", "m.json", "good.csv", "--out", "h.csv", "--new-groups", "x"),
+        None,
+        "refuse or pooled",
+    ),
+    "kind": (("check", "good.csv", "--kind", "gauss"), None, "kind 'gauss' is unknown; known: normal, quantiles"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+@pytest.mark.parametrize("as_json", [False, True])
+def test_bad_input_is_one_line_and_leaves_nothing(shell: Shell, tmp_path: Path, case: str, as_json: bool) -> None:
+    words, text, expected = BAD[case]
+    (tmp_path / "good.csv").write_text(GOOD)
+    (tmp_path / "quantiles.csv").write_text("y,q0.1,q0.9\n1,0,2\n2,0,2\n")
+    assert shell("fit", "good.csv", "--out", "m.json", "--method", "affine").code == 0
+    assert shell("fit", "good.csv", "--out", "g.json", "--method", "affine", "--group", "store").code == 0
+    assert shell("fit", "quantiles.csv", "--out", "q.json", "--method", "affine").code == 0
+    if text is not None:
+        (tmp_path / "bad.csv").write_text(text)
+    before = files(tmp_path)
+    answer = shell(*words, *(["--json"] if as_json else []))
+    assert answer.code == 2
+    assert answer.out == ""
+    assert answer.err.startswith("calibrl: ")
+    assert answer.err.count("\n") == 1
+    assert expected in answer.err
+    assert files(tmp_path) == before
+    assert (tmp_path / "good.csv").read_text() == GOOD
+
+
+def test_the_installed_command_ends_with_code_2_and_no_traceback(tmp_path: Path) -> None:
+    (tmp_path / "bad.csv").write_text("y,mean,std\n1,0,-1\n")
+    done = subprocess.run(
+        [sys.executable, "-m", "calibrl", "check", "bad.csv"], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr == (
+        "calibrl: bad.csv, row 1, column std: -1 is not a standard deviation; "
+        "expected more than 0: repair it or drop the row\n"
+    )
+
+
+def test_help_does_not_wait_for_torch() -> None:
+    code = (
+        "import sys, calibrl.cli; "
+        "assert not {'torch', 'polars', 'matplotlib', 'scipy'} & set(sys.modules), sorted(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_many_rows_leave_a_small_map(shell: Shell, tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    n = 300_000
+    mean = rng.normal(size=n)
+    pl.DataFrame({"mean": mean, "std": np.ones(n), "y": mean + 2 * rng.normal(size=n)}).write_parquet(
+        tmp_path / "a.parquet"
+    )
+    fitted = shell("fit", "a.parquet", "--out", "m.json", "--json").json
+    assert fitted["pooled"]["after"] < 1e-3 < fitted["pooled"]["before"]
+    assert (tmp_path / "m.json").stat().st_size < 200_000
+    shell("apply", "m.json", "a.parquet", "--out", "b.parquet")
+    assert pl.read_parquet(tmp_path / "b.parquet")["std"].mean() == pytest.approx(2, rel=0.01)
