@@ -39,11 +39,12 @@ class Durable:
         self._snapshot, self._journal = self.folder / "policy.json", self.folder / "journal.jsonl"
         self._file: IO[str] | None = None
         self._line = 0
-        if self._snapshot.is_file():
-            self.policy = self._restore()
-        else:
-            self.policy = make()
-        self.snapshot()
+        try:
+            self.policy = self._restore() if self._snapshot.is_file() else make()
+            self.snapshot()
+        except BaseException:
+            self._unlock()
+            raise
 
     # What a policy does.
 
@@ -103,8 +104,7 @@ class Durable:
         if self._lock is not None:
             self.snapshot()
             self._close_journal()
-            self._lock.close()
-            self._lock = None
+            self._unlock()
 
     def __enter__(self) -> Self:
         return self
@@ -161,6 +161,11 @@ class Durable:
                     f"{self._journal}, line {number} is damaged; restore the folder from a backup, or delete that line "
                     "and lose its reward"
                 ) from None
+
+    def _unlock(self) -> None:
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
 
     def _close_journal(self) -> None:
         if self._file is not None:

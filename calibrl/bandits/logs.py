@@ -89,5 +89,4 @@ def read_log(
 def _numbers(column: Any, path: str | Path) -> Floats:
     if not column.dtype.is_numeric() and str(column.dtype) != "Boolean":
         raise CalibrlError(f"{path}: column {column.name!r} holds text; encode it as numbers, or leave it out")
-    found: Floats = column.cast(float).to_numpy()
-    return found
+    return np.array(column.cast(float).to_numpy(), np.float64)

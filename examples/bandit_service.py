@@ -1,0 +1,123 @@
+"""A bandit behind a web service that survives `kill -9`: every reward it has acknowledged is on the disk.
+
+python examples/bandit_service.py FOLDER --port 8080
+
+POST /choose {"x": [0.2, 1.0, -0.4]}                              → {"arm": "news", "probability": 1.0}
+POST /reward {"x": [0.2, 1.0, -0.4], "arm": "news", "reward": 1}  → {"learnt": 1}
+POST /arms   {"add": "sport"}                                     → {"arms": ["news", "music", "sport"]}
+GET  /                                                            → {"pulls": {"news": 1, "music": 0}}
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import functools
+import json
+import random
+import tempfile
+import threading
+import urllib.request
+from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from typing import Any
+
+from calibrl import CalibrlError
+from calibrl.bandits import CalLinUCB, Durable
+
+ARMS, DIM = ("news", "music"), 3
+
+
+def routes(bandit: Durable) -> dict[str, Callable[[dict[str, Any]], dict[str, Any]]]:
+    """What the service answers, by path."""
+
+    def choose(asked: dict[str, Any]) -> dict[str, Any]:
+        return bandit.decide(asked["x"])._asdict()
+
+    def reward(told: dict[str, Any]) -> dict[str, Any]:
+        bandit.update(told["x"], told["arm"], told["reward"])
+        return {"learnt": sum(bandit.policy.pulls.values())}
+
+    def arms(change: dict[str, Any]) -> dict[str, Any]:
+        if "add" in change:
+            bandit.add_arm(change["add"])
+        if "remove" in change:
+            bandit.remove_arm(change["remove"])
+        return {"arms": list(bandit.arms)}
+
+    return {"/choose": choose, "/reward": reward, "/arms": arms}
+
+
+def handler(bandit: Durable) -> type[BaseHTTPRequestHandler]:
+    """One request at a time, so the policy needs no lock."""
+    answers = routes(bandit)
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.reply(200, {"pulls": {str(arm): n for arm, n in bandit.policy.pulls.items()}})
+
+        def do_POST(self) -> None:
+            try:
+                asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                self.reply(200, answers[self.path](asked))
+            except (CalibrlError, KeyError, ValueError) as problem:
+                self.reply(400, {"error": str(problem)})
+
+        def reply(self, status: int, content: dict[str, Any]) -> None:
+            body = json.dumps(content).encode()
+            self.send_response(status)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: Any) -> None:
+            """Say nothing for every request."""
+
+    return Handler
+
+
+def ask(url: str, content: dict[str, Any]) -> dict[str, Any]:
+    """What the service answers."""
+    with urllib.request.urlopen(urllib.request.Request(url, json.dumps(content).encode()), timeout=10) as answer:
+        found: dict[str, Any] = json.load(answer)
+        return found
+
+
+def visit(url: str, visitors: int = 200) -> None:
+    """Visitors who like news when x[0] > 0 and music now and then."""
+    luck = random.Random(0)
+    clicks = 0
+    for _ in range(visitors):
+        x = [luck.gauss(0, 1), luck.gauss(0, 1), 1.0]
+        decision = ask(f"{url}/choose", {"x": x})
+        liked = x[0] > 0 if decision["arm"] == "news" else luck.random() < 0.4
+        clicks += ask(f"{url}/reward", {"x": x, "arm": decision["arm"], "reward": float(liked)})["learnt"] and liked
+    with urllib.request.urlopen(url, timeout=10) as answer:
+        print(f"{clicks} of {visitors} visitors liked what they saw: {json.load(answer)['pulls']}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", nargs="?", help="where the policy is kept")
+    parser.add_argument("--port", type=int, default=0, help="0 picks a free one")
+    parser.add_argument("--snapshot-every", type=int, default=1000)
+    options = parser.parse_args()
+    with contextlib.ExitStack() as stack:
+        folder = options.folder or stack.enter_context(tempfile.TemporaryDirectory())
+        make = functools.partial(CalLinUCB, ARMS, DIM)
+        bandit = stack.enter_context(Durable(folder, make, snapshot_every=options.snapshot_every))
+        server = stack.enter_context(HTTPServer(("127.0.0.1", options.port), handler(bandit)))
+        url = f"http://127.0.0.1:{server.server_port}"
+        print(url, flush=True)
+        if options.folder:
+            stack.enter_context(contextlib.suppress(KeyboardInterrupt))
+            server.serve_forever()
+        else:
+            threading.Thread(target=server.serve_forever).start()
+            stack.callback(server.shutdown)
+            visit(url)
+
+
+if __name__ == "__main__":
+    main()

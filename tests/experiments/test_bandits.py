@@ -1,0 +1,114 @@
+from dataclasses import replace
+
+import numpy as np
+import polars as pl
+import pytest
+from scipy.stats import norm
+from typer.testing import CliRunner
+
+from calibrl import CalibrlError
+from calibrl.bandits.presets import PRESETS, SMALL, TABLE_1
+from calibrl.cli import app
+from calibrl.experiments.bandits import metrics, run, summarise
+from calibrl.results import Row, read
+
+TINY = replace(SMALL, problems=("wine", "linear"), rounds=120, trials=3, policies=("linucb", "callinucb", "greedy"))
+
+
+def test_rows_are_paired_and_repeatable():
+    first, second = list(run(TINY)), list(run(TINY))
+    assert [row.metrics for row in first] == [row.metrics for row in second]
+    assert len(first) == 2 * 3 * 3
+    optimum = {(row.problem, row.seed): set() for row in first}
+    for row in first:
+        optimum[row.problem, row.seed].add(row.metrics["optimal"])
+    assert all(len(values) == 1 for values in optimum.values()), "policies of one trial met different streams"
+
+
+def test_reward_and_regret_add_up_on_classification_data():
+    seen = []
+    rows = list(run(TINY, watch=lambda problem, trials: seen.append((problem, trials))))
+    for row in rows:
+        if row.problem == "wine":
+            assert row.metrics["reward"] + row.metrics["regret"] == row.metrics["optimal"] == 120
+            assert row.metrics["best_arm"] == pytest.approx(row.metrics["reward"] / 120, rel=1e-5)
+    problem, trials = seen[0]
+    trial = trials["callinucb"]
+    chosen = trial.pit[np.arange(120), trial.chosen]
+    assert metrics(trial)["coverage"] == pytest.approx(np.mean(chosen <= norm.cdf(1)), abs=1e-5)
+    assert problem == "wine"
+
+
+def test_differences_are_taken_trial_by_trial():
+    rewards = {"linucb": [10.0, 20.0, 60.0], "callinucb": [12.0, 23.0, 61.0]}
+    other = dict.fromkeys(("optimal", "regret", "coverage", "coverage_all", "calibration_loss"), 1.0)
+    rows = [
+        Row("bandits", "wine", arm, seed, {"reward": value, **other}, step=5)
+        for arm, values in rewards.items()
+        for seed, value in enumerate(values)
+    ]
+    lines = {line.policy: line for line in summarise(rows)}
+    assert lines["callinucb"].gain == pytest.approx(2.0)
+    assert lines["callinucb"].gain_error == pytest.approx(np.std([2, 3, 1], ddof=1) / 3**0.5)
+    assert lines["callinucb"].relative_gain == pytest.approx(2 / 30)
+    assert summarise(rows, trials=2)[0].reward == 15.0
+
+
+def test_presets_are_complete():
+    assert set(PRESETS["paper"].problems) == set(TABLE_1)
+    with pytest.raises(CalibrlError, match="'magic' is unknown"):
+        list(run(replace(TINY, policies=("magic",))))
+    with pytest.raises(CalibrlError, match="nothing to run"):
+        list(run(replace(TINY, trials=0)))
+
+
+# At the shell.
+
+
+def shell(*words):
+    return CliRunner().invoke(app, list(map(str, words)), catch_exceptions=True)
+
+
+def test_a_run_ends_in_a_table_rows_and_figures(tmp_path):
+    words = ("run", "bandits", "--problem", "wine", "--rounds", 100, "--trials", 2, "--out", tmp_path)
+    result = shell(*words)
+    assert result.exit_code == 0, result.output
+    for name in ("LinUCB", "CalLinUCB", "ConformalLinUCB", "greedy", "CalThompson", "ε-greedy"):
+        assert name in result.output
+    assert {path.name for path in tmp_path.iterdir()} >= {"bandits.jsonl", "table.png", "learning-wine.png"}
+    assert len(read(tmp_path)) == 14
+    # Running again replaces, and what was run can be shown.
+    shell(*words)
+    assert len(read(tmp_path)) == 14
+    shown = shell("run", "bandits", "--rows", tmp_path, "--out", tmp_path / "again")
+    assert "wine, 100 × 2" in shown.output
+    assert (tmp_path / "again" / "table.png").is_file()
+
+
+def test_bad_options_are_named(tmp_path):
+    for words, expected in (
+        (("--problem", "chess"), "'chess' is unknown"),
+        (("--preset", "huge"), "'huge' is unknown"),
+        (("--rows", tmp_path / "nothing"), "does not exist"),
+        (("--rows", tmp_path), "no rows of bandits"),
+    ):
+        result = shell("run", "bandits", *words, "--out", tmp_path)
+        assert isinstance(result.exception, CalibrlError)
+        assert expected in str(result.exception)
+
+
+def test_a_policy_is_judged_from_a_log(tmp_path):
+    generator = np.random.default_rng(0)
+    x = generator.standard_normal((400, 2))
+    arm = generator.integers(2, size=400)
+    reward = np.where(arm == 0, x[:, 0], x[:, 1]) + 0.1 * generator.standard_normal(400)
+    columns = {"age": x[:, 0], "spend": x[:, 1], "arm": arm, "reward": reward, "propensity": 0.5}
+    pl.DataFrame(columns).write_csv(tmp_path / "log.csv")
+    result = shell("bandit", "evaluate", tmp_path / "log.csv")
+    assert result.exit_code == 0, result.output
+    assert "doubly robust: after 200 rows" in result.output
+    assert "replay" in result.output
+    lacking = shell("bandit", "evaluate", tmp_path / "log.csv", "--propensity", "p")
+    assert "no column 'p'" in str(lacking.exception)
+    unknown = shell("bandit", "evaluate", tmp_path / "log.csv", "--policy", "best")
+    assert "'best' is unknown" in str(unknown.exception)
