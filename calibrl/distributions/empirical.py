@@ -31,6 +31,11 @@ class _Interpolated(Distribution):
         self._high_tail = high_tail
         super().__init__(Size(knots.shape[:-1]), validate_args=False)
 
+    @property
+    def breaks(self) -> Tensor:
+        """z-scores of the knots, where the quantile function bends: (k,)."""
+        return self._levels
+
     def zscore(self, y: Tensor) -> Tensor:
         """Φ⁻¹(F(y)) in float64."""
         return self._score(y, right=True)
@@ -92,10 +97,13 @@ class _Interpolated(Distribution):
         # searchsorted wants the values of each forecast side by side in the last dimension.
         lead = y.shape[: y.dim() - len(self.batch_shape)]
         rows = y.reshape(-1, *self.batch_shape).movedim(0, -1).contiguous()
-        index = torch.searchsorted(knots, rows, right=right).sub(1).clamp(0, knots.shape[-1] - 2)
+        found = torch.searchsorted(knots, rows, right=right).sub(1)
+        index = found.clamp(0, knots.shape[-1] - 2)
         start, end = knots.gather(-1, index), knots.gather(-1, index + 1)
         width = end - start
-        t = torch.where(width > 0, (rows - start) / width.clamp(min=1e-300), (rows >= end).double()).clamp(0, 1)
+        # On an atom the whole step lies on one side: behind a value that was passed, before one that was not.
+        step = ((found >= 0) & (rows >= end)).double()
+        t = torch.where(width > 0, (rows - start) / width.clamp(min=1e-300), step).clamp(0, 1)
         z = self._levels[index] + t * (self._levels[index + 1] - self._levels[index])
         low = (rows - knots[..., :1]).clamp(max=0) / self._low_tail.unsqueeze(-1)
         high = (rows - knots[..., -1:]).clamp(min=0) / self._high_tail.unsqueeze(-1)
@@ -141,7 +149,7 @@ class Empirical(_Interpolated):
 
     def expand(self, batch_shape: Any, _instance: Any = None) -> Empirical:
         """The same forecast, repeated to `batch_shape`."""
-        return Empirical(self.samples.expand(len(self.samples), *batch_shape))
+        return Empirical(_expanded(self.samples, Size(batch_shape)))
 
     def __repr__(self) -> str:
         return f"Empirical({len(self.samples)} samples, batch {tuple(self.batch_shape)})"
@@ -207,7 +215,13 @@ class Quantiles(_Interpolated):
 
     def expand(self, batch_shape: Any, _instance: Any = None) -> Quantiles:
         """The same forecast, repeated to `batch_shape`."""
-        return Quantiles(self.values.expand(len(self.values), *batch_shape), self.levels)
+        return Quantiles(_expanded(self.values, Size(batch_shape)), self.levels)
 
     def __repr__(self) -> str:
         return f"Quantiles({len(self.levels)} levels, batch {tuple(self.batch_shape)})"
+
+
+def _expanded(values: Tensor, batch_shape: Size) -> Tensor:
+    """Values of shape (k, *batch) repeated to (k, *batch_shape)."""
+    extra = len(batch_shape) - (values.dim() - 1)
+    return values.reshape(len(values), *(1 for _ in range(extra)), *values.shape[1:]).expand(-1, *batch_shape)

@@ -46,6 +46,11 @@ class Mixture(Distribution):
         """What outcomes are possible: those of the first component."""
         return self.components[0].support
 
+    @property
+    def breaks(self) -> Tensor:
+        """Nowhere in particular: components bend at different places for every forecast."""
+        return torch.zeros(0, dtype=torch.float64, device=device_of(self.components[0]))
+
     def zscore(self, y: Tensor) -> Tensor:
         """Φ⁻¹(F(y)) in float64, exact in both tails."""
         scores = [zscore(component, y) for component in self.components]

@@ -97,6 +97,18 @@ def log_prob(forecast: Distribution, y: Tensor) -> Tensor:
     return torch.where(unseen, torch.nan, forecast.log_prob(y).double())
 
 
+def breaks(forecast: Distribution) -> Tensor:
+    """z-scores where the quantile function bends, for quadrature to stop at: (k, …), broadcast to the batch."""
+    if hasattr(forecast, "breaks"):
+        found: Tensor = forecast.breaks
+        return found
+    if isinstance(forecast, (Normal, LogNormal)):
+        return torch.zeros(0, dtype=torch.float64, device=device_of(forecast))
+    # Where `from_zscore` stops, because a float64 probability cannot go on.
+    ends = [normal.LOWEST_Z, normal.HIGHEST_Z]
+    return torch.tensor(ends, dtype=torch.float64, device=device_of(forecast))
+
+
 def is_discrete(forecast: Distribution) -> bool:
     """Whether outcomes are whole numbers (counts)."""
     try:

@@ -50,6 +50,11 @@ class Map(Frozen, ABC):
     def _log_slope(self, z: Tensor) -> Tensor:
         """Log S′(z)."""
 
+    @property
+    def breaks(self) -> Tensor:
+        """Calibrated z-scores where the slope of S⁻¹ bends, for quadrature to stop at: (k, *columns)."""
+        return torch.zeros(0, *self.columns, dtype=torch.float64)
+
     # R itself.
 
     @returns_what_was_given

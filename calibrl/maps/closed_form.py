@@ -150,6 +150,10 @@ class Sigmoid(Map):
     def columns(self) -> tuple[int, ...]:
         return tuple(self.a.shape)
 
+    @property
+    def breaks(self) -> Tensor:
+        return normal.z_of_logit(torch.stack([self.a * self.CLIP + self.b, self.a * (1 - self.CLIP) + self.b]))
+
     def _forward(self, z: Tensor) -> Tensor:
         return normal.z_of_logit(self.a * normal.cdf(z) + self.b)
 

@@ -22,7 +22,7 @@ REACH = 8.6
 CELLS = 16_384
 """Cells of the table that draws are read from."""
 
-PANELS, COARSE_PANELS, NODES_PER_PANEL = 1024, 96, 4
+PANELS, COARSE_PANELS, NODES_PER_PANEL = 1024, 160, 7
 
 
 def nodes(breaks: Tensor) -> tuple[Tensor, Tensor]:

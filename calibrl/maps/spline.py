@@ -43,6 +43,10 @@ class Spline(Map):
     def columns(self) -> tuple[int, ...]:
         return tuple(self.z.shape[:-1])
 
+    @property
+    def breaks(self) -> Tensor:
+        return self.s.movedim(-1, 0)
+
     def _forward(self, z: Tensor) -> Tensor:
         piece = self._bin(z, self.z)
         inside = z.clamp(self.z[..., 0], self.z[..., -1])

@@ -1,0 +1,232 @@
+"""Each distribution against closed forms and scipy, and how each refuses bad input."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+from torch import distributions as td
+
+import calibrl as cal
+from calibrl.distributions import cdf, from_zscore, zscore
+
+D = torch.float64
+
+
+def test_the_identity_changes_nothing():
+    base = td.Normal(torch.zeros(4), torch.ones(4))
+    same = cal.Recalibrated(base, cal.IDENTITY)
+    y = torch.tensor([-2.0, 0.0, 1.0, 3.0])
+    torch.testing.assert_close(same.cdf(y), base.cdf(y))
+    torch.testing.assert_close(same.log_prob(y), base.log_prob(y))
+    torch.testing.assert_close(same.icdf(torch.full((4,), 0.3)), base.icdf(torch.full((4,), 0.3)))
+    torch.testing.assert_close(same.mean, base.mean)
+    torch.testing.assert_close(same.variance, base.variance)
+
+
+def test_an_affine_map_of_a_gaussian_is_a_gaussian():
+    mapping = cal.maps.Affine(shift=torch.tensor(0.5, dtype=D), scale=torch.tensor(2.0, dtype=D))
+    honest = cal.Recalibrated(td.Normal(torch.tensor([1.0], dtype=D), torch.tensor([3.0], dtype=D)), mapping)
+    truth = td.Normal(torch.tensor([2.5], dtype=D), torch.tensor([6.0], dtype=D))
+    y = torch.linspace(-20, 25, 50, dtype=D)[:, None]
+    torch.testing.assert_close(honest.cdf(y), truth.cdf(y))
+    torch.testing.assert_close(honest.log_prob(y), truth.log_prob(y))
+    torch.testing.assert_close(honest.mean, truth.mean)
+    torch.testing.assert_close(honest.variance, truth.variance)
+    assert cal.crps(honest, torch.tensor([4.0], dtype=D)) == pytest.approx(
+        cal.crps(truth, torch.tensor([4.0], dtype=D))
+    )
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_keeps_the_dtype_of_the_base(dtype):
+    base = td.Normal(torch.zeros(5, dtype=dtype), torch.ones(5, dtype=dtype))
+    honest = cal.Recalibrated(base, cal.fit_smooth(torch.rand(100, dtype=D)))
+    y = torch.zeros(5, dtype=dtype)
+    for value in (
+        honest.cdf(y),
+        honest.icdf(y + 0.5),
+        honest.sample(),
+        honest.mean,
+        honest.variance,
+        honest.log_prob(y),
+    ):
+        assert value.dtype == dtype
+
+
+@pytest.mark.parametrize("kind", ["smooth", "isotonic", "platt", "beta", "affine"])
+def test_gradients_reach_the_base(kind):
+    mapping = getattr(cal, f"fit_{kind}")(z=1.5 * torch.randn(200, generator=torch.Generator().manual_seed(0), dtype=D))
+    mu = torch.tensor([0.3, -0.2], dtype=D, requires_grad=True)
+    sigma = torch.tensor([1.0, 2.0], dtype=D, requires_grad=True)
+    y = torch.tensor([0.5, 1.5], dtype=D)
+
+    def at(function):
+        return lambda m, s: function(cal.Recalibrated(td.Normal(m, s), mapping))
+
+    assert torch.autograd.gradcheck(at(lambda f: f.cdf(y)), (mu, sigma))
+    assert torch.autograd.gradcheck(at(lambda f: f.log_prob(y)), (mu, sigma), atol=1e-4)
+    assert torch.autograd.gradcheck(at(lambda f: f.icdf(torch.tensor([0.2, 0.9], dtype=D))), (mu, sigma))
+    assert torch.autograd.gradcheck(at(lambda f: f.mean + f.variance), (mu, sigma))
+    epsilon = torch.tensor([0.7, -1.1], dtype=D)
+    assert torch.autograd.gradcheck(at(lambda f: f.push(epsilon)), (mu, sigma))
+    cal.Recalibrated(td.Normal(mu, sigma), mapping).rsample((10,)).sum().backward()
+    assert float(mu.grad.sum()) == pytest.approx(20)
+
+
+def test_fast_draws_follow_the_exact_quantile_function():
+    mapping = cal.fit_smooth(z=torch.randn(500, 3, generator=torch.Generator().manual_seed(1), dtype=D) * 2 + 0.5)
+    honest = cal.Recalibrated(td.Normal(torch.zeros(3, dtype=D), torch.ones(3, dtype=D)), mapping)
+    epsilon = torch.randn(5000, 3, generator=torch.Generator().manual_seed(2), dtype=D)
+    exact = mapping.inverse_z(epsilon)
+    assert float((honest.push(epsilon) - exact).abs().max()) < 0.01
+    assert float((honest.push(epsilon) - exact).abs().mean()) < 0.001
+
+
+def test_quantiles_stay_finite_however_wrong_the_forecast():
+    z = 200 * torch.randn(500, generator=torch.Generator().manual_seed(3), dtype=D)
+    honest = cal.Recalibrated(td.Normal(torch.zeros(1), torch.ones(1)), cal.fit_smooth(z=z))
+    q = honest.icdf(torch.tensor([[0.0], [1e-30], [0.001], [0.999], [1 - 1e-7], [1.0]]))
+    assert bool(q.isfinite().all())
+    assert bool((q.diff(dim=0) >= 0).all())
+    assert bool(honest.sample((100_000,)).isfinite().all())
+
+
+def test_numpy_in_numpy_out():
+    honest = cal.Recalibrated(td.Normal(torch.zeros(3), torch.ones(3)), cal.IDENTITY)
+    assert isinstance(honest.cdf(np.zeros(3)), np.ndarray)
+    assert isinstance(honest.icdf([0.1, 0.5, 0.9]), np.ndarray)
+    assert isinstance(honest.cdf(torch.zeros(3)), torch.Tensor)
+
+
+def test_conformal_interval_of_a_forecast():
+    y = torch.randn(99, generator=torch.Generator().manual_seed(4), dtype=D)
+    forecast = td.Normal(torch.zeros(99, dtype=D), torch.full((99,), 0.3, dtype=D))
+    mapping = cal.fit_smooth(z=cal.pit_z(forecast, y))
+    low, high = cal.Recalibrated(td.Normal(torch.zeros(2, dtype=D), 0.3), mapping).interval(0.9, guarantee="conformal")
+    ordered = y.sort().values
+    assert float(low[0]) == pytest.approx(float(ordered[4]))  # the 5th of 99, ⌊100 · 0.05⌋
+    assert float(high[0]) == pytest.approx(float(ordered[94]))
+    plain = cal.Recalibrated(td.Normal(torch.zeros(2, dtype=D), 0.3), mapping).interval(0.9)
+    assert float(plain[0][0]) == pytest.approx(float(low[0]), abs=0.5)
+    with pytest.raises(cal.CalibrlError, match="between 0 and 1"):
+        cal.Recalibrated(forecast, mapping).interval(90)
+    with pytest.raises(cal.CalibrlError, match="keeps no ranks"):
+        cal.Recalibrated(forecast, cal.IDENTITY).interval(0.9, guarantee="conformal")
+
+
+def test_counts_agree_with_scipy():
+    k = torch.arange(0, 30, dtype=D)[:, None]
+    for forecast, peer in [
+        (td.Poisson(torch.tensor([4.0], dtype=D)), stats.poisson(4)),
+        (td.Binomial(29, torch.tensor([0.3], dtype=D)), stats.binom(29, 0.3)),
+        (td.Geometric(torch.tensor([0.2], dtype=D)), stats.geom(0.2, loc=-1)),
+        (td.NegativeBinomial(torch.tensor([3.0], dtype=D), torch.tensor([0.4], dtype=D)), stats.nbinom(3, 0.6)),
+    ]:
+        np.testing.assert_allclose(cdf(forecast, k)[:, 0], peer.cdf(k[:, 0].numpy()), atol=1e-10)
+        far = torch.tensor([[-7.0], [-2.0], [0.0], [2.0], [6.0]], dtype=D)
+        expected = peer.ppf(stats.norm.cdf(far[:, 0].numpy()))
+        np.testing.assert_array_equal(from_zscore(forecast, far)[:, 0], np.maximum(expected, 0))
+
+
+def test_gamma_has_no_inverse_in_torch_and_gets_one():
+    forecast = td.Gamma(torch.tensor([0.5, 4.0], dtype=D), torch.tensor([1.0, 2.0], dtype=D))
+    u = torch.tensor([[0.001], [0.5], [0.999]], dtype=D).expand(-1, 2)
+    found = from_zscore(forecast, torch.special.ndtri(u))
+    expected = np.stack([stats.gamma(0.5).ppf(u[:, 0]), stats.gamma(4, scale=0.5).ppf(u[:, 0])], -1)
+    np.testing.assert_allclose(found, expected, rtol=1e-9)
+
+
+def test_mixture_agrees_with_torch():
+    mean, scale, weight = torch.tensor([-1.0, 2.0], dtype=D), torch.tensor([0.5, 1.5], dtype=D), [0.25, 0.75]
+    ours = cal.Mixture([td.Normal(mean[j : j + 1], scale[j : j + 1]) for j in range(2)], weight)
+    peer = td.MixtureSameFamily(td.Categorical(torch.tensor(weight, dtype=D)), td.Normal(mean, scale))
+    y = torch.linspace(-5, 8, 40, dtype=D)
+    torch.testing.assert_close(ours.cdf(y[:, None])[:, 0], peer.cdf(y))
+    torch.testing.assert_close(ours.log_prob(y[:, None])[:, 0], peer.log_prob(y))
+    torch.testing.assert_close(ours.mean[0], peer.mean)
+    torch.testing.assert_close(ours.variance[0], peer.variance)
+
+
+def test_two_quantiles_make_a_gaussian():
+    forecast = cal.Quantiles([[-1.2815515655446004], [1.2815515655446004]], [0.1, 0.9])
+    y = torch.linspace(-4, 4, 30, dtype=D)[:, None]
+    np.testing.assert_allclose(forecast.cdf(y), stats.norm.cdf(y))
+    assert float(forecast.mean) == pytest.approx(0, abs=1e-9)
+    assert float(forecast.variance) == pytest.approx(1)
+
+
+def test_empirical_gives_no_outcome_probability_zero():
+    forecast = cal.Empirical(torch.linspace(0, 1, 21, dtype=D)[:, None])
+    z = zscore(forecast, torch.tensor([[-3.0], [4.0]], dtype=D))
+    assert bool(z.isfinite().all())
+    assert float(z[0]) < -5
+    assert float(forecast.cdf(torch.tensor([0.5], dtype=D))) == pytest.approx(0.5)
+
+
+def test_atoms_need_a_generator():
+    closed_days = cal.Empirical(torch.tensor([0.0] * 5 + [3.0, 4.0, 5.0, 6.0, 8.0], dtype=D)[:, None].expand(-1, 2))
+    with pytest.raises(cal.CalibrlError, match="generator"):
+        cal.pit(closed_days, torch.tensor([0.0, 4.5], dtype=D))
+    many = closed_days.expand((4000, 2))
+    p = cal.pit(many, torch.zeros(4000, 2, dtype=D), generator=torch.Generator().manual_seed(0))
+    assert float(p.min()) < 0.06
+    assert float(p.max()) == pytest.approx(0.45, abs=0.02)
+    assert float(p.mean()) == pytest.approx(0.25, abs=0.01)
+    with pytest.raises(cal.CalibrlError, match="generator"):
+        cal.pit(td.Poisson(torch.ones(2, dtype=D)), torch.tensor([0.0, 1.0], dtype=D))
+
+
+def test_common_random_numbers():
+    base = td.Normal(torch.zeros(1000, dtype=D), torch.ones(1000, dtype=D))
+    honest = cal.Recalibrated(base, cal.fit_affine(z=1.3 * torch.randn(400, dtype=D)))
+    plain = cal.draw(base, torch.Generator().manual_seed(5))
+    calibrated = cal.draw(honest, torch.Generator().manual_seed(5))
+    assert float(np.corrcoef(plain, calibrated)[0, 1]) > 0.999
+
+
+def test_classes_draw_in_proportion():
+    many = td.Categorical(torch.tensor([[0.2, 0.5, 0.3]]).expand(20_000, 3))
+    drawn = cal.draw(many, torch.Generator().manual_seed(6))
+    np.testing.assert_allclose(np.bincount(drawn) / 20_000, [0.2, 0.5, 0.3], atol=0.012)
+    coins = cal.draw(td.Bernoulli(torch.full((20_000,), 0.3)), torch.Generator().manual_seed(6))
+    assert float(coins.mean()) == pytest.approx(0.3, abs=0.012)
+
+
+def normal(*shape):
+    return td.Normal(torch.zeros(*shape), torch.ones(*shape))
+
+
+@pytest.mark.parametrize(
+    ("attempt", "words"),
+    [
+        (lambda: cal.Recalibrated(normal(5, 2), cal.fit_smooth(torch.rand(9, 3))), "3 columns"),
+        (lambda: cal.Recalibrated(td.Categorical(torch.ones(3)), cal.IDENTITY), "classes"),
+        (lambda: cal.Recalibrated(td.MultivariateNormal(torch.zeros(2), torch.eye(2)), cal.IDENTITY), "event shape"),
+        (lambda: cal.Recalibrated(normal(3), cal.IDENTITY).icdf(torch.tensor([0.1, 2.0, 0.3])), "outside"),
+        (lambda: cal.pit(normal(4), torch.zeros(3)), "do not fit"),
+        (lambda: cal.pit(normal(4, 2), torch.zeros(4)), "do not fit"),
+        (lambda: cal.pit(td.StudentT(torch.ones(3)), torch.zeros(3)), "has no cdf"),
+        (lambda: cal.pit(td.Exponential(torch.ones(2)), torch.tensor([1.0, -1.0])), "impossible"),
+        (lambda: cal.pit(td.Normal(torch.tensor([math.nan]), 1.0, validate_args=False), torch.zeros(1)), "is NaN"),
+        (lambda: cal.Empirical(torch.zeros(1, 3)), "s ≥ 2"),
+        (lambda: cal.Empirical(torch.tensor([[1.0], [math.nan]])), "NaN"),
+        (lambda: cal.Quantiles(torch.tensor([[1.0], [0.0]]), [0.1, 0.9]), "cross"),
+        (lambda: cal.Quantiles(torch.tensor([[0.0], [1.0]]), [0.1, 1.0]), "strictly between"),
+        (lambda: cal.Quantiles(torch.tensor([[0.0], [1.0]]), [0.1, 0.5, 0.9]), "do not fit"),
+        (lambda: cal.Mixture([]), "no components"),
+        (lambda: cal.Mixture([normal(2), normal(3)]), "different batch shapes"),
+        (lambda: cal.Mixture([normal(2)], [-1.0]), "weights"),
+        (lambda: cal.Rounded(td.Poisson(torch.ones(2))), "not a continuous"),
+    ],
+)
+def test_bad_input_is_refused_in_words(attempt, words):
+    with pytest.raises(cal.CalibrlError, match=words):
+        attempt()
+
+
+def test_a_column_of_outcomes_does_not_broadcast_to_a_square():
+    y = torch.randn(6, 1)
+    assert cal.pit(normal(6), y).shape == (6,)
+    torch.testing.assert_close(cal.pit(normal(6), y), cal.pit(normal(6), y[:, 0]))

@@ -1,0 +1,180 @@
+"""What must hold of every map, whoever fitted it."""
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import calibrl as cal
+from calibrl.maps import map_from_dict
+
+FITS = {
+    name: getattr(cal, f"fit_{name}") for name in ("smooth", "isotonic", "affine", "platt", "beta", "sigmoid", "auto")
+}
+PROPER = {name: fit for name, fit in FITS.items() if name != "sigmoid"}
+D = torch.float64
+
+every_fit = pytest.mark.parametrize("fit", FITS.values(), ids=FITS)
+every_proper_fit = pytest.mark.parametrize("fit", PROPER.values(), ids=PROPER)
+shapes = pytest.mark.parametrize("columns", [(), (1,), (3,)], ids=str)
+
+
+def evidence(columns=(), n=200, seed=0):
+    """PITs of a forecast that is over-confident and biased, more so in later columns."""
+    generator = torch.Generator().manual_seed(seed)
+    z = torch.randn(n, *columns, generator=generator, dtype=D)
+    factor = 1.5 + torch.arange(columns[0], dtype=D) if columns else 1.5
+    return torch.special.ndtr(factor * z + 0.3)
+
+
+def wide(p, columns):
+    return p[:, None].expand(-1, *columns) if columns else p
+
+
+@every_fit
+@shapes
+def test_increases_and_inverts(fit, columns):
+    mapping = fit(evidence(columns))
+    assert mapping.columns == columns
+    p = wide(torch.linspace(0, 1, 2001, dtype=D), columns)
+    r = mapping(p)
+    assert bool((r.diff(dim=0) >= 0).all())
+    inside = (p > 1e-4) & (p < 1 - 1e-4)
+    torch.testing.assert_close(mapping.inverse(r)[inside], p[inside], rtol=0, atol=1e-9)
+
+
+@every_proper_fit
+@shapes
+def test_is_proper_at_the_ends(fit, columns):
+    mapping = fit(evidence(columns))
+    ends = wide(torch.tensor([0.0, 1.0], dtype=D), columns)
+    assert torch.equal(mapping(ends), ends)
+    assert torch.equal(mapping.inverse(ends), ends)
+    tiny = wide(torch.tensor([1e-12, 1 - 1e-12], dtype=D), columns)
+    assert bool(((mapping(tiny) > 0) & (mapping(tiny) < 1)).all())
+
+
+@every_fit
+@shapes
+def test_slope_is_the_derivative(fit, columns):
+    mapping = fit(evidence(columns))
+    p = wide(torch.linspace(0.02, 0.98, 97, dtype=D), columns)
+    step = 1e-6
+    numeric = (mapping(p + step) - mapping(p - step)) / (2 * step)
+    torch.testing.assert_close(mapping.log_slope(p).exp(), numeric, rtol=1e-4, atol=1e-6)
+
+
+@every_proper_fit
+def test_tails_go_on_and_are_never_stuck(fit):
+    mapping = fit(evidence())
+    z = torch.linspace(-60, 60, 241, dtype=D)
+    moved = mapping.inverse_z(z)
+    assert bool(moved.isfinite().all())
+    assert bool((moved.diff() > 0).all())
+
+
+@every_fit
+@shapes
+def test_is_a_frozen_value_that_saves_as_plain_json(fit, columns):
+    mapping = fit(evidence(columns))
+    text = json.dumps(mapping.to_dict(), allow_nan=False)
+    again = map_from_dict(json.loads(text))
+    assert again == mapping
+    assert hash(again) == hash(mapping)
+    assert mapping != fit(evidence(columns, seed=1))
+    p = wide(torch.rand(50, dtype=D), columns)
+    assert torch.equal(again(p), mapping(p))
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        mapping.note = "changed"
+    assert mapping.to("cpu") == mapping
+
+
+@every_fit
+def test_unseen_stays_unseen_and_does_not_count(fit):
+    p = evidence()
+    gaps = torch.full((60,), torch.nan, dtype=D)
+    with_gaps = torch.cat([gaps, p])[torch.randperm(260, generator=torch.Generator().manual_seed(3))]
+    q = torch.linspace(0.01, 0.99, 50, dtype=D)
+    if fit is not cal.fit_auto:  # its folds depend on the order of rows
+        torch.testing.assert_close(fit(with_gaps)(q), fit(p)(q))
+    assert bool(fit(p)(torch.tensor([0.5, torch.nan], dtype=D))[1].isnan())
+
+
+@every_fit
+def test_column_by_column_is_the_same_as_together(fit):
+    p = evidence((3,))
+    together = fit(p)
+    q = torch.linspace(0.001, 0.999, 99, dtype=D)
+    apart = torch.stack([fit(p[:, j])(q) for j in range(3)], -1)
+    tolerance = 1e-4 if fit is cal.fit_auto else 1e-9  # auto holds mixed choices as splines
+    torch.testing.assert_close(together(wide(q, (3,))), apart, rtol=0, atol=tolerance)
+
+
+@every_fit
+def test_gives_back_what_it_was_given(fit):
+    p = evidence()
+    mapping = fit(p.numpy())
+    assert isinstance(mapping(p.numpy()), np.ndarray)
+    assert mapping(p.float()).dtype == torch.float32
+    np.testing.assert_allclose(mapping(p.numpy()), mapping(p).numpy())
+
+
+@every_fit
+def test_weights_count_rows(fit):
+    p = evidence(n=600)
+    doubled = fit(torch.cat([p, p[:300]]))
+    weighted = fit(p, weight=torch.cat([torch.full((300,), 2.0), torch.ones(300)]))
+    q = torch.linspace(0.05, 0.95, 19, dtype=D)
+    # Not the same evidence (two draws say more than one heavy draw), but the same direction.
+    assert float((doubled(q) - weighted(q)).abs().max()) < 0.02
+    assert weighted.ranks is None
+
+
+@every_proper_fit
+@given(
+    values=st.lists(st.floats(0, 1) | st.sampled_from([0.0, 0.5, 1.0]), min_size=0, max_size=60),
+)
+def test_any_evidence_gives_a_proper_map(fit, values):
+    mapping = fit(torch.tensor(values, dtype=D))
+    p = torch.linspace(0, 1, 101, dtype=D)
+    r = mapping(p)
+    assert bool(r.isfinite().all())
+    assert bool((r.diff() >= 0).all())
+    assert bool(mapping.inverse(p)[1:-1].isfinite().all())
+    assert bool(mapping.log_slope(p).isfinite().all())
+
+
+@every_fit
+@pytest.mark.parametrize(
+    ("bad", "words"),
+    [
+        (torch.tensor([0.2, 1.5]), "1.5 is outside"),
+        (torch.zeros(2, 2, 2), "shape"),
+        (torch.zeros(4, 0), "no column"),
+        ("text", "not an array"),
+    ],
+)
+def test_bad_evidence_is_refused(fit, bad, words):
+    with pytest.raises(cal.CalibrlError, match=words):
+        fit(bad)
+
+
+@every_fit
+def test_other_columns_are_refused(fit):
+    with pytest.raises(cal.CalibrlError, match="3 columns"):
+        fit(evidence((3,)))(torch.rand(5, 2))
+    with pytest.raises(cal.CalibrlError, match="outside"):
+        fit(evidence())(torch.tensor([1.2]))
+
+
+def test_unknown_or_damaged_files_are_refused():
+    with pytest.raises(cal.CalibrlError, match="unknown kind"):
+        map_from_dict({"kind": "magic"})
+    saved = cal.fit_platt(evidence()).to_dict()
+    del saved["a"]
+    with pytest.raises(cal.CalibrlError, match="fit it again"):
+        map_from_dict(saved)

@@ -1,0 +1,184 @@
+"""Each fitting function against closed forms, scikit-learn and published values."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+from sklearn.linear_model import LogisticRegression
+
+import calibrl as cal
+from calibrl.maps.fit import logistic_fit
+
+D = torch.float64
+LEVELS = torch.linspace(0.05, 0.95, 19, dtype=D)
+
+# What outcomes do, in units of the forecast N(0, 1).
+TRUTHS = {
+    "sigma too small by 4": stats.norm(0, 4),
+    "sigma too small by 2": stats.norm(0, 2),
+    "sigma too large by 2": stats.norm(0, 0.5),
+    "sigma too large by 4": stats.norm(0, 0.25),
+    "biased": stats.norm(0.7),
+    "skewed": stats.expon(-1),
+    "heavy-tailed": stats.t(2),
+}
+
+
+def fresh_loss(mapping, truth, rows):
+    """Expected calibration loss on `rows` fresh outcomes, exactly: squared error of R plus sampling noise."""
+    z = torch.special.ndtri(LEVELS)
+    z = z[:, None].expand(-1, *mapping.columns) if mapping.columns else z[:, None]
+    share = torch.from_numpy(truth.cdf(mapping.inverse_z(z).numpy()))
+    return ((share - LEVELS[:, None]).square() + share * (1 - share) / rows).sum(0)
+
+
+@pytest.mark.parametrize("truth", TRUTHS.values(), ids=TRUTHS)
+def test_default_map_comes_within_twice_a_perfect_forecaster(truth):
+    z = truth.rvs(size=(1000, 200), random_state=np.random.default_rng(1))
+    perfect = float((LEVELS * (1 - LEVELS)).sum() / 1000)
+    assert float(fresh_loss(cal.fit_smooth(z=z), truth, 1000).mean()) < 2 * perfect
+
+
+@pytest.mark.parametrize("truth", TRUTHS.values(), ids=TRUTHS)
+def test_twenty_outcomes_do_no_harm(truth):
+    z = truth.rvs(size=(20, 400), random_state=np.random.default_rng(2))
+    after = fresh_loss(cal.fit_smooth(z=z), truth, 1000)
+    before = float(fresh_loss(cal.IDENTITY, truth, 1000))
+    assert float(after.mean()) < before
+
+
+@pytest.mark.parametrize("n", [10, 100, 1000, 10_000, 100_000, 1_000_000])
+def test_a_calibrated_forecast_is_left_alone(n):
+    columns = 20 if n <= 10_000 else 1
+    pit = torch.rand(n, columns, generator=torch.Generator().manual_seed(n), dtype=D)
+    moved = (cal.fit_smooth(pit)(LEVELS[:, None].expand(-1, columns)) - LEVELS[:, None]).abs()
+    # Kolmogorov: the empirical CDF of n uniforms strays by more than 1.63/√n once in a hundred.
+    assert float(moved.max()) < 1.63 / math.sqrt(n)
+    assert float(moved.mean()) < 0.5 * 0.313 / math.sqrt(n)
+
+
+def test_no_evidence_is_the_identity():
+    p = torch.linspace(0, 1, 101, dtype=D)
+    for fit in (cal.fit_smooth, cal.fit_isotonic, cal.fit_platt, cal.fit_beta, cal.fit_affine, cal.fit_auto):
+        torch.testing.assert_close(fit(torch.zeros(0, dtype=D))(p), p, rtol=0, atol=1e-9)
+
+
+def test_smooth_is_consistent_for_any_shape():
+    truth = stats.skewnorm(6, -0.78, 1)
+    z = truth.rvs(size=100_000, random_state=np.random.default_rng(3))
+    mapping = cal.fit_smooth(z=z)
+    at = torch.linspace(-1.5, 3, 60, dtype=D)
+    np.testing.assert_allclose(mapping(torch.special.ndtr(at)), truth.cdf(at.numpy()), atol=0.006)
+
+
+def test_smooth_density_integrates_to_one_and_matches_the_truth():
+    truth = stats.norm(0.4, 1.6)
+    z = torch.from_numpy(truth.rvs(size=20_000, random_state=np.random.default_rng(4)))
+    honest = cal.Recalibrated(
+        torch.distributions.Normal(torch.zeros(1, dtype=D), torch.ones(1, dtype=D)), cal.fit_smooth(z=z)
+    )
+    y = torch.linspace(-15, 15, 30_001, dtype=D)[:, None]
+    density = honest.log_prob(y).exp()[:, 0]
+    assert float(torch.trapezoid(density, y[:, 0])) == pytest.approx(1, abs=1e-5)
+    gap = torch.trapezoid((density - torch.from_numpy(truth.pdf(y[:, 0].numpy()))).abs(), y[:, 0])
+    assert float(gap) < 0.03
+
+
+@pytest.mark.parametrize("n", [1, 2, 5, 50, 400])
+def test_isotonic_passes_through_the_shrunk_empirical_cdf(n):
+    pit = torch.rand(n, generator=torch.Generator().manual_seed(n), dtype=D).sort().values
+    expected = (n * torch.arange(1, n + 1, dtype=D) / (n + 1) + 10 * pit) / (n + 10)
+    torch.testing.assert_close(cal.fit_isotonic(pit)(pit), expected, rtol=0, atol=1e-9)
+
+
+def test_affine_has_the_closed_form():
+    z = torch.randn(90, generator=torch.Generator().manual_seed(5), dtype=D) * 2 + 0.5
+    mapping = cal.fit_affine(z=z)
+    shift = z.sum() / 100
+    torch.testing.assert_close(mapping.shift, shift)
+    torch.testing.assert_close(mapping.scale, ((z.square().sum() + 10) / 100 - shift**2).sqrt())
+
+
+@pytest.mark.parametrize(("a", "b"), [(1.0, 0.0), (0.5, 0.4), (2.0, -0.7)])
+def test_platt_recovers_its_own_parameters(a, b):
+    u = torch.rand(50_000, generator=torch.Generator().manual_seed(6), dtype=D)
+    pit = torch.sigmoid((torch.logit(u) - b) / a)
+    mapping = cal.fit_platt(pit)
+    assert float(mapping.a) == pytest.approx(a, rel=0.03)
+    assert float(mapping.b) == pytest.approx(b, abs=0.03)
+
+
+def test_beta_recovers_its_own_parameters():
+    u = torch.rand(50_000, generator=torch.Generator().manual_seed(7), dtype=D)
+    truth = cal.maps.Beta(a=torch.tensor(0.7, dtype=D), b=torch.tensor(1.6, dtype=D), c=torch.tensor(0.3, dtype=D))
+    found = cal.fit_beta(truth.inverse(u))
+    assert float(found.a) == pytest.approx(0.7, rel=0.05)
+    assert float(found.b) == pytest.approx(1.6, rel=0.05)
+    assert float(found.c) == pytest.approx(0.3, abs=0.05)
+
+
+def test_logistic_fit_agrees_with_scikit_learn():
+    rng = np.random.default_rng(8)
+    x = rng.normal(size=(500, 1))
+    y = (rng.random(500) < 1 / (1 + np.exp(-(1.3 * x[:, 0] - 0.4)))).astype(float)
+    peer = LogisticRegression(C=np.inf, tol=1e-10, max_iter=1000).fit(x, y)
+    features = torch.from_numpy(np.column_stack([x, np.ones(500)]))
+    ours = logistic_fit(
+        features, torch.from_numpy(y), torch.ones(500, dtype=D), start=torch.tensor([1.0, 0.0], dtype=D), positive=1
+    )
+    np.testing.assert_allclose(ours.numpy(), [peer.coef_[0, 0], peer.intercept_[0]], rtol=1e-5)
+
+
+def test_the_papers_sigmoid_is_as_wide_and_as_stuck_as_published():
+    # On a perfectly calibrated Gaussian: samples 1.91 times too wide, 13.8 % of them at the ±4.75 σ clip.
+    pit = (torch.arange(100_000, dtype=D) + 0.5) / 100_000
+    mapping = cal.fit_sigmoid(pit)
+    drawn = mapping.inverse_z(torch.randn(200_000, generator=torch.Generator().manual_seed(9), dtype=D))
+    assert float(drawn.std()) == pytest.approx(1.91, abs=0.02)
+    assert float((drawn.abs() > 4.75).double().mean()) == pytest.approx(0.138, abs=0.003)
+
+
+def test_over_confidence_far_beyond_what_a_pit_can_hold():
+    z = 50 * torch.randn(2000, generator=torch.Generator().manual_seed(10), dtype=D)
+    for fit in (cal.fit_smooth, cal.fit_isotonic, cal.fit_affine):
+        high = float(fit(z=z).inverse_z(torch.tensor(1.2816, dtype=D)))
+        assert high == pytest.approx(64, rel=0.1)  # the 90 % quantile lies at 64 forecast deviations
+
+
+def test_one_wild_outcome_does_not_widen_every_forecast():
+    z = torch.randn(200, generator=torch.Generator().manual_seed(11), dtype=D)
+    z[0] = 5000.0
+    law = cal.maps.gaussian_law(cal.fit_smooth(z=z), torch.device("cpu"))
+    assert float(law.variance) ** 0.5 < 1.5
+
+
+def test_auto_keeps_the_identity_without_evidence_and_changes_with_it():
+    calibrated = torch.rand(40, generator=torch.Generator().manual_seed(12), dtype=D)
+    assert "identity" in cal.fit_auto(calibrated).note
+    over_confident = torch.special.ndtr(3 * torch.randn(40, generator=torch.Generator().manual_seed(13), dtype=D))
+    assert "identity" not in cal.fit_auto(over_confident).note
+    both = cal.fit_auto(torch.stack([calibrated, over_confident], -1))
+    assert both.note.split(": ")[1].split(", ")[0] == "identity"
+
+
+@pytest.mark.parametrize("n", [19, 40, 2000])
+def test_conformal_intervals_cover_as_the_theorem_says(n):
+    generator = torch.Generator().manual_seed(n)
+    columns = 3000
+    z = torch.randn(n, columns, generator=generator, dtype=D)
+    ranks = cal.fit_affine(z=z).ranks
+    low, high = ranks.interval_z(0.9)
+    share = torch.from_numpy(stats.norm.cdf(high) - stats.norm.cdf(low)).mean()
+    # Exact for uniforms: (u - l)/(n + 1) on average over calibration sets, rounded outwards where thinned.
+    rank = math.floor((n + 1) * 0.05 + 1e-9)
+    exact = (n + 1 - 2 * rank) / (n + 1)
+    assert float(share) >= 0.9 - 0.002
+    assert float(share) == pytest.approx(exact, abs=0.006)
+
+
+def test_too_few_rows_promise_nothing():
+    low, high = cal.fit_smooth(torch.rand(18, dtype=D)).ranks.interval_z(0.9)
+    assert float(low) == -math.inf
+    assert float(high) == math.inf
