@@ -34,6 +34,14 @@ def toy_labels(n: int, *, seed: int) -> Data:
     return Data(x, torch.multinomial(torch.softmax(logits, -1), 1, generator=generator)[:, 0].double())
 
 
+def toy_transitions(n: int, *, seed: int) -> Data:
+    """Three next states after four states and two actions: x (n, 2) holds state and action."""
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.stack([torch.randint(4, (n,), generator=generator), torch.randint(2, (n,), generator=generator)], -1)
+    odds = torch.nn.functional.one_hot((x.sum(-1)) % 3, 3) * 2.0 + 1.0
+    return Data(x.double(), torch.multinomial(odds, 1, generator=generator)[:, 0].double())
+
+
 def unseen(data: Data, every: int = 5) -> Data:
     """The same rows with some outcomes that nobody saw."""
     y = data.y.clone()

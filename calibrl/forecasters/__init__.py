@@ -1,15 +1,21 @@
 """Ready-made forecasters, and adapters that make one of any model."""
 
 from calibrl.forecasters.estimators import SklearnClassifier, SklearnForecaster, SklearnQuantiles
+from calibrl.forecasters.linear import RidgeArms, RidgeShared
 from calibrl.forecasters.modules import Ensemble, MCDropout, TorchForecaster, moment_matched
+from calibrl.forecasters.tabular import SoftmaxTransitions, TabularTransitions
 from calibrl.forecasters.training import adam, gaussian
 
 __all__ = [
     "Ensemble",
     "MCDropout",
+    "RidgeArms",
+    "RidgeShared",
     "SklearnClassifier",
     "SklearnForecaster",
     "SklearnQuantiles",
+    "SoftmaxTransitions",
+    "TabularTransitions",
     "TorchForecaster",
     "adam",
     "gaussian",

@@ -65,7 +65,19 @@ class Case:
 ROWS, FRESH = contracts.toy_rows(60, seed=1, columns=2), contracts.toy_rows(40, seed=2, columns=2)
 LABELS = contracts.toy_labels(90, seed=1), contracts.toy_labels(40, seed=2)
 
+MOVES = contracts.toy_transitions(90, seed=1), contracts.toy_transitions(40, seed=2)
+
+
+def per_arm(data: Data) -> Data:
+    """The same rows with x (n, 2, 2): features for each of the two columns."""
+    return Data(torch.stack([data.x, data.x.flip(-1)], 1), data.y)
+
+
 CASES = {
+    "RidgeArms": Case(lambda: forecasters.RidgeArms(2, 2, noise=1.0), ROWS, FRESH),
+    "RidgeShared": Case(lambda: forecasters.RidgeShared(2, noise=1.0), per_arm(ROWS), per_arm(FRESH)),
+    "TabularTransitions": Case(lambda: forecasters.TabularTransitions(4, 2, 3), *MOVES),
+    "SoftmaxTransitions": Case(lambda: forecasters.SoftmaxTransitions(torch.eye(4), 2, 3), *MOVES),
     "SklearnForecaster-gp": Case(lambda: cal.SklearnForecaster(GP), ROWS, FRESH),
     "SklearnForecaster-ridge": Case(lambda: cal.SklearnForecaster(RIDGE), ROWS, FRESH),
     "SklearnForecaster-flat": Case(
@@ -99,7 +111,8 @@ CASES = {
 }
 
 
-REGRESSION = [name for name in CASES if name != "SklearnClassifier"]
+CLASSES = ["SklearnClassifier", "TabularTransitions", "SoftmaxTransitions"]
+REGRESSION = [name for name in CASES if name not in CLASSES]
 
 
 def seed(value: int = 3) -> torch.Generator:
@@ -127,7 +140,7 @@ EVERY = [
     pytest.param(name, wrapper, id=f"{name}-{wrapper}")
     for name in CASES
     for wrapper in ("bare", "calibrated", "cross-fitted", "prequential")
-    if (name, wrapper) != ("SklearnClassifier", "prequential")
+    if name not in CLASSES or wrapper != "prequential"
 ]
 CHECKS = [
     contracts.check_answers,
@@ -174,6 +187,8 @@ def test_wrapping_makes_a_forecaster_that_is_too_sure_honest(name, wrapper):
     case = CASES[name]
     columns = None if case.rows.y.dim() == 1 else 2
     rows, fresh = contracts.toy_rows(180, seed=4, columns=columns), contracts.toy_rows(400, seed=5, columns=columns)
+    if case.rows.x.dim() == 3:
+        rows, fresh = per_arm(rows), per_arm(fresh)
 
     def make() -> Forecaster:
         return TooSure(case.make())
