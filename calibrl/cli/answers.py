@@ -186,7 +186,8 @@ def _short(text: str, most: int = 40) -> str:
 
 
 def _number(value: float | None) -> str:
-    return "" if value is None else f"{value:.4g}"
+    """Four digits; a dash for what could not be measured, or is infinite (the density of repeated values)."""
+    return f"{value:.4g}" if value is not None and math.isfinite(value) else "–"
 
 
 def _span(columns: list[str]) -> str:

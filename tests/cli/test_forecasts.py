@@ -221,6 +221,16 @@ def test_counts_are_judged_alike_in_every_run(shell: Shell, tmp_path: Path) -> N
     assert shell("check", "a.csv").out == shell("check", "a.csv").out
 
 
+def test_what_cannot_be_measured_is_a_dash_and_null(shell: Shell, tmp_path: Path) -> None:
+    # Two outcomes cannot be cross-validated, and repeated samples have no finite density.
+    (tmp_path / "a.csv").write_text("y,s0,s1,s2\n0,0,0,0\n1,0,1,1\n")
+    fitted = shell("fit", "a.csv", "--out", "m.json", "--json")
+    assert fitted.json["pooled"]["after"] is None
+    assert "–" in shell("fit", "a.csv", "--out", "m.json").out
+    assert shell("check", "a.csv", "--json").json["as_forecast"]["summary"]["nll"] is None
+    assert "inf" not in shell("check", "a.csv").out
+
+
 # Maps and the rows they were fitted on.
 
 
