@@ -160,6 +160,7 @@ def fitted_file(kind: str = "normal", method: str = "smooth") -> MapFile:
         pooled=FittedMap(pooled, 80),
         sketch=Sketch.of(values, y),
         source="rows.csv",
+        package=cal.__version__,
         group="side",
         groups={name: FittedMap(mapping, 40) for name, mapping in groups.items()},
     )

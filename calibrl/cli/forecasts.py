@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from calibrl import __version__
 from calibrl.cli import answers, steps
 from calibrl.errors import CalibrlError
 
@@ -93,6 +94,7 @@ def fit(
         pooled=FittedMap(pooled, len(y)),
         sketch=Sketch.of(table.values[seen], y),
         source=file.name,
+        package=__version__,
         group=group,
         groups={name: FittedMap(found, int(groups[name].sum())) for name, found in by_group.items()},
     )

@@ -13,7 +13,6 @@ from typing import Any
 from torch import Tensor
 from torch.distributions import Categorical, Distribution
 
-from calibrl import __version__
 from calibrl.algorithm import recalibrate
 from calibrl.classes import ClassMap, class_map_from_dict
 from calibrl.errors import CalibrlError
@@ -48,10 +47,10 @@ class MapFile:
     pooled: FittedMap
     sketch: Sketch
     source: str
+    package: str
     group: str | None = None
     groups: dict[str, FittedMap] = field(default_factory=dict)
     date: str = field(default_factory=lambda: datetime.now(UTC).strftime("%Y-%m-%dT%H:%MZ"))
-    package: str = __version__
 
     def expect(self, kind: str, columns: tuple[str, ...], *, source: str) -> None:
         """Refuse forecasts of another kind or other columns than the maps were fitted for."""
