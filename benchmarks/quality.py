@@ -1,6 +1,6 @@
 """How well each map repairs a forecast, by the number of rows it learns from.
 
-    python benchmarks/quality.py [--out results/core/quality.jsonl] [--repeats 96]
+    python benchmarks/quality.py [--out results/core/quality.jsonl] [--repeats 40]
 
 The forecast is N(0, 1); the truth is something else. Excess CRPS = ∫ (R(Φ(x)) - F(x))² dx: 0 for the truth
 itself, in units of the forecast's σ. None of these truths was used to design the default map.
@@ -109,7 +109,7 @@ def measure(name: str, n: int, repeats: int) -> dict[str, np.ndarray]:
 def main() -> None:
     words = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     words.add_argument("--out", help="also append the rows to this .jsonl file")
-    words.add_argument("--repeats", type=int, default=96, help="samples per truth and size")
+    words.add_argument("--repeats", type=int, default=40, help="samples per truth and size")
     given = words.parse_args()
     torch.set_num_threads(1)
     origin = {**results.origin(), "command": " ".join(["python", *sys.argv])}
