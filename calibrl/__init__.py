@@ -17,6 +17,15 @@ if TYPE_CHECKING:
     from calibrl.algorithm import Prequential as Prequential
     from calibrl.algorithm import learn as learn
     from calibrl.algorithm import recalibrate as recalibrate
+    from calibrl.bandits import CalLinUCB as CalLinUCB
+    from calibrl.bandits import CalThompson as CalThompson
+    from calibrl.bandits import ConformalLinUCB as ConformalLinUCB
+    from calibrl.bandits import Durable as Durable
+    from calibrl.bandits import EpsilonGreedy as EpsilonGreedy
+    from calibrl.bandits import Greedy as Greedy
+    from calibrl.bandits import LinUCB as LinUCB
+    from calibrl.bandits import Policy as Policy
+    from calibrl.bandits import Thompson as Thompson
     from calibrl.classes import ClassMap as ClassMap
     from calibrl.classes import fit_auto_classes as fit_auto_classes
     from calibrl.classes import fit_isotonic_classes as fit_isotonic_classes
@@ -78,6 +87,7 @@ if TYPE_CHECKING:
 _HOMES: dict[str, str] = {}
 for _module, _names in {
     "algorithm": "Calibrated CrossFitted Forecaster Prequential learn recalibrate",
+    "bandits": "CalLinUCB CalThompson ConformalLinUCB Durable EpsilonGreedy Greedy LinUCB Policy Thompson",
     "classes": "ClassMap fit_auto_classes fit_isotonic_classes fit_platt_classes fit_temperature",
     "data": "Data Split last_split random_split",
     "diagnostics": (
