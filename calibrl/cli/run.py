@@ -64,3 +64,20 @@ def bandits(
         show_rows(rows, trials=trials, out=out)
     else:
         run_bandits(problem, policy, preset=preset, trials=trials, rounds=rounds, seed=seed, out=out)
+
+
+@app.command()
+def safety(
+    out: Annotated[Path, typer.Option(help="Folder for rows and figures.")] = Path("out/safety"),
+    preset: Annotated[str, typer.Option(help="How much to run: quick, full or tiny.")] = "quick",
+    seed: Annotated[int, typer.Option(min=0, help="The first seed.")] = 0,
+) -> None:
+    """Plan under a 90 % chance constraint and count how often it is broken, calibrated or not."""
+    from calibrl.cli.show import print_table, progress
+    from calibrl.experiments.safety import chosen, run, steps
+
+    what = chosen(preset)
+    with progress("safety", total=steps(what)) as step:
+        rows = run(out, what, seed=seed, on_step=step)
+    print_table(rows)
+    typer.echo(f"Rows and figures are in {out}; the figure to start with is {out / 'safety-rates.png'}")

@@ -59,4 +59,18 @@ CATALOGUE: dict[str, Experiment] = {
             "delivered": Metric("delivered return", ".3f", "higher"),
         },
     ),
+    "safety": Experiment(
+        title="Safety: is a 90 % kept nine times in ten?",
+        question=(
+            "An agent plans a path that its model holds to be safe with 90 % and carries it out. How often does it "
+            "leave the safe set? The over-confident arm believes its bare model, the calibrated one R∘T; two more "
+            "correct R∘T on plans it made before, by a map or by conformal ranks; the truth is told the real dynamics."
+        ),
+        baseline="over-confident",
+        metrics={
+            "violations": Metric("left the safe set", ".1%", "lower"),
+            "expected_violations": Metric("the model expected", ".1%"),
+            "return": Metric("return", ".3f", "higher"),
+        },
+    ),
 }

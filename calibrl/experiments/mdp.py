@@ -281,7 +281,8 @@ def _run(out: Path, preset: Preset, seed: int, on_step: Callable[[str], None]) -
     rows: list[Row] = []
 
     def keep(fresh: Iterable[Row]) -> None:
-        done = [replace(row, preset=preset.name, origin=where) for row in fresh]
+        # The origin is the same for all rows of a run: the first of each batch carries it.
+        done = [replace(row, preset=preset.name, origin={} if k else where) for k, row in enumerate(fresh)]
         append(out / "rows.jsonl", done)
         rows.extend(done)
 

@@ -55,6 +55,22 @@ def action_values(
             out[s, a] = reward[s, a] + discount * expected
 
 
+@njit(cache=True)
+def compress(dense: Floats, rows: Ints, successor: Ints, probability: Floats) -> None:
+    """The entries of dense (n, S) that are not zero: their row ends, columns and values.
+
+    rows: (n + 1,); successor, probability: room for all n · S entries and one more, because every entry is
+    written and overwritten by the next if it was zero, which is quicker than asking first.
+    """
+    found = 0
+    for row in range(dense.shape[0]):
+        for column in range(dense.shape[1]):
+            successor[found] = column
+            probability[found] = dense[row, column]
+            found += dense[row, column] != 0
+        rows[row + 1] = found
+
+
 def reference_action_values(
     rows: Ints, successor: Ints, probability: Floats, reward: Floats, discount: float, value: Floats
 ) -> Floats:

@@ -118,6 +118,68 @@ def planning(path: Path, rows: Sequence[Row]) -> None:
     _finish(figure, axes.ravel(), path)
 
 
+SAFETY_COLORS = {
+    "over-confident": WRONG,
+    "calibrated": RIGHT,
+    "calibrated on plans": "#6bb5a8",
+    "conformal": "#4a6fa5",
+    "truth": TRUTH,
+}
+
+
+def safety(path: Path, rows: Sequence[Row], *, nominal: float) -> None:
+    """How often plans held to be safe were not, and what they earned, by world, amount of data and arm."""
+    plt = _pyplot()
+    worlds = list(dict.fromkeys(row.settings["world"] for row in rows))
+    episodes = sorted({row.settings["episodes"] for row in rows})
+    figure, axes = plt.subplots(2, len(worlds), figsize=(5.4 * len(worlds), 6), layout="constrained", squeeze=False)
+    wide = 0.8 / len(SAFETY_COLORS)
+    for column, world in enumerate(worlds):
+        for k, (arm, color) in enumerate(SAFETY_COLORS.items()):
+            for line, metric in enumerate(("violations", "return")):
+                groups = [
+                    [
+                        row.metrics[metric]
+                        for row in rows
+                        if (row.settings["world"], row.settings["episodes"], row.arm) == (world, some, arm)
+                    ]
+                    for some in episodes
+                ]
+                mean = [float(np.mean(group)) for group in groups]
+                error = [float(np.std(group) / max(1, len(group) - 1) ** 0.5) for group in groups]
+                spot = np.arange(len(episodes)) + (k - (len(SAFETY_COLORS) - 1) / 2) * wide
+                if line == 0:
+                    axes[0, column].bar(spot, mean, wide * 0.92, yerr=error, color=color, label=arm, capsize=2)
+                else:
+                    axes[1, column].errorbar(spot, mean, error, fmt="o", color=color, ms=6, capsize=2)
+        axes[0, column].axhline(nominal, color=TRUTH, lw=1.2, ls="--", label="allowed")
+        axes[0, column].set_title(world)
+        for ax in axes[:, column]:
+            ax.set_xticks(np.arange(len(episodes)), [f"{some} episodes" for some in episodes])
+        axes[0, column].yaxis.set_major_formatter(lambda value, _: f"{100 * value:.0f} %")
+    axes[0, 0].set_ylabel("plans that left the safe set")
+    axes[1, 0].set_ylabel("return")
+    handles, labels = axes[0, 0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False)
+    _finish(figure, axes.ravel(), path)
+
+
+def paths(path: Path, found: Mapping[str, Any], *, radius: float, goal: tuple[float, float]) -> None:
+    """Paths (repeats, h, 2) of one plan, carried out many times, round a round obstacle; those that hit it in red."""
+    plt = _pyplot()
+    figure, axes = plt.subplots(1, len(found), figsize=(4.4 * len(found), 3.6), layout="constrained", sharey=True)
+    for ax, (arm, states) in zip(axes, found.items(), strict=True):
+        hits = (np.linalg.norm(states, axis=-1) <= radius).any(1)
+        ax.add_patch(plt.Circle((0, 0), radius, color=FAINT, lw=0))
+        for one, hit in zip(states[:60], hits, strict=False):
+            ax.plot(*one.T, color=WRONG if hit else RIGHT, lw=0.8, alpha=0.5)
+        ax.plot(*states[0, 0], "o", color=TRUTH, ms=6)
+        ax.plot(*goal, "*", color=TRUTH, ms=12)
+        ax.set(title=f"{arm}: {100 * hits.mean():.0f} % hit", aspect="equal", xticks=[], yticks=[])
+        ax.spines[["left", "bottom"]].set_visible(False)
+    _finish(figure, axes, path)
+
+
 def _curve(rows: Sequence[Row], metric: str) -> tuple[list[float], list[float], list[float]]:
     """Amounts of data, and the mean and standard error over seeds at each."""
     by_amount: dict[float, list[float]] = {}

@@ -12,6 +12,7 @@ from scipy import sparse
 
 from calibrl.arrays import Array
 from calibrl.errors import CalibrlError
+from calibrl.kernels import bellman
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.integer[Any]]
@@ -26,7 +27,7 @@ class MDP:
 
     rows: (S·A + 1,), successor and probability: (n,). Row s·A + a holds the successors of action a in state
     s at positions rows[s·A + a] … rows[s·A + a + 1]; one successor may be listed twice, its chances add up.
-    reward: (S, A). Build one with `MDP.dense` or `MDP.listed`.
+    reward: (S, A). Build one with `MDP.dense`, `MDP.listed` or `MDP.by_action`.
     """
 
     rows: Ints
@@ -61,15 +62,15 @@ class MDP:
     @classmethod
     def dense(cls, probability: Array, reward: Array, *, discount: float) -> MDP:
         """From T(s′ | s, a) of shape (S, A, S). reward: (S,), (S, A), or (S, A, S) if it depends on s′."""
-        p = np.asarray(probability, dtype=np.float64)
+        p = np.ascontiguousarray(probability, dtype=np.float64)
         if p.ndim != 3 or p.shape[0] != p.shape[2] or 0 in p.shape:
             raise CalibrlError(f"probabilities of shape {p.shape} are not T(s′ | s, a); expected (S, A, S)")
         expected = _expected_reward(p, reward)
-        row, successor = np.nonzero(p.reshape(-1, p.shape[2]))
         rows = np.zeros(p.shape[0] * p.shape[1] + 1, dtype=np.int64)
-        np.cumsum(np.bincount(row, minlength=len(rows) - 1), out=rows[1:])
-        flat = p.reshape(-1, p.shape[2])[row, successor]
-        return cls(rows, successor.astype(np.int32), flat, expected, float(discount))
+        successor, listed = np.empty(p.size + 1, dtype=np.int32), np.empty(p.size + 1)
+        bellman.compress(p.reshape(-1, p.shape[2]), rows, successor, listed)
+        count = int(rows[-1])
+        return cls(rows, successor[:count].copy(), listed[:count].copy(), expected, float(discount))
 
     @classmethod
     def listed(cls, successor: Array, probability: Array, reward: Array, *, discount: float) -> MDP:
@@ -85,6 +86,28 @@ class MDP:
         flat = np.ascontiguousarray(to).ravel()
         _check_successors(flat, p.shape[0])
         return cls(rows, flat.astype(np.int32), p.ravel(), _expected_reward(p, reward), float(discount))
+
+    @classmethod
+    def by_action(cls, probability: Any, reward: Any, *, discount: float) -> MDP:
+        """From one matrix (S, S) for each action, dense or sparse, as other libraries keep them.
+
+        reward: (S,), (S, A), or one matrix (S, S) for each action if it depends on s′.
+        """
+        if not any(sparse.issparse(matrix) for matrix in probability):
+            p = np.ascontiguousarray(np.swapaxes(np.asarray(probability, dtype=np.float64), 0, 1))
+            r = np.asarray(reward, dtype=np.float64)
+            return cls.dense(p, np.swapaxes(r, 0, 1) if r.ndim == 3 else r, discount=discount)
+        actions = len(probability)
+        stacked = sparse.vstack(probability, format="csr")
+        expected = np.asarray(reward, dtype=np.float64) if not sparse.issparse(reward[0]) else None
+        if expected is None:
+            pays = [np.asarray(p.multiply(r).sum(1)).ravel() for p, r in zip(probability, reward, strict=True)]
+            expected = np.stack(pays, 1)
+        # Rows come action by action and are wanted state by state.
+        order = np.arange(stacked.shape[0]).reshape(actions, -1).T.ravel()
+        moves = stacked[order]
+        wide = expected if expected.ndim == 2 else np.repeat(expected[:, None], actions, 1)
+        return cls(moves.indptr.astype(np.int64), moves.indices, moves.data.astype(np.float64), wide, float(discount))
 
     def matrix(self) -> sparse.csr_array:
         """T as a sparse matrix (S·A, S)."""
@@ -135,7 +158,7 @@ def check_discount(discount: float) -> None:
 def _expected_reward(p: Floats, reward: Array) -> Floats:
     r = np.asarray(reward, dtype=np.float64)
     if r.shape == p.shape:
-        return (p * r).sum(-1)
+        return np.einsum("sam,sam->sa", p, r)
     if r.shape == p.shape[:1]:
         return np.repeat(r[:, None], p.shape[1], 1)
     if r.shape != p.shape[:2]:

@@ -41,7 +41,9 @@ def value_iteration(mdp: MDP, *, tolerance: float = 1e-10, max_sweeps: int = 1_0
     """
     _check_tolerance(tolerance)
     value, new = np.zeros(mdp.states), np.empty(mdp.states)
-    parts = (mdp.rows, mdp.successor, mdp.probability, mdp.reward, mdp.discount)
+    # Unsigned numbers cannot count from an array's end, which spares the compiled loop a check.
+    successor = mdp.successor.astype(np.uint32)
+    parts = (mdp.rows, successor, mdp.probability, mdp.reward, mdp.discount)
     reach = mdp.discount / (1 - mdp.discount)
     for sweep in range(1, max_sweeps + 1):
         lowest, highest = bellman.optimal_backup(*parts, value, new)

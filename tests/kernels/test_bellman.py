@@ -2,9 +2,20 @@
 
 import numpy as np
 import pytest
+from scipy import sparse
 
 from calibrl.kernels import bellman
 from calibrl.mdp.generators import random_mdp
+
+
+def test_compressed_rows_are_scipys():
+    dense = np.random.default_rng(0).random((7, 5)) * (np.random.default_rng(1).random((7, 5)) < 0.4)
+    rows, successor, probability = np.zeros(8, dtype=np.int64), np.empty(36, dtype=np.int32), np.empty(36)
+    bellman.compress(dense, rows, successor, probability)
+    expected = sparse.csr_array(dense)
+    np.testing.assert_array_equal(rows, expected.indptr)
+    np.testing.assert_array_equal(successor[: rows[-1]], expected.indices)
+    np.testing.assert_array_equal(probability[: rows[-1]], expected.data)
 
 
 @pytest.mark.parametrize(("states", "actions", "successors"), [(1, 1, 1), (7, 3, 2), (40, 2, 9)])

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy import sparse
 from scipy.optimize import linprog
 
 from calibrl.errors import CalibrlError
@@ -110,6 +111,21 @@ def test_one_successor_listed_twice_adds_up():
     mdp = MDP.listed([[[0, 0]]], [[[0.4, 0.6]]], [1.0], discount=0.5)
     np.testing.assert_allclose(mdp.to_dense(), [[[1.0]]])
     assert policy_value(mdp, [0])[0] == pytest.approx(2.0)
+
+
+@pytest.mark.parametrize("kind", [np.asarray, sparse.csr_matrix, sparse.csr_array])
+@pytest.mark.parametrize("pay", ["state", "action", "successor"])
+def test_one_matrix_for_each_action_dense_or_sparse(kind, pay):
+    generator = np.random.default_rng(0)
+    p = generator.dirichlet(np.ones(6), size=(6, 3)) * (generator.random((6, 3, 6)) < 0.6) + 0.1 * np.eye(6)[:, None]
+    p /= p.sum(-1, keepdims=True)
+    reward = generator.normal(size={"state": (6,), "action": (6, 3), "successor": (6, 3, 6)}[pay])
+    expected = MDP.dense(p, reward, discount=0.9)
+    given = [kind(reward[:, a]) for a in range(3)] if pay == "successor" else reward
+    found = MDP.by_action([kind(p[:, a]) for a in range(3)], given, discount=0.9)
+    np.testing.assert_allclose(found.to_dense(), expected.to_dense(), atol=1e-15)
+    np.testing.assert_allclose(found.reward, expected.reward, atol=1e-15)
+    np.testing.assert_allclose(value_iteration(found).value, value_iteration(expected).value, atol=1e-9)
 
 
 HALF = [[[0.5, 0.5]], [[0.5, 0.5]]]
