@@ -73,6 +73,8 @@ if TYPE_CHECKING:
     from calibrl.forecasters import SklearnForecaster as SklearnForecaster
     from calibrl.forecasters import SklearnQuantiles as SklearnQuantiles
     from calibrl.forecasters import TorchForecaster as TorchForecaster
+    from calibrl.forecasters.tabular import SoftmaxTransitions as SoftmaxTransitions
+    from calibrl.forecasters.tabular import TabularTransitions as TabularTransitions
     from calibrl.maps import IDENTITY as IDENTITY
     from calibrl.maps import FitMap as FitMap
     from calibrl.maps import Map as Map
@@ -83,6 +85,13 @@ if TYPE_CHECKING:
     from calibrl.maps import fit_platt as fit_platt
     from calibrl.maps import fit_sigmoid as fit_sigmoid
     from calibrl.maps import fit_smooth as fit_smooth
+    from calibrl.planning.chance import ChanceConstraint as ChanceConstraint
+    from calibrl.planning.discrete import MDP as MDP
+    from calibrl.planning.search import cross_entropy as cross_entropy
+    from calibrl.planning.search import random_shooting as random_shooting
+    from calibrl.planning.value_iteration import policy_iteration as policy_iteration
+    from calibrl.planning.value_iteration import policy_value as policy_value
+    from calibrl.planning.value_iteration import value_iteration as value_iteration
 
 _HOMES: dict[str, str] = {}
 for _module, _names in {
@@ -97,7 +106,12 @@ for _module, _names in {
     "distributions": "Empirical Mixture Quantiles Recalibrated Rounded draw pit pit_z",
     "errors": "CalibrlError MissingExtra ReusedRows",
     "forecasters": "Ensemble MCDropout SklearnClassifier SklearnForecaster SklearnQuantiles TorchForecaster",
+    "forecasters.tabular": "SoftmaxTransitions TabularTransitions",
     "maps": "FitMap IDENTITY Map fit_affine fit_auto fit_beta fit_isotonic fit_platt fit_sigmoid fit_smooth",
+    "planning.chance": "ChanceConstraint",
+    "planning.discrete": "MDP",
+    "planning.search": "cross_entropy random_shooting",
+    "planning.value_iteration": "policy_iteration policy_value value_iteration",
 }.items():
     _HOMES.update(dict.fromkeys(_names.split(), f"calibrl.{_module}"))
 

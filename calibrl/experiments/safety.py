@@ -54,7 +54,7 @@ PRESETS = {
     preset.name: preset
     for preset in (
         Preset("quick", seeds=3),
-        Preset("full", seeds=8, episodes=(6, 9, 12)),
+        Preset("full", seeds=20, episodes=(6, 9, 12)),
         Preset(
             "tiny",
             seeds=2,
