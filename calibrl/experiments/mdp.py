@@ -24,31 +24,17 @@ from calibrl.classes import (
     fit_temperature,
 )
 from calibrl.errors import CalibrlError
+from calibrl.experiments.mdp_theory import RANDOM, TWO_STATES, judge_random_mdp, theorem_rows, two_state_rows
 from calibrl.forecasters.tabular import SoftmaxTransitions, TabularTransitions
 from calibrl.mdp import (
     MDP,
     Task,
-    aggregate,
-    brier,
-    classwise_error,
     maze,
-    pairs,
-    random_mdp,
-    random_policy,
-    sharpen,
-    stationary,
-    two_state,
-    value_error_bound,
 )
 from calibrl.mdp.gym_tables import GYM_TASKS, gym_task
 from calibrl.planning.discrete import Ints
-from calibrl.planning.value_iteration import policy_iteration, policy_value, value_iteration
+from calibrl.planning.value_iteration import policy_iteration, policy_value
 from calibrl.results import Row, append, origin
-
-TWO_STATES, RANDOM = "two states", "random MDPs"
-"""Problems that are not planning tasks."""
-POWERS = (0.33, 0.5, 0.65, 0.8, 0.9, 1.1, 1.25, 1.5, 1.75, 2.0, 2.5, 3.0)
-"""How far the random MDPs' models are from calibrated: T^power."""
 
 
 def _unchanged(probs: Array, outcome: Array) -> ClassMap:  # noqa: ARG001 (the signature of a fit)
@@ -97,89 +83,6 @@ def shown(rows: Sequence[Row], preset: Preset) -> list[Row]:
     """The rows to print: models of random MDPs, and planning at the second amount of data. The file has them all."""
     amount = preset.amounts[1]
     return [r for r in rows if r.problem == RANDOM or r.settings.get("rows_per_state_and_action") == amount]
-
-
-# (a) The two-state example.
-
-
-def two_state_rows(seed: int = 0) -> Iterator[Row]:
-    """What an agent expects and what it gets, by the chance its model gives to staying in the good state."""
-    truth = two_state(0.8)
-    stay_put = value_iteration(truth)
-    for percent in range(101):
-        model = two_state(percent / 100)
-        plan = value_iteration(model)
-        metrics = {
-            "believed": percent / 100,
-            "expected_reward": float(model.reward[0, 0]),
-            "promised_value": float(plan.value[0]),
-            "delivered_value": float(policy_value(truth, plan.policy)[0]),
-            "optimal_value": float(stay_put.value[0]),
-            "tries": float(plan.policy[0] == 0),
-        }
-        yield Row("mdp", TWO_STATES, f"{percent} %", seed, metrics)
-
-
-# (b) The lemma and the theorem.
-
-
-@dataclass(frozen=True)
-class Judged:
-    """One model of one random MDP: its calibration error, score, and error in the policy's value (and bound).
-
-    Errors of value are shares of the range of V over states.
-    """
-
-    model: str
-    calibration: float
-    brier: float
-    error: float
-    bound: float
-
-
-def judge_random_mdp(generator: np.random.Generator, *, states: int = 12, actions: int = 3) -> list[Judged]:
-    """A random MDP and policy, valued by the truth, by a blunt calibrated model, and by sharp or blunt wrong ones."""
-    truth = random_mdp(states, actions, states, generator=generator, discount=0.9)
-    policy = random_policy(states, actions, generator=generator)
-    share = stationary(truth, policy)
-    weights = pairs(share, policy, actions)
-    models = {
-        f"calibrated, {k} class{'es' if k > 1 else ''} of states": aggregate(truth, weights, np.arange(states) % k)
-        for k in (1, 3, 6)
-    }
-    models |= {f"too {'sharp' if power > 1 else 'blunt'}, T^{power:g}": sharpen(truth, power) for power in POWERS}
-    value = policy_value(truth, policy)
-    span = float(np.ptp(value))
-    found = []
-    for name, model in models.items():
-        believed = policy_value(model, policy)
-        calibration = classwise_error(model, truth, weights)
-        error = abs(float(share @ (believed - value)))
-        bound = value_error_bound(calibration, believed, truth.discount)
-        found.append(Judged(name, calibration, brier(model, truth, weights), error / span, bound / span))
-    return found
-
-
-def theorem_rows(judged: list[list[Judged]], seed: int) -> Iterator[Row]:
-    """One row for each kind of model: how wrong it is, how calibrated, and how it scores."""
-    blunt = np.array([row[0].brier for row in judged])
-    for kind in range(len(judged[0])):
-        column = [row[kind] for row in judged]
-        error = np.array([one.error for one in column])
-        score = np.array([one.brier for one in column])
-        metrics = {
-            "problems": float(len(column)),
-            "calibration_error": float(np.mean([one.calibration for one in column])),
-            "brier": float(score.mean()),
-            "value_error": float(error.mean()),
-            "value_error_worst": float(error.max()),
-            "value_error_bound": float(np.mean([one.bound for one in column])),
-            "better_brier_than_blunt": float((score < blunt).mean()),
-        }
-        yield Row("mdp", RANDOM, column[0].model, seed, metrics)
-
-
-# (c) Planning with a learnt model.
 
 
 def tasks(preset: Preset, seed: int) -> list[Task]:

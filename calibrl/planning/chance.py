@@ -47,6 +47,8 @@ class ChanceConstraint:
     def __post_init__(self) -> None:
         if not 0 < self.level < 1:
             raise CalibrlError(f"level {self.level} is not between 0 and 1; ask for 0.9 to be safe nine times in ten")
+        if self.guarantee not in (None, "conformal"):
+            raise CalibrlError(f'guarantee {self.guarantee!r} is unknown; use "conformal" or None')
         if self.guarantee is not None and not bool(self._lowest_z().isfinite().all()):
             raise CalibrlError(
                 f"too few plans to promise level {self.level}; a conformal guarantee needs "

@@ -6,7 +6,8 @@ import typer.testing
 
 from calibrl.cli import app
 from calibrl.errors import CalibrlError
-from calibrl.experiments.mdp import PRESETS, RANDOM, chosen, judge_random_mdp, planning_rows, shown, two_state_rows
+from calibrl.experiments.mdp import PRESETS, chosen, planning_rows, shown
+from calibrl.experiments.mdp_theory import RANDOM, judge_random_mdp, two_state_rows
 from calibrl.results import read
 
 

@@ -124,6 +124,7 @@ def test_conformal_bound_is_the_rank_the_theorem_names():
     [
         (lambda: ChanceConstraint(margin, level=1.0), "level 1.0 is not between"),
         (lambda: ChanceConstraint(margin, guarantee="conformal"), "needs a map fitted"),
+        (lambda: ChanceConstraint(margin, guarantee="sure"), "guarantee 'sure' is unknown"),
         (
             lambda: ChanceConstraint(margin, mapping=fit_smooth(z=torch.zeros(5)), guarantee="conformal"),
             "too few plans to promise level 0.9; a conformal guarantee needs 9 scores",
