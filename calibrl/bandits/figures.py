@@ -107,12 +107,19 @@ def beliefs(bare: Trial, calibrated: Trial, *, most: int = 24) -> Figure:
     figure, axes = plt.subplots(2, 1, figsize=(9, 5.6), sharex=True, layout="constrained")
     place = np.arange(len(shown))
     for ax, (title, arm) in zip(axes, arms.items(), strict=True):
+        ends = []
         for trial, policy, aside in ((bare, "linucb", -0.16), (calibrated, "callinucb", 0.16)):
             quantile = trial.quantile[shown, arm[shown]]
+            ends.append(quantile[:, [LOW, HIGH]])
             at = place + aside
             ax.vlines(at, quantile[:, LOW], quantile[:, HIGH], color=COLORS[policy], alpha=0.5, lw=3)
             ax.plot(at, quantile[:, MEDIAN], ".", color=COLORS[policy], ms=6, label=LABELS[policy])
         ax.plot(place, stream.reward[shown, arm[shown]], "_", color="#2b2d42", ms=12, mew=1.6, label="reward")
+        # A few intervals of the first rounds are so wide that nothing else could be seen: they run off the edge.
+        low, high = np.quantile(np.concatenate(ends), [0.08, 0.92], axis=0)
+        reward = stream.reward[shown, arm[shown]]
+        reach = 0.1 * (high[1] - low[0])
+        ax.set_ylim(min(low[0], reward.min()) - reach, max(high[1], reward.max()) + reach)
         ax.set_ylabel("predicted reward")
         ax.set_title(title, fontsize=10, loc="left")
         ax.spines[["top", "right"]].set_visible(False)

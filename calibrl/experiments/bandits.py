@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtr
 
-from calibrl.bandits.datasets import problem
+from calibrl.bandits.datasets import PROBLEMS, problem
 from calibrl.bandits.policies import POLICIES
 from calibrl.bandits.presets import Preset
 from calibrl.bandits.round import Trial, play
@@ -113,13 +113,14 @@ class Line:
 
 
 def summarise(rows: Iterable[Row], *, trials: int | None = None, against: str = "linucb") -> list[Line]:
-    """One line per problem and policy, in the order they come; `trials` keeps only that many of the lowest seeds."""
+    """One line per problem and policy; `trials` keeps only that many of the lowest seeds."""
     found: dict[tuple[str, str], dict[int, Row]] = {}
     for row in rows:
         if row.experiment == EXPERIMENT:
             found.setdefault((row.problem, row.arm), {})[row.seed] = row
     lines = []
-    for (name, policy), by_seed in found.items():
+    order = list(PROBLEMS)
+    for (name, policy), by_seed in sorted(found.items(), key=lambda item: order.index(item[0][0])):
         seeds = sorted(by_seed)[:trials]
         values = {key: np.array([by_seed[seed].metrics[key] for seed in seeds]) for key in _AVERAGED}
         other = found.get((name, against), {})
