@@ -140,7 +140,7 @@ def fit_temperature(probs: Array, outcome: Array) -> Temperature:
 
     def loss(log_t: float) -> float:
         scaled = torch.log_softmax(log_p / np.exp(log_t), -1)
-        return float(-scaled.gather(-1, label[:, None]).sum()) + PRIOR_POINTS / 4 * log_t**2
+        return float(-scaled.gather(-1, label[:, None]).sum()) + PRIOR_POINTS / 20 * log_t**2
 
     best = minimize_scalar(loss, bounds=(-4.0, 4.0), method="bounded", options={"xatol": 1e-8})
     return Temperature(t=torch.tensor(float(np.exp(best.x)), dtype=torch.float64))
@@ -242,8 +242,8 @@ def check_classes(probs: Array, outcome: Array) -> tuple[Tensor, Tensor]:
     """Probabilities as (n, k) float64 and labels as (n,) int64, rows with unseen outcomes dropped, or an error."""
     p = as_tensor(probs, "probs").detach().double().cpu()
     y = as_tensor(outcome, "outcome").detach().double().cpu()
-    if p.dim() == 1:
-        p = torch.stack([1 - p, p], -1)
+    single = p.dim() == 1
+    p = p[:, None] if single else p
     if p.dim() != 2 or y.shape != p.shape[:1]:
         raise CalibrlError(
             f"probabilities of shape {tuple(p.shape)} do not fit outcomes of shape {tuple(y.shape)}; "
@@ -256,6 +256,7 @@ def check_classes(probs: Array, outcome: Array) -> tuple[Tensor, Tensor]:
     if bool(p.isnan().any()) or bool((p < 0).any()) or bool((p > 1).any()):
         wrong = p[p.isnan() | (p < 0) | (p > 1)][0].item()
         raise CalibrlError(f"class probability {wrong:g} is not between 0 and 1; check the probability columns")
+    p = torch.cat([1 - p, p], -1) if single else p
     total = p.sum(-1)
     if bool(((total - 1).abs() > 1e-3).any()):
         row = int(((total - 1).abs() > 1e-3).nonzero()[0])

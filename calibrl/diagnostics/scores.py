@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import numpy as np
@@ -11,15 +12,14 @@ from torch.distributions import Distribution, Normal
 
 from calibrl.arrays import Array, as_tensor, returns_what_was_given
 from calibrl.diagnostics.calibration import LEVELS
-from calibrl.distributions import Empirical, Recalibrated, from_zscore, is_discrete, outcomes_for, zscore
+from calibrl.distributions import Empirical, Mixture, Recalibrated, from_zscore, is_discrete, outcomes_for, zscore
 from calibrl.distributions.scores import log_prob
 from calibrl.errors import CalibrlError
 from calibrl.kernels import normal
 from calibrl.maps import gaussian_law
 
-REACH = 8.2
-CHUNK = 4_000_000
-"""Numbers held at once during quadrature."""
+REACH, PANELS = 8.2, 16
+"""How far in z a score is integrated, and in how many pieces on each side of the outcome."""
 
 
 @returns_what_was_given
@@ -38,6 +38,8 @@ def crps_each(forecast: Distribution, y: Array) -> Tensor:
         return _crps_of_samples(forecast.samples.double(), outcome)
     if is_discrete(forecast):
         return _crps_of_counts(forecast, outcome)
+    if isinstance(_innermost(forecast), Mixture):
+        return _crps_between_components(forecast, outcome)
     return _crps_by_quadrature(forecast, outcome)
 
 
@@ -103,17 +105,44 @@ def _crps_of_counts(forecast: Distribution, y: Tensor) -> Tensor:
     return torch.where(y.isnan(), torch.nan, (below - (k >= y).double()).square().sum(0))
 
 
+def _innermost(forecast: Distribution) -> Distribution:
+    while isinstance(forecast, Recalibrated):
+        forecast = forecast.base
+    return forecast
+
+
+def _crps_between_components(forecast: Distribution, y: Tensor) -> Tensor:
+    """∫ F² below the outcome and ∫ (1 - F)² above it, in pieces cut at the components' own quantiles.
+
+    Between two peaks the quantile function of a mixture all but jumps; its CDF is smooth everywhere.
+    """
+    mixture = _innermost(forecast)
+    assert isinstance(mixture, Mixture)
+    x, weight = np.polynomial.legendre.leggauss(6)
+    cuts = torch.linspace(-8, 8, 17, dtype=torch.float64, device=y.device)
+    ends = [from_zscore(forecast, torch.full_like(y, end)) for end in (-REACH, REACH)]
+    parts = [from_zscore(component, cut.expand(y.shape)) for component in mixture.components for cut in cuts]
+    edges = torch.stack([y, *ends, *parts]).sort(0).values
+    total = torch.zeros_like(y)
+    for start, end in itertools.pairwise(edges):
+        half = (end - start) / 2
+        for node, share in zip(x.tolist(), weight.tolist(), strict=True):
+            at = start + half * (1 + node)
+            z = zscore(forecast, at)
+            total = total + share * half * torch.where(at < y, normal.cdf(z), normal.cdf(-z)).square()
+    return total
+
+
 def _crps_by_quadrature(forecast: Distribution, y: Tensor) -> Tensor:
     """2 ∫ (1[y < F⁻¹(u)] - u)(F⁻¹(u) - y) du in z, on each side of the outcome, where the integrand is smooth."""
-    x, weight = (torch.from_numpy(part).to(y.device) for part in np.polynomial.legendre.leggauss(16))
+    x, weight = np.polynomial.legendre.leggauss(8)
     here = zscore(forecast, y).clamp(-30, 30)
     total = torch.zeros_like(y)
     for side in (-1.0, 1.0):
         end = side * torch.full_like(here, REACH)
-        # Four panels that grow towards the tail.
-        for start_share, end_share in ((0.0, 0.1), (0.1, 0.3), (0.3, 0.6), (0.6, 1.0)):
-            low = here + (end - here) * start_share
-            half = (end - here) * (end_share - start_share) / 2
+        half = (end - here) / (2 * PANELS)
+        for panel in range(PANELS):
+            low = here + 2 * half * panel
             for node, share in zip(x.tolist(), weight.tolist(), strict=True):
                 z = low + half * (1 + node)
                 mass = normal.cdf(-z) if side > 0 else -normal.cdf(z)

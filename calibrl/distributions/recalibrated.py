@@ -188,7 +188,11 @@ class Recalibrated(Distribution):
             law = gaussian_law(self.mapping, self.base.loc.device)
             mean = self.base.loc + self.base.scale * law.mean
             return mean.to(dtype), (self.base.scale.double().square() * law.variance).to(dtype)
-        mean, variance = self._count_moments() if is_discrete(self.base) else self._quadrature()
+        if hasattr(self.base, "moments_at") and not self.mapping.columns:
+            epsilon, weight = nodes(self.breaks)
+            mean, variance = self.base.moments_at(self.mapping.inverse_z(epsilon), weight)
+        else:
+            mean, variance = self._count_moments() if is_discrete(self.base) else self._quadrature()
         return mean.to(dtype), variance.to(dtype)
 
     @property

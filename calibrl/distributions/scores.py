@@ -6,11 +6,12 @@ knows how, with bisection where torch has no inverse and sums where it has no CD
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.distributions import Distribution, LogNormal, Normal, Poisson
+from torch.distributions import Distribution, LogNormal, Normal, Poisson, TransformedDistribution
 
 from calibrl.errors import CalibrlError
 from calibrl.kernels import normal
@@ -75,17 +76,36 @@ def cdf(forecast: Distribution, y: Tensor) -> Tensor:
     if is_discrete(forecast):
         value = torch.where(y < 0, 0.0, normal.cdf(zscore(forecast, y)))
     else:
+        _check_support(forecast, y)
         try:
-            value = forecast.cdf(y).double()
+            value = _unchecked(forecast).cdf(y).double()
         except NotImplementedError:
             raise CalibrlError(
                 f"{type(forecast).__name__} has no cdf; draw samples from it and use calibrl.Empirical(samples)"
             ) from None
-        except ValueError as problem:
-            raise CalibrlError(
-                f"an outcome is impossible under its forecast: {' '.join(str(problem).split())[:200]}"
-            ) from None
     return torch.where(unseen, torch.nan, value)
+
+
+def _check_support(forecast: Distribution, y: Tensor) -> None:
+    try:
+        possible = forecast.support.check(y)  # type: ignore[union-attr]
+    except (AttributeError, NotImplementedError):
+        return
+    if not bool(possible.all()):
+        wrong = y[~possible.expand(y.shape)][0].item()
+        raise CalibrlError(
+            f"outcome {wrong:g} is impossible under its {type(forecast).__name__} forecast; drop it or choose a "
+            "forecast whose support holds it"
+        )
+
+
+def _unchecked(forecast: Distribution) -> Distribution:
+    """The same distribution without torch's argument checks, which also refuse its own rounding to 0 and 1."""
+    loose = copy.copy(forecast)
+    loose._validate_args = False
+    if isinstance(loose, TransformedDistribution):
+        loose.base_dist = _unchecked(loose.base_dist)
+    return loose
 
 
 def log_prob(forecast: Distribution, y: Tensor) -> Tensor:

@@ -130,7 +130,7 @@ def test_weights_count_rows(fit):
     weighted = fit(p, weight=torch.cat([torch.full((300,), 2.0), torch.ones(300)]))
     q = torch.linspace(0.05, 0.95, 19, dtype=D)
     # Not the same evidence (two draws say more than one heavy draw), but the same direction.
-    assert float((doubled(q) - weighted(q)).abs().max()) < 0.02
+    assert float((doubled(q) - weighted(q)).abs().max()) < 0.03
     assert weighted.ranks is None
 
 

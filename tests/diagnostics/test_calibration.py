@@ -1,0 +1,86 @@
+"""The paper's diagnostics against loops that spell them out."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import calibrl as cal
+
+D = torch.float64
+pits = st.lists(st.floats(0, 1), min_size=2, max_size=50)
+
+
+@given(pits)
+def test_reliability_curve_and_loss_are_the_printed_formula(values):
+    levels = [0.1, 0.25, 0.5, 0.9]
+    expected = [sum(v <= level for v in values) / len(values) for level in levels]
+    curve = cal.reliability_curve(np.array(values), levels)
+    np.testing.assert_allclose(curve.observed, expected)
+    assert isinstance(curve.observed, np.ndarray)
+    loss = sum((a - b) ** 2 for a, b in zip(expected, levels, strict=True))
+    assert cal.calibration_loss(np.array(values), levels) == pytest.approx(loss)
+    gap = np.mean(np.abs(np.array(expected) - levels))
+    assert cal.calibration_error(np.array(values), levels) == pytest.approx(gap)
+
+
+@given(pits, st.sampled_from([0.5, 0.8, 0.95]))
+def test_coverage_counts_central_intervals(values, level):
+    tail = (1 - level) / 2
+    expected = np.mean([tail <= v <= 1 - tail for v in values])
+    assert cal.coverage(values, level) == pytest.approx(expected)
+
+
+@given(pits)
+def test_histogram_agrees_with_numpy(values):
+    ours = cal.pit_histogram(np.array(values), 8)
+    np.testing.assert_allclose(ours, np.histogram(values, 8, (0, 1), density=True)[0])
+
+
+def test_columns_and_gaps_are_kept_apart(generator):
+    p = torch.rand(500, 3, generator=generator, dtype=D)
+    p[::7, 1] = torch.nan
+    curve = cal.reliability_curve(p)
+    for j in range(3):
+        some = p[:, j][~p[:, j].isnan()]
+        torch.testing.assert_close(curve.observed[:, j], cal.reliability_curve(some).observed)
+    assert cal.pit_histogram(p, 10).shape == (10, 3)
+
+
+def test_the_noise_floor_is_what_a_perfect_forecaster_gets(generator):
+    losses = [cal.calibration_loss(torch.rand(200, generator=generator, dtype=D)) for _ in range(3000)]
+    assert np.mean(losses) == pytest.approx(cal.noise_floor(200), rel=0.06)
+    wide = torch.rand(2000, 20, generator=generator, dtype=D)
+    assert cal.calibration_loss(wide) == pytest.approx(cal.noise_floor(2000), rel=0.6)
+    assert cal.calibration_error(wide) == pytest.approx(0.313 / math.sqrt(2000), rel=0.25)
+
+
+@pytest.mark.parametrize("block", [1, 5])
+def test_the_bootstrap_band_covers(generator, block):
+    inside = []
+    for _ in range(150):
+        # Blocks of five rows that move together.
+        p = torch.rand(400 // block, generator=generator, dtype=D).repeat_interleave(block)
+        low, high = cal.reliability_band(p, [0.3, 0.7], confidence=0.9, draws=300, block=block, generator=generator)
+        inside.append((low <= torch.tensor([0.3, 0.7])) & (torch.tensor([0.3, 0.7]) <= high))
+    assert float(torch.stack(inside).double().mean()) == pytest.approx(0.9, abs=0.06)
+
+
+@pytest.mark.parametrize(
+    ("attempt", "words"),
+    [
+        (lambda: cal.reliability_curve([0.5, 1.5]), "outside"),
+        (lambda: cal.reliability_curve(torch.zeros(2, 2, 2)), "shape"),
+        (lambda: cal.reliability_curve([math.nan, math.nan]), "no outcome was seen"),
+        (lambda: cal.reliability_curve([0.5], [2.0]), "levels"),
+        (lambda: cal.coverage([0.5], 90), "between 0 and 1"),
+        (lambda: cal.pit_histogram([0.5], 0), "bins"),
+        (lambda: cal.reliability_band([0.5], confidence=1.0), "confidence"),
+    ],
+)
+def test_bad_input_is_refused(attempt, words):
+    with pytest.raises(cal.CalibrlError, match=words):
+        attempt()

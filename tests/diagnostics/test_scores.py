@@ -1,0 +1,127 @@
+"""Scores against scipy, scikit-learn and numerical integration."""
+
+import numpy as np
+import pytest
+import torch
+from scipy import integrate, stats
+from sklearn.metrics import brier_score_loss, log_loss, mean_pinball_loss
+from torch import distributions as td
+
+import calibrl as cal
+from calibrl.diagnostics import crps_each
+from calibrl.distributions import cdf
+
+D = torch.float64
+MAP = cal.fit_smooth(z=1.5 * torch.randn(200, generator=torch.Generator().manual_seed(0), dtype=D) + 0.2)
+
+
+def one(forecast):
+    return forecast
+
+
+@pytest.mark.parametrize(
+    "base",
+    [
+        td.Normal(torch.tensor([1.0], dtype=D), torch.tensor([2.0], dtype=D)),
+        td.LogNormal(torch.tensor([0.5], dtype=D), torch.tensor([0.4], dtype=D)),
+        td.Gumbel(torch.tensor([0.5], dtype=D), torch.tensor([1.4], dtype=D)),
+        cal.Quantiles([[-1.0], [0.5], [3.0]], [0.1, 0.5, 0.9]),
+        cal.Mixture([td.Normal(torch.zeros(1, dtype=D), 1.0), td.Normal(torch.full((1,), 4.0, dtype=D), 0.5)]),
+    ],
+    ids=lambda base: type(base).__name__,
+)
+@pytest.mark.parametrize("wrap", [one, lambda base: cal.Recalibrated(base, MAP)], ids=["bare", "recalibrated"])
+@pytest.mark.parametrize("y", [0.3, 1.7, 9.0])
+def test_crps_is_the_integral_it_is_defined_as(base, wrap, y):
+    forecast = wrap(base)
+
+    def squared(x):
+        return float(cdf(forecast, torch.tensor([x], dtype=D))) ** 2
+
+    def survived(x):
+        return (1 - float(cdf(forecast, torch.tensor([x], dtype=D)))) ** 2
+
+    # A quantile function with corners costs the quadrature a digit.
+    tolerance = 1e-3 if isinstance(base, cal.Quantiles) else 2e-4
+    low = {td.LogNormal: 1e-9, td.Gumbel: -12.0}.get(type(base), -60.0)
+    middle = [p for p in (-3.0, 0.0, 2.0, 4.0, 8.0) if low < p]
+    below = sum(
+        integrate.quad(squared, a, b, limit=200)[0]
+        for a, b in zip([low, *[m for m in middle if m < y]], [*[m for m in middle if m < y], y], strict=True)
+    )
+    above = sum(
+        integrate.quad(survived, a, b, limit=200)[0]
+        for a, b in zip([y, *[m for m in middle if m > y]], [*[m for m in middle if m > y], 120.0], strict=True)
+    )
+    found = float(crps_each(forecast, torch.tensor([y], dtype=D)))
+    assert found == pytest.approx(below + above, rel=tolerance, abs=2e-5)
+
+
+def test_crps_of_samples_is_the_energy_form(generator):
+    samples = torch.randn(30, 4, generator=generator, dtype=D)
+    y = torch.tensor([0.0, 1.0, -2.0, 5.0], dtype=D)
+    apart = (samples[:, None] - samples[None]).abs().mean((0, 1)) / 2
+    torch.testing.assert_close(crps_each(cal.Empirical(samples), y), (samples - y).abs().mean(0) - apart)
+
+
+def test_crps_of_counts_is_a_sum():
+    k = np.arange(200)
+    expected = np.sum((stats.poisson(6).cdf(k) - (k >= 9)) ** 2)
+    forecast = td.Poisson(torch.tensor([6.0], dtype=D))
+    assert cal.crps(forecast, torch.tensor([9.0], dtype=D)) == pytest.approx(expected, rel=1e-9)
+
+
+def test_pinball_nll_sharpness_and_width_agree_with_peers(generator):
+    mean, scale = torch.randn(300, generator=generator, dtype=D), torch.rand(300, generator=generator, dtype=D) + 0.5
+    y = torch.randn(300, generator=generator, dtype=D)
+    forecast = td.Normal(mean, scale)
+    levels = [0.1, 0.5, 0.8]
+    expected = np.mean([mean_pinball_loss(y, stats.norm(mean, scale).ppf(level), alpha=level) for level in levels])
+    assert cal.pinball(forecast, y, levels) == pytest.approx(expected)
+    assert cal.nll(forecast, y) == pytest.approx(-stats.norm(mean, scale).logpdf(y).mean())
+    assert cal.sharpness(forecast) == pytest.approx(np.sqrt(np.mean(scale.numpy() ** 2)))
+    assert cal.width(forecast, 0.9) == pytest.approx(float(scale.mean()) * 2 * stats.norm.ppf(0.95))
+    assert cal.crps(forecast, np.asarray(y)) == pytest.approx(cal.crps(forecast, y))
+
+
+def test_unseen_outcomes_do_not_count(generator):
+    forecast = td.Normal(torch.zeros(4, dtype=D), torch.ones(4, dtype=D))
+    y = torch.tensor([0.5, torch.nan, -1.0, 2.0], dtype=D)
+    seen = ~y.isnan()
+    part = td.Normal(torch.zeros(3, dtype=D), torch.ones(3, dtype=D))
+    for score in (cal.crps, cal.nll, cal.pinball):
+        assert score(forecast, y) == pytest.approx(score(part, y[seen]))
+
+
+def test_brier_parts_add_up_and_agree_with_scikit_learn(generator):
+    p = torch.rand(800, generator=generator, dtype=D)
+    y = torch.bernoulli(p**2, generator=generator)
+    parts = cal.brier(p, y)
+    assert parts.score == pytest.approx(brier_score_loss(y, p))
+    assert parts.score == pytest.approx(parts.calibration + parts.sharpness, abs=1e-12)
+    assert parts.sharpness == pytest.approx(parts.uncertainty - parts.resolution, abs=1e-12)
+    assert parts.uncertainty == pytest.approx(float(y.mean() * (1 - y.mean())))
+    assert parts.calibration > 0.01
+    honest = cal.brier(p**2, y)
+    assert honest.calibration < 0.01
+    many = torch.softmax(torch.randn(500, 4, generator=generator, dtype=D), -1)
+    label = torch.multinomial(many, 1, generator=generator)[:, 0]
+    parts = cal.brier(many, label)
+    expected = (many - torch.nn.functional.one_hot(label, 4)).square().sum(-1).mean()
+    assert parts.score == pytest.approx(float(expected))
+    assert parts.score == pytest.approx(parts.calibration + parts.sharpness, abs=1e-12)
+
+
+def test_ece_is_the_weighted_gap(generator):
+    probs = torch.softmax(2 * torch.randn(400, 3, generator=generator, dtype=D), -1)
+    label = torch.randint(3, (400,), generator=generator)
+    confidence, hit = probs.amax(-1).numpy(), (probs.argmax(-1) == label).numpy()
+    total = 0.0
+    for low in np.arange(10) / 10:
+        inside = (confidence >= low) & (confidence < low + 0.1)
+        if inside.any():
+            total += inside.sum() / 400 * abs(confidence[inside].mean() - hit[inside].mean())
+    assert cal.ece(probs, label, bins=10) == pytest.approx(total)
+    found = cal.class_summary(probs, label)
+    assert found.nll == pytest.approx(log_loss(label, probs.numpy(), labels=[0, 1, 2]))
+    assert found.accuracy == pytest.approx(hit.mean())

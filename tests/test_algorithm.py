@@ -1,0 +1,179 @@
+"""Algorithm 1: what each wrapper may and may not look at."""
+
+import pytest
+import torch
+from torch import distributions as td
+
+import calibrl as cal
+
+D = torch.float64
+
+
+class Spy:
+    """Forecasts N(0, 0.3²) and remembers the rows it was taught."""
+
+    def __init__(self, scale=0.3):
+        self.rows = torch.zeros(0, dtype=D)
+        self.scale = scale
+
+    def update(self, data):
+        self.rows = torch.cat([self.rows, data.x[:, 0]])
+
+    def __call__(self, x):
+        return td.Normal(torch.zeros(len(x), dtype=D), torch.full((len(x),), self.scale, dtype=D))
+
+
+class Coin:
+    """Says 99 % of an event that happens half the time."""
+
+    def update(self, data):
+        pass
+
+    def __call__(self, x):
+        return td.Categorical(torch.tensor([[0.01, 0.99]], dtype=D).expand(len(x), 2))
+
+
+def rows(start, count, generator, scale=1.0):
+    x = torch.arange(start, start + count, dtype=D)[:, None]
+    return cal.Data(x, scale * torch.randn(count, generator=generator, dtype=D))
+
+
+def held_share(model, generator):
+    y = torch.randn(4000, generator=generator, dtype=D)
+    low, high = (model(torch.zeros(4000, 1, dtype=D)).icdf(torch.full((4000,), q, dtype=D)) for q in (0.05, 0.95))
+    return float(((y > low) & (y < high)).double().mean())
+
+
+@pytest.mark.parametrize("make_split", [lambda g: cal.random_split(0.4, g), lambda _: cal.last_split(0.4)])
+def test_calibrated_keeps_both_sides_apart_for_ever(generator, make_split):
+    model = cal.Calibrated(Spy(), split=make_split(generator))
+    for start in range(0, 500, 100):
+        model.update(rows(start, 100, generator))
+        trained, held = set(model.forecaster.rows.tolist()), set(model.held_out.x[:, 0].tolist())
+        assert not trained & held
+        assert trained | held == set(range(start + 100))
+    assert len(held) == 200
+    assert held_share(model, generator) == pytest.approx(0.9, abs=0.05)
+    assert held_share(model.forecaster, generator) < 0.5
+
+
+def test_cross_fitted_judges_every_row_with_someone_who_never_saw_it(generator):
+    model = cal.CrossFitted(Spy, folds=4, generator=generator)
+    model.update(rows(0, 90, generator))
+    model.update(rows(90, 110, generator))
+    assert set(model.forecaster.rows.tolist()) == set(range(200))
+    judged = []
+    for judge, fold in zip(model.judges, model._folds, strict=True):
+        assert not set(judge.rows.tolist()) & set(fold.x[:, 0].tolist())
+        assert len(judge.rows) + len(fold) == 200
+        judged += fold.x[:, 0].tolist()
+    assert sorted(judged) == list(range(200))
+    assert held_share(model, generator) == pytest.approx(0.9, abs=0.06)
+
+
+def test_cross_fitted_keeps_blocks_together(generator):
+    model = cal.CrossFitted(Spy, folds=3, generator=generator, block=10)
+    model.update(rows(0, 60, generator))
+    for fold in model._folds:
+        blocks = (fold.x[:, 0] // 10).long()
+        assert all(int((blocks == block).sum()) == 10 for block in blocks.unique())
+
+
+def test_prequential_judges_before_it_learns(generator):
+    class Memory(Spy):
+        """Certain of everything it was taught."""
+
+        def __call__(self, x):
+            known = torch.isin(x[:, 0], self.rows)
+            return td.Normal(torch.zeros(len(x), dtype=D), torch.where(known, 1e-6, 1.0))
+
+    model = cal.Prequential(Memory())
+    for start in range(0, 300, 20):
+        model.update(rows(start, 20, generator))
+    # Had it judged rows it already knew, every outcome would have been a million deviations away.
+    law = cal.maps.gaussian_law(model.mapping, torch.device("cpu"))
+    assert float(law.variance) == pytest.approx(1, abs=0.25)
+
+
+def test_forgetting_follows_a_drift(generator):
+    def after_drift(**options):
+        model = cal.Prequential(Spy(1.0), **options)
+        model.update(rows(0, 600, generator, scale=1.0))
+        model.update(rows(600, 120, generator, scale=4.0))
+        return float(model(torch.zeros(1, 1, dtype=D)).stddev)
+
+    assert after_drift(forget=0.97) == pytest.approx(4, rel=0.25)
+    assert after_drift(window=120) == pytest.approx(4, rel=0.25)
+    assert after_drift() < 3
+
+
+def test_an_arm_nobody_pulls_does_not_fade():
+    model = cal.Prequential(Spy(), forget=0.5)
+    scores = torch.tensor([[1.0, 1.0], [torch.nan, 2.0], [torch.nan, 3.0]], dtype=D)
+    weights = model._weights(scores)
+    assert weights[0].tolist() == [1.0, 0.25]
+
+
+def test_refits_only_when_asked(generator):
+    model = cal.Prequential(Spy(), refit_every=3)
+    for start in range(0, 40, 20):
+        model.update(rows(start, 20, generator))
+    assert model.mapping is cal.IDENTITY
+    model.update(rows(40, 20, generator))
+    assert model.mapping is not cal.IDENTITY
+
+
+@pytest.mark.parametrize("fit_map", [None, cal.fit_platt_classes, cal.fit_isotonic_classes, cal.fit_auto_classes])
+def test_classes_are_calibrated_too(generator, fit_map):
+    y = torch.bernoulli(torch.full((400,), 0.5), generator=generator).double()
+    model = cal.Calibrated(Coin(), split=cal.random_split(0.5, generator), fit_map=fit_map)
+    model.update(cal.Data(torch.zeros(400, 1, dtype=D), y))
+    honest = model(torch.zeros(3, 1, dtype=D))
+    assert isinstance(honest, td.Categorical)
+    assert float(honest.probs[0, 1]) == pytest.approx(0.5, abs=0.12)
+
+
+def test_counts_are_calibrated_too(generator):
+    class Poisson(Spy):
+        def __call__(self, x):
+            return td.Poisson(torch.full((len(x),), 4.0, dtype=D))
+
+    y = torch.poisson(torch.full((1000,), 8.0), generator=generator).double()
+    model = cal.Calibrated(Poisson(), split=cal.random_split(0.5, generator))
+    model.update(cal.Data(torch.zeros(1000, 1, dtype=D), y))
+    honest = model(torch.zeros(1, 1, dtype=D))
+    assert float(honest.mean) == pytest.approx(8, rel=0.05)
+    assert float(honest.sample((200,)).frac().abs().max()) == 0
+
+
+def test_learn_is_algorithm_one(generator):
+    seen = []
+
+    def collect(model):
+        seen.append(model.mapping)
+        return rows(100 * len(seen), 100, generator), len(seen)
+
+    model = cal.Calibrated(Spy(), split=cal.random_split(0.5, generator))
+    assert list(cal.learn(collect, model, rounds=3)) == [1, 2, 3]
+    assert seen[0] is cal.IDENTITY
+    assert seen[1] != seen[2]
+    assert isinstance(model, cal.Forecaster)
+
+
+@pytest.mark.parametrize(
+    ("attempt", "words"),
+    [
+        (lambda: list(cal.learn(lambda m: None, Spy(), rounds=0)), "rounds"),
+        (lambda: cal.CrossFitted(Spy, folds=1), "folds"),
+        (lambda: cal.Prequential(Spy(), forget=0), "forget"),
+        (lambda: cal.Prequential(Spy(), window=0), "window"),
+        (lambda: cal.Prequential(Spy(), refit_every=0), "refit_every"),
+        (lambda: cal.recalibrate(td.Normal(0.0, 1.0), cal.fit_temperature([0.2, 0.7, 0.6], [0, 1, 1])), "class map"),
+        (lambda: cal.Data(torch.zeros(3), torch.zeros(2)), "one row of each"),
+        (lambda: cal.random_split(1.5, torch.Generator()), "fraction"),
+        (lambda: cal.last_split(0), "fraction"),
+    ],
+)
+def test_bad_settings_are_refused(attempt, words):
+    with pytest.raises(cal.CalibrlError, match=words):
+        attempt()

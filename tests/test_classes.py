@@ -1,0 +1,102 @@
+"""Class maps against scikit-learn and their own laws."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from sklearn.isotonic import IsotonicRegression
+from torch import distributions as td
+
+import calibrl as cal
+from calibrl.classes import CLASS_FITS, class_map_from_dict, fit_auto_classes
+
+D = torch.float64
+FITS = {**CLASS_FITS, "auto": fit_auto_classes}
+every_fit = pytest.mark.parametrize("fit", FITS.values(), ids=FITS)
+
+
+def bold(n, classes, generator, temperature=0.4):
+    """Probabilities that should have been softmax(logits), sharpened by 1/temperature, and outcomes."""
+    logits = torch.randn(n, classes, generator=generator, dtype=D)
+    label = torch.multinomial(torch.softmax(logits, -1), 1, generator=generator)[:, 0]
+    return torch.softmax(logits / temperature, -1), label
+
+
+@every_fit
+@pytest.mark.parametrize("classes", [2, 5])
+def test_sums_to_one_improves_and_saves(fit, classes, generator):
+    probs, label = bold(3000, classes, generator)
+    mapping = fit(probs[:2000], label[:2000])
+    honest = mapping(probs)
+    torch.testing.assert_close(honest.sum(-1), torch.ones(3000, dtype=D))
+    assert bool((honest >= 0).all())
+    assert cal.ece(honest[2000:], label[2000:]) < cal.ece(probs[2000:], label[2000:]) / 2
+    again = class_map_from_dict(json.loads(json.dumps(mapping.to_dict())))
+    assert again == mapping
+    assert torch.equal(again(probs), honest)
+
+
+@every_fit
+def test_events_are_two_classes(fit, generator):
+    p, y = bold(500, 2, generator)
+    as_event, as_classes = fit(p[:, 1], y), fit(p, y)
+    torch.testing.assert_close(as_event(p[:, 1], event=True), as_classes(p)[:, 1])
+    recalibrated = cal.recalibrate(td.Bernoulli(p[:, 1]), as_event)
+    torch.testing.assert_close(recalibrated.probs, as_event(p[:, 1], event=True))
+
+
+@every_fit
+@given(st.lists(st.tuples(st.floats(0, 1), st.booleans()), min_size=2, max_size=40))
+def test_any_evidence_gives_probabilities(fit, evidence):
+    p = torch.tensor([pair[0] for pair in evidence], dtype=D)
+    mapping = fit(p, torch.tensor([float(pair[1]) for pair in evidence], dtype=D))
+    moved = mapping(torch.linspace(0, 1, 51, dtype=D), event=True)
+    assert bool(((moved >= 0) & (moved <= 1)).all())
+    assert bool((moved.diff() >= -1e-9).all())
+
+
+def test_temperature_recovers_its_own(generator):
+    probs, label = bold(20_000, 4, generator, temperature=0.4)
+    assert float(cal.fit_temperature(probs, label).t) == pytest.approx(1 / 0.4, rel=0.05)
+
+
+def test_isotonic_is_scikit_learns_shrunk(generator):
+    p, y = bold(400, 2, generator)
+    mapping = cal.fit_isotonic_classes(p, y)
+    peer = IsotonicRegression(out_of_bounds="clip").fit(p[:, 1], (y == 1).double())
+    trust = 400 / 410
+    np.testing.assert_allclose(
+        mapping(p)[:, 1], trust * peer.predict(p[:, 1]) + (1 - trust) * p[:, 1].numpy(), atol=1e-6
+    )
+
+
+def test_auto_leaves_honest_probabilities_alone(generator):
+    probs, label = bold(300, 3, generator, temperature=1.0)
+    assert "identity" in fit_auto_classes(probs, label).note
+
+
+@pytest.mark.parametrize(
+    ("probs", "outcome", "words"),
+    [
+        ([[0.5, 0.6], [0.5, 0.5]], [0, 1], "sum to 1.1"),
+        ([0.5, 1.5], [0, 1], "1.5"),
+        ([0.5, 0.5], [0, 2], "not one of the classes"),
+        ([0.5, 0.5], [0, 0.5], "not one of the classes"),
+        ([0.5], [1], "too few"),
+        ([0.5, 0.5, 0.2], [0, 1], "do not fit"),
+        ([float("nan"), 0.5], [0, 1], "nan"),
+    ],
+)
+def test_bad_classes_are_refused(probs, outcome, words):
+    for fit in FITS.values():
+        with pytest.raises(cal.CalibrlError, match=words):
+            fit(np.array(probs), np.array(outcome))
+
+
+def test_a_map_for_other_classes_is_refused(generator):
+    mapping = cal.fit_platt_classes(*bold(50, 3, generator))
+    with pytest.raises(cal.CalibrlError, match="3 classes"):
+        mapping(torch.full((2, 4), 0.25))

@@ -1,0 +1,63 @@
+"""Every plot draws on the Axes it is given and shows what it says."""
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pytest
+import torch
+from torch import distributions as td
+
+import calibrl as cal
+from calibrl import plots
+
+D = torch.float64
+PITS = torch.rand(300, generator=torch.Generator().manual_seed(0), dtype=D)
+FORECAST = td.Normal(torch.zeros(80, dtype=D), torch.ones(80, dtype=D))
+Y = torch.randn(80, generator=torch.Generator().manual_seed(1), dtype=D)
+P = torch.rand(300, generator=torch.Generator().manual_seed(2), dtype=D)
+EVENT = torch.bernoulli(P, generator=torch.Generator().manual_seed(3))
+
+DRAWINGS = {
+    "reliability": lambda ax: plots.reliability(PITS, ax, label="x"),
+    "pit_bars": lambda ax: plots.pit_bars(PITS, ax),
+    "interval_coverage": lambda ax: plots.interval_coverage(PITS, ax),
+    "sharpness_bars": lambda ax: plots.sharpness_bars(FORECAST, ax),
+    "map_curve": lambda ax: plots.map_curve(cal.fit_smooth(PITS[:, None].expand(-1, 2)), ax),
+    "intervals": lambda ax: plots.intervals(FORECAST, Y, ax),
+    "class_reliability_curve": lambda ax: plots.class_reliability_curve(P, EVENT, ax),
+    "brier_bars": lambda ax: plots.brier_bars({"raw": cal.brier(P, EVENT)}, ax),
+}
+
+
+@pytest.fixture(autouse=True)
+def _close():
+    yield
+    plt.close("all")
+
+
+@pytest.mark.parametrize("draw", DRAWINGS.values(), ids=DRAWINGS)
+def test_draws_where_it_is_told_and_alone(draw):
+    _, ax = plt.subplots()
+    assert draw(ax) is ax
+    assert ax.has_data()
+    assert ax.get_xlabel()
+    assert draw(None) is not ax
+
+
+def test_the_curve_drawn_is_the_curve_computed():
+    ax = plots.reliability(PITS)
+    drawn = ax.lines[-1].get_xydata()
+    np.testing.assert_allclose(drawn[:, 1], cal.reliability_curve(PITS, plots.FINE_LEVELS).observed)
+
+
+def test_overview_shows_before_and_after():
+    figure = plots.overview({"before": PITS**3, "after": PITS}, title="t")
+    assert len(figure.axes) == 3
+
+
+def test_every_plot_is_tried():
+    public = {
+        name
+        for name, value in vars(plots).items()
+        if callable(value) and getattr(value, "__module__", "") == plots.__name__ and not name.startswith("_")
+    }
+    assert public == {*DRAWINGS, "overview"}
