@@ -167,7 +167,10 @@ def safety(path: Path, rows: Sequence[Row], *, nominal: float) -> None:
 def paths(path: Path, found: Mapping[str, Any], *, radius: float, goal: tuple[float, float]) -> None:
     """Paths (repeats, h, 2) of one plan, carried out many times, round a round obstacle; those that hit it in red."""
     plt = _pyplot()
-    figure, axes = plt.subplots(1, len(found), figsize=(4.4 * len(found), 3.6), layout="constrained", sharey=True)
+    figure, axes = plt.subplots(1, len(found), figsize=(4.4 * len(found), 2.9), layout="constrained")
+    every = np.concatenate([states.reshape(-1, 2) for states in found.values()])
+    low = np.minimum(every.min(0), -radius) - 0.1
+    high = np.maximum(every.max(0), goal) + 0.1
     for ax, (arm, states) in zip(axes, found.items(), strict=True):
         hits = (np.linalg.norm(states, axis=-1) <= radius).any(1)
         ax.add_patch(plt.Circle((0, 0), radius, color=FAINT, lw=0))
@@ -176,6 +179,7 @@ def paths(path: Path, found: Mapping[str, Any], *, radius: float, goal: tuple[fl
         ax.plot(*states[0, 0], "o", color=TRUTH, ms=6)
         ax.plot(*goal, "*", color=TRUTH, ms=12)
         ax.set(title=f"{arm}: {100 * hits.mean():.0f} % hit", aspect="equal", xticks=[], yticks=[])
+        ax.set(xlim=(low[0], high[0]), ylim=(low[1], high[1]))
         ax.spines[["left", "bottom"]].set_visible(False)
     _finish(figure, axes, path)
 
