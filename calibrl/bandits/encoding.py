@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
+Codes = NDArray[np.int16]
 
 
 @dataclass(frozen=True)
@@ -20,7 +21,7 @@ class Features:
     """
 
     numeric: Floats
-    codes: Ints
+    codes: Codes
     sizes: tuple[int, ...]
 
     def __len__(self) -> int:
@@ -67,7 +68,7 @@ def _standardise(values: Floats) -> Floats:
     return result
 
 
-def _by_first_sight(codes: Ints) -> Ints:
+def _by_first_sight(codes: Codes) -> Ints:
     """Codes renamed 0, 1, 2 … in the order they first appear."""
     _, first, inverse = np.unique(codes, return_index=True, return_inverse=True)
     rank = np.empty(len(first), np.int64)

@@ -11,7 +11,7 @@ from calibrl.bandits.encoding import Features, encode
 def table(seed, n=40):
     generator = np.random.default_rng(seed)
     numeric = generator.standard_normal((n, 2)) * [1, 1000] + [0, 1e6]
-    codes = np.stack([generator.integers(3, size=n), generator.integers(5, size=n)], 1)
+    codes = np.stack([generator.integers(3, size=n), generator.integers(5, size=n)], 1).astype(np.int16)
     return Features(numeric, codes, (3, 5))
 
 
@@ -47,7 +47,7 @@ def test_columns_reserved_for_unseen_categories_change_no_forecast():
 
 
 def test_a_column_that_never_varies_is_zero():
-    features = Features(np.full((5, 1), 7.3), np.zeros((5, 0), np.int64), ())
+    features = Features(np.full((5, 1), 7.3), np.zeros((5, 0), np.int16), ())
     np.testing.assert_array_equal(encode(features)[:, 1], 0)
     assert encode(features[np.arange(0)]).shape == (0, 2)
 
@@ -55,6 +55,6 @@ def test_a_column_that_never_varies_is_zero():
 def test_large_offsets_do_not_cancel():
     generator = np.random.default_rng(0)
     small = generator.standard_normal((50, 1))
-    near = encode(Features(small, np.zeros((50, 0), np.int64), ()))
-    far = encode(Features(small + 1e9, np.zeros((50, 0), np.int64), ()))
+    near = encode(Features(small, np.zeros((50, 0), np.int16), ()))
+    far = encode(Features(small + 1e9, np.zeros((50, 0), np.int16), ()))
     assert far[-1, 1] == pytest.approx(near[-1, 1], abs=1e-5)
