@@ -28,15 +28,18 @@ class Gallery:
 
     def __init__(self) -> None:
         self._reward: dict[str, dict[str, list[Floats]]] = {}
-        self._pit: dict[str, dict[str, list[Floats]]] = {}
+        self._chosen: dict[str, dict[str, list[Floats]]] = {}
+        self._all: dict[str, dict[str, list[Floats]]] = {}
         self._first: dict[str, Pair] = {}
 
     def watch(self, problem: str, trials: Pair) -> None:
         """See one paired trial."""
         self._first.setdefault(problem, trials)
         for policy, trial in trials.items():
-            self._reward.setdefault(problem, {}).setdefault(policy, []).append(trial.reward)
-            self._pit.setdefault(problem, {}).setdefault(policy, []).append(trial.chosen_pit)
+            if policy in CURVES:
+                self._reward.setdefault(problem, {}).setdefault(policy, []).append(trial.reward)
+                self._chosen.setdefault(problem, {}).setdefault(policy, []).append(trial.chosen_pit)
+                self._all.setdefault(problem, {}).setdefault(policy, []).append(trial.pit.reshape(-1))
 
     def save(self, folder: Path, lines: Sequence[Line]) -> list[Path]:
         """Draw everything; returns the files."""
@@ -44,7 +47,8 @@ class Gallery:
 
         drawn = {"table": table_figure(lines)}
         for problem, trials in self._first.items():
-            drawn[f"learning-{problem}"] = self._learning(problem)
+            if problem in self._reward:
+                drawn[f"learning-{problem}"] = self._learning(problem)
             pair = _pair(trials)
             if pair and len(figures.differing(*pair)):
                 drawn[f"beliefs-{problem}"] = figures.beliefs(*pair)
@@ -61,14 +65,15 @@ class Gallery:
 
         from calibrl import plots
 
-        figure, (left, right) = plt.subplots(1, 2, figsize=(9.6, 4.2), layout="constrained", width_ratios=(1.3, 1))
-        seen = [policy for policy in CURVES if policy in self._reward[problem]] or list(self._reward[problem])
-        figures.learning_curves({policy: np.array(self._reward[problem][policy]) for policy in seen}, left)
-        for policy in seen:
-            pit = np.concatenate(self._pit[problem][policy])
-            plots.reliability(pit, right, color=figures.COLORS[policy], band=False)
-        left.set_title(f"{problem}: reward", fontsize=11, loc="left")
-        right.set_title("reliability on the chosen arms", fontsize=11, loc="left")
+        figure, axes = plt.subplots(1, 3, figsize=(12.6, 4.0), layout="constrained", width_ratios=(1.35, 1, 1))
+        rewards = {policy: np.array(earned) for policy, earned in self._reward[problem].items()}
+        figures.learning_curves(rewards, axes[0])
+        axes[0].set_title(f"{problem}: reward", fontsize=11, loc="left")
+        kinds = {"reliability, chosen arms": self._chosen, "reliability, all arms": self._all}
+        for ax, (title, kept) in zip(axes[1:], kinds.items(), strict=True):
+            for policy, pits in kept[problem].items():
+                plots.reliability(np.concatenate(pits), ax, color=figures.COLORS[policy], band=False)
+            ax.set_title(title, fontsize=11, loc="left")
         return figure
 
 
