@@ -147,32 +147,14 @@ class Policy:
         x (dim,), arm and reward of one decision, or x (n, dim), n arms and reward (n,) of n decisions; with `shared`,
         x holds the features of the arms that were taken. Nothing changes if a row is refused.
         """
-        self.learn(self.check(x, arm, reward))
+        rows = self._rows(x, arm, reward)
+        self._refuse(rows, ridge_policy.learn(self.state, self._rules, *rows))
 
     def check(self, x: Array, arm: Arm | Sequence[Arm], reward: Array) -> Rows:
         """The rows of an update, each judged by the forecast it met, or an error that says what is wrong."""
-        reward_ = _floats(reward, "reward")
-        many = reward_.ndim > 0
-        names = list(np.asarray(arm, object).reshape(-1)) if many else [arm]
-        rows = _floats(x, "context")
-        rows = rows if many else rows[None]
-        if rows.shape != (len(names), self.options.dim) or reward_.size != len(names):
-            raise CalibrlError(
-                f"contexts of shape {rows.shape}, {len(names)} arms and rewards of shape {reward_.shape} do not fit; "
-                f"expected (n, {self.options.dim}), n and (n,)"
-            )
-        flat = np.ascontiguousarray(reward_.reshape(-1))
-        positions = np.array([self._at(name) for name in names], np.int64)
-        judged = Rows(rows, positions, flat, *np.empty((3, len(names))))
-        wrong = ridge_policy.judge(self.state, self._rules, *judged)
-        if wrong >= 0:
-            _finite(rows, "context")
-            _finite(flat, "reward")
-            raise CalibrlError(
-                f"context {wrong} with numbers up to {np.abs(rows[wrong]).max():.3g} (reward {flat[wrong]:.3g}) is too "
-                f"large for ridge {self.options.ridge:g}: the regression would be singular; standardise the features"
-            )
-        return judged
+        rows = self._rows(x, arm, reward)
+        self._refuse(rows, ridge_policy.judge(self.state, self._rules, *rows))
+        return rows
 
     def learn(self, rows: Rows) -> None:
         """Learn rows that `check` has passed."""
@@ -230,6 +212,33 @@ class Policy:
         s = self.state
         for m in range(len(s.theta)):
             ridge.refactor(s.theta[m], s.inverse[m], s.gram[m], s.moment[m], self.options.ridge)
+
+    def _rows(self, x: Array, arm: Arm | Sequence[Arm], reward: Array) -> Rows:
+        """The rows of an update in the shape the kernels want, not judged yet."""
+        rewards = _floats(reward, "reward")
+        rows = _floats(x, "context")
+        if rewards.ndim:
+            names = list(np.asarray(arm, object).reshape(-1))
+        else:
+            names, rows, rewards = [arm], rows[None], rewards[None]
+        if rows.shape != (len(names), self.options.dim) or rewards.shape != (len(names),):
+            raise CalibrlError(
+                f"contexts of shape {rows.shape}, {len(names)} arms and rewards of shape {rewards.shape} do not fit; "
+                f"expected (n, {self.options.dim}), n and (n,)"
+            )
+        positions = np.array([self._at(name) for name in names], np.int64)
+        return Rows(rows, positions, rewards, *np.empty((3, len(names))))
+
+    def _refuse(self, rows: Rows, wrong: int) -> None:
+        """Say what is wrong with row `wrong`, if one is."""
+        if wrong < 0:
+            return
+        _finite(rows.x, "context")
+        _finite(rows.reward, "reward")
+        raise CalibrlError(
+            f"context {wrong} with numbers up to {np.abs(rows.x[wrong]).max():.3g} (reward {rows.reward[wrong]:.3g}) is "
+            f"too large for ridge {self.options.ridge:g}: the regression would be singular; standardise the features"
+        )
 
     def _choose(self, rows: Floats) -> int:
         arms = len(self._names)
@@ -297,7 +306,7 @@ class Policy:
 
 def _floats(value: Array, what: str) -> Floats:
     try:
-        return np.ascontiguousarray(value, np.float64) if np.ndim(value) else np.asarray(value, np.float64)
+        return np.asarray(value, np.float64, order="C")
     except (TypeError, ValueError):
         raise CalibrlError(f"{what} {value!r} is not made of numbers; pass an array of numbers") from None
 

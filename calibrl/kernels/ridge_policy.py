@@ -189,3 +189,14 @@ def absorb(
         state.rows[m] += 1
         if state.rows[m] % ridge.REFACTOR_EVERY == 0:
             ridge.refactor(state.theta[m], state.inverse[m], state.gram[m], state.moment[m], rules.prior)
+
+
+@njit(cache=True)
+def learn(
+    state: State, rules: Rules, x: Floats, arm: Ints, reward: Floats, z: Floats, error: Floats, moved: Floats
+) -> int:
+    """Judge and absorb in one call; nothing is learnt if a row is too large, and that row is returned, else -1."""
+    wrong = judge(state, rules, x, arm, reward, z, error, moved)
+    if wrong < 0:
+        absorb(state, rules, x, arm, reward, z, error, moved)
+    return wrong

@@ -6,7 +6,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from calibrl.kernels.ridge_policy import Rules, State, absorb, best_arm, judge, pit_of, score_arms, stretch_of
+from calibrl.kernels.ridge_policy import Rules, State, best_arm, learn, pit_of, score_arms, stretch_of
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -41,6 +41,5 @@ def play(
                 quantile[t, a, q] = mean[t, a] + sd[a] * stretch_of(state, rules, a, asked[q])
         chosen[t] = forced[t] if forced[t] >= 0 else best_arm(score, luck[t, 0])
         row, arm, earned = x[t : t + 1], chosen[t : t + 1], reward[t, chosen[t] : chosen[t] + 1]
-        judge(state, rules, row, arm, earned, z, error, moved)
-        absorb(state, rules, row, arm, earned, z, error, moved)
+        learn(state, rules, row, arm, earned, z, error, moved)
     return chosen, mean, quantile, pit, shift
