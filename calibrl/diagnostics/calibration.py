@@ -35,7 +35,8 @@ def reliability_curve(pit: Array, levels: Array = LEVELS) -> ReliabilityCurve:
 
     pit: (n,) or (n, d), NaN where the outcome was not seen. A calibrated forecaster's curve is p̂_j = p_j.
     """
-    p, at = _pits(pit), _levels(levels)
+    p = _pits(pit)
+    at = _levels(levels).to(p.device)
     seen = (~p.isnan()).sum(0)
     # Sorting once and searching beats comparing every PIT with every level.
     ordered = p.nan_to_num(nan=2.0).sort(0).values

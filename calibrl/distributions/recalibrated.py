@@ -226,8 +226,10 @@ class Recalibrated(Distribution):
 
     def _count_moments(self) -> tuple[Tensor, Tensor]:
         """E and Var from the survival function: E[X] = Σ P(X > k), E[X²] = Σ (2k + 1) P(X > k)."""
-        top = int(self.from_zscore(torch.full(self.batch_shape, 7.0, dtype=torch.float64)).max())
-        k = torch.arange(top + 1, dtype=torch.float64).reshape(-1, *(1 for _ in self.batch_shape))
+        device = device_of(self.base)
+        far = torch.full(self.batch_shape, 7.0, dtype=torch.float64, device=device)
+        k = torch.arange(int(self.from_zscore(far).max()) + 1, dtype=torch.float64, device=device)
+        k = k.reshape(-1, *(1 for _ in self.batch_shape))
         survival = normal.cdf(-self.zscore(k.expand(-1, *self.batch_shape)))
         mean = survival.sum(0)
         return mean, ((2 * k + 1) * survival).sum(0) - mean.square()
