@@ -2,6 +2,7 @@
 
 from calibrl.bandits.durable import Durable
 from calibrl.bandits.ecdf import Ecdf, fit_ecdf
+from calibrl.bandits.options import Options
 from calibrl.bandits.plan import Plan
 from calibrl.bandits.policies import (
     POLICIES,
@@ -13,7 +14,7 @@ from calibrl.bandits.policies import (
     LinUCB,
     Thompson,
 )
-from calibrl.bandits.policy import Arm, Decision, Options, Policy
+from calibrl.bandits.policy import Arm, Decision, Policy
 
 __all__ = [
     "POLICIES",

@@ -15,8 +15,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TypedDict, Unpack
 
+from calibrl.bandits.options import Options
 from calibrl.bandits.plan import Plan
-from calibrl.bandits.policy import Arm, Options, Policy
+from calibrl.bandits.policy import Arm, Policy
 
 
 class Settings(TypedDict, total=False):

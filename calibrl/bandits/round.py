@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from scipy.special import ndtr, ndtri
 
 from calibrl.algorithm import Forecaster
-from calibrl.bandits.policy import Options
+from calibrl.bandits.options import Options
 from calibrl.bandits.problems import Stream
 from calibrl.data import Data
 from calibrl.kernels import ridge_policy, ridge_trial

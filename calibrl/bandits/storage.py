@@ -14,8 +14,9 @@ from typing import Any
 
 import numpy as np
 
+from calibrl.bandits.options import Options
 from calibrl.bandits.plan import Plan
-from calibrl.bandits.policy import Options, Policy
+from calibrl.bandits.policy import Policy
 from calibrl.errors import CalibrlError
 from calibrl.files import replacing
 from calibrl.kernels import ridge_evidence
