@@ -100,6 +100,9 @@ def _ends_whole(path: Path) -> bool:
 
 
 def _commit() -> str:
+    # A machine may have the files without their history; who sent them knows which commit they are.
+    if "CALIBRL_COMMIT" in os.environ:
+        return os.environ["CALIBRL_COMMIT"]
     try:
         found = subprocess.run(
             ["git", "rev-parse", "--short", "HEAD"],
