@@ -9,8 +9,12 @@ BENCH := $(VENV)/.bench-installed
 
 # The main job on embedded data: no download, no GPU. Ends with the path of a report.
 demo: $(STAMP)
-	$(BIN)/calibrl run core --out out/demo
-	$(BIN)/calibrl report out/demo --out out/demo/report.html
+	rm -rf out/demo
+	$(BIN)/calibrl run core --out out/demo/core
+	$(BIN)/calibrl run bandits --out out/demo/bandits
+	$(BIN)/calibrl run mdp --out out/demo/mdp
+	$(BIN)/calibrl run safety --out out/demo/safety
+	$(BIN)/calibrl report out/demo
 
 test: $(STAMP) lint
 	$(BIN)/python -m pytest -n 2
@@ -24,6 +28,8 @@ lint: $(STAMP)
 # Speed, as a ratio to named peers in the same run.
 bench: $(BENCH)
 	$(BIN)/python benchmarks/maps.py
+	$(BIN)/python benchmarks/bandit.py
+	$(BIN)/python benchmarks/mdp.py
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "calibrl needs Python 3.11 or newer; try: make PYTHON=python3.12 …")'

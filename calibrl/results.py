@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from calibrl import __version__
+from calibrl.errors import CalibrlError
 
 PACKAGES = ("torch", "numpy", "scipy", "scikit-learn", "gymnasium", "mujoco")
 
@@ -66,7 +67,10 @@ def origin() -> dict[str, Any]:
 def append(path: str | Path, rows: Iterable[Row]) -> None:
     """Add rows to a file and see them onto the disk."""
     target = Path(path)
-    target.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError):
+        raise CalibrlError(f"{target.parent} is a file, but rows go into a folder; choose another --out") from None
     text = "".join(json.dumps(asdict(row), ensure_ascii=False) + "\n" for row in rows)
     with target.open("a", encoding="utf-8") as file:
         if file.tell() and not _ends_whole(target):

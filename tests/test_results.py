@@ -5,6 +5,7 @@ import math
 import pytest
 
 from calibrl import results
+from calibrl.errors import CalibrlError
 from calibrl.files import replacing, write_text
 from calibrl.results import Row
 from calibrl.results_table import alike, latest, table
@@ -19,6 +20,12 @@ def test_rows_come_back_as_written(tmp_path):
     results.append(tmp_path / "deep" / "rows.jsonl", rows[:2])
     results.append(tmp_path / "deep" / "rows.jsonl", rows[2:])
     assert results.read(tmp_path) == rows
+
+
+def test_a_file_in_the_way_is_an_error_in_words(tmp_path):
+    (tmp_path / "out").write_text("")
+    with pytest.raises(CalibrlError, match="is a file"):
+        results.append(tmp_path / "out" / "rows.jsonl", [row("a", 0, 1.0)])
 
 
 def test_a_line_cut_short_loses_only_itself(tmp_path):

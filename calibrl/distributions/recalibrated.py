@@ -115,7 +115,12 @@ class Recalibrated(Distribution):
     def rsample(self, sample_shape: Any = Size()) -> Tensor:
         """Draws of shape (*sample_shape, *batch) that carry gradients to the base's parameters."""
         shape = self._extended_shape(Size(sample_shape))
-        return self.push(torch.randn(shape, dtype=dtype_of(self.base), device=device_of(self.base)))
+        epsilon = torch.randn(shape, dtype=dtype_of(self.base), device=device_of(self.base))
+        if not isinstance(self.base, Normal) or torch.is_grad_enabled():
+            return self.push(epsilon)
+        # Nobody will ask for a gradient or for ε again: the draws may take its place in memory.
+        g = draw_table(self.mapping, epsilon.device, epsilon.dtype)(epsilon, reuse=True)
+        return torch.addcmul(self.base.loc, self.base.scale, g, out=g)
 
     def sample(self, sample_shape: Any = Size()) -> Tensor:
         """Draws of shape (*sample_shape, *batch)."""

@@ -42,6 +42,21 @@ CATALOGUE: dict[str, Experiment] = {
             "accuracy": Metric("accuracy", ".1%", "higher"),
         },
     ),
+    "bandits": Experiment(
+        title="Contextual bandits",
+        question=(
+            "Every round shows a context; the policy picks an arm and sees only that arm's reward. LinUCB takes the "
+            "arm with the highest 84 % quantile; CalLinUCB takes its quantiles from each arm's own record. Greedy is the "
+            "control that must be shown. All policies meet the same contexts and the same luck."
+        ),
+        baseline="linucb",
+        metrics={
+            "reward": Metric("reward", ".1f", "higher"),
+            "regret": Metric("regret", ".1f", "lower"),
+            "coverage": Metric("84 % quantile covers", ".1%"),
+            "calibration_loss": Metric("calibration loss", ".3f", "lower"),
+        },
+    ),
     "mdp": Experiment(
         title="Discrete MDPs: why calibrated is the right kind of right",
         question=(
