@@ -46,8 +46,8 @@ CATALOGUE: dict[str, Experiment] = {
         title="Contextual bandits",
         question=(
             "Every round shows a context; the policy picks an arm and sees only that arm's reward. LinUCB takes the "
-            "arm with the highest 84 % quantile; CalLinUCB takes its quantiles from each arm's own record. Greedy is the "
-            "control that must be shown. All policies meet the same contexts and the same luck."
+            "arm with the highest 84 % quantile; CalLinUCB takes its quantiles from each arm's own record. Greedy is "
+            "the control that must be shown. All policies meet the same contexts and the same luck."
         ),
         baseline="linucb",
         metrics={
