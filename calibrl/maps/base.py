@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Self
 
 import torch
@@ -55,6 +56,12 @@ class Map(Frozen, ABC):
         """Calibrated z-scores where the slope of S⁻¹ bends, for quadrature to stop at: (k, *columns)."""
         return torch.zeros(0, *self.columns, dtype=torch.float64)
 
+    @cached_property
+    def dtype(self) -> torch.dtype:
+        """What the map computes in: float64, unless it was moved to another with `to`."""
+        tensors = (part for part in self._parts.values() if isinstance(part, Tensor))
+        return next((part.dtype for part in tensors), torch.float64)
+
     # R itself.
 
     @returns_what_was_given
@@ -77,15 +84,15 @@ class Map(Frozen, ABC):
 
     def forward_z(self, z: Tensor) -> Tensor:
         """S(z) = Φ⁻¹(R(Φ(z))) at z-scores of shape (…, *columns)."""
-        return self._ready_for(z)._forward(z.double())
+        return self._ready_for(z)._forward(z.to(self.dtype))
 
     def inverse_z(self, z: Tensor) -> Tensor:
         """S⁻¹(z) at z-scores of shape (…, *columns)."""
-        return self._ready_for(z)._inverse(z.double())
+        return self._ready_for(z)._inverse(z.to(self.dtype))
 
     def log_slope_z(self, z: Tensor) -> Tensor:
         """Log S′(z) at z-scores of shape (…, *columns)."""
-        return self._ready_for(z)._log_slope(z.double())
+        return self._ready_for(z)._log_slope(z.to(self.dtype))
 
     def _ready_for(self, z: Tensor) -> Self:
         """This map, checked against the shape of z and on its device (moved once, then remembered)."""

@@ -26,9 +26,14 @@ class Frozen:
         if "kind" in vars(cls):
             KINDS[cls.kind] = cls
 
-    def to(self, device: torch.device | str) -> Self:
-        """The same value with its tensors on `device`."""
-        moved = {name: part.to(device) for name, part in self._parts.items() if isinstance(part, (Tensor, Frozen))}
+    def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> Self:
+        """The same value with its tensors on `device` and in `dtype`, each as it is if not given."""
+        moved: dict[str, Any] = {}
+        for name, part in self._parts.items():
+            if isinstance(part, Tensor):
+                moved[name] = part.to(device=device, dtype=dtype)
+            elif isinstance(part, Frozen):
+                moved[name] = part.to(device, dtype)
         return replace(self, **moved)
 
     def to_dict(self) -> dict[str, Any]:

@@ -94,6 +94,20 @@ def test_is_a_frozen_value_that_saves_as_plain_json(fit, columns):
 
 
 @every_fit
+@shapes
+def test_moves_to_another_dtype(fit, columns):
+    mapping = fit(evidence(columns))
+    single = mapping.to(dtype=torch.float32)
+    p = wide(torch.linspace(0.02, 0.98, 49, dtype=D), columns)
+    torch.testing.assert_close(single(p), mapping(p), rtol=0, atol=1e-4)
+    base = torch.distributions.Normal(torch.zeros(4, *columns), torch.ones(4, *columns))
+    assert cal.Recalibrated(base, single).sample().dtype == torch.float32
+    torch.testing.assert_close(
+        cal.Recalibrated(base, single).mean, cal.Recalibrated(base, mapping).mean, rtol=1e-3, atol=1e-3
+    )
+
+
+@every_fit
 def test_unseen_stays_unseen_and_does_not_count(fit):
     p = evidence()
     gaps = torch.full((60,), torch.nan, dtype=D)
