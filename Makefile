@@ -39,6 +39,7 @@ $(STAMP): pyproject.toml constraints.txt
 
 $(BENCH): $(STAMP)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev,bench]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-deps obp
 	touch $@
 
 clean:
