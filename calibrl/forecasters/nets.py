@@ -1,0 +1,173 @@
+"""Probabilistic networks as one batched computation: g agents × e networks each, every layer one product.
+
+P, PE, D and DE of PETS (Chua et al., 2018) are the four settings of `members` and `probabilistic`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from calibrl.errors import CalibrlError
+from calibrl.kernels import normal
+
+START_MAX_LOGVAR, START_MIN_LOGVAR = 0.5, -10.0
+
+
+@dataclass(frozen=True)
+class Shape:
+    """How the networks of one agent are built.
+
+    inputs: of the model, action included; outputs: d, what is forecast; hidden: the widths between them.
+    members 1 and probabilistic: P; more members: PE; not probabilistic: D and DE.
+    """
+
+    inputs: int
+    outputs: int
+    hidden: tuple[int, ...] = (500, 500, 500)
+    members: int = 5
+    probabilistic: bool = True
+
+    def __post_init__(self) -> None:
+        for name in ("inputs", "outputs", "members"):
+            if getattr(self, name) < 1:
+                raise CalibrlError(f"{name} {getattr(self, name)} is not a number of {name}; use 1 or more")
+        if not self.hidden or min(self.hidden) < 1:
+            raise CalibrlError(f"hidden {self.hidden} are no layer widths; use for example (200, 200, 200)")
+
+    @property
+    def widths(self) -> tuple[int, ...]:
+        """From the inputs to the head: a mean for each output, then a log-variance for each."""
+        return (self.inputs, *self.hidden, self.outputs * (2 if self.probabilistic else 1))
+
+
+@dataclass
+class Nets:
+    """g × e networks with swish between layers and a head of means and log-variances.
+
+    weights: each (g, e, in, out); biases: each (g, e, 1, out); max_logvar, min_logvar: (g, 1, 1, d), the learnt
+    soft bounds of the log-variance that an agent's networks share; input_mean, input_std: (g, 1, 1, in), by which
+    inputs are standardised. Not probabilistic: the head gives means only and every variance is 0.
+    """
+
+    weights: list[Tensor]
+    biases: list[Tensor]
+    max_logvar: Tensor
+    min_logvar: Tensor
+    input_mean: Tensor
+    input_std: Tensor
+    probabilistic: bool = True
+
+    @classmethod
+    def fresh(cls, shape: Shape, generators: Sequence[torch.Generator]) -> Nets:
+        """Untrained networks on the CPU, one agent for each generator, as published.
+
+        Weights are normal with standard deviation 1 / (2√inputs), cut off at two of those; biases 0. An agent's
+        networks depend on its own generator alone.
+        """
+        g, d = len(generators), shape.outputs
+        weights, biases = [], []
+        for fan_in, fan_out in zip(shape.widths, shape.widths[1:], strict=False):
+            size = (shape.members, fan_in, fan_out)
+            weights.append(torch.stack([_cut_normal(size, generator) for generator in generators]))
+            weights[-1] /= 2 * math.sqrt(fan_in)
+            biases.append(torch.zeros(g, shape.members, 1, fan_out))
+        return cls(
+            weights,
+            biases,
+            max_logvar=torch.full((g, 1, 1, d), START_MAX_LOGVAR),
+            min_logvar=torch.full((g, 1, 1, d), START_MIN_LOGVAR),
+            input_mean=torch.zeros(g, 1, 1, shape.inputs),
+            input_std=torch.ones(g, 1, 1, shape.inputs),
+            probabilistic=shape.probabilistic,
+        )
+
+    @property
+    def shape(self) -> Shape:
+        """How one agent's networks are built."""
+        return Shape(
+            inputs=self.weights[0].shape[2],
+            outputs=self.max_logvar.shape[-1],
+            hidden=tuple(weight.shape[3] for weight in self.weights[:-1]),
+            members=self.weights[0].shape[1],
+            probabilistic=self.probabilistic,
+        )
+
+    @property
+    def agents(self) -> int:
+        """How many agents' networks these are: g."""
+        return len(self.weights[0])
+
+    def moments(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean and variance by every network, both (g, e, n, d).
+
+        x: (g, n, in), the same rows for all of an agent's networks, or (g, e, n, in), rows for each.
+        """
+        mean, logvar = self.head(x)
+        return mean, torch.zeros_like(mean) if logvar is None else logvar.exp()
+
+    def head(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Mean and softly bounded log-variance, both (g, e, n, d); no log-variance if not probabilistic."""
+        rows = x.unsqueeze(1) if x.dim() == 3 else x
+        hidden = (rows - self.input_mean) / self.input_std
+        for weight, bias in zip(self.weights[:-1], self.biases[:-1], strict=True):
+            hidden = functional.silu(hidden @ weight + bias)
+        output = hidden @ self.weights[-1] + self.biases[-1]
+        if not self.probabilistic:
+            return output, None
+        mean, raw = output.chunk(2, -1)
+        return mean, bounded(raw, self.max_logvar, self.min_logvar)
+
+    def parameters(self) -> list[Tensor]:
+        """What training changes: weights and biases, and the bounds of probabilistic networks."""
+        bounds = [self.max_logvar, self.min_logvar] if self.probabilistic else []
+        return [*self.weights, *self.biases, *bounds]
+
+    def agent(self, index: int) -> Nets:
+        """One agent's networks, g = 1, sharing memory."""
+        return self._each(lambda part: part[index : index + 1])
+
+    def to(self, device: torch.device | str) -> Nets:
+        """The same networks on another device."""
+        return self._each(lambda part: part.to(device))
+
+    def clone(self) -> Nets:
+        """A copy that shares no memory."""
+        return self._each(Tensor.clone)
+
+    def state_dict(self) -> dict[str, Any]:
+        """All numbers, by name."""
+        return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+
+    @classmethod
+    def from_state(cls, state: dict[str, Any]) -> Nets:
+        """The networks whose `state_dict` this is."""
+        return cls(**state)
+
+    def _each(self, change: Any) -> Nets:
+        parts = {
+            name: [change(part) for part in value] if isinstance(value, list) else change(value)
+            for name, value in self.state_dict().items()
+            if name != "probabilistic"
+        }
+        return Nets(**parts, probabilistic=self.probabilistic)
+
+
+def bounded(raw: Tensor, highest: Tensor, lowest: Tensor) -> Tensor:
+    """A log-variance softly kept below `highest` and above `lowest`."""
+    below = highest - functional.softplus(highest - raw)
+    return lowest + functional.softplus(below - lowest)
+
+
+def _cut_normal(size: tuple[int, ...], generator: torch.Generator) -> Tensor:
+    """Standard normal draws given that they lie within ±2, drawn where the generator lives."""
+    uniform = torch.rand(size, generator=generator, dtype=torch.float64, device=generator.device)
+    edge = normal.cdf(torch.tensor(-2.0, dtype=torch.float64, device=generator.device))
+    return normal.quantile(edge + uniform * (1 - 2 * edge)).float().cpu()
