@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from calibrl.experiments.paper import TABLE_1, Printed
+
 
 @dataclass(frozen=True)
 class Metric:
@@ -15,13 +17,37 @@ class Metric:
 
 
 @dataclass(frozen=True)
+class Axis:
+    """A setting that rows were varied along, such as the amount of data: its name in `settings` and in words.
+
+    `within` are the settings that stay the same along one curve.
+    """
+
+    setting: str
+    heading: str
+    within: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class Experiment:
-    """A title, a question in a sentence or two, the arm others are compared with, and the metrics to show."""
+    """A title, a question in a sentence or two, the arm others are compared with, and the metrics to show.
+
+    paper: what the paper printed about it.
+    thin: metrics m whose companions `m_200`, `m_400`, … in the same row say what m was after that many steps.
+    along: draw metrics against this setting.
+    step: what a step is, for the axis of learning curves.
+    figures: what a saved figure shows, by the start of its file's name.
+    """
 
     title: str
     question: str
     baseline: str
     metrics: dict[str, Metric] = field(default_factory=dict)
+    paper: Printed | None = None
+    thin: tuple[str, ...] = ()
+    along: Axis | None = None
+    step: str = "step"
+    figures: dict[str, str] = field(default_factory=dict)
 
 
 CATALOGUE: dict[str, Experiment] = {
@@ -41,6 +67,11 @@ CATALOGUE: dict[str, Experiment] = {
             "nll": Metric("log loss", ".3f", "lower"),
             "accuracy": Metric("accuracy", ".1%", "higher"),
         },
+        figures={
+            "reliability": "Reliability curves and PIT histograms of the regressors, before and after",
+            "intervals": "90 % intervals of the dropout network, before and after; crosses are outcomes outside",
+            "digits": "Confidence against accuracy on digits, before and after",
+        },
     ),
     "bandits": Experiment(
         title="Contextual bandits",
@@ -55,6 +86,14 @@ CATALOGUE: dict[str, Experiment] = {
             "regret": Metric("regret", ".1f", "lower"),
             "coverage": Metric("84 % quantile covers", ".1%"),
             "calibration_loss": Metric("calibration loss", ".3f", "lower"),
+        },
+        paper=TABLE_1,
+        thin=("reward",),
+        step="round",
+        figures={
+            "table": "Share of the optimal reward, problem by problem",
+            "learning": "Reward so far, and reliability on the chosen arms and on all arms",
+            "beliefs": "What LinUCB and CalLinUCB expected of two arms where they disagreed",
         },
     ),
     "mdp": Experiment(
@@ -73,6 +112,12 @@ CATALOGUE: dict[str, Experiment] = {
             "promise_error": Metric("|promised - delivered|", ".3f", "lower"),
             "delivered": Metric("delivered return", ".3f", "higher"),
         },
+        along=Axis("rows_per_state_and_action", "rows for each state and action", ("task", "learner")),
+        figures={
+            "mdp-theory": "Two states, and random MDPs: only miscalibrated models get values wrong",
+            "mdp-planning-table": "Planning with a table that has too few rows, by amount of data",
+            "mdp-planning-coarse": "Planning with features that are too coarse, by amount of data",
+        },
     ),
     "safety": Experiment(
         title="Safety: is a 90 % kept nine times in ten?",
@@ -86,6 +131,41 @@ CATALOGUE: dict[str, Experiment] = {
             "violations": Metric("left the safe set", ".1%", "lower"),
             "expected_violations": Metric("the model expected", ".1%"),
             "return": Metric("return", ".3f", "higher"),
+        },
+        along=Axis("episodes", "episodes of experience", ("world",)),
+        figures={
+            "safety-rates": "How often plans left the safe set, by amount of experience",
+            "safety-paths": "Paths carried out under the bare and under the calibrated model",
+        },
+    ),
+    "quality": Experiment(
+        title="Which map repairs a forecast best",
+        question=(
+            "The forecast is a standard normal, the truth is something else. How far from the truth's own score is "
+            "the forecast after each map, by the number of rows the map learns from?"
+        ),
+        baseline="none",
+        metrics={"excess_crps_x1000": Metric("excess CRPS × 1000", ".3g", "lower")},
+        step="rows",
+    ),
+    "speed": Experiment(
+        title="Speed beside named peers",
+        question="How many times faster than a library people use, in the same run on one thread?",
+        baseline="",
+        metrics={
+            "factor": Metric("times faster", ".2f", "higher"),
+            "ours_seconds": Metric("seconds, calibrl", ".2g", "lower"),
+            "theirs_seconds": Metric("seconds, peer", ".2g"),
+        },
+    ),
+    "mdp speed": Experiment(
+        title="Speed of planning beside named peers",
+        question="How many times faster is value iteration than loops in Python or a library, in the same run?",
+        baseline="",
+        metrics={
+            "factor": Metric("times faster", ".1f", "higher"),
+            "ours_s": Metric("seconds, calibrl", ".2g", "lower"),
+            "theirs_s": Metric("seconds, peer", ".2g"),
         },
     ),
 }

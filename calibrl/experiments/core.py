@@ -17,6 +17,8 @@ from calibrl.algorithm import Calibrated, CrossFitted, Forecaster
 from calibrl.classes import fit_auto_classes
 from calibrl.data import Data, random_split
 from calibrl.diagnostics import class_summary, summary
+from calibrl.distributions import pit
+from calibrl.experiments.honesty import reliability_metrics
 from calibrl.forecasters import MCDropout, SklearnClassifier, SklearnQuantiles, TorchForecaster, adam
 from calibrl.results import Row, append, origin
 
@@ -69,6 +71,7 @@ def _metrics(forecast: Distribution, y: Tensor) -> dict[str, float]:
         "coverage_90": judged.coverage[0.9],
         "crps": judged.crps,
         "sharpness": judged.sharpness,
+        **reliability_metrics(pit(forecast, y)),
     }
 
 
