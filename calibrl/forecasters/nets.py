@@ -96,7 +96,7 @@ class Nets:
             inputs=self.weights[0].shape[2],
             outputs=self.max_logvar.shape[-1],
             hidden=tuple(weight.shape[3] for weight in self.weights[:-1]),
-            members=self.weights[0].shape[1],
+            members=self.members,
             probabilistic=self.probabilistic,
         )
 
@@ -104,6 +104,11 @@ class Nets:
     def agents(self) -> int:
         """How many agents' networks these are: g."""
         return len(self.weights[0])
+
+    @property
+    def members(self) -> int:
+        """How many networks an agent has: e."""
+        return self.weights[0].shape[1]
 
     def moments(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Mean and variance by every network, both (g, e, n, d).

@@ -6,14 +6,21 @@ d in what the model forecasts.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from typing import NamedTuple, TypeAlias
 
+import torch
 from torch import Tensor
+
+from calibrl.errors import CalibrlError
+from calibrl.planning.propagation import Model, calibrated_draws, expected_draw, propagation_named
 
 Reward: TypeAlias = Callable[[Tensor, Tensor, Tensor], Tensor]
 """(observation (…, o), action (…, a), next observation (…, o)) → reward (…)."""
+
+DIVERGED = -1e6
+"""The return of a particle that left the numbers, as published."""
 
 
 @dataclass(frozen=True)
@@ -33,8 +40,98 @@ class World:
     reward: Reward | None
 
 
-class Model(Protocol):
-    """What planning asks of networks: `calibrl.forecasters.nets.Nets`, or a faster version of it."""
+class Step(NamedTuple):
+    """One imagined step: observations before and after (g, n, p, o), the action (g, n, p, a)."""
 
-    def moments(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean and variance (g, e, n, d) by every network, for x (g, n, in) or (g, e, n, in)."""
+    observation: Tensor
+    action: Tensor
+    after: Tensor
+
+
+def imagined_returns(
+    nets: Model,
+    world: World,
+    observation: Tensor,
+    plans: Tensor,
+    *,
+    propagation: str,
+    particles: int,
+    noise: Tensor,
+    tables: Tensor | None = None,
+) -> Tensor:
+    """The mean over particles of each plan's summed reward, (g, n); arguments as in `imagine`.
+
+    A particle whose return is not a finite number counts -1e6 as published (there for NaN alone): a model that
+    diverges is a bad plan, and no reason to stop.
+    """
+    if world.reward is None:
+        raise CalibrlError("this world has no reward; learn one, or pass a reward function of your own")
+    total: Tensor | None = None
+    steps = imagine(
+        nets, world, observation, plans, propagation=propagation, particles=particles, noise=noise, tables=tables
+    )
+    for step in steps:
+        reward = world.reward(*step)
+        if reward.shape != step.after.shape[:-1]:
+            raise CalibrlError(
+                f"the reward has shape {tuple(reward.shape)} for observations {tuple(step.after.shape)}; "
+                f"expected {tuple(step.after.shape[:-1])}, one number each"
+            )
+        total = reward if total is None else total + reward
+    assert total is not None
+    return total.nan_to_num(DIVERGED, posinf=DIVERGED, neginf=DIVERGED).mean(2)
+
+
+def imagine(
+    nets: Model,
+    world: World,
+    observation: Tensor,
+    plans: Tensor,
+    *,
+    propagation: str,
+    particles: int,
+    noise: Tensor,
+    tables: Tensor | None = None,
+) -> Iterator[Step]:
+    """The steps of all particles of all plans, one by one.
+
+    observation: (g, o), where each agent is, or (g, n, o), where each plan begins. plans: (g, n, h, a).
+    propagation: E, DS, MM, TS1 or TSinf. noise: standard normal, of `noise_shape`; drawn by the caller, so that
+    a rollout is a pure function and an agent's luck its own. tables: None, or the agents' calibrated draws,
+    (g, d, CELLS, 2), as `stacked_tables` gives them; (g, h, d, CELLS, 2) for a map per step.
+    """
+    g, n, h, _ = plans.shape
+    way = propagation_named(propagation)
+    p = way.particles(particles)
+    if noise.shape[:3] != (g, h, n * p):
+        raise CalibrlError(
+            f"noise of shape {tuple(noise.shape)} does not fit {g} agents, {h} steps and {n} plans of {p} particles; "
+            f"expected ({g}, {h}, {n * p}, …), as noise_shape() says"
+        )
+    draws = calibrated_draws(noise, tables).unflatten(2, (n, p)) if way.random else _expected(tables, plans)
+    state = observation[:, :, None] if observation.dim() == 3 else observation[:, None, None]
+    for t in range(h):
+        action = plans[:, :, t, None]
+        # In the first step all particles of a plan are in one state: the networks are asked once for all.
+        seen = world.model_input(state).expand(g, n, -1, -1)
+        x = torch.cat([seen, action.expand(-1, -1, seen.shape[2], -1)], -1)
+        target = way.step(nets, x, draws[:, t])
+        before = state.expand(g, n, p, -1)
+        state = world.next_observation(before, target)
+        yield Step(before, action.expand(-1, -1, p, -1), state)
+
+
+def noise_shape(
+    propagation: str, *, agents: int, horizon: int, plans: int, particles: int, outputs: int
+) -> tuple[int, ...]:
+    """Of the standard normal noise that a rollout needs: (g, h, n · p, d), a column more for TS1, none for E."""
+    return propagation_named(propagation).noise_shape(agents, horizon, plans, particles=particles, outputs=outputs)
+
+
+def _expected(tables: Tensor | None, plans: Tensor) -> Tensor:
+    """What stands in for draws where only expectations are propagated: E[g(ε)], (g, h, 1, 1, d) or (g, h, 1, 1, 1)."""
+    g, _, h, _ = plans.shape
+    if tables is None:
+        return plans.new_zeros(g, h, 1, 1, 1)
+    mean = expected_draw(tables)
+    return (mean[:, None] if mean.dim() == 2 else mean)[:, :, None, None].expand(g, h, 1, 1, -1)
