@@ -1,0 +1,165 @@
+"""Run independent jobs: each once, whatever dies on the way.
+
+Whoever runs them, jobs give the same results: each carries its own seed and computes on one thread.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import Any, Protocol, Self
+
+from calibrl.errors import CalibrlError
+from calibrl.parallel.worker import Done, Failed, Item, Job, Lost, Message, one_thread, perform
+
+BACKENDS = ("serial", "processes", "ray")
+
+
+class JobFailed(RuntimeError):
+    """A job raised something nobody foresaw; the message ends with the worker's traceback."""
+
+
+class Pool(Protocol):
+    """Workers: `submit` while there is `room`, and hear what comes of it with `hear`."""
+
+    def __enter__(self) -> Self: ...
+    def __exit__(
+        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+    @property
+    def room(self) -> bool:
+        """Whether a worker is free."""
+
+    def submit(self, number: int, job: Job) -> None:
+        """Give a job to a free worker."""
+
+    def hear(self) -> tuple[int, Message]:
+        """Wait for the next message; its first part is the job's number."""
+
+
+def run_jobs(
+    jobs: Sequence[Job],
+    *,
+    backend: str = "processes",
+    workers: int | None = None,
+    address: str | None = None,
+    retries: int = 2,
+    on_item: Callable[[Job, Any], None] | None = None,
+    on_done: Callable[[Job, Any], None] | None = None,
+) -> list[Any]:
+    """Carry out jobs that do not depend on each other; returns their results in the order of the jobs.
+
+    `backend`: "serial" (here, one after the other), "processes" (this machine's cores), "ray" (a local Ray, or with
+    `address` a cluster that runs already). `workers`: how many at a time; all cores if not said.
+    A job whose worker dies is started again, `retries` times at most. A job that raises ends the run.
+    `on_item(job, item)` hears each item of a job that is a generator, once; `on_done(job, result)` each result. Both
+    run in this process, one at a time, as things happen.
+    """
+    _check(jobs, backend=backend, workers=workers, address=address)
+    heard: list[list[Any]] = [[] for _ in jobs]
+    results: list[Any] = [None] * len(jobs)
+    # A job that is started again yields the same items: those heard before are counted, not heard twice.
+    repeated, lost = Counter[int](), Counter[int]()
+    waiting, running = deque(range(len(jobs))), 0
+    with _pool(backend if jobs else "serial", workers, address) as pool:
+        while waiting or running:
+            while waiting and pool.room:
+                number = waiting.popleft()
+                repeated[number] = 0
+                pool.submit(number, jobs[number])
+                running += 1
+            number, message = pool.hear()
+            job = jobs[number]
+            match message:
+                case Item(value):
+                    repeated[number] += 1
+                    if repeated[number] > len(heard[number]):
+                        heard[number].append(value)
+                        if on_item:
+                            on_item(job, value)
+                case Done(value, items):
+                    running -= 1
+                    results[number] = heard[number] if items is not None else value
+                    if on_done:
+                        on_done(job, results[number])
+                case Failed(words, trace, known):
+                    if known:
+                        raise CalibrlError(words)
+                    raise JobFailed(f"job {job.name!r} raised {words}\n\n{trace}")
+                case Lost(reason):
+                    running -= 1
+                    lost[number] += 1
+                    if lost[number] > retries:
+                        raise CalibrlError(
+                            f"job {job.name!r} lost its worker {lost[number]} times, the last one {reason}; "
+                            "give it more memory, fewer workers, or run it with backend 'serial' to see why"
+                        )
+                    waiting.appendleft(number)
+    return results
+
+
+def cores() -> int:
+    """How many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+class Serial:
+    """No worker but this process."""
+
+    def __init__(self) -> None:
+        self._one_thread = one_thread()
+        self._current: tuple[int, Any] | None = None
+
+    def __enter__(self) -> Self:
+        self._one_thread.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._one_thread.__exit__(kind, problem, trace)
+
+    @property
+    def room(self) -> bool:
+        """Whether no job is under way."""
+        return self._current is None
+
+    def submit(self, number: int, job: Job) -> None:
+        """Begin a job; it goes on when somebody listens."""
+        self._current = (number, perform(job))
+
+    def hear(self) -> tuple[int, Message]:
+        """Work on the job until it has something to say."""
+        assert self._current is not None, "nothing was submitted"
+        number, messages = self._current
+        message = next(messages)
+        if not isinstance(message, Item):
+            self._current = None
+        return number, message
+
+
+def _pool(backend: str, workers: int | None, address: str | None) -> Pool:
+    if backend == "serial":
+        return Serial()
+    if backend == "processes":
+        from calibrl.parallel.processes import Processes
+
+        return Processes(workers or cores())
+    from calibrl.parallel.cluster import Cluster
+
+    return Cluster(workers if workers or address else cores(), address)
+
+
+def _check(jobs: Sequence[Job], *, backend: str, workers: int | None, address: str | None) -> None:
+    if backend not in BACKENDS:
+        raise CalibrlError(f"backend {backend!r} is unknown; use {', '.join(BACKENDS)}")
+    if workers is not None and workers < 1:
+        raise CalibrlError(f"{workers} workers can do nothing; use 1 or more")
+    if address is not None and backend != "ray":
+        raise CalibrlError(f"address {address!r} is a Ray cluster's, but the backend is {backend!r}; use backend 'ray'")
+    twice = [name for name, count in Counter(job.name for job in jobs).items() if count > 1]
+    if twice:
+        raise CalibrlError(f"{len(twice)} job names are there twice, like {twice[0]!r}; give every job its own")

@@ -1,0 +1,152 @@
+"""Workers that are processes of this machine. One that dies is replaced; all die with the driver."""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import pickle
+import signal
+import threading
+from collections import deque
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from multiprocessing.reduction import ForkingPickler
+from types import TracebackType
+from typing import Any, Self
+
+from calibrl.errors import CalibrlError
+from calibrl.parallel.worker import Failed, Item, Job, Lost, Message, environment, one_thread, perform
+
+PRELOADED = ["torch", "numba", "scipy.stats", "threadpoolctl"]
+"""Loaded once, in the process that new workers are forked from. None of these starts a thread, which a fork loses."""
+
+
+class Processes:
+    """`workers` processes, each with a pipe of its own."""
+
+    def __init__(self, workers: int) -> None:
+        # Never a fork of the driver itself: it may hold threads, locks and a GPU.
+        forks = "forkserver" in multiprocessing.get_all_start_methods()
+        self._context = multiprocessing.get_context("forkserver" if forks else "spawn")
+        if forks:
+            self._context.set_forkserver_preload(PRELOADED)
+        self._workers = workers
+        self._process: dict[Connection, BaseProcess] = {}
+        self._job: dict[Connection, int] = {}
+        self._idle: list[Connection] = []
+        self._unheard: deque[tuple[int, Message]] = deque()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        # A worker in the middle of a job has nothing to tidy up: its rows are the driver's to write.
+        for pipe, process in self._process.items():
+            pipe.close()
+            process.kill()
+        for process in self._process.values():
+            process.join()
+            process.close()
+
+    @property
+    def room(self) -> bool:
+        """Whether a worker is free, or may be started."""
+        return bool(self._idle) or len(self._process) < self._workers
+
+    def submit(self, number: int, job: Job) -> None:
+        """Send a job to a worker."""
+        try:
+            words = ForkingPickler.dumps(job)
+        except (pickle.PicklingError, AttributeError, TypeError) as problem:
+            raise CalibrlError(
+                f"job {job.name!r} cannot be sent to a worker ({problem}); use a function of a module and plain "
+                "arguments, or backend 'serial'"
+            ) from None
+        pipe = self._idle.pop() if self._idle else self._start()
+        self._job[pipe] = number
+        try:
+            pipe.send_bytes(words)
+        except OSError:  # it died while it was idle
+            self._unheard.append(self._bury(pipe))
+
+    def hear(self) -> tuple[int, Message]:
+        """Wait for a worker to say something, or to die."""
+        while not self._unheard:
+            for pipe in wait(list(self._process)):
+                assert isinstance(pipe, Connection)
+                number = self._job.get(pipe)
+                try:
+                    message: Message = pipe.recv()
+                except (EOFError, OSError):
+                    found = self._bury(pipe)
+                    if number is not None:
+                        self._unheard.append(found)
+                    continue
+                assert number is not None, "an idle worker has nothing to say"
+                if not isinstance(message, Item):
+                    del self._job[pipe]
+                    self._idle.append(pipe)
+                self._unheard.append((number, message))
+        return self._unheard.popleft()
+
+    def _start(self) -> Connection:
+        ours, theirs = self._context.Pipe()
+        process = self._context.Process(target=serve, args=(theirs,), daemon=True)  # type: ignore[attr-defined]
+        with environment():
+            process.start()
+        theirs.close()
+        self._process[ours] = process
+        return ours
+
+    def _bury(self, pipe: Connection) -> tuple[int, Message]:
+        process = self._process.pop(pipe)
+        if pipe in self._idle:
+            self._idle.remove(pipe)
+        pipe.close()
+        process.join(timeout=5)
+        process.kill()  # for one that hung up and lives on
+        process.join()
+        reason = _cause(process.exitcode)
+        process.close()
+        return self._job.pop(pipe, -1), Lost(reason)
+
+
+def serve(pipe: Connection) -> None:
+    """A worker's life: jobs in, messages out, until the driver hangs up."""
+    # Ctrl-C is meant for the driver; a worker ends when the driver does, even in the middle of a job.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_die_with_the_driver, daemon=True).start()
+    with one_thread(), contextlib.suppress(EOFError, OSError):
+        while True:
+            words = pipe.recv_bytes()
+            try:
+                job: Job = ForkingPickler.loads(words)
+            except Exception as problem:
+                pipe.send(Failed(f"{type(problem).__name__}: a worker cannot read it: {problem}"))
+                continue
+            for message in perform(job):
+                pipe.send_bytes(_pickled(message))
+
+
+def _pickled(message: Message) -> Any:
+    try:
+        return ForkingPickler.dumps(message)
+    except (pickle.PicklingError, AttributeError, TypeError) as problem:
+        return ForkingPickler.dumps(Failed(f"{type(problem).__name__}: what it gave cannot be sent back: {problem}"))
+
+
+def _die_with_the_driver() -> None:
+    driver = multiprocessing.parent_process()
+    if driver is not None:
+        driver.join()
+        os._exit(1)
+
+
+def _cause(code: int | None) -> str:
+    if code is not None and code < 0:
+        hint = " (out of memory?)" if -code == signal.SIGKILL else ""
+        return f"killed by {signal.Signals(-code).name}{hint}"
+    return f"gone with exit code {code}"

@@ -1,0 +1,114 @@
+"""What a worker does with a job, wherever it runs: carry it out and say what came of it, message by message."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from calibrl.errors import CalibrlError, MissingExtra
+
+THREADS = dict.fromkeys(
+    ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS", "VECLIB_MAXIMUM_THREADS"), "1"
+)
+"""A worker's environment. One thread each: workers that share cores must not crowd each other, and sums whose order
+depends on the number of threads would make rows depend on the machine."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """One independent piece of work: `function(*arguments, **options)`, by a name that no other job of the run has.
+
+    Everything must be picklable: a function of a module, plain arguments. A function that returns an iterator (a
+    generator) is heard item by item; its result is the list of them. The same job must always give the same items.
+    """
+
+    name: str
+    function: Callable[..., Any]
+    arguments: tuple[Any, ...] = ()
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Item:
+    """One thing that a generator yielded."""
+
+    value: Any
+
+
+@dataclass(frozen=True)
+class Done:
+    """The job is finished; what its function returned, or how many items it yielded."""
+
+    value: Any = None
+    items: int | None = None
+
+
+@dataclass(frozen=True)
+class Failed:
+    """The job raised: the same would happen again. `known` errors speak to the user and need no traceback."""
+
+    message: str
+    trace: str = ""
+    known: bool = False
+
+
+@dataclass(frozen=True)
+class Lost:
+    """The worker vanished: killed, out of memory, its machine gone. The job may fare better elsewhere."""
+
+    reason: str
+
+
+Message = Item | Done | Failed | Lost
+
+
+def perform(job: Job) -> Iterator[Message]:
+    """Carry a job out: its items as they come, then `Done` or `Failed`."""
+    try:
+        found = job.function(*job.arguments, **job.options)
+        if not isinstance(found, Iterator):
+            yield Done(found)
+            return
+        count = 0
+        for value in found:
+            yield Item(value)
+            count += 1
+        yield Done(items=count)
+    except (CalibrlError, MissingExtra) as problem:
+        yield Failed(str(problem), known=True)
+    except Exception as problem:
+        yield Failed(f"{type(problem).__name__}: {problem}", traceback.format_exc())
+
+
+@contextlib.contextmanager
+def environment() -> Iterator[None]:
+    """Have processes that are started inside this block compute on one thread."""
+    before = {name: os.environ.get(name) for name in THREADS}
+    os.environ.update(THREADS)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+@contextlib.contextmanager
+def one_thread() -> Iterator[None]:
+    """Compute on one thread in this process, whose libraries may be loaded already."""
+    import torch
+    from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        with threadpool_limits(1):
+            yield
+    finally:
+        torch.set_num_threads(threads)
