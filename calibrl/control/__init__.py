@@ -1,0 +1,21 @@
+"""Continuous control: learn a model of the world, calibrate it, and plan with it."""
+
+from calibrl.control.stepping import Envs, Step
+from calibrl.control.tasks import TASKS, Task, task, task_from_env
+
+__all__ = [
+    "TASKS",
+    "Envs",
+    "Step",
+    "Task",
+    "register",
+    "task",
+    "task_from_env",
+]
+
+
+def register() -> None:
+    """Register the MuJoCo tasks with Gymnasium: `calibrl/Cartpole-v0` and so on."""
+    from calibrl.control import envs
+
+    envs.register()

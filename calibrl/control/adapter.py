@@ -1,0 +1,156 @@
+"""Any Gymnasium environment as a task, and why some cannot be one."""
+
+from __future__ import annotations
+
+import difflib
+import warnings
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from calibrl.control.tasks import DEFAULT_STEPS, TASKS, Task, added, difference, same
+from calibrl.errors import CalibrlError, MissingExtra
+from calibrl.planning.rollout import Reward, World
+
+if TYPE_CHECKING:
+    import gymnasium
+
+
+def make_env(env_id: str, **options: Any) -> gymnasium.Env[Any, Any]:
+    """`gymnasium.make`, with our tasks registered and errors that say what to do."""
+    try:
+        import gymnasium
+        from gymnasium import error
+    except ImportError:
+        raise MissingExtra("gymnasium", "control") from None
+    if env_id.startswith("calibrl/"):
+        import calibrl.control.envs  # noqa: F401
+    try:
+        with warnings.catch_warnings():
+            # A newer version, or none named, is no reason to refuse the one that was asked for.
+            warnings.filterwarnings("ignore", message=".*(is out of date|latest versioned environment).*")
+            return gymnasium.make(env_id, disable_env_checker=True, **options)
+    except (error.UnregisteredEnv, error.DeprecatedEnv) as problem:
+        raise CalibrlError(_unknown(env_id, problem)) from None
+    except error.DependencyNotInstalled as problem:
+        raise CalibrlError(f"environment {env_id!r} needs another package: {_line(problem)}") from None
+    except ModuleNotFoundError as problem:
+        raise CalibrlError(
+            f"environment {env_id!r} needs the module {problem.name or env_id.split(':')[0]}; install it, or put it where Python finds it"
+        ) from None
+    except error.Error as problem:
+        raise CalibrlError(f"environment {env_id!r} cannot be made: {_line(problem)}") from None
+
+
+def adapt(env_id: str, *, reward: Reward | None = None, steps: int | None = None) -> Task:
+    """See `calibrl.control.tasks.task_from_env`."""
+    if steps is not None and steps < 1:
+        raise CalibrlError(f"{steps} steps are no trial; use 1 or more")
+    env = make_env(env_id)
+    try:
+        size = _observations(env_id, env.observation_space)
+        low, high = _actions(env_id, env.action_space)
+        limit = env.spec.max_episode_steps if env.spec else None
+    finally:
+        env.close()
+    task = Task(
+        name=env_id,
+        env_id=env_id,
+        world=World(same, difference, added, reward),
+        observation_size=size,
+        action_size=len(low),
+        target_size=size,
+        low=low,
+        high=high,
+        steps=steps or limit or DEFAULT_STEPS,
+    )
+    if reward is not None:
+        check_reward(task, reward)
+    return task
+
+
+def check_reward(task: Task, reward: Reward) -> None:
+    """Refuse a reward that does not give one finite number for each of a few made-up steps."""
+    generator = torch.Generator().manual_seed(0)
+    seen, following = torch.randn(2, 3, 5, task.observation_size, generator=generator)
+    action = task.low + (task.high - task.low) * torch.rand(3, 5, task.action_size, generator=generator)
+    shapes = f"observations {tuple(seen.shape)}, actions {tuple(action.shape)} and next observations"
+    cure = "it must take tensors with any leading dimensions and give one number a step, here (3, 5)"
+    try:
+        value = reward(seen, action, following)
+    except Exception as problem:
+        raise CalibrlError(f"the reward function failed on {shapes}: {_line(problem)}; {cure}") from problem
+    if not isinstance(value, torch.Tensor) or value.shape != (3, 5):
+        got = f"shape {tuple(value.shape)}" if isinstance(value, torch.Tensor) else type(value).__name__
+        raise CalibrlError(f"the reward function gave {got} for {shapes}; {cure}")
+
+
+def _observations(env_id: str, space: Any) -> int:
+    """How many numbers an observation has."""
+    from gymnasium.spaces import Box
+
+    if not isinstance(space, Box):
+        raise CalibrlError(
+            f"environment {env_id!r} observes {_kind(space)}; a model of continuous change needs a vector of numbers "
+            "(Box): flatten it with gymnasium.wrappers.FlattenObservation and register that"
+        )
+    if len(space.shape) != 1 or space.dtype == np.uint8:
+        what = "images" if space.dtype == np.uint8 or len(space.shape) == 3 else "arrays"
+        raise CalibrlError(
+            f"environment {env_id!r} observes {what} of shape {space.shape}; a vector (o,) of numbers is needed: use a "
+            "version of the task that observes its state"
+        )
+    return int(space.shape[0])
+
+
+def _actions(env_id: str, space: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    """Bounds of an action."""
+    from gymnasium.spaces import Box
+
+    if not isinstance(space, Box):
+        raise CalibrlError(
+            f"environment {env_id!r} takes {_kind(space)} as actions; planning over continuous actions needs a vector "
+            "of numbers (Box): choose a continuous version of the task"
+        )
+    if len(space.shape) != 1:
+        raise CalibrlError(f"environment {env_id!r} takes actions of shape {space.shape}; a vector (a,) is needed")
+    bounds: NDArray[Any] = np.stack([space.low, space.high])
+    if not np.isfinite(bounds).all():
+        raise CalibrlError(
+            f"environment {env_id!r} sets no bounds on its actions ({space.low.min()} to {space.high.max()}); a "
+            "planner searches between bounds: give its action space finite ones and register that"
+        )
+    low, high = torch.from_numpy(bounds.astype(np.float32))
+    return low, high
+
+
+def _kind(space: Any) -> str:
+    kinds = {"Discrete": "one of {n} choices", "MultiDiscrete": "several choices", "MultiBinary": "switches"}
+    name = type(space).__name__
+    return f"{kinds.get(name, name).format(n=getattr(space, 'n', '?'))} ({name})"
+
+
+def _unknown(env_id: str, problem: Exception) -> str:
+    """An unknown id, with those that look like it."""
+    import gymnasium
+
+    import calibrl.control.envs  # noqa: F401
+
+    known = {name.lower(): name for name in gymnasium.registry}
+    near = difflib.get_close_matches(env_id.lower(), known, n=4, cutoff=0.5)
+    if not near:
+        near = [name for name in known if env_id.lower() in name][:4]
+    if env_id.lower() in TASKS:
+        near = [f"calibrl/{env_id}-v0".lower(), *near]
+    hint = (
+        f"did you mean {', '.join(known.get(name, name) for name in dict.fromkeys(near))}" if near else _line(problem)
+    )
+    return f"environment {env_id!r} is unknown; {hint}? One of your own is named module:Name-v0"
+
+
+def _line(problem: Exception) -> str:
+    """The first line of an error's message."""
+    text = str(problem).strip()
+    return text.splitlines()[0].rstrip(".") if text else type(problem).__name__

@@ -1,0 +1,123 @@
+"""Frames of an episode, and files to show them: an animation that needs only Pillow, or MP4 where there is ffmpeg."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from calibrl.control.tasks import Task
+from calibrl.errors import CalibrlError
+from calibrl.files import replacing
+
+Frame = NDArray[np.uint8]
+"""Pixels (height, width, 3)."""
+
+ANIMATIONS = (".gif", ".webp")
+
+
+def frame(env: Any) -> Frame:
+    """A picture of an environment that was made with render_mode="rgb_array"."""
+    try:
+        pixels = env.render()
+    except Exception as problem:
+        text = (str(problem).strip() or type(problem).__name__).splitlines()[0].rstrip(".")
+        raise CalibrlError(f"{_name(env)} cannot be drawn: {text}") from None
+    if not isinstance(pixels, np.ndarray) or pixels.ndim != 3 or pixels.shape[2] != 3:
+        raise CalibrlError(f'{_name(env)} gave no picture; make it with render_mode="rgb_array"')
+    return pixels.astype(np.uint8, copy=False)
+
+
+def episode(
+    task: Task, act: Callable[[NDArray[np.float64]], Any], *, seed: int = 0, steps: int | None = None, **options: Any
+) -> list[Frame]:
+    """Frames of one episode in which `act` turns an observation (o,) into an action (a,)."""
+    env = task.make(render_mode="rgb_array", **options)
+    try:
+        observation, _ = env.reset(seed=seed)
+        frames = [frame(env)]
+        for _ in range(steps or task.steps):
+            observation, _, terminated, truncated, _ = env.step(np.asarray(act(observation), np.float32))
+            frames.append(frame(env))
+            if terminated or truncated:
+                break
+        return frames
+    finally:
+        env.close()
+
+
+def save(frames: Iterable[Frame], path: str | Path, *, fps: float = 25.0) -> Path:
+    """Write frames as an animation: .gif or .webp anywhere, .mp4 where ffmpeg is installed. Whole or not at all."""
+    target = Path(path)
+    pictures = [_checked(pixels) for pixels in frames]
+    if not pictures:
+        raise CalibrlError(f"no frames for {target}; an animation needs one or more")
+    if len({pixels.shape for pixels in pictures}) > 1:
+        raise CalibrlError(f"the frames for {target} differ in size: {sorted({p.shape[:2] for p in pictures})}")
+    if fps <= 0:
+        raise CalibrlError(f"{fps} frames a second are no animation; use a number above 0")
+    kind = target.suffix.lower()
+    if kind not in (*ANIMATIONS, ".mp4"):
+        raise CalibrlError(f"{target.name} is no animation this can write; use {', '.join(ANIMATIONS)} or .mp4")
+    with replacing(target) as temporary:
+        if kind == ".mp4":
+            _mp4(pictures, temporary, fps)
+        else:
+            _animation(pictures, temporary, fps)
+    return target
+
+
+def _animation(pictures: Sequence[Frame], path: Path, fps: float) -> None:
+    images = [Image.fromarray(pixels) for pixels in pictures]
+    options: dict[str, Any] = {"quality": 80, "method": 4}
+    if path.suffix.lower() == ".gif":
+        # One palette for all: colours do not flicker, and what stands still is stored once.
+        palette = _palette(images)
+        images = [image.quantize(palette=palette, dither=Image.Dither.NONE) for image in images]
+        # GIF counts time in hundredths of a second.
+        options = {"optimize": False, "disposal": 1}
+    wait = max(20, round(1000 / fps))
+    images[0].save(path, save_all=True, append_images=images[1:], duration=wait, loop=0, **options)
+
+
+def _palette(images: Sequence[Image.Image]) -> Image.Image:
+    """256 colours for all frames, from a few of them side by side."""
+    some = [images[i] for i in np.unique(np.linspace(0, len(images) - 1, 6).astype(int))]
+    width, height = some[0].size
+    sheet = Image.new("RGB", (width * len(some), height))
+    for i, image in enumerate(some):
+        sheet.paste(image, (width * i, 0))
+    return sheet.quantize(256)
+
+
+def _mp4(pictures: Sequence[Frame], path: Path, fps: float) -> None:
+    program = shutil.which("ffmpeg")
+    if program is None:
+        raise CalibrlError(f"{path.suffix} needs ffmpeg, which is not installed; use {' or '.join(ANIMATIONS)}")
+    height, width, _ = pictures[0].shape
+    # yuv420p, which every player shows, needs even sides.
+    command = [program, "-y", "-loglevel", "error", "-f", "rawvideo", "-pix_fmt", "rgb24"]
+    command += ["-s", f"{width}x{height}", "-r", str(fps), "-i", "-", "-vf", "pad=ceil(iw/2)*2:ceil(ih/2)*2"]
+    command += ["-pix_fmt", "yuv420p", "-movflags", "+faststart", str(path)]
+    done = subprocess.run(command, input=b"".join(p.tobytes() for p in pictures), capture_output=True, check=False)
+    if done.returncode:
+        said = done.stderr.decode(errors="replace").strip().splitlines()
+        raise CalibrlError(f"ffmpeg failed: {said[-1] if said else done.returncode}; use {' or '.join(ANIMATIONS)}")
+
+
+def _checked(pixels: Frame) -> Frame:
+    found = np.asarray(pixels)
+    if found.ndim != 3 or found.shape[2] != 3 or found.dtype != np.uint8:
+        raise CalibrlError(f"a frame of shape {found.shape} and {found.dtype}; expected (height, width, 3) of uint8")
+    return np.ascontiguousarray(found)
+
+
+def _name(env: Any) -> str:
+    spec = getattr(env, "spec", None)
+    return spec.id if spec is not None else type(env).__name__
