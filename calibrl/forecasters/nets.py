@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -135,6 +135,10 @@ class Nets:
         bounds = [self.max_logvar, self.min_logvar] if self.probabilistic else []
         return [*self.weights, *self.biases, *bounds]
 
+    def tensors(self) -> list[Tensor]:
+        """All numbers: what training changes, the bounds in any case, and the inputs' scale."""
+        return [*self.weights, *self.biases, self.max_logvar, self.min_logvar, self.input_mean, self.input_std]
+
     def agent(self, index: int) -> Nets:
         """One agent's networks, g = 1, sharing memory."""
         return self._each(lambda part: part[index : index + 1])
@@ -156,13 +160,16 @@ class Nets:
         """The networks whose `state_dict` this is."""
         return cls(**state)
 
-    def _each(self, change: Any) -> Nets:
-        parts = {
-            name: [change(part) for part in value] if isinstance(value, list) else change(value)
-            for name, value in self.state_dict().items()
-            if name != "probabilistic"
-        }
-        return Nets(**parts, probabilistic=self.probabilistic)
+    def _each(self, change: Callable[[Tensor], Tensor]) -> Nets:
+        return Nets(
+            weights=[change(weight) for weight in self.weights],
+            biases=[change(bias) for bias in self.biases],
+            max_logvar=change(self.max_logvar),
+            min_logvar=change(self.min_logvar),
+            input_mean=change(self.input_mean),
+            input_std=change(self.input_std),
+            probabilistic=self.probabilistic,
+        )
 
 
 def bounded(raw: Tensor, highest: Tensor, lowest: Tensor) -> Tensor:
