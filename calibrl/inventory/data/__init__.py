@@ -1,0 +1,1 @@
+"""Sales that ship with the package."""
