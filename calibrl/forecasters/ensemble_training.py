@@ -26,14 +26,14 @@ SMALLEST_STD = 1e-12
 class Training:
     """How networks are trained, by default as published for Cartpole.
 
-    Each `update` makes `epochs` passes over all rows in batches of `batch`. weight_decay: the factor of ½‖W‖² by layer,
+    Each `update` makes `epochs` passes over all rows in batches of `batch`. decay: the factor of ½‖W‖² by layer,
     or one for all. bound_penalty: what each unit between the log-variance's soft bounds costs.
     """
 
     epochs: int = 5
     batch: int = 32
     rate: float = 1e-3
-    weight_decay: float | tuple[float, ...] = (1e-4, 2.5e-4, 2.5e-4, 5e-4)
+    decay: float | tuple[float, ...] = (1e-4, 2.5e-4, 2.5e-4, 5e-4)
     bound_penalty: float = 0.01
 
     def __post_init__(self) -> None:
@@ -45,7 +45,7 @@ class Training:
 
     def decays(self, layers: int) -> tuple[float, ...]:
         """The weight decay of each of `layers` layers."""
-        given = self.weight_decay
+        given = self.decay
         decays = given if isinstance(given, tuple) else (given,) * layers
         if len(decays) != layers:
             raise CalibrlError(

@@ -6,6 +6,7 @@ A plan is (h, a): h steps of a-dimensional actions between `low` and `high`. An 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -18,6 +19,9 @@ from calibrl.kernels import normal
 
 Objective: TypeAlias = Callable[[Tensor], Tensor]
 """Plans (n, h, a) → values (n,), to be maximised."""
+
+BELOW_CUT = 0.5 * math.erfc(math.sqrt(2))
+"""Φ(-2): how much of a normal lies below -2σ."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,8 +107,10 @@ def cross_entropy(
             break
         room = torch.minimum(mean - bounds.low, bounds.high - mean) / 2
         width = torch.minimum(room.square(), variance).sqrt()
-        noise = _cut_normal((settings.population, *mean.shape), mean, generator)
-        plans = mean + width * noise
+        uniform = torch.rand(
+            (settings.population, *mean.shape), generator=generator, dtype=torch.float64, device=mean.device
+        )
+        plans = mean + width * cut_normal(uniform).to(mean.dtype)
         value = evaluate(objective, plans)
         elite = plans[value.topk(settings.elites).indices]
         if float(value.max()) > best_value:
@@ -138,11 +144,9 @@ def evaluate(objective: Objective, plans: Tensor) -> Tensor:
     return value
 
 
-def _cut_normal(shape: tuple[int, ...], like: Tensor, generator: torch.Generator | None) -> Tensor:
-    """Standard normal draws given that they lie within ±2."""
-    uniform = torch.rand(shape, generator=generator, dtype=torch.float64, device=like.device)
-    edge = normal.cdf(torch.tensor(-2.0, dtype=torch.float64, device=like.device))
-    return normal.quantile(edge + uniform * (1 - 2 * edge)).to(like.dtype)
+def cut_normal(uniform: Tensor) -> Tensor:
+    """Standard normal draws given that they lie within ±2, at their share `uniform` of the way: the inverse CDF."""
+    return normal.quantile(BELOW_CUT + uniform * (1 - 2 * BELOW_CUT))
 
 
 def _checked_start(start: Tensor, bounds: Bounds) -> Tensor:
