@@ -1,0 +1,100 @@
+"""Where a run stands, on disk after every trial: one file for each agent, whole or not there.
+
+An agent's file holds all that its future depends on and the rows it has earned so far, so that a run that was
+killed ends with the rows it would have had. Agents may go on in other company than they were saved in.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from calibrl.control.arms import Member
+from calibrl.errors import CalibrlError
+from calibrl.files import replacing
+
+FORMAT = "calibrl control 1"
+
+
+def save(folder: Path, members: Sequence[Member], trial: int, states: Sequence[Any], identity: dict[str, Any]) -> None:
+    """Write every agent's state after a trial; what they had before goes only when all of this is there."""
+    for member, state in zip(members, states, strict=True):
+        content = {"format": FORMAT, "identity": {**identity, **_who(member)}, "trial": trial, "state": state}
+        with replacing(_file(folder, member, trial)) as temporary, temporary.open("wb") as file:
+            torch.save(content, file)
+            file.flush()
+            os.fsync(file.fileno())
+    for member in members:
+        for older in sorted(_trials(folder, member) - {trial}):
+            _file(folder, member, older).unlink()
+
+
+def load(folder: Path, member: Member, trial: int, identity: dict[str, Any], *, map_location: Any = "cpu") -> Any:
+    """The state that `save` wrote, if it is of the same task and settings."""
+    file = _file(folder, member, trial)
+    try:
+        content = torch.load(file, map_location=map_location, weights_only=True)
+        found, state = content["identity"], content["state"]
+        if content["format"] != FORMAT:
+            raise CalibrlError(f"{file} has format {content['format']!r}, expected {FORMAT!r}; choose another --out")
+    except CalibrlError:
+        raise
+    except Exception as problem:  # torch.load raises whatever a damaged pickle makes it raise
+        words = str(problem).splitlines()[0] if str(problem) else type(problem).__name__
+        raise CalibrlError(f"{file} cannot be read ({words}); remove it to start this agent afresh") from None
+    difference = _difference({**identity, **_who(member)}, found)
+    if difference:
+        name, wanted, there = difference
+        raise CalibrlError(
+            f"{file} was made with {name} {there!r}, this run has {wanted!r}; use the same settings or another --out"
+        )
+    return state
+
+
+def together(folder: Path, members: Sequence[Member]) -> list[tuple[int | None, list[Member]]]:
+    """Agents that can go on side by side: (the trial they have all done, or None for none; the agents)."""
+    have = {member: _trials(folder, member) for member in members}
+    started = [member for member in members if have[member]]
+    # After a crash between two files some agents are a trial ahead; what they had before it is still there.
+    common = set.intersection(*(have[member] for member in started)) if started else set()
+    groups: dict[int | None, list[Member]] = {}
+    for member in members:
+        at = None if not have[member] else max(common or have[member])
+        groups.setdefault(at, []).append(member)
+    return list(groups.items())
+
+
+def exists(folder: Path) -> bool:
+    """Whether any agent was ever saved there."""
+    return any(folder.glob("*.pt"))
+
+
+def _who(member: Member) -> dict[str, Any]:
+    return {"arm": member.arm.name, "seed": member.seed}
+
+
+def _file(folder: Path, member: Member, trial: int) -> Path:
+    return folder / f"{member.name}.trial-{trial}.pt"
+
+
+def _trials(folder: Path, member: Member) -> set[int]:
+    """Trials after which the agent was saved and is still there."""
+    pattern = re.compile(re.escape(member.name) + r"\.trial-(\d+)\.pt")
+    return {int(match[1]) for path in folder.glob("*.pt") if (match := pattern.fullmatch(path.name))}
+
+
+def _difference(wanted: Any, found: Any, name: str = "") -> tuple[str, Any, Any] | None:
+    """The first setting in which two identities differ."""
+    if not isinstance(wanted, dict) or not isinstance(found, dict):
+        return None if wanted == found else (name, wanted, found)
+    for key in dict.fromkeys([*wanted, *found]):
+        path = f"{name}.{key}" if name else key
+        difference = _difference(wanted.get(key), found.get(key), path)
+        if difference:
+            return difference
+    return None

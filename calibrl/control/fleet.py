@@ -1,0 +1,179 @@
+"""Agents side by side: probabilistic ensembles, a map R on top of each, and one planner that imagines with R∘T."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from calibrl.control import calibration, luck
+from calibrl.control.arms import Member
+from calibrl.control.learnt_reward import View
+from calibrl.control.plan import MakePlan, Plan, PlanInputs, for_device
+from calibrl.control.presets import Preset
+from calibrl.control.replay import Replay
+from calibrl.errors import CalibrlError
+from calibrl.forecasters.ensemble import BatchedEnsemble
+from calibrl.forecasters.ensemble_training import Training
+from calibrl.forecasters.nets import Shape
+from calibrl.maps import IDENTITY, Map
+from calibrl.planning.propagation import stacked_tables
+from calibrl.planning.side_by_side import refuse_lost_plans
+
+FOLLOW_ONE_NETWORK = ("TS1", "TSinf")
+"""Propagations that draw from single networks, whose forecasts are then what must be calibrated."""
+
+
+class Fleet:
+    """g agents that learn one task side by side; what each does depends on its own seed and arm alone.
+
+    view: what they make of the environment. low, high: bounds of the action (a,). Until they have learnt something
+    they act at random. `make_plan` chooses how plans are computed, once, here.
+    """
+
+    def __init__(
+        self,
+        view: View,
+        members: Sequence[Member],
+        settings: Preset,
+        *,
+        low: Tensor,
+        high: Tensor,
+        device: torch.device | str = "cpu",
+        make_plan: MakePlan | None = None,
+    ) -> None:
+        if len({member.arm.holds_out for member in members}) != 1:
+            raise CalibrlError(
+                "agents that hold rows out cannot share a batch with agents that do not: they train on different "
+                "numbers of rows; make two fleets"
+            )
+        self.view, self.members, self.settings = view, tuple(members), settings
+        self.device = torch.device(device)
+        self.low, self.high = low.float().to(self.device), high.float().to(self.device)
+        seeds = [member.seed for member in members]
+        self.exploring = [luck.generator(seed, "explore") for seed in seeds]
+        self.planning = [luck.generator(seed, "plan", self.device) for seed in seeds]
+        self.splitting = [luck.generator(seed, "split") for seed in seeds]
+        self.ensemble = BatchedEnsemble(
+            _shape(view, settings),
+            training=_training(settings),
+            generators=[luck.generator(seed, "train") for seed in seeds],
+            device=self.device,
+        )
+        self.replay = Replay(len(members), view.inputs, view.outputs)
+        self.maps: list[Map] = [IDENTITY] * len(members)
+        self.fresh: list[Tensor] = []
+        self.learnt = 0
+        self.inputs = PlanInputs.empty(
+            settings.planner,
+            agents=len(members),
+            observation_size=view.observation_size,
+            outputs=view.outputs,
+            start=self._middle,
+            tables=self.tables() if any(member.arm.evidence != "none" for member in members) else None,
+        )
+        self._make_plan = make_plan or for_device(self.device)
+        self._plan: Plan | None = None
+
+    def __len__(self) -> int:
+        return len(self.members)
+
+    # Step 1 of Algorithm 1: plan and act.
+
+    def begin(self, agents: Sequence[int]) -> None:
+        """These agents' episodes begin: what they had planned is over."""
+        self.inputs.start[list(agents)] = self._middle
+
+    @torch.no_grad()
+    def act(self, observation: Tensor) -> Tensor:
+        """The first actions (g, a) of the best plans from observations (g, o); at random before anything is learnt."""
+        if not self.learnt:
+            uniform = torch.stack([torch.rand(len(self.low), generator=one) for one in self.exploring])
+            return self.low + uniform.to(self.device) * (self.high - self.low)
+        if self._plan is None:
+            planner = self.settings.planner
+            self._plan = self._make_plan(self.ensemble.nets, self.view.world, self.inputs, planner, self.low, self.high)
+        self.inputs.observation.copy_(self.view.before(observation.to(self.device)))
+        self.inputs.draw(self.planning)
+        plans = refuse_lost_plans(self._plan())
+        action = plans[:, 0].clone()
+        self.inputs.start[:, :-1].copy_(plans[:, 1:])
+        self.inputs.start[:, -1].copy_(self._middle[-1])
+        return action
+
+    # Steps 2 to 4: split, train T, train R.
+
+    @torch.no_grad()
+    def learn(self, x: Tensor, y: Tensor) -> None:
+        """New rows x (g, n, k), y (g, n, d): each picks its side, the networks train, the maps are fitted again."""
+        if self.learnt and any(member.arm.evidence == "fresh" for member in self.members):
+            self.fresh = [*self.fresh, self.judge(x, y)[0]][-self.settings.calibration.memory :]
+        self.replay.add(x, y, self._sides(x.shape[1]))
+        self._split_again()
+        # The replay decides which rows the networks see: those of a re-split are others every time.
+        self.ensemble.x, self.ensemble.y = self.ensemble.x[:, :0], self.ensemble.y[:, :0]
+        self.ensemble.update_fleet(*self.replay.training_rows())
+        self._fit_maps()
+        self.learnt += 1
+
+    def judge(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        """Z-scores and standard deviations (g, n, d) of rows under the networks as they stand, on the CPU."""
+        by_member = self.settings.planner.propagation in FOLLOW_ONE_NETWORK
+        return calibration.zscores(self.ensemble.nets, x.to(self.device), y.to(self.device), by_member=by_member)
+
+    def tables(self) -> Tensor:
+        """What planning draws from: (g, d, cells, 2), the identity for those without a map."""
+        mappings = [None if mapping is IDENTITY else mapping for mapping in self.maps]
+        return stacked_tables(mappings, self.view.outputs, device=self.device)
+
+    def show_maps_to_planner(self) -> None:
+        """Put the maps as they are where planning reads them."""
+        if self.inputs.tables is not None:
+            self.inputs.tables.copy_(self.tables())
+
+    def _sides(self, rows: int) -> Tensor:
+        """Which of the new rows each agent holds out: (g, rows)."""
+        if not self.members[0].arm.holds_out:
+            return torch.zeros(len(self), rows, dtype=torch.bool)
+        share, block = self.settings.calibration.held_out, self.settings.calibration.block
+        return torch.stack([calibration.held_rows(rows, share, one, block=block) for one in self.splitting])
+
+    def _split_again(self) -> None:
+        for agent, member in enumerate(self.members):
+            if member.arm.evidence == "re-split":
+                order = torch.randperm(len(self.replay), generator=self.splitting[agent])
+                self.replay.held[agent] = self.replay.held[agent, order]
+
+    def _fit_maps(self) -> None:
+        kinds = {member.arm.evidence for member in self.members}
+        held = self.judge(*self.replay.held_rows())[0] if kinds & {"held-out", "re-split"} else None
+        for agent, member in enumerate(self.members):
+            name = member.arm.map or self.settings.calibration.map
+            if member.arm.evidence == "fresh":
+                if self.fresh:
+                    self.maps[agent] = calibration.fit(name, torch.cat([z[agent] for z in self.fresh]))
+            elif member.arm.evidence != "none" and held is not None:
+                self.maps[agent] = calibration.fit(name, held[agent])
+        self.show_maps_to_planner()
+
+    @property
+    def _middle(self) -> Tensor:
+        """The plan (h, a) that stays between the bounds."""
+        return ((self.low + self.high) / 2).expand(self.settings.planner.horizon, -1)
+
+
+def _shape(view: View, settings: Preset) -> Shape:
+    ensemble = settings.ensemble
+    return Shape(
+        inputs=view.inputs,
+        outputs=view.outputs,
+        hidden=ensemble.hidden,
+        members=ensemble.members,
+        probabilistic=ensemble.probabilistic,
+    )
+
+
+def _training(settings: Preset) -> Training:
+    ensemble = settings.ensemble
+    return Training(epochs=ensemble.epochs, batch=ensemble.batch, rate=ensemble.rate, decay=ensemble.decay_by_layer)

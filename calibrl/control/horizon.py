@@ -1,0 +1,116 @@
+"""Is what planning relies on calibrated? The forecast h steps ahead, against what then happened.
+
+From many moments of a real trajectory the model imagines particles under the actions that were really taken. The
+rank of the real observation among the particles is its PIT at that horizon, dimension by dimension. A map of
+one-step forecasts cannot promise anything about ten steps; this measures whether it keeps its promise there too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from calibrl.errors import CalibrlError
+from calibrl.kernels import normal
+from calibrl.maps import Map, fit_smooth
+from calibrl.planning.propagation import Model
+from calibrl.planning.rollout import World, imagine, noise_shape
+
+HORIZONS = (1, 2, 5, 10, 20, 30)
+STARTS, PARTICLES = 20, 100
+
+
+def starting_steps(last: Tensor, ahead: int, starts: int = STARTS) -> Tensor:
+    """At most `starts` steps, evenly spread, from which `ahead` steps of one episode follow: (m,).
+
+    last: (T,), where an episode ends.
+    """
+    steps = len(last)
+    end = torch.full((steps,), steps)
+    for at in reversed(last.nonzero()[:, 0].tolist()):
+        end[: at + 1] = at + 1
+    able = (torch.arange(steps) + ahead <= end).nonzero()[:, 0]
+    if len(able) <= starts:
+        return able
+    return able[torch.linspace(0, len(able) - 1, starts).round().long()]
+
+
+def pits_ahead(
+    nets: Model,
+    world: World,
+    imagined: Tensor,
+    action: Tensor,
+    following: Tensor,
+    start: Tensor,
+    *,
+    horizons: Sequence[int],
+    propagation: str,
+    tables: Tensor | None,
+    generator: torch.Generator,
+    particles: int = PARTICLES,
+) -> Tensor:
+    """PITs (g, horizons, m, o) of what happened h steps after each of m starts.
+
+    imagined, following: (g, T, o), observations before and after each step, as the world imagines them; action:
+    (g, T, a); start: (m,). Ranks are randomised between their neighbours, so that a calibrated forecast's PITs are
+    uniform whatever the number of particles.
+    """
+    furthest = max(horizons)
+    if int(start.max()) + furthest > imagined.shape[1]:
+        raise CalibrlError(f"{furthest} steps from step {int(start.max())} go beyond the {imagined.shape[1]} recorded")
+    window = start[:, None] + torch.arange(furthest)
+    plans, real = action[:, window], following[:, window]
+    g, m = plans.shape[:2]
+    shape = noise_shape(
+        propagation, agents=1, horizon=furthest, plans=m, particles=particles, outputs=_outputs(world, imagined)
+    )
+    # The same luck for every agent: arms are compared under it.
+    noise = torch.randn(shape, generator=generator).to(imagined.device).expand(g, *shape[1:])
+    jitter = torch.rand(len(horizons), m, real.shape[-1], generator=generator, dtype=torch.float64)
+    found = []
+    steps = imagine(
+        nets,
+        world,
+        imagined[:, start],
+        plans,
+        propagation=propagation,
+        particles=particles,
+        noise=noise,
+        tables=tables,
+    )
+    for ahead, step in enumerate(steps, start=1):
+        if ahead in horizons:
+            outcome = real[:, :, ahead - 1, None]
+            below = (step.after < outcome).double().sum(2).cpu()
+            level = (step.after == outcome).double().sum(2).cpu()
+            u = jitter[len(found)]
+            found.append((below + u * (level + 1)) / (step.after.shape[2] + 1))
+    return torch.stack(found, 1)
+
+
+def fit_by_horizon(pits: Tensor) -> list[Map]:
+    """One map for each horizon and dimension, from PITs (horizons, n, o) of trajectories that are over."""
+    return [fit_smooth(part) for part in pits]
+
+
+def recalibrate_particles(particles: Tensor, mapping: Map) -> Tensor:
+    """Particles of one horizon (p, …, o) moved so that their quantiles are R's, each keeping its rank.
+
+    What belongs together stays together: the particle that was highest in a dimension stays the highest.
+    """
+    count = len(particles)
+    ordered, order = particles.double().sort(0)
+    rank = torch.arange(count, dtype=torch.float64) + 0.5
+    wide = (rank / count).reshape(-1, *(1 for _ in particles.shape[1:])).expand_as(particles)
+    position = (normal.cdf(mapping.inverse_z(normal.quantile(wide))) * count - 0.5).clamp(0, count - 1)
+    lower = position.floor().long().clamp(max=max(count - 2, 0))
+    share = position - lower
+    values = ordered.gather(0, lower) * (1 - share) + ordered.gather(0, (lower + 1).clamp(max=count - 1)) * share
+    return torch.empty_like(values).scatter_(0, order, values).to(particles.dtype)
+
+
+def _outputs(world: World, imagined: Tensor) -> int:
+    one = imagined[0, :1]
+    return int(world.target(one, one).shape[-1])

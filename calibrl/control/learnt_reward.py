@@ -1,0 +1,154 @@
+"""How an environment's steps become rows for the networks, and what is learnt beside the dynamics.
+
+Where nobody wrote the reward down, and where episodes may terminate, an imagined observation carries two numbers
+more: the reward of the step that led to it, and whether the episode goes on. Both are forecast by the same
+networks, and calibrated like every other dimension. An imagined episode that has ended earns nothing from then on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from calibrl.control.tasks import Task
+from calibrl.errors import CalibrlError
+from calibrl.planning.rollout import World
+
+
+@dataclass(frozen=True)
+class View:
+    """What an agent makes of its environment.
+
+    world: on imagined observations. before: an observation (…, o) as imagination starts from it. after: (next
+    observation (…, o), reward (…), terminated (…)) → the imagined observation it should have led to.
+    inputs, outputs: of the networks, the action counted among the inputs.
+    """
+
+    world: World
+    before: Callable[[Tensor], Tensor]
+    after: Callable[[Tensor, Tensor, Tensor], Tensor]
+    observation_size: int
+    inputs: int
+    outputs: int
+
+    def rows(
+        self, observation: Tensor, action: Tensor, next_observation: Tensor, reward: Tensor, terminated: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """What the networks are given, x (…, inputs), and what they are to forecast, y (…, outputs)."""
+        before = self.before(observation)
+        x = torch.cat([self.world.model_input(before), action], -1)
+        return x, self.world.target(before, self.after(next_observation, reward, terminated))
+
+
+def known(world: World, *, observation_size: int, action_size: int, target_size: int) -> View:
+    """The view of a task whose reward is known and whose episodes never terminate."""
+    if world.reward is None:
+        raise CalibrlError("the task has no reward function, so its reward must be learnt; use learnt()")
+    seen = world.model_input(torch.zeros(observation_size)).shape[-1]
+    return View(
+        world=world,
+        before=lambda observation: observation,
+        after=lambda following, _reward, _terminated: following,
+        observation_size=observation_size,
+        inputs=seen + action_size,
+        outputs=target_size,
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class Scales:
+    """What one unit of a target is: of each dimension of the dynamics (d,), and of the reward ()."""
+
+    target: Tensor
+    reward: Tensor
+
+    def to(self, device: torch.device | str) -> Scales:
+        """The same on another device."""
+        return Scales(self.target.to(device), self.reward.to(device))
+
+
+def probe(environment: Any, world: World, *, steps: int, seed: int = 0) -> Scales:
+    """Scales from one random episode that no agent sees, the same for all agents."""
+    generator = np.random.default_rng(seed)
+    space = environment.action_space
+    observation = environment.reset(seed=seed)[0]
+    changes, rewards = [], []
+    for _ in range(steps):
+        action = generator.uniform(space.low, space.high).astype(space.dtype)
+        following, reward, terminated, truncated, _ = environment.step(action)
+        pair = (torch.as_tensor(part, dtype=torch.float32) for part in (observation, following))
+        changes.append(world.target(*pair))
+        rewards.append(float(reward))
+        observation = environment.reset()[0] if terminated or truncated else following
+    target = torch.stack(changes).std(0, correction=0)
+    paid = torch.tensor(rewards)
+    spread = float(paid.std(correction=0))
+    # Where a dimension never changed, or every step paid the same, its own size is the unit.
+    unit = spread if spread > 1e-6 else max(abs(float(paid.mean())), 1.0)
+    return Scales(torch.where(target > 1e-6, target, 1.0), torch.tensor(unit))
+
+
+def learnt(world: World, scales: Scales, *, observation_size: int, action_size: int, target_size: int) -> View:
+    """The view of an environment whose episodes may terminate, and whose reward is learnt unless `world` has one."""
+    seen = world.model_input(torch.zeros(observation_size)).shape[-1]
+    known_reward = world.reward
+
+    def bare(imagined: Tensor) -> Tensor:
+        return imagined[..., :-2]
+
+    def target(before: Tensor, after: Tensor) -> Tensor:
+        change = world.target(bare(before), bare(after)) / scales.target
+        return torch.cat([change, after[..., -2:-1] / scales.reward, 1 - after[..., -1:]], -1)
+
+    def next_observation(before: Tensor, forecast: Tensor) -> Tensor:
+        following = world.next_observation(bare(before), forecast[..., :-2] * scales.target)
+        goes_on = before[..., -1:] * (forecast[..., -1:] < 0.5)
+        return torch.cat([following, forecast[..., -2:-1] * scales.reward, goes_on], -1)
+
+    def reward(before: Tensor, action: Tensor, after: Tensor) -> Tensor:
+        paid = after[..., -2] if known_reward is None else known_reward(bare(before), action, bare(after))
+        return paid * before[..., -1]
+
+    def start(observation: Tensor) -> Tensor:
+        return torch.cat(
+            [observation, torch.zeros_like(observation[..., :1]), torch.ones_like(observation[..., :1])], -1
+        )
+
+    def after(following: Tensor, paid: Tensor, terminated: Tensor) -> Tensor:
+        return torch.cat([following, paid[..., None], 1 - terminated[..., None].to(following.dtype)], -1)
+
+    return View(
+        world=World(
+            model_input=lambda imagined: world.model_input(bare(imagined)),
+            target=target,
+            next_observation=next_observation,
+            reward=reward,
+        ),
+        before=start,
+        after=after,
+        observation_size=observation_size + 2,
+        inputs=seen + action_size,
+        outputs=target_size + 2,
+    )
+
+
+def view_of(task: Task, *, device: torch.device | str = "cpu") -> View:
+    """What an agent makes of a task: its reward and its end are learnt unless they are known."""
+    sizes = {
+        "observation_size": task.observation_size,
+        "action_size": task.action_size,
+        "target_size": task.target_size,
+    }
+    if task.world.reward is not None and task.terminates is False:
+        return known(task.world, **sizes)
+    environment = task.make()
+    try:
+        scales = probe(environment, task.world, steps=task.steps).to(device)
+    finally:
+        environment.close()
+    return learnt(task.world, scales, **sizes)

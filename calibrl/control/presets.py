@@ -1,0 +1,266 @@
+"""Settings of a control run: the published ones, versions a laptop can run, and ways to change one field."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
+from typing import Any
+
+from calibrl.errors import CalibrlError
+
+MAPS = ("smooth", "affine", "isotonic", "platt", "beta", "auto", "sigmoid")
+"""Names of the maps R that an agent may fit; sigmoid is the paper's."""
+
+PROPAGATIONS = ("DS", "TS1", "TSinf", "E", "MM")
+
+
+@dataclass(frozen=True)
+class EnsembleSettings:
+    """Networks: how many, how large, and how they are trained after every trial.
+
+    decay: weight decay of each layer, hidden layers first, or one number for all. Every trial trains for
+    `epochs` passes over all training rows, from where weights and Adam stand.
+    """
+
+    members: int = 5
+    hidden: tuple[int, ...] = (200, 200, 200, 200)
+    decay: tuple[float, ...] = (2.5e-5, 5e-5, 7.5e-5, 7.5e-5, 1e-4)
+    rate: float = 1e-3
+    batch: int = 32
+    epochs: int = 5
+    probabilistic: bool = True
+
+    def __post_init__(self) -> None:
+        if self.members < 1 or self.batch < 1 or self.epochs < 1 or not self.hidden or min(self.hidden) < 1:
+            raise CalibrlError(
+                f"{self.members} members of layers {self.hidden}, batches of {self.batch}, {self.epochs} epochs: "
+                "all must be 1 or more"
+            )
+        if len(self.decay) not in (1, len(self.hidden) + 1):
+            raise CalibrlError(
+                f"{len(self.decay)} weight decays for {len(self.hidden) + 1} layers; set ensemble.decay to one number "
+                "for all, or one for each hidden layer and one for the last"
+            )
+
+    @property
+    def decay_by_layer(self) -> tuple[float, ...]:
+        """One weight decay for each layer."""
+        return self.decay if len(self.decay) > 1 else self.decay * (len(self.hidden) + 1)
+
+
+@dataclass(frozen=True)
+class PlannerSettings:
+    """The cross-entropy method and the imagined rollouts it judges plans by.
+
+    Each of `sweeps` draws `population` plans of `horizon` steps, rolls `particles` of each through the model by
+    `propagation`, and refits to the best `elites`. `inertia` is the share the old mean and variance keep.
+    """
+
+    horizon: int = 25
+    population: int = 400
+    elites: int = 40
+    sweeps: int = 5
+    inertia: float = 0.1
+    smallest_variance: float = 0.001
+    particles: int = 20
+    propagation: str = "DS"
+
+    def __post_init__(self) -> None:
+        if self.propagation not in PROPAGATIONS:
+            raise CalibrlError(f"propagation {self.propagation!r} is unknown; use one of {', '.join(PROPAGATIONS)}")
+        if self.horizon < 1 or self.particles < 1:
+            raise CalibrlError(f"horizon {self.horizon} and particles {self.particles} must both be 1 or more")
+        if not 1 <= self.elites <= self.population:
+            raise CalibrlError(f"{self.elites} elites of {self.population} plans cannot be; use 1 … {self.population}")
+
+
+@dataclass(frozen=True)
+class CalibrationSettings:
+    """Which map R is fitted, on which rows.
+
+    `held_out` is the share of every trial's rows that is kept from the networks; `block` consecutive rows share a
+    side. `memory` is how many trials a map fitted on fresh trajectories looks back.
+    """
+
+    map: str = "smooth"
+    held_out: float = 0.2
+    block: int = 1
+    memory: int = 5
+
+    def __post_init__(self) -> None:
+        if self.map not in MAPS:
+            raise CalibrlError(f"map {self.map!r} is unknown; use one of {', '.join(MAPS)}")
+        if not 0 < self.held_out < 1:
+            raise CalibrlError(f"calibration.held_out {self.held_out} is not between 0 and 1; 0.2 keeps a fifth")
+        if self.block < 1 or self.memory < 1:
+            raise CalibrlError(f"calibration.block {self.block} and memory {self.memory} must both be 1 or more")
+
+
+ARMS_OF_THE_PAPER = ("calibrated", "uncalibrated")
+
+
+@dataclass(frozen=True)
+class Preset:
+    """One task and everything that decides how agents learn it: a random rollout, then `trials` trials of `steps`.
+
+    seeds, arms: how many agents of which kinds run side by side.
+    """
+
+    name: str
+    task: str
+    steps: int
+    trials: int
+    seeds: int = 1
+    arms: tuple[str, ...] = ARMS_OF_THE_PAPER
+    ensemble: EnsembleSettings = field(default_factory=EnsembleSettings)
+    planner: PlannerSettings = field(default_factory=PlannerSettings)
+    calibration: CalibrationSettings = field(default_factory=CalibrationSettings)
+
+    def __post_init__(self) -> None:
+        if self.steps < 1 or self.trials < 1 or self.seeds < 1:
+            raise CalibrlError(
+                f"{self.trials} trials of {self.steps} steps with {self.seeds} seeds: use 1 or more each"
+            )
+
+    def what_decides_rows(self) -> dict[str, Any]:
+        """The settings that an agent's rows depend on: not who runs beside it, nor for how long."""
+        plain = asdict(self)
+        return {name: _plain(plain[name]) for name in ("task", "steps", "ensemble", "planner", "calibration")}
+
+
+_CARTPOLE = Preset(
+    "cartpole",
+    "cartpole",
+    steps=200,
+    trials=50,
+    seeds=10,
+    ensemble=EnsembleSettings(hidden=(500, 500, 500), decay=(1e-4, 2.5e-4, 2.5e-4, 5e-4)),
+    planner=PlannerSettings(horizon=25, population=400, elites=40),
+)
+_HALFCHEETAH = Preset(
+    "halfcheetah",
+    "halfcheetah",
+    steps=1000,
+    trials=300,
+    seeds=10,
+    ensemble=EnsembleSettings(hidden=(200,) * 4, decay=(2.5e-5, 5e-5, 7.5e-5, 7.5e-5, 1e-4)),
+    planner=PlannerSettings(horizon=30, population=500, elites=50),
+)
+_PUSHER = Preset(
+    "pusher",
+    "pusher",
+    steps=150,
+    trials=100,
+    seeds=10,
+    ensemble=EnsembleSettings(hidden=(200,) * 3, decay=(2.5e-4, 5e-4, 5e-4, 7.5e-4)),
+    planner=PlannerSettings(horizon=25, population=500, elites=50),
+)
+_REACHER = Preset(
+    "reacher",
+    "reacher",
+    steps=150,
+    trials=100,
+    seeds=10,
+    ensemble=EnsembleSettings(hidden=(200,) * 4, decay=(2.5e-4, 5e-4, 5e-4, 5e-4, 7.5e-4), rate=7.5e-4),
+    planner=PlannerSettings(horizon=25, population=400, elites=40),
+)
+PUBLISHED = (_CARTPOLE, _HALFCHEETAH, _PUSHER, _REACHER)
+"""The settings of PETS (Chua et al., 2018), which the paper took over."""
+
+_SMALL_ENSEMBLE = EnsembleSettings(members=3, hidden=(64, 64), decay=(1e-4,), epochs=20)
+_SMALL_PLANNER = PlannerSettings(horizon=20, population=100, elites=10, sweeps=3, particles=5)
+
+
+def _small(published: Preset, **changes: Any) -> Preset:
+    """The same task for a laptop: smaller networks trained for longer, fewer plans and particles."""
+    base = replace(
+        published,
+        name=f"{published.name}-small",
+        seeds=1,
+        trials=15,
+        ensemble=_SMALL_ENSEMBLE,
+        planner=_SMALL_PLANNER,
+    )
+    return replace(base, **changes)
+
+
+_TINY = Preset(
+    "tiny",
+    "cartpole",
+    steps=30,
+    trials=2,
+    ensemble=EnsembleSettings(members=2, hidden=(16,), decay=(1e-4,), epochs=2),
+    planner=PlannerSettings(horizon=4, population=12, elites=3, sweeps=2, particles=3),
+)
+_CARTPOLE_SMALL = _small(_CARTPOLE)
+_DEMO = replace(_CARTPOLE_SMALL, name="cartpole-demo", trials=6)
+
+PRESETS = {
+    preset.name: preset
+    for preset in (
+        *PUBLISHED,
+        _CARTPOLE_SMALL,
+        _small(_HALFCHEETAH),
+        _small(_PUSHER),
+        _small(_REACHER),
+        _DEMO,
+        _TINY,
+    )
+}
+
+
+def preset(name: str) -> Preset:
+    """The preset of that name, or an error that lists the known ones."""
+    if name not in PRESETS:
+        raise CalibrlError(f"preset {name!r} is unknown; use one of {', '.join(PRESETS)}")
+    return PRESETS[name]
+
+
+def preset_for_env(env_id: str, steps: int) -> Preset:
+    """Settings for any other environment: those of the small presets, for trials of `steps`."""
+    return Preset(env_id, env_id, steps=steps, trials=15, ensemble=_SMALL_ENSEMBLE, planner=_SMALL_PLANNER)
+
+
+def changed(base: Preset, changes: Iterable[str]) -> Preset:
+    """The preset with fields changed as in "ensemble.members=7"; lists are written "64,64"."""
+    for change in changes:
+        path, equals, text = change.partition("=")
+        known = {name: value for name, value in _leaves(base) if name not in ("name", "task")}
+        if not equals or path not in known:
+            raise CalibrlError(f"--set {change!r}: no such field; write one of {', '.join(known)} and =VALUE")
+        value = _parsed(path, text, known[path])
+        part, dot, leaf = path.partition(".")
+        inner = replace(getattr(base, part), **{leaf: value}) if dot else value
+        base = replace(base, **{part: inner})
+    return base
+
+
+def _leaves(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for part in fields(value):
+        inner = getattr(value, part.name)
+        if is_dataclass(inner):
+            yield from _leaves(inner, f"{prefix}{part.name}.")
+        else:
+            yield prefix + part.name, inner
+
+
+def _parsed(path: str, text: str, like: Any) -> Any:
+    """The text as a value of the same type as the field's."""
+    if isinstance(like, tuple):
+        return tuple(_parsed(path, part, like[0]) for part in text.split(",") if part)
+    if isinstance(like, bool):
+        if text.lower() not in ("true", "false"):
+            raise CalibrlError(f"--set {path}={text!r} is not yes or no; write true or false")
+        return text.lower() == "true"
+    kind = type(like)
+    try:
+        return kind(text)
+    except ValueError:
+        what = {int: "a whole number", float: "a number"}.get(kind, kind.__name__)
+        raise CalibrlError(f"--set {path}={text!r} is not {what}; the preset has {like}") from None
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _plain(inner) for name, inner in value.items()}
+    return list(value) if isinstance(value, tuple) else value

@@ -1,0 +1,98 @@
+"""All that an agent's future depends on, as plain tensors and numbers: taken out of a fleet, and put into one.
+
+An agent is saved on its own, so that it may go on in other company.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from calibrl.control.fleet import Fleet
+from calibrl.maps import IDENTITY, map_from_dict
+
+_LUCK = ("exploring", "planning", "splitting")
+_MOMENTS = ("exp_avg", "exp_avg_sq")
+
+
+def agent_state(fleet: Fleet, agent: int) -> dict[str, Any]:
+    """Networks, Adam, map, rows, random states and the plan in progress of one agent, on the CPU."""
+    ensemble = fleet.ensemble
+    saved = ensemble.state_dict()
+    one = slice(agent, agent + 1)
+    adam = {"step": saved["adam"]["step"]}
+    for name in _MOMENTS:
+        adam[name] = [part[one] for part in _parts(saved["adam"][name], ensemble.nets.parameters())]
+    mapping = fleet.maps[agent]
+    state = {
+        "nets": ensemble.nets.agent(agent).state_dict(),
+        "adam": adam,
+        "residual": saved["residual"][one],
+        "training": saved["generators"][agent],
+        "luck": {name: getattr(fleet, name)[agent].get_state() for name in _LUCK},
+        "rows": {name: getattr(fleet.replay, name)[one] for name in ("x", "y", "held")},
+        "map": None if mapping is IDENTITY else mapping.to_dict(),
+        "fresh": [z[one] for z in fleet.fresh],
+        "start": fleet.inputs.start[one],
+        "learnt": fleet.learnt,
+    }
+    copied: dict[str, Any] = _each_tensor(state, lambda part: part.detach().cpu().clone())
+    return copied
+
+
+def load_agents(fleet: Fleet, states: Sequence[dict[str, Any]]) -> None:
+    """Put agents that have learnt equally long into a fleet of as many."""
+    ensemble = fleet.ensemble
+    adam: dict[str, Tensor] = {"step": states[0]["adam"]["step"]}
+    for name in _MOMENTS:
+        parts = zip(*(state["adam"][name] for state in states), strict=True)
+        adam[name] = torch.cat([torch.cat(part).flatten() for part in parts])
+    nets = {name: _stacked([state["nets"][name] for state in states]) for name in states[0]["nets"]}
+    replay = fleet.replay
+    for name in ("x", "y", "held"):
+        setattr(replay, name, torch.cat([state["rows"][name] for state in states]))
+    x, y = replay.training_rows() if len(replay) else (replay.x, replay.y)
+    ensemble.load_state_dict(
+        {
+            "nets": nets,
+            "adam": adam,
+            "residual": torch.cat([state["residual"] for state in states]),
+            "generators": [state["training"] for state in states],
+            "x": x,
+            "y": y,
+        }
+    )
+    for name in _LUCK:
+        for generator, state in zip(getattr(fleet, name), states, strict=True):
+            generator.set_state(state["luck"][name])
+    fleet.maps = [IDENTITY if state["map"] is None else map_from_dict(state["map"]) for state in states]
+    fleet.fresh = [torch.cat(parts) for parts in zip(*(state["fresh"] for state in states), strict=True)]
+    fleet.inputs.start.copy_(torch.cat([state["start"] for state in states]))
+    fleet.learnt = states[0]["learnt"]
+    fleet.show_maps_to_planner()
+
+
+def _parts(flat: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
+    """One stretch of memory as tensors of given shapes."""
+    pieces = flat.split([part.numel() for part in like])
+    return [piece.view_as(model) for piece, model in zip(pieces, like, strict=True)]
+
+
+def _stacked(values: Sequence[Any]) -> Any:
+    """Agents' values as the fleet's: tensors one below the other, lists place by place, the rest is the same for all."""
+    if isinstance(values[0], Tensor):
+        return torch.cat(list(values))
+    if isinstance(values[0], list):
+        return [_stacked(part) for part in zip(*values, strict=True)]
+    return values[0]
+
+
+def _each_tensor(value: Any, change: Any) -> Any:
+    if isinstance(value, Tensor):
+        return change(value)
+    if isinstance(value, dict):
+        return {name: _each_tensor(part, change) for name, part in value.items()}
+    return [_each_tensor(part, change) for part in value] if isinstance(value, list) else value

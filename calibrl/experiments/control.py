@@ -1,0 +1,303 @@
+"""The paper's figure 4: agents that plan with a learnt model, calibrated or not, on continuous control tasks.
+
+One random rollout, then trial after trial: plan and act, score the model on the new trajectory it has not yet seen,
+train, fit the map, write everything down. Arms of one seed start alike and have the same luck.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from calibrl.control import calibration, checkpoint, horizon, luck
+from calibrl.control.arms import Member, fleets
+from calibrl.control.fleet import Fleet
+from calibrl.control.learnt_reward import View, view_of
+from calibrl.control.plan import MakePlan
+from calibrl.control.presets import Preset
+from calibrl.control.state import agent_state, load_agents
+from calibrl.control.stepping import episode_seed
+from calibrl.control.tasks import TASKS, Task, task, task_from_env
+from calibrl.control.trial import Trial, run_trial
+from calibrl.diagnostics import calibration_loss
+from calibrl.errors import CalibrlError
+from calibrl.planning.rollout import Reward
+from calibrl.results import Row, append, origin, read
+
+EXPERIMENT = "control"
+REMEMBERED_TRIALS = (1, 2, 3, 5, 10, 15)
+"""Trials whose one-step forecasts are kept for the figure of predictions."""
+
+
+@dataclass(frozen=True)
+class Moment:
+    """Where a fleet is within a trial: what a progress line shows. earned: reward so far, by agent's name."""
+
+    trial: int
+    trials: int
+    step: int
+    steps: int
+    earned: dict[str, float]
+
+
+class Watch(Protocol):
+    """Somebody who looks on."""
+
+    def step(self, moment: Moment) -> None:
+        """After every step of a fleet."""
+
+    def trial(self, rows: Sequence[Row]) -> None:
+        """After every trial of a fleet."""
+
+
+class Nobody:
+    """Looks away."""
+
+    def step(self, moment: Moment) -> None:
+        """Nothing."""
+
+    def trial(self, rows: Sequence[Row]) -> None:
+        """Nothing."""
+
+
+@dataclass
+class Record:
+    """What is kept of one agent: its rows, PITs by horizon, some forecasts, and the actions of its best trial.
+
+    pits: for each trial since the first, {horizon: …} stacked (2, horizons, starts, o): under R∘T and under the bare
+    T. forecasts: {trial: (T, d, 4)}: outcome, and the 5 %, 50 % and 95 % quantiles.
+    """
+
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    pits: list[Tensor] = field(default_factory=list)
+    forecasts: dict[int, Tensor] = field(default_factory=dict)
+    best: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass
+class Company:
+    """A fleet with its environments and records, and how many trials it has done (the random one is trial 0)."""
+
+    fleet: Fleet
+    environments: list[Any]
+    records: list[Record]
+    done: int
+
+    @property
+    def members(self) -> tuple[Member, ...]:
+        """Who is in it."""
+        return self.fleet.members
+
+
+def run(
+    out: Path,
+    preset: Preset,
+    *,
+    seed: int = 0,
+    device: str = "cpu",
+    resume: bool = False,
+    minutes: float | None = None,
+    reward: Reward | None = None,
+    watch: Watch | None = None,
+    make_plan: MakePlan | None = None,
+) -> list[Row]:
+    """All trials of all agents; rows go to `out/rows.jsonl` and the agents to `out/checkpoint` after every trial.
+
+    With `resume` it goes on from there. With `minutes` it stops after the trial that crosses the limit.
+    """
+    started = time.monotonic()
+    watch = watch or Nobody()
+    what = task_of(preset, reward)
+    folder, file = out / "checkpoint", out / "rows.jsonl"
+    if not resume and (checkpoint.exists(folder) or file.exists()):
+        raise CalibrlError(f"{out} already holds a run; add --resume to go on with it, or choose another --out")
+    companies = assemble(folder, what, preset, seed=seed, device=device, make_plan=make_plan)
+    restore_rows(file, companies)
+    identity = preset.what_decides_rows()
+    try:
+        while unfinished := [company for company in companies if company.done < preset.trials]:
+            company = min(unfinished, key=lambda one: one.done)
+            rows = one_trial(company, what, preset, watch)
+            states = [save_state(company, agent) for agent in range(len(company.members))]
+            checkpoint.save(folder, company.members, company.done, states, identity)
+            append_missing(file, rows)
+            watch.trial(rows)
+            if minutes is not None and time.monotonic() - started > 60 * minutes:
+                break
+    finally:
+        for company in companies:
+            for environment in company.environments:
+                environment.close()
+    return [Row(**row) for company in companies for record in company.records for row in record.rows]
+
+
+def task_of(preset: Preset, reward: Reward | None = None) -> Task:
+    """The task a preset names: one of the four, or any Gymnasium id."""
+    if preset.task in TASKS:
+        found = task(preset.task)
+        return found if reward is None else found.with_reward(reward)
+    return task_from_env(preset.task, reward=reward, steps=preset.steps)
+
+
+def assemble(
+    folder: Path, what: Task, preset: Preset, *, seed: int, device: str, make_plan: MakePlan | None
+) -> list[Company]:
+    """The fleets of a run, each where its agents' files say it stands, or at its beginning."""
+    view = view_of(what, device=device)
+    found = []
+    for members in fleets(preset.arms, range(seed, seed + preset.seeds)):
+        for done, group in checkpoint.together(folder, members):
+            fleet = Fleet(view, group, preset, low=what.low, high=what.high, device=device, make_plan=make_plan)
+            records = [Record() for _ in group]
+            if done is not None:
+                identity = preset.what_decides_rows()
+                states = [checkpoint.load(folder, member, done, identity) for member in group]
+                load_agents(fleet, [state["agent"] for state in states])
+                records = [Record(**state["record"]) for state in states]
+            environments = [what.make() for _ in group]
+            found.append(Company(fleet, environments, records, done=-1 if done is None else done))
+    return found
+
+
+def save_state(company: Company, agent: int) -> dict[str, Any]:
+    """All of one agent."""
+    return {"agent": agent_state(company.fleet, agent), "record": vars(company.records[agent])}
+
+
+def restore_rows(file: Path, companies: Iterable[Company]) -> None:
+    """See that every row the agents remember is in the file: a crash may have come between the two."""
+    append_missing(file, [Row(**row) for company in companies for record in company.records for row in record.rows])
+
+
+def append_missing(file: Path, rows: Sequence[Row]) -> None:
+    """Append the rows that are not in the file yet: none is lost and none counts twice."""
+    known = {row.key for row in read(file)} if file.exists() else set()
+    missing = [row for row in rows if row.key not in known]
+    if missing:
+        append(file, missing)
+
+
+def one_trial(company: Company, what: Task, preset: Preset, watch: Watch) -> list[Row]:
+    """Act, score, learn, record. Returns the new rows, one for each agent."""
+    fleet, number = company.fleet, company.done + 1
+    names = [member.name for member in fleet.members]
+
+    def on_step(step: int, earned: Tensor) -> None:
+        so_far = dict(zip(names, earned.tolist(), strict=True))
+        watch.step(Moment(number, preset.trials, step, preset.steps, so_far))
+
+    clock = [time.perf_counter()]
+    seeds = [episode_seed(member.seed, number) for member in fleet.members]
+    trial = run_trial(fleet, company.environments, steps=preset.steps, seeds=seeds, on_step=on_step)
+    clock.append(time.perf_counter())
+    x, y = rows_of(fleet.view, trial)
+    scores = score(company, trial, x, y) if fleet.learnt else [{} for _ in fleet.members]
+    clock.append(time.perf_counter())
+    fleet.learn(x, y)
+    clock.append(time.perf_counter())
+    seconds = dict(zip(("acting_s", "scoring_s", "training_s"), torch.tensor(clock).diff().tolist(), strict=True))
+
+    company.done = number
+    rows = []
+    for agent, (member, record) in enumerate(zip(fleet.members, company.records, strict=True)):
+        earned = trial.returns[agent]
+        before = [row["metrics"]["return"] for row in record.rows]
+        if not before or earned > max(before):
+            record.best = {"trial": number, "seed": seeds[agent], "actions": trial.action[agent].clone()}
+        metrics = {
+            "trial": number,
+            "return": earned,
+            "best": max([earned, *before]),
+            "episodes": len(trial.episodes(agent)),
+            **scores[agent],
+            **{name: value / len(fleet) for name, value in seconds.items()},
+        }
+        row = Row(
+            experiment=EXPERIMENT,
+            preset=preset.name,
+            problem=what.name,
+            arm=member.arm.name,
+            seed=member.seed,
+            step=(number + 1) * preset.steps,
+            metrics={name: float(f"{value:.6g}") for name, value in metrics.items()},
+            settings=preset.what_decides_rows() if number == 0 else {},
+            origin=origin() if number == 0 else {},
+        )
+        record.rows.append(asdict(row))
+        rows.append(row)
+    return rows
+
+
+def rows_of(view: View, trial: Trial) -> tuple[Tensor, Tensor]:
+    """What the networks are to learn from a trial: x (g, T, k), y (g, T, d)."""
+    return view.rows(trial.observation, trial.action, trial.next_observation, trial.reward, trial.terminated)
+
+
+@torch.no_grad()
+def score(company: Company, trial: Trial, x: Tensor, y: Tensor) -> list[dict[str, float]]:
+    """How honest every agent's model was on a trajectory it has not yet seen, one step and many steps ahead."""
+    fleet = company.fleet
+    z, sd = fleet.judge(x, y)
+    ahead = pits_by_horizon(fleet, trial, company.done + 1)
+    found = []
+    for agent, (mapping, record) in enumerate(zip(fleet.maps, company.records, strict=True)):
+        outcome = y[agent].double().repeat_interleave(z.shape[1] // y.shape[1], 0)
+        numbers = calibration.score(z[agent], sd[agent], outcome, mapping)
+        if company.done + 1 in REMEMBERED_TRIALS and fleet.members[agent].seed == min(m.seed for m in fleet.members):
+            record.forecasts[company.done + 1] = quantiles(z[agent], sd[agent], outcome, mapping)
+        if ahead is not None:
+            record.pits.append(ahead[:, agent].float())
+            for ending, pits in zip(("", "_bare"), ahead[:, agent], strict=True):
+                for steps, part in zip(horizons_of(fleet.settings), pits, strict=True):
+                    numbers[f"calibration_loss_ahead_{steps}{ending}"] = calibration_loss(part)
+        found.append(numbers)
+    return found
+
+
+def quantiles(z: Tensor, sd: Tensor, y: Tensor, mapping: Any) -> Tensor:
+    """Outcomes with the 5 %, 50 % and 95 % quantiles of their calibrated forecasts: (n, d, 4) float32."""
+    mean = y - z * sd
+    levels = [mapping.inverse_z(torch.full_like(z, at)) for at in (-1.6448536269514722, 0.0, 1.6448536269514722)]
+    return torch.stack([y, *(mean + sd * level for level in levels)], -1).float()
+
+
+def horizons_of(preset: Preset) -> tuple[int, ...]:
+    """How far ahead forecasts are judged: no further than plans reach, in trials long enough."""
+    return tuple(h for h in horizon.HORIZONS if h <= min(preset.planner.horizon + 5, preset.steps // 2))
+
+
+def pits_by_horizon(fleet: Fleet, trial: Trial, number: int) -> Tensor | None:
+    """PITs (2, g, horizons, starts, o) of what the models imagined under the actions taken: under R∘T and under T.
+
+    Starts are the same for all agents, so there are none if episodes are shorter than the horizon.
+    """
+    ahead = horizons_of(fleet.settings)
+    start = horizon.starting_steps(trial.last.any(0), max(ahead))
+    if not len(start):
+        return None
+    view, device = fleet.view, fleet.device
+    imagined = view.before(trial.observation).to(device)
+    following = view.after(trial.next_observation, trial.reward, trial.terminated).to(device)
+    found = []
+    for tables in (fleet.tables(), None):
+        found.append(
+            horizon.pits_ahead(
+                fleet.ensemble.nets,
+                view.world,
+                imagined,
+                trial.action.to(device),
+                following,
+                start,
+                horizons=ahead,
+                propagation=fleet.settings.planner.propagation,
+                tables=tables,
+                generator=torch.Generator().manual_seed(luck.number(0, "horizon", number)),
+            )
+        )
+    return torch.stack(found)
