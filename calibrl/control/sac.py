@@ -1,0 +1,302 @@
+"""Soft actor-critic, the model-free baseline: Stable-Baselines3's, in exactly the environments the others act in."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from calibrl.control.stepping import episode_seed
+from calibrl.control.tasks import Task
+from calibrl.errors import CalibrlError, MissingExtra
+from calibrl.files import replacing
+
+try:
+    import gymnasium
+    from gymnasium.wrappers import TimeLimit
+    from stable_baselines3 import SAC
+    from stable_baselines3.common.callbacks import BaseCallback
+    from stable_baselines3.common.logger import Logger
+except ImportError as problem:
+    name = (problem.name or "").split(".")[0]
+    raise MissingExtra("gymnasium" if name == "gymnasium" else "stable-baselines3", "sac") from None
+
+FORMAT = "calibrl sac 1"
+
+
+class Episode(NamedTuple):
+    """Environment steps made so far, this episode's included, and what the episode earned."""
+
+    step: int
+    earned: float
+
+
+@dataclass(frozen=True)
+class SacSettings:
+    """Stable-Baselines3's defaults, which are those of Haarnoja et al. (2018).
+
+    start: steps of random actions before learning. One gradient step on `batch` rows follows every step.
+    """
+
+    rate: float = 3e-4
+    start: int = 100
+    batch: int = 256
+    tau: float = 0.005
+    discount: float = 0.99
+    hidden: tuple[int, ...] = (256, 256)
+    capacity: int = 1_000_000
+
+
+PUBLISHED = {"halfcheetah": SacSettings(start=10_000)}
+"""Where the settings published with Stable-Baselines3 (its "zoo") differ from the defaults."""
+
+
+def settings_for(task: Task) -> SacSettings:
+    """The published settings of a task."""
+    return PUBLISHED.get(task.name, SacSettings())
+
+
+def train(
+    task: Task,
+    *,
+    steps: int,
+    seed: int,
+    settings: SacSettings | None = None,
+    device: str = "cpu",
+    checkpoint: str | Path | None = None,
+    resume: bool = False,
+    every: int = 1,
+    progress: Callable[[int], None] | None = None,
+) -> Iterator[Episode]:
+    """Learn for `steps` environment steps; yields every episode as it ends, those before a resume included.
+
+    progress: told the number of every step. checkpoint: a file, written whole or not at all every `every`
+    episodes, from which `resume` goes on to the episodes that would have come.
+    """
+    learner = Sac(task, seed=seed, steps=steps, settings=settings, device=device)
+    file = Path(checkpoint) if checkpoint is not None else None
+    if resume and file is None:
+        raise CalibrlError("resume needs the checkpoint to go on from; name its file")
+    if resume and file is not None and file.is_file():
+        learner.load(file)
+    try:
+        yield from learner.episodes
+        while learner.step < steps:
+            new = learner.learn_episode(progress)
+            if file is not None and new is not None and (len(learner.episodes) % every == 0 or learner.step >= steps):
+                learner.save(file)
+            if new is not None:
+                yield new
+    finally:
+        learner.close()
+
+
+class Sac:
+    """A learner that goes on episode by episode. Its chance is its own: global generators are left as they were."""
+
+    def __init__(
+        self, task: Task, *, seed: int, steps: int, settings: SacSettings | None = None, device: str = "cpu"
+    ) -> None:
+        if steps < 1:
+            raise CalibrlError(f"{steps} steps teach nothing; use 1 or more")
+        self.task, self.seed, self.steps = task, seed, steps
+        self.settings = settings or settings_for(task)
+        self._env = _Episodes(TimeLimit(task.make(), max_episode_steps=task.steps), task, seed)
+        self._luck: dict[str, Any] | None = None
+        chosen = self.settings
+        with self._own_luck():
+            self._model = SAC(
+                "MlpPolicy",
+                self._env,
+                learning_rate=chosen.rate,
+                # What is never filled need not be kept.
+                buffer_size=min(chosen.capacity, steps),
+                learning_starts=chosen.start,
+                batch_size=chosen.batch,
+                tau=chosen.tau,
+                gamma=chosen.discount,
+                policy_kwargs={"net_arch": list(chosen.hidden)},
+                seed=seed,
+                device=device,
+            )
+        self._model.set_logger(Logger(folder=None, output_formats=[]))
+
+    @property
+    def step(self) -> int:
+        """Environment steps made."""
+        return int(self._model.num_timesteps)
+
+    @property
+    def episodes(self) -> list[Episode]:
+        """The episodes that have ended."""
+        return list(self._env.ended)
+
+    def learn_episode(self, progress: Callable[[int], None] | None = None) -> Episode | None:
+        """Act and learn until an episode ends, or until `steps` are made: then None if they cut it short."""
+        before = len(self._env.ended)
+        told = _Told(progress)
+        with self._own_luck():
+            while len(self._env.ended) == before and self.step < self.steps:
+                # All steps at once where an episode's length is known; asking step by step costs little.
+                many = self.task.steps if self.task.terminates is False else 1
+                many = min(many, self.steps - self.step)
+                self._model.learn(many, callback=told, reset_num_timesteps=False)
+        return self._env.ended[-1] if len(self._env.ended) > before else None
+
+    def act(self, observation: NDArray[Any]) -> NDArray[np.float32]:
+        """The policy's most likely action (a,) at an observation (o,)."""
+        action, _ = self._model.predict(np.asarray(observation), deterministic=True)
+        return np.asarray(action, np.float32)
+
+    def close(self) -> None:
+        """Close the environment."""
+        self._env.close()
+
+    # Checkpoints.
+
+    def save(self, path: str | Path) -> None:
+        """Write all that the rest of the run depends on, between episodes."""
+        if self._env.length:
+            raise CalibrlError(f"an episode is under way, at step {self._env.length}; save between episodes")
+        memory = self._model.replay_buffer
+        assert memory is not None
+        filled = memory.buffer_size if memory.full else memory.pos
+        state = {
+            "format": FORMAT,
+            "identity": self._identity(),
+            "step": self.step,
+            "updates": self._model._n_updates,
+            "episodes": [tuple(episode) for episode in self._env.ended],
+            "networks": self._model.get_parameters(),
+            "entropy": self._entropy().detach().clone(),
+            "memory": {key: torch.from_numpy(getattr(memory, key)[:filled].copy()) for key in _COLUMNS},
+            "position": memory.pos,
+            "full": memory.full,
+            "luck": self._luck,
+            "space": self._model.action_space.np_random.bit_generator.state,
+        }
+        with replacing(path) as temporary, temporary.open("wb") as file:
+            torch.save(state, file)
+            file.flush()
+            os.fsync(file.fileno())
+
+    def load(self, path: str | Path) -> None:
+        """Go on from a file that `save` wrote, if it is of the same task, seed and settings."""
+        try:
+            state = torch.load(path, map_location=self._model.device, weights_only=True)
+            found = state["identity"] if state["format"] == FORMAT else None
+        except Exception as problem:  # torch.load raises whatever a damaged file makes it raise
+            words = (str(problem) or type(problem).__name__).splitlines()[0]
+            raise CalibrlError(f"{path} cannot be read ({words}); remove it to start afresh") from None
+        if found is None:
+            raise CalibrlError(f"{path} has format {state['format']!r}, expected {FORMAT!r}; remove it to start afresh")
+        for key, mine in self._identity().items():
+            if found.get(key) != mine:
+                there = found.get(key)
+                raise CalibrlError(f"{path} was made with {key} {there!r}, this run has {mine!r}; use another file")
+        memory = self._model.replay_buffer
+        assert memory is not None
+        for key in _COLUMNS:
+            rows = state["memory"][key].cpu().numpy()
+            getattr(memory, key)[: len(rows)] = rows
+        memory.pos, memory.full = int(state["position"]), bool(state["full"])
+        self._model.set_parameters(state["networks"], device=self._model.device)
+        self._entropy().data.copy_(state["entropy"])
+        self._model.num_timesteps, self._model._n_updates = int(state["step"]), int(state["updates"])
+        self._model._episode_num = len(state["episodes"])
+        self._env.ended[:] = [Episode(int(step), float(earned)) for step, earned in state["episodes"]]
+        self._luck = state["luck"]
+        self._model.action_space.np_random.bit_generator.state = state["space"]
+
+    def _entropy(self) -> torch.Tensor:
+        """The logarithm of the entropy's weight, which is learnt but no part of `get_parameters`."""
+        assert self._model.log_ent_coef is not None
+        return self._model.log_ent_coef
+
+    def _identity(self) -> dict[str, Any]:
+        return {"env_id": self.task.env_id, "seed": self.seed, "steps": self.steps, **asdict(self.settings)}
+
+    @contextlib.contextmanager
+    def _own_luck(self) -> Iterator[None]:
+        """Stable-Baselines3 draws from the global generators: lend it this learner's states of them."""
+        others = _luck()
+        if self._luck is not None:
+            _set_luck(self._luck)
+        try:
+            yield
+        finally:
+            self._luck = _luck()
+            _set_luck(others)
+
+
+class _Episodes(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Seeds every episode by its number, and keeps what each earned."""
+
+    def __init__(self, env: gymnasium.Env[Any, Any], task: Task, seed: int) -> None:
+        super().__init__(env)
+        self._task, self._seed = task, seed
+        self.ended: list[Episode] = []
+        self.length, self._earned = 0, 0.0
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:  # noqa: ARG002
+        self.length, self._earned = 0, 0.0
+        return self.env.reset(seed=episode_seed(self._seed, len(self.ended)), options=options)
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        seen, reward, terminated, truncated, info = self.env.step(action)
+        self.length += 1
+        if not (np.isfinite(seen).all() and np.isfinite(float(reward))):
+            raise CalibrlError(
+                f"{self._task.env_id} gave a state or reward that is not finite at step {self.length} of episode "
+                f"{len(self.ended) + 1}: its physics diverged; check its time step and the bounds of its actions"
+            )
+        self._earned += float(reward)
+        if terminated or truncated:
+            before = self.ended[-1].step if self.ended else 0
+            self.ended.append(Episode(before + self.length, self._earned))
+        return seen, reward, terminated, truncated, info
+
+
+class _Told(BaseCallback):
+    """Passes every step's number on."""
+
+    def __init__(self, progress: Callable[[int], None] | None) -> None:
+        super().__init__()
+        self._progress = progress
+
+    def _on_step(self) -> bool:
+        if self._progress is not None:
+            self._progress(self.num_timesteps)
+        return True
+
+
+_COLUMNS = ("observations", "next_observations", "actions", "rewards", "dones", "timeouts")
+"""The replay buffer's arrays."""
+
+
+def _luck() -> dict[str, Any]:
+    """States of the global generators, as what a checkpoint may hold."""
+    _, keys, position, has_gauss, gauss = np.random.get_state()  # noqa: NPY002
+    return {
+        "python": random.getstate(),
+        "numpy": (torch.from_numpy(np.asarray(keys).astype(np.int64)), position, has_gauss, gauss),
+        "torch": torch.get_rng_state(),
+        "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else [],
+    }
+
+
+def _set_luck(state: dict[str, Any]) -> None:
+    random.setstate(state["python"])
+    keys, *rest = state["numpy"]
+    np.random.set_state(("MT19937", keys.cpu().numpy().astype(np.uint32), *rest))  # noqa: NPY002
+    torch.set_rng_state(state["torch"].cpu())
+    if state["cuda"]:
+        torch.cuda.set_rng_state_all([one.cpu() for one in state["cuda"]])
