@@ -2,18 +2,22 @@
 
 One JSON object per line. A run appends rows as it goes and flushes each to disk; a line cut short by a crash
 is reported and skipped when the file is read, and everything before it stands.
+
+`schema` is the number of the layout. 1 (no number in the file): no overrides, seconds or job. Such rows still read.
 """
 
 from __future__ import annotations
 
+import functools
 import json
+import math
 import os
 import platform
 import subprocess
 import sys
 import warnings
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
@@ -22,12 +26,18 @@ from typing import Any
 from calibrl import __version__
 from calibrl.errors import CalibrlError
 
+SCHEMA = 2
 PACKAGES = ("torch", "numpy", "scipy", "scikit-learn", "gymnasium", "mujoco")
 
 
 @dataclass(frozen=True)
 class Row:
-    """One measurement: which experiment, problem and arm, which seed and step, and the numbers."""
+    """One measurement: which experiment, problem and arm, which seed and step, and the numbers.
+
+    preset, overrides: what was run, and what was changed about it. settings: what else tells rows apart.
+    seconds: how long the row took to compute. job: the piece of the run that gave it.
+    origin: command, code and package versions, machine; once for each job is enough.
+    """
 
     experiment: str
     problem: str
@@ -38,6 +48,9 @@ class Row:
     preset: str = ""
     settings: dict[str, Any] = field(default_factory=dict)
     origin: dict[str, Any] = field(default_factory=dict)
+    overrides: dict[str, Any] = field(default_factory=dict)
+    seconds: float = 0.0
+    job: str = ""
 
     @property
     def key(self) -> tuple[str, str, str, str, int, int]:
@@ -45,23 +58,20 @@ class Row:
         return (self.experiment, self.preset, self.problem, self.arm, self.seed, self.step)
 
 
-def origin() -> dict[str, Any]:
-    """Where rows come from: command, code and package versions, machine, time."""
-    versions = {}
-    for package in PACKAGES:
-        try:
-            versions[package] = metadata.version(package)
-        except metadata.PackageNotFoundError:
-            continue
+def origin(command: str | None = None) -> dict[str, Any]:
+    """Where rows come from: command (this process's own if not given), code and package versions, machine, time."""
     return {
-        "command": " ".join(["calibrl", *sys.argv[1:]]),
-        "version": __version__,
-        "commit": _commit(),
-        "python": platform.python_version(),
-        "packages": versions,
+        "command": command or " ".join(["calibrl", *sys.argv[1:]]),
+        **_versions(),
         "machine": f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores",
         "date": datetime.now(UTC).strftime("%Y-%m-%dT%H:%MZ"),
     }
+
+
+def line(row: Row) -> str:
+    """A row as a line of a file. What is not a finite number becomes null: JSON knows no other way to say it."""
+    metrics = {name: value if math.isfinite(value) else None for name, value in row.metrics.items()}
+    return json.dumps({"schema": SCHEMA, **asdict(row), "metrics": metrics}, ensure_ascii=False, allow_nan=False) + "\n"
 
 
 def append(path: str | Path, rows: Iterable[Row]) -> None:
@@ -71,10 +81,14 @@ def append(path: str | Path, rows: Iterable[Row]) -> None:
         target.parent.mkdir(parents=True, exist_ok=True)
     except (FileExistsError, NotADirectoryError):
         raise CalibrlError(f"{target.parent} is a file, but rows go into a folder; choose another --out") from None
-    text = "".join(json.dumps(asdict(row), ensure_ascii=False) + "\n" for row in rows)
-    with target.open("a", encoding="utf-8") as file:
-        if file.tell() and not _ends_whole(target):
-            file.write("\n")  # a crash cut the last line short: start a fresh one
+    append_text(target, "".join(line(row) for row in rows))
+
+
+def append_text(path: Path, text: str) -> None:
+    """Add whole lines to a file and see them onto the disk; a line that a crash cut short stays a line of its own."""
+    with path.open("a", encoding="utf-8") as file:
+        if file.tell() and not _ends_whole(path):
+            file.write("\n")
         file.write(text)
         file.flush()
         os.fsync(file.fileno())
@@ -88,19 +102,55 @@ def read(path: str | Path) -> list[Row]:
 
 
 def _read_file(file: Path) -> Iterator[Row]:
-    for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), start=1):
-        if not line.strip():
+    # Bytes: a crash may leave anything behind, even in the middle of a letter.
+    for number, text in enumerate(file.read_bytes().splitlines(), start=1):
+        if not text.strip():
             continue
         try:
-            yield Row(**json.loads(line))
-        except (TypeError, ValueError):
-            warnings.warn(f"{file}, line {number}: damaged row skipped", stacklevel=2)
+            yield _parse(text)
+        except (TypeError, ValueError, AttributeError, KeyError) as problem:
+            what = f"damaged row skipped ({problem})" if isinstance(problem, CalibrlError) else "damaged row skipped"
+            warnings.warn(f"{file}, line {number}: {what}", stacklevel=2)
+
+
+def _parse(text: bytes) -> Row:
+    values = json.loads(text)
+    schema = values.pop("schema", 1)
+    if schema > SCHEMA:
+        raise CalibrlError(f"schema {schema} is newer than {SCHEMA}: update calibrl")
+    values["metrics"] = {name: math.nan if value is None else value for name, value in values["metrics"].items()}
+    row = Row(**values)
+    if any(not isinstance(getattr(row, name), kind) for name, kind in _KINDS.items()):
+        raise TypeError
+    return row
+
+
+_KINDS: dict[str, Any] = {
+    each.name: {"str": str, "int": int, "float": int | float}.get(str(each.type), dict) for each in fields(Row)
+}
+"""What each field of a row must be."""
 
 
 def _ends_whole(path: Path) -> bool:
     with path.open("rb") as file:
         file.seek(-1, os.SEEK_END)
         return file.read(1) == b"\n"
+
+
+@functools.cache
+def _versions() -> dict[str, Any]:
+    versions = {}
+    for package in PACKAGES:
+        try:
+            versions[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    return {
+        "version": __version__,
+        "commit": _commit(),
+        "python": platform.python_version(),
+        "packages": versions,
+    }
 
 
 def _commit() -> str:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
+    from calibrl.bandits.presets import Preset
     from calibrl.experiments.bandits import Line
 
 
@@ -74,7 +75,7 @@ def evaluate(
     Console().print(table)
 
 
-def run_bandits(
+def chosen(
     problems: list[str] | None,
     policies: list[str] | None,
     *,
@@ -82,20 +83,15 @@ def run_bandits(
     trials: int | None,
     rounds: int | None,
     seed: int | None,
-    out: Path,
-) -> None:
-    """Run, write rows and figures, print the table."""
+) -> Preset:
+    """A preset with what the options change about it."""
     from calibrl.bandits.presets import PRESETS
-    from calibrl.cli.show import progress
     from calibrl.errors import CalibrlError
-    from calibrl.experiments.bandit_figures import Gallery
-    from calibrl.experiments.bandits import run, summarise
-    from calibrl.results import append
 
     if preset not in PRESETS:
         raise CalibrlError(f"preset {preset!r} is unknown; known: {', '.join(PRESETS)}")
     base = PRESETS[preset]
-    chosen = replace(
+    return replace(
         base,
         problems=tuple(problems or base.problems),
         policies=tuple(policies or base.policies),
@@ -103,19 +99,6 @@ def run_bandits(
         rounds=rounds or base.rounds,
         seed=base.seed if seed is None else seed,
     )
-    gallery = Gallery()
-    found = []
-    with progress("bandits", total=len(chosen.problems) * chosen.trials * len(chosen.policies)) as step:
-        for row in run(chosen, watch=gallery.watch):
-            found.append(row)
-            step(f"{row.problem} {row.arm} {row.seed}")
-    # A run's rows take the place of an earlier run's: appended, they would count twice.
-    (out / "bandits.jsonl").unlink(missing_ok=True)
-    append(out / "bandits.jsonl", found)
-    lines = summarise(found)
-    files = gallery.save(out, lines)
-    print_lines(lines)
-    typer.echo(f"Rows and {len(files)} figures are in {out}")
 
 
 def show_rows(path: Path, *, trials: int | None, out: Path) -> None:

@@ -7,7 +7,32 @@ from typing import Annotated
 
 import typer
 
-app = typer.Typer(help="Run an experiment.", no_args_is_help=True)
+from calibrl.cli.execute import Address, Backend, Force, How, Resume, TensorBoard, Workers, execute
+
+app = typer.Typer(help="Run an experiment, or all of them.", no_args_is_help=True)
+
+
+@app.command("all")
+def everything(
+    small: Annotated[bool, typer.Option("--small", help="Laptop size: minutes, not hours.")] = False,
+    out: Annotated[Path, typer.Option(help="Folder; each experiment gets one inside.")] = Path("results/mine"),
+    only: Annotated[list[str] | None, typer.Option(help="Only these experiments.")] = None,
+    backend: Backend = "processes",
+    workers: Workers = None,
+    address: Address = None,
+    resume: Resume = False,
+    force: Force = False,
+    tensorboard: TensorBoard = None,
+) -> None:
+    """Run every experiment, one after the other, into one folder: ready for `calibrl report`."""
+    from calibrl.experiments.everything import plans
+
+    ready, left_out = plans("small" if small else "full", only=only)
+    for name, why in left_out.items():
+        typer.echo(f"{name} is left out: {why}", err=True)
+    how = How(backend, workers, address, resume, force, tensorboard)
+    execute({out / name: plan for name, plan in ready.items()}, how)
+    typer.echo(f"Rows and figures are in {out}. The numbers: calibrl summary {out}. The page: calibrl report {out}")
 
 
 @app.command()
@@ -15,14 +40,20 @@ def core(
     out: Annotated[Path, typer.Option(help="Folder for rows and figures.")] = Path("out/core"),
     seeds: Annotated[int, typer.Option(min=2, help="How many paired seeds.")] = 5,
     seed: Annotated[int, typer.Option(min=0, help="The first seed.")] = 0,
+    backend: Backend = None,
+    workers: Workers = None,
+    address: Address = None,
+    resume: Resume = False,
+    force: Force = False,
+    tensorboard: TensorBoard = None,
 ) -> None:
     """Calibrate regressors and a classifier on real data that ships inside scikit-learn."""
-    from calibrl.cli.show import print_table, progress
-    from calibrl.experiments.core import ARMS, REGRESSORS, run
+    from calibrl.cli.show import print_table
+    from calibrl.experiments.core import plan
 
-    with progress("core", total=seeds * len(ARMS) * (len(REGRESSORS) + 1)) as step:
-        rows = run(out, seeds=range(seed, seed + seeds), on_step=step)
-    print_table(rows)
+    how = How(backend, workers, address, resume, force, tensorboard)
+    (found,) = execute({out: plan(range(seed, seed + seeds))}, how)
+    print_table(found.rows)
     typer.echo(f"Rows and figures are in {out}")
 
 
@@ -31,15 +62,21 @@ def mdp(
     out: Annotated[Path, typer.Option(help="Folder for rows and figures.")] = Path("out/mdp"),
     preset: Annotated[str, typer.Option(help="How much to run: quick (under a minute), full or tiny.")] = "quick",
     seed: Annotated[int, typer.Option(min=0, help="The first seed.")] = 0,
+    backend: Backend = None,
+    workers: Workers = None,
+    address: Address = None,
+    resume: Resume = False,
+    force: Force = False,
+    tensorboard: TensorBoard = None,
 ) -> None:
     """Show on discrete MDPs why calibrated models value policies right: the paper's theorem, and planning."""
-    from calibrl.cli.show import print_table, progress
-    from calibrl.experiments.mdp import chosen, run, shown, steps
+    from calibrl.cli.show import print_table
+    from calibrl.experiments.mdp import chosen, plan, shown
 
     what = chosen(preset)
-    with progress("mdp", total=steps(what)) as step:
-        rows = run(out, what, seed=seed, on_step=step)
-    print_table(shown(rows, what))
+    how = How(backend, workers, address, resume, force, tensorboard)
+    (found,) = execute({out: plan(what, seed=seed)}, how)
+    print_table(shown(found.rows, what))
     typer.echo(f"Rows and figures are in {out}; the figure to start with is {out / 'mdp-theory.png'}")
 
 
@@ -56,14 +93,24 @@ def bandits(
     seed: Annotated[int | None, typer.Option(min=0, help="The first seed.")] = None,
     out: Annotated[Path, typer.Option(help="Folder for rows and figures.")] = Path("out/bandits"),
     rows: Annotated[Path | None, typer.Option(help="Show rows of an earlier run instead of running.")] = None,
+    backend: Backend = None,
+    workers: Workers = None,
+    address: Address = None,
+    resume: Resume = False,
+    force: Force = False,
+    tensorboard: TensorBoard = None,
 ) -> None:
     """Contextual bandits: LinUCB, its calibrated versions and the controls they have to beat."""
-    from calibrl.cli.bandits import run_bandits, show_rows
+    from calibrl.cli.bandits import chosen, print_lines, show_rows
+    from calibrl.experiments.bandits import plan, summarise
 
     if rows is not None:
         show_rows(rows, trials=trials, out=out)
-    else:
-        run_bandits(problem, policy, preset=preset, trials=trials, rounds=rounds, seed=seed, out=out)
+        return
+    what = chosen(problem, policy, preset=preset, trials=trials, rounds=rounds, seed=seed)
+    (found,) = execute({out: plan(what)}, How(backend, workers, address, resume, force, tensorboard))
+    print_lines(summarise(found.rows))
+    typer.echo(f"Rows and figures are in {out}")
 
 
 @app.command()
@@ -71,13 +118,18 @@ def safety(
     out: Annotated[Path, typer.Option(help="Folder for rows and figures.")] = Path("out/safety"),
     preset: Annotated[str, typer.Option(help="How much to run: quick, full or tiny.")] = "quick",
     seed: Annotated[int, typer.Option(min=0, help="The first seed.")] = 0,
+    backend: Backend = None,
+    workers: Workers = None,
+    address: Address = None,
+    resume: Resume = False,
+    force: Force = False,
+    tensorboard: TensorBoard = None,
 ) -> None:
     """Plan under a 90 % chance constraint and count how often it is broken, calibrated or not."""
-    from calibrl.cli.show import print_table, progress
-    from calibrl.experiments.safety import chosen, run, steps
+    from calibrl.cli.show import print_table
+    from calibrl.experiments.safety import chosen, plan
 
-    what = chosen(preset)
-    with progress("safety", total=steps(what)) as step:
-        rows = run(out, what, seed=seed, on_step=step)
-    print_table(rows)
+    how = How(backend, workers, address, resume, force, tensorboard)
+    (found,) = execute({out: plan(chosen(preset), seed=seed)}, how)
+    print_table(found.rows)
     typer.echo(f"Rows and figures are in {out}; the figure to start with is {out / 'safety-rates.png'}")

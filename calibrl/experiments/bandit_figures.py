@@ -1,4 +1,4 @@
-"""Figures of a bandit run, drawn from the trials as they go by."""
+"""Figures of a bandit run, drawn from what its trials kept."""
 
 from __future__ import annotations
 
@@ -7,74 +7,60 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from calibrl.bandits import figures
 from calibrl.bandits.presets import TABLE_1
+from calibrl.bandits.problems import Stream
 from calibrl.bandits.round import Trial
-from calibrl.experiments.bandits import Line, Pair
+from calibrl.experiments.bandits import CURVES, Line, job_name, summarise
+from calibrl.experiments.jobs import Found
+from calibrl.experiments.store import Arrays
+from calibrl.files import replacing
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-Floats = NDArray[np.float64]
 
-CURVES = ("linucb", "callinucb", "conformal-linucb", "greedy")
-"""Policies whose learning curves and reliability are drawn."""
+def save(folder: Path, found: Found) -> None:
+    """The table as a picture; for each problem learning curves, reliability, and what two policies believed."""
+    import matplotlib.pyplot as plt
+
+    drawn = {"table": table_figure(summarise(found.rows))}
+    jobs: dict[str, list[str]] = {}
+    for row in found.rows:
+        name = job_name(row.problem, row.seed)
+        if name not in jobs.setdefault(row.problem, []):
+            jobs[row.problem].append(name)
+    for problem, names in jobs.items():
+        first = found.kept(names[0])
+        curves = [policy for policy in CURVES if f"{policy}, reward" in first]
+        if curves:
+            drawn[f"learning-{problem}"] = _learning(problem, found, names, curves)
+        pair = _pair(first)
+        if pair and len(figures.differing(*pair)):
+            drawn[f"beliefs-{problem}"] = figures.beliefs(*pair)
+    for name, figure in drawn.items():
+        with replacing(folder / f"{name}.png") as temporary:
+            figure.savefig(temporary, dpi=130)
+        plt.close(figure)
 
 
-class Gallery:
-    """Keeps what the figures need of each trial; `save` draws them into a folder."""
+def _learning(problem: str, found: Found, names: Sequence[str], policies: Sequence[str]) -> Figure:
+    import matplotlib.pyplot as plt
 
-    def __init__(self) -> None:
-        self._reward: dict[str, dict[str, list[Floats]]] = {}
-        self._chosen: dict[str, dict[str, list[Floats]]] = {}
-        self._all: dict[str, dict[str, list[Floats]]] = {}
-        self._first: dict[str, Pair] = {}
+    from calibrl import plots
 
-    def watch(self, problem: str, trials: Pair) -> None:
-        """See one paired trial."""
-        self._first.setdefault(problem, trials)
-        for policy, trial in trials.items():
-            if policy in CURVES:
-                self._reward.setdefault(problem, {}).setdefault(policy, []).append(trial.reward)
-                self._chosen.setdefault(problem, {}).setdefault(policy, []).append(trial.chosen_pit)
-                self._all.setdefault(problem, {}).setdefault(policy, []).append(trial.pit.reshape(-1))
-
-    def save(self, folder: Path, lines: Sequence[Line]) -> list[Path]:
-        """Draw everything; returns the files."""
-        import matplotlib.pyplot as plt
-
-        drawn = {"table": table_figure(lines)}
-        for problem, trials in self._first.items():
-            if problem in self._reward:
-                drawn[f"learning-{problem}"] = self._learning(problem)
-            pair = _pair(trials)
-            if pair and len(figures.differing(*pair)):
-                drawn[f"beliefs-{problem}"] = figures.beliefs(*pair)
-        folder.mkdir(parents=True, exist_ok=True)
-        files = []
-        for name, figure in drawn.items():
-            files.append(folder / f"{name}.png")
-            figure.savefig(files[-1], dpi=130)
-            plt.close(figure)
-        return files
-
-    def _learning(self, problem: str) -> Figure:
-        import matplotlib.pyplot as plt
-
-        from calibrl import plots
-
-        figure, axes = plt.subplots(1, 3, figsize=(12.6, 4.0), layout="constrained", width_ratios=(1.35, 1, 1))
-        rewards = {policy: np.array(earned) for policy, earned in self._reward[problem].items()}
-        figures.learning_curves(rewards, axes[0])
-        axes[0].set_title(f"{problem}: reward", fontsize=11, loc="left")
-        kinds = {"reliability, chosen arms": self._chosen, "reliability, all arms": self._all}
-        for ax, (title, kept) in zip(axes[1:], kinds.items(), strict=True):
-            for policy, pits in kept[problem].items():
-                plots.reliability(np.concatenate(pits), ax, color=figures.COLORS[policy], band=False)
-            ax.set_title(title, fontsize=11, loc="left")
-        return figure
+    figure, axes = plt.subplots(1, 3, figsize=(12.6, 4.0), layout="constrained", width_ratios=(1.35, 1, 1))
+    kept = [found.kept(name) for name in names]
+    rewards = {policy: np.array([trial[f"{policy}, reward"] for trial in kept], float) for policy in policies}
+    figures.learning_curves(rewards, axes[0])
+    axes[0].set_title(f"{problem}: reward", fontsize=11, loc="left")
+    for ax, (title, what) in zip(axes[1:], (("chosen arms", "chosen"), ("all arms", "all")), strict=True):
+        for policy in policies:
+            pits = np.concatenate([trial[f"{policy}, {what}"] for trial in kept])
+            plots.reliability(pits, ax, color=figures.COLORS[policy], band=False)
+        ax.set_title(f"reliability, {title}", fontsize=11, loc="left")
+    return figure
 
 
 def table_figure(lines: Sequence[Line]) -> Figure:
@@ -90,6 +76,14 @@ def table_figure(lines: Sequence[Line]) -> Figure:
     return figures.shares(reward, printed)
 
 
-def _pair(trials: Pair) -> tuple[Trial, Trial] | None:
-    bare, calibrated = trials.get("linucb"), trials.get("callinucb")
-    return (bare, calibrated) if bare and calibrated else None
+def _pair(kept: Arrays) -> tuple[Trial, Trial] | None:
+    """What is drawn of LinUCB's and CalLinUCB's first trial, if it was kept."""
+    if "stream, reward" not in kept:
+        return None
+    none = np.empty((0, 0))
+    stream = Stream(none, kept["stream, reward"], kept["stream, expected"])
+    bare, calibrated = (
+        Trial(stream, kept[f"{policy}, arms"], none, kept[f"{policy}, quantiles"], none)
+        for policy in ("linucb", "callinucb")
+    )
+    return bare, calibrated

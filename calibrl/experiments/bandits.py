@@ -6,8 +6,10 @@ the difference between two policies is theirs.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,11 +18,13 @@ from scipy.special import ndtr
 
 from calibrl.bandits.datasets import PROBLEMS, problem
 from calibrl.bandits.policies import POLICIES
-from calibrl.bandits.presets import Preset
+from calibrl.bandits.presets import PRESETS, Preset
 from calibrl.bandits.round import Trial, play
 from calibrl.diagnostics import calibration_loss
 from calibrl.errors import CalibrlError
-from calibrl.results import Row, origin
+from calibrl.experiments.jobs import Found, Kept, Plan
+from calibrl.parallel import Job
+from calibrl.results import Row
 
 EXPERIMENT = "bandits"
 NOMINAL = float(ndtr(1.0))
@@ -33,38 +37,97 @@ Pair = dict[str, Trial]
 """One trial of every policy, by name."""
 
 
-def run(preset: Preset, *, watch: Callable[[str, Pair], None] = lambda *_: None) -> Iterator[Row]:
-    """Play every trial of every problem; yields one row for each policy and trial.
+CURVES = ("linucb", "callinucb", "conformal-linucb", "greedy")
+"""Policies whose learning curves and reliability are drawn."""
 
-    `watch(problem, trials)` sees each paired trial whole, for figures.
-    """
+
+def plan(preset: Preset) -> Plan:
+    """One job for each problem and trial; its policies are paired."""
+    check(preset)
+    jobs = tuple(
+        Job(job_name(name, seed), _job, (name, seed, preset.rounds, preset.policies, seed == preset.seed))
+        for name in preset.problems
+        for seed in range(preset.seed, preset.seed + preset.trials)
+    )
+    # Problems, trials and seeds say which jobs there are; these two, what a job's rows say.
+    base = PRESETS.get(preset.name, preset)
+    changed = {name for name in ("rounds", "policies") if getattr(preset, name) != getattr(base, name)}
+    overrides = {name: getattr(preset, name) for name in sorted(changed)}
+    return Plan(EXPERIMENT, jobs, preset=preset.name, overrides=overrides, draw=_draw, file="bandits.jsonl")
+
+
+def job_name(problem: str, seed: int) -> str:
+    """What the job of a problem and trial is called."""
+    return f"{problem}, trial {seed}"
+
+
+def check(preset: Preset) -> None:
+    """Refuse what cannot be run before anything is."""
     if preset.rounds < 1 or preset.trials < 1:
         raise CalibrlError(f"{preset.rounds} rounds and {preset.trials} trials are nothing to run; use 1 or more")
-    unknown = [name for name in preset.policies if name not in POLICIES]
-    if unknown:
-        raise CalibrlError(f"policy {unknown[0]!r} is unknown; known: {', '.join(POLICIES)}")
-    here = origin()
+    for kind, names, known in (("policy", preset.policies, POLICIES), ("problem", preset.problems, PROBLEMS)):
+        unknown = [name for name in names if name not in known]
+        if unknown:
+            raise CalibrlError(f"{kind} {unknown[0]!r} is unknown; known: {', '.join(known)}")
+
+
+def run(preset: Preset, *, watch: Callable[[str, Pair], None] = lambda *_: None) -> Iterator[Row]:
+    """Play every trial of every problem here; yields one row for each policy and trial.
+
+    `watch(problem, trials)` sees each paired trial whole.
+    """
+    check(preset)
     for name in preset.problems:
-        task = problem(name)
         for seed in range(preset.seed, preset.seed + preset.trials):
-            stream = task.stream(preset.rounds, np.random.default_rng(seed))
-            options = {policy: POLICIES[policy](1, stream.x.shape[1]).options for policy in preset.policies}
-            trials = {policy: play(stream, chosen, seed=seed) for policy, chosen in options.items()}
+            trials = paired_trials(name, seed, rounds=preset.rounds, policies=preset.policies)
             watch(name, trials)
-            for policy, trial in trials.items():
-                first = seed == preset.seed
-                yield Row(
-                    experiment=EXPERIMENT,
-                    preset=preset.name,
-                    problem=name,
-                    arm=policy,
-                    seed=seed,
-                    step=len(trial.chosen),
-                    metrics=metrics(trial),
-                    settings={"note": task.note} if task.note else {},
-                    # Once for each problem and policy: it is the same for all of a run's rows.
-                    origin=here if first else {},
-                )
+            yield from (replace(row, preset=preset.name) for row in trial_rows(name, seed, trials))
+
+
+def paired_trials(name: str, seed: int, *, rounds: int, policies: Iterable[str]) -> Pair:
+    """One trial of every policy, on the same stream and with the same luck."""
+    stream = _problem(name).stream(rounds, np.random.default_rng(seed))
+    options = {policy: POLICIES[policy](1, stream.x.shape[1]).options for policy in policies}
+    return {policy: play(stream, chosen, seed=seed) for policy, chosen in options.items()}
+
+
+def trial_rows(name: str, seed: int, trials: Pair) -> Iterator[Row]:
+    """A row for each policy."""
+    note = _problem(name).note
+    for policy, trial in trials.items():
+        settings = {"note": note} if note else {}
+        yield Row(EXPERIMENT, name, policy, seed, metrics(trial), step=len(trial.chosen), settings=settings)
+
+
+# A worker plays many trials of a problem, and reading its data may take longer than a trial.
+_problem = functools.lru_cache(maxsize=2)(problem)
+
+
+def _job(name: str, seed: int, rounds: int, policies: tuple[str, ...], first: bool) -> Iterator[Row | Kept]:
+    trials = paired_trials(name, seed, rounds=rounds, policies=policies)
+    yield from trial_rows(name, seed, trials)
+    kept: dict[str, NDArray[Any]] = {}
+    for policy in CURVES:
+        if policy in trials:
+            trial = trials[policy]
+            for what, values in (
+                ("reward", trial.reward),
+                ("chosen", trial.chosen_pit),
+                ("all", trial.pit.reshape(-1)),
+            ):
+                kept[f"{policy}, {what}"] = values.astype(np.float32)
+    if first and {"linucb", "callinucb"} <= trials.keys():
+        stream = trials["linucb"].stream
+        kept |= {"stream, reward": stream.reward, "stream, expected": stream.expected}
+        for policy in ("linucb", "callinucb"):
+            kept |= {f"{policy}, arms": trials[policy].chosen, f"{policy}, quantiles": trials[policy].quantile}
+    yield Kept(kept)
+
+
+def _draw(out: Path, found: Found) -> None:
+    from calibrl.experiments import bandit_figures
+
+    bandit_figures.save(out, found)
 
 
 def metrics(trial: Trial) -> dict[str, float]:

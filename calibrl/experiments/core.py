@@ -5,11 +5,13 @@ Each seed draws its own split. Rows: one per problem, arm and seed, judged on ro
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
@@ -19,8 +21,10 @@ from calibrl.data import Data, random_split
 from calibrl.diagnostics import class_summary, summary
 from calibrl.distributions import pit
 from calibrl.experiments.honesty import reliability_metrics
+from calibrl.experiments.jobs import Found, Kept, Plan, carry_out
 from calibrl.forecasters import MCDropout, SklearnClassifier, SklearnQuantiles, TorchForecaster, adam
-from calibrl.results import Row, append, origin
+from calibrl.parallel import Job
+from calibrl.results import Row
 
 TEST_SHARE, HELD_SHARE = 0.3, 1 / 3
 ARMS = ("uncalibrated", "calibrated", "cross-fitted")
@@ -28,37 +32,55 @@ DIGITS = "digits, naive Bayes"
 REGRESSORS = ("network", "dropout network", "boosted quantiles")
 
 
-def run(out: Path, *, seeds: Iterable[int], on_step: Callable[[str], None] = lambda _: None) -> list[Row]:
+PROBLEMS = (*(f"diabetes, {name}" for name in REGRESSORS), DIGITS)
+SHOWN = "diabetes, dropout network"
+"""Whose intervals are drawn."""
+LEVELS = (0.05, 0.5, 0.95)
+
+
+def plan(seeds: Iterable[int]) -> Plan:
+    """One job for each problem and seed; its arms are paired."""
+    pairs = [(problem, seed) for seed in seeds for problem in PROBLEMS]
+    jobs = tuple(Job(job_name(problem, seed), arms, (problem, seed)) for problem, seed in pairs)
+    return Plan("core", jobs, draw=_draw)
+
+
+def job_name(problem: str, seed: int) -> str:
+    """What the job of a problem and seed is called."""
+    return f"{problem}, seed {seed}"
+
+
+def run(out: Path, *, seeds: Iterable[int]) -> list[Row]:
     """Run every problem and arm for each seed; writes `rows.jsonl` and figures to `out`."""
-    # Networks this small run faster on one thread than on many that wait for each other.
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        return _run(out, seeds, on_step)
-    finally:
-        torch.set_num_threads(threads)
+    return carry_out(plan(seeds), out).rows
 
 
-def _run(out: Path, seeds: Iterable[int], on_step: Callable[[str], None]) -> list[Row]:
-    rows: list[Row] = []
-    shown: dict[tuple[str, str], list[tuple[Distribution, Tensor]]] = {}
-    where = origin()
-    for seed in seeds:
-        for problem in (*(f"diabetes, {name}" for name in REGRESSORS), DIGITS):
-            fresh, test = _problem(problem, seed)
-            for arm in ARMS:
-                on_step(f"{problem}: {arm}, seed {seed}")
-                with torch.no_grad():
-                    forecast = fresh(arm)(test.x)
-                shown.setdefault((problem, arm), []).append((forecast, test.y))
-                metrics = _metrics(forecast, test.y)
-                row = Row("core", problem, arm, seed, metrics, origin=where)
-                append(out / "rows.jsonl", [row])
-                rows.append(row)
+@torch.no_grad()
+def _judge(forecaster: Forecaster, test: Data) -> Distribution:
+    return forecaster(test.x)
+
+
+def arms(problem: str, seed: int) -> Iterator[Row | Kept]:
+    """Train every arm on the same rows, and judge it on the same others."""
+    fresh, test = _problem(problem, seed)
+    shown: dict[str, NDArray[Any]] = {"y": test.y.numpy()}
+    for arm in ARMS:
+        forecast = _judge(fresh(arm), test)
+        yield Row("core", problem, arm, seed, _metrics(forecast, test.y))
+        if isinstance(forecast, torch.distributions.Categorical):
+            shown[f"probs, {arm}"] = forecast.probs.numpy()
+        else:
+            shown[f"pit, {arm}"] = pit(forecast, test.y).numpy()
+            if problem == SHOWN:
+                quantiles = torch.stack([forecast.icdf(torch.full_like(test.y, level)) for level in LEVELS])
+                shown[f"quantiles, {arm}"] = quantiles.cummax(0).values.numpy()
+    yield Kept(shown)
+
+
+def _draw(out: Path, found: Found) -> None:
     from calibrl.experiments import core_figures
 
-    core_figures.save(out, shown)
-    return rows
+    core_figures.save(out, found)
 
 
 def _metrics(forecast: Distribution, y: Tensor) -> dict[str, float]:

@@ -6,27 +6,26 @@ from pathlib import Path
 
 import matplotlib as mpl
 import matplotlib.pyplot as plt
-import torch
+import numpy as np
 from matplotlib.figure import Figure
-from torch import Tensor
-from torch.distributions import Distribution
 
 from calibrl import plots
-from calibrl.distributions import pit
-from calibrl.experiments.core import DIGITS
+from calibrl.distributions import Quantiles
+from calibrl.experiments.core import DIGITS, LEVELS, PROBLEMS, SHOWN, job_name
+from calibrl.experiments.jobs import Found, stacked
 from calibrl.files import replacing
 
-Shown = dict[tuple[str, str], list[tuple[Distribution, Tensor]]]
 
-
-def save(out: Path, shown: Shown) -> None:
+def save(out: Path, found: Found) -> None:
     """Reliability curves and PIT histograms of every regressor, intervals of one, and the digits' reliability."""
     mpl.use("Agg")
-    problems = list(dict.fromkeys(problem for problem, _ in shown if problem.startswith("diabetes")))
+    seeds = list(dict.fromkeys(row.seed for row in found.rows))
+    jobs = {problem: [job_name(problem, seed) for seed in seeds] for problem in PROBLEMS}
+    problems = [problem for problem in PROBLEMS if problem != DIGITS]
     figure, axes = plt.subplots(2, len(problems), figsize=(4 * len(problems), 7.4), layout="constrained")
     for column, problem in zip(axes.T, problems, strict=True):
         for arm, color in (("uncalibrated", plots.BEFORE), ("cross-fitted", plots.AFTER)):
-            values = torch.cat([pit(forecast, y) for forecast, y in shown[problem, arm]])
+            values = stacked(found, jobs[problem], f"pit, {arm}")
             plots.reliability(values, column[0], label=arm, color=color)
             column[1].hist(values, bins=20, range=(0, 1), density=True, histtype="step", lw=2, color=color)
         column[0].set_title(problem.split(", ")[1], fontsize=11)
@@ -35,18 +34,17 @@ def save(out: Path, shown: Shown) -> None:
         column[1].spines[["top", "right"]].set_visible(False)
     _save(figure, out / "reliability.png")
 
-    problem = "diabetes, dropout network"
+    first = found.kept(jobs[SHOWN][0])
     figure, axes = plt.subplots(1, 2, figsize=(11, 4), sharey=True, layout="constrained")
     for ax, arm, color in zip(axes, ("uncalibrated", "cross-fitted"), (plots.BEFORE, plots.AFTER), strict=True):
-        forecast, y = shown[problem, arm][0]
-        plots.intervals(forecast, y, ax, label=f"{arm}: 90 % interval", color=color)
+        forecast = Quantiles(first[f"quantiles, {arm}"], np.array(LEVELS))
+        plots.intervals(forecast, first["y"], ax, label=f"{arm}: 90 % interval", color=color)
         ax.set(xlabel="patients, by forecast", ylabel="disease progression")
     _save(figure, out / "intervals.png")
 
     figure, ax = plt.subplots(figsize=(4.6, 4.4), layout="constrained")
     for arm, color in (("uncalibrated", plots.BEFORE), ("cross-fitted", plots.AFTER)):
-        probs = torch.cat([forecast.probs for forecast, _ in shown[DIGITS, arm]])  # type: ignore[attr-defined]
-        label = torch.cat([y for _, y in shown[DIGITS, arm]])
+        probs, label = stacked(found, jobs[DIGITS], f"probs, {arm}"), stacked(found, jobs[DIGITS], "y")
         plots.class_reliability_curve(probs, label, ax, label=arm, color=color)
     ax.set(xlabel="confidence", ylabel="accuracy", title=DIGITS)
     _save(figure, out / "digits.png")

@@ -6,7 +6,7 @@ learnt model on FrozenLake, CliffWalking, Taxi and mazes, raw against recalibrat
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -24,6 +24,7 @@ from calibrl.classes import (
     fit_temperature,
 )
 from calibrl.errors import CalibrlError
+from calibrl.experiments.jobs import Found, Kept, Plan
 from calibrl.experiments.mdp_theory import RANDOM, TWO_STATES, judge_random_mdp, theorem_rows, two_state_rows
 from calibrl.forecasters.tabular import SoftmaxTransitions, TabularTransitions
 from calibrl.mdp import (
@@ -32,15 +33,17 @@ from calibrl.mdp import (
     maze,
 )
 from calibrl.mdp.gym_tables import GYM_TASKS, gym_task
+from calibrl.parallel import Job
 from calibrl.planning.discrete import Ints
 from calibrl.planning.value_iteration import policy_iteration, policy_value
-from calibrl.results import Row, append, origin
+from calibrl.results import Row
 
 
 def _unchanged(probs: Array, outcome: Array) -> ClassMap:  # noqa: ARG001 (the signature of a fit)
     return Unchanged()
 
 
+MAZE = "maze"
 ARMS: dict[str, FitClassMap] = {
     "raw": _unchanged,
     "temperature": fit_temperature,
@@ -90,7 +93,7 @@ def tasks(preset: Preset, seed: int) -> list[Task]:
     return [
         # FrozenLake's one reward lies some hundred slippery steps away: a shorter horizon could not see it.
         *(gym_task(name, discount=0.99 if name == "frozen-lake" else 0.95) for name in preset.tables),
-        replace(maze(preset.maze_size, generator=np.random.default_rng(seed)), name="maze"),
+        replace(maze(preset.maze_size, generator=np.random.default_rng(seed)), name=MAZE),
     ]
 
 
@@ -124,28 +127,33 @@ def plan_and_judge(task: Task, believed: MDP, yardstick: tuple[float, float, Int
 
 
 def planning_rows(preset: Preset, seed: int) -> Iterator[Row]:
-    """All tasks, learners, amounts of data and arms for one seed. Arms share the rows and the trained model."""
+    """All tasks, learners, amounts of data and arms for one seed."""
     for task in tasks(preset, seed):
-        truth = task.mdp()
-        best = policy_iteration(truth)
-        even = np.full((task.states, task.actions), 1 / task.actions)
-        yardstick = (float(task.start @ policy_value(truth, even)), float(task.start @ best.value), best.policy)
-        for name, make in learners(task).items():
-            for amount in preset.amounts:
-                rows = task.sample(round(amount * (task.states - 1) * task.actions), np.random.default_rng([seed, 1]))
-                evidence: list[tuple[Array, Array]] = []
-                model = CrossFitted(make, fit_map=_remember(evidence), generator=torch.Generator().manual_seed(seed))
-                model.update(rows)
-                for arm, fit in ARMS.items():
-                    model.mapping = fit(*evidence[-1])
-                    metrics = plan_and_judge(task, task.imagine(model), yardstick)
-                    yield _row(task, name, arm, seed, amount, metrics)
-                if name == "table":
-                    # The control: no recalibration, but one imagined row of each effect.
-                    smooth = TabularTransitions(task.states, task.actions, task.effects, prior=float(task.effects))
-                    smooth.update(rows)
-                    metrics = plan_and_judge(task, task.imagine(smooth), yardstick)
-                    yield _row(task, name, "add-one prior", seed, amount, metrics)
+        yield from task_rows(task, preset, seed)
+
+
+def task_rows(task: Task, preset: Preset, seed: int) -> Iterator[Row]:
+    """All learners, amounts of data and arms on one task for one seed. Arms share the rows and the trained model."""
+    truth = task.mdp()
+    best = policy_iteration(truth)
+    even = np.full((task.states, task.actions), 1 / task.actions)
+    yardstick = (float(task.start @ policy_value(truth, even)), float(task.start @ best.value), best.policy)
+    for name, make in learners(task).items():
+        for amount in preset.amounts:
+            rows = task.sample(round(amount * (task.states - 1) * task.actions), np.random.default_rng([seed, 1]))
+            evidence: list[tuple[Array, Array]] = []
+            model = CrossFitted(make, fit_map=_remember(evidence), generator=torch.Generator().manual_seed(seed))
+            model.update(rows)
+            for arm, fit in ARMS.items():
+                model.mapping = fit(*evidence[-1])
+                metrics = plan_and_judge(task, task.imagine(model), yardstick)
+                yield _row(task, name, arm, seed, amount, metrics)
+            if name == "table":
+                # The control: no recalibration, but one imagined row of each effect.
+                smooth = TabularTransitions(task.states, task.actions, task.effects, prior=float(task.effects))
+                smooth.update(rows)
+                metrics = plan_and_judge(task, task.imagine(smooth), yardstick)
+                yield _row(task, name, "add-one prior", seed, amount, metrics)
 
 
 def _remember(evidence: list[tuple[Array, Array]]) -> FitClassMap:
@@ -161,47 +169,39 @@ def _row(task: Task, learner: str, arm: str, seed: int, amount: float, metrics: 
     return Row("mdp", f"{task.name}, {learner}, {amount:g} rows", arm, seed, metrics, settings=settings)
 
 
-def run(out: Path, preset: Preset, *, seed: int = 0, on_step: Callable[[str], None] = lambda _: None) -> list[Row]:
-    """All three parts; writes `rows.jsonl` and three figures to `out`. `on_step` hears of each of `steps(preset)`."""
-    # Matrices this small are solved faster on one thread than on many that wait for each other.
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        return _run(out, preset, seed, on_step)
-    finally:
-        torch.set_num_threads(threads)
+def plan(preset: Preset, *, seed: int = 0) -> Plan:
+    """All three parts. Planning is a job for each task and seed."""
+    names = [*preset.tables, MAZE]
+    planning = (
+        Job(f"{name}, seed {number}", _planning_job, (preset, place, number))
+        for number in range(seed, seed + preset.seeds)
+        for place, name in enumerate(names)
+    )
+    jobs = (Job(TWO_STATES, two_state_rows, (seed,)), Job(RANDOM, _theory_job, (preset.problems, seed)), *planning)
+    return Plan("mdp", jobs, preset=preset.name, draw=_draw)
 
 
-def steps(preset: Preset) -> int:
-    """How many steps a run announces."""
-    return 2 + preset.seeds
+def _planning_job(preset: Preset, place: int, seed: int) -> Iterator[Row]:
+    yield from task_rows(tasks(preset, seed)[place], preset, seed)
 
 
-def _run(out: Path, preset: Preset, seed: int, on_step: Callable[[str], None]) -> list[Row]:
+def _theory_job(problems: int, seed: int) -> Iterator[Row | Kept]:
+    generator = np.random.default_rng(seed)
+    judged = [judge_random_mdp(generator) for _ in range(problems)]
+    yield from theorem_rows(judged, seed)
+    every = [one for many in judged for one in many]
+    numbers = np.array([(one.calibration, one.brier, one.error) for one in every])
+    yield Kept({"model": np.array([one.model for one in every]), "calibration, brier, error": numbers})
+
+
+def _draw(out: Path, found: Found) -> None:
     from calibrl.mdp import figures
 
-    where = origin()
-    rows: list[Row] = []
-
-    def keep(fresh: Iterable[Row]) -> None:
-        # The origin is the same for all rows of a run: the first of each batch carries it.
-        done = [replace(row, preset=preset.name, origin={} if k else where) for k, row in enumerate(fresh)]
-        append(out / "rows.jsonl", done)
-        rows.extend(done)
-
-    on_step("two states")
-    keep(two_state_rows(seed))
-    on_step(f"{preset.problems} random MDPs and policies")
-    generator = np.random.default_rng(seed)
-    judged = [judge_random_mdp(generator) for _ in range(preset.problems)]
-    keep(theorem_rows(judged, seed))
-    for number in range(preset.seeds):
-        on_step(f"planning with a learnt model, seed {seed + number}")
-        keep(planning_rows(preset, seed + number))
-    points = [(one.model, one.calibration, one.brier, one.error) for many in judged for one in many]
-    example = [row.metrics for row in rows if row.problem == TWO_STATES]
+    kept = found.kept(RANDOM)
+    numbers = kept["calibration, brier, error"].tolist()
+    points = [(str(model), *three) for model, three in zip(kept["model"], numbers, strict=True)]
+    example = [row.metrics for row in found.rows if row.problem == TWO_STATES]
     figures.theory(out / "mdp-theory.png", two_state=example, points=points)
     for learner in ("table", "coarse"):
-        curves = [row for row in rows if row.settings.get("learner") == learner]
+        curves = [row for row in found.rows if row.settings.get("learner") == learner]
         figures.planning(out / f"mdp-planning-{learner}.png", curves)
-    return rows

@@ -19,11 +19,13 @@ from calibrl.algorithm import CrossFitted, Forecaster
 from calibrl.data import Data
 from calibrl.distributions import draw
 from calibrl.errors import CalibrlError
+from calibrl.experiments.jobs import Found, Kept, Plan
 from calibrl.experiments.safety_worlds import WORLDS, PointMass, World
 from calibrl.maps import fit_smooth
+from calibrl.parallel import Job
 from calibrl.planning.chance import ChanceConstraint, Imagined
 from calibrl.planning.search import CrossEntropy, cross_entropy
-from calibrl.results import Row, append, origin
+from calibrl.results import Row
 
 LEVEL = 0.9
 ARMS = ("over-confident", "calibrated", "calibrated on plans", "conformal", "truth")
@@ -236,37 +238,31 @@ def example_paths(preset: Preset, seed: int) -> dict[str, Tensor]:
     return paths
 
 
-def run(out: Path, preset: Preset, *, seed: int = 0, on_step: Callable[[str], None] = lambda _: None) -> list[Row]:
-    """Both worlds, all seeds and arms; writes `rows.jsonl` and two figures to `out`."""
-    # Batches this small run faster on one thread than on many that wait for each other.
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        with torch.no_grad():
-            return _run(out, preset, seed, on_step)
-    finally:
-        torch.set_num_threads(threads)
+def plan(preset: Preset, *, seed: int = 0) -> Plan:
+    """One job for each world, amount of experience and seed; its arms are paired. And one for the figure of paths."""
+    triples = product(range(seed, seed + preset.seeds), WORLDS, preset.episodes)
+    jobs = tuple(
+        Job(f"{world}, {episodes} episodes, seed {number}", _seed_job, (world, preset, episodes, number))
+        for number, world, episodes in triples
+    )
+    return Plan("safety", (*jobs, Job(EXAMPLE, _example_job, (preset, seed))), preset=preset.name, draw=_draw)
 
 
-def _run(out: Path, preset: Preset, seed: int, on_step: Callable[[str], None]) -> list[Row]:
+EXAMPLE = "example paths"
+
+
+@torch.no_grad()
+def _seed_job(world: str, preset: Preset, episodes: int, seed: int) -> Iterator[Row]:
+    yield from seed_rows(WORLDS[world], preset, episodes, seed)
+
+
+@torch.no_grad()
+def _example_job(preset: Preset, seed: int) -> Iterator[Kept]:
+    yield Kept({arm: path.numpy() for arm, path in example_paths(preset, seed).items()})
+
+
+def _draw(out: Path, found: Found) -> None:
     from calibrl.mdp import figures
 
-    where = origin()
-    rows: list[Row] = []
-    for number in range(seed, seed + preset.seeds):
-        for world, episodes in product(WORLDS.values(), preset.episodes):
-            on_step(f"{world.name}, {episodes} episodes, seed {number}")
-            fresh = seed_rows(world, preset, episodes, number)
-            # The origin is the same for all rows of a run: the first of each batch carries it.
-            done = [replace(row, preset=preset.name, origin={} if k else where) for k, row in enumerate(fresh)]
-            append(out / "rows.jsonl", done)
-            rows.extend(done)
-    figures.safety(out / "safety-rates.png", rows, nominal=1 - LEVEL)
-    paths = {arm: path.numpy() for arm, path in example_paths(preset, seed).items()}
-    figures.paths(out / "safety-paths.png", paths, radius=PointMass.radius, goal=PointMass.goal)
-    return rows
-
-
-def steps(preset: Preset) -> int:
-    """How many steps a run announces."""
-    return preset.seeds * len(preset.episodes) * len(WORLDS)
+    figures.safety(out / "safety-rates.png", found.rows, nominal=1 - LEVEL)
+    figures.paths(out / "safety-paths.png", found.kept(EXAMPLE), radius=PointMass.radius, goal=PointMass.goal)

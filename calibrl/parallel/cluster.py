@@ -45,7 +45,9 @@ class Cluster:
                 raise CalibrlError(
                     f"no Ray cluster answers at {self._address!r} ({first}); start one with: ray start --head"
                 ) from None
-        task = ray.remote(num_cpus=1, max_retries=0, num_returns="streaming", runtime_env={"env_vars": THREADS})
+        ours = {name: value for name, value in os.environ.items() if name.startswith("CALIBRL_")}
+        environment = {"env_vars": {**ours, **THREADS}}
+        task = ray.remote(num_cpus=1, max_retries=0, num_returns="streaming", runtime_env=environment)
         self._perform = task(_perform)
         return self
 

@@ -94,8 +94,9 @@ class Processes:
 
     def _start(self) -> Connection:
         ours, theirs = self._context.Pipe()
-        process = self._context.Process(target=serve, args=(theirs,), daemon=True)  # type: ignore[attr-defined]
         with environment():
+            words = (theirs, dict(os.environ))
+            process = self._context.Process(target=serve, args=words, daemon=True)  # type: ignore[attr-defined]
             process.start()
         theirs.close()
         self._process[ours] = process
@@ -114,8 +115,9 @@ class Processes:
         return self._job.pop(pipe, -1), Lost(reason)
 
 
-def serve(pipe: Connection) -> None:
+def serve(pipe: Connection, environ: dict[str, str]) -> None:
     """A worker's life: jobs in, messages out, until the driver hangs up."""
+    os.environ.update(environ)  # what it was forked from may remember an older one
     # Ctrl-C is meant for the driver; a worker ends when the driver does, even in the middle of a job.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_die_with_the_driver, daemon=True).start()

@@ -1,0 +1,69 @@
+"""Every experiment as a plan, at two sizes: `small` for a laptop, `full` as published."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from calibrl.errors import CalibrlError, MissingExtra
+from calibrl.experiments.jobs import Plan
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How to plan an experiment at each size. needs: a package that it cannot do without, and the extra that has it."""
+
+    small: Callable[[], Plan]
+    full: Callable[[], Plan]
+    needs: tuple[str, str] | None = None
+
+
+def _core(seeds: range) -> Plan:
+    from calibrl.experiments.core import plan
+
+    return plan(seeds)
+
+
+def _bandits(preset: str) -> Plan:
+    from calibrl.bandits.presets import PRESETS
+    from calibrl.experiments.bandits import plan
+
+    return plan(PRESETS[preset])
+
+
+def _mdp(preset: str) -> Plan:
+    from calibrl.experiments.mdp import chosen, plan
+
+    return plan(chosen(preset))
+
+
+def _safety(preset: str) -> Plan:
+    from calibrl.experiments.safety import chosen, plan
+
+    return plan(chosen(preset))
+
+
+EVERYTHING: dict[str, Sizes] = {
+    "core": Sizes(lambda: _core(range(5)), lambda: _core(range(100, 120))),
+    "bandits": Sizes(lambda: _bandits("small"), lambda: _bandits("paper")),
+    "mdp": Sizes(lambda: _mdp("quick"), lambda: _mdp("full"), needs=("gymnasium", "control")),
+    "safety": Sizes(lambda: _safety("quick"), lambda: _safety("full")),
+}
+"""In the order they are run."""
+
+
+def plans(size: str, *, only: Sequence[str] | None = None) -> tuple[dict[str, Plan], dict[str, str]]:
+    """The plans that can be carried out here, and why the others cannot, by experiment."""
+    unknown = [name for name in only or () if name not in EVERYTHING]
+    if unknown:
+        raise CalibrlError(f"experiment {unknown[0]!r} is unknown; known: {', '.join(EVERYTHING)}")
+    ready, left_out = {}, {}
+    for name, sizes in EVERYTHING.items():
+        if only and name not in only:
+            continue
+        if sizes.needs and importlib.util.find_spec(sizes.needs[0]) is None:
+            left_out[name] = str(MissingExtra(*sizes.needs))
+        else:
+            ready[name] = sizes.small() if size == "small" else sizes.full()
+    return ready, left_out
