@@ -1,134 +1,173 @@
-"""One HTML file from a folder of results: tables, figures and where they came from. No server, no network."""
+"""One HTML file from a folder of results: charts, tables, figures and where they came from. No server, no network."""
 
 from __future__ import annotations
 
 import base64
 import html
-import math
-from collections.abc import Sequence
+import json
+import re
+import struct
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from itertools import chain, count
 from pathlib import Path
 
 from calibrl import __version__
 from calibrl.errors import CalibrlError
 from calibrl.experiments.catalogue import CATALOGUE, Experiment, Metric
+from calibrl.experiments.honesty import NAMES
 from calibrl.files import write_text
+from calibrl.report.facts import facts
+from calibrl.report.numbers import Study, studies
+from calibrl.report.series import chart_data
+from calibrl.report.tables import table
 from calibrl.results import Row, read
-from calibrl.results_table import Cell, alike, latest, table
+from calibrl.results_table import latest
 
-TEMPLATE = Path(__file__).with_name("template.html")
+HERE = Path(__file__).parent
+SCRIPTS = ("marks.js", "panels.js", "explore.js")
+NUMBERS = 150_000
+"""How many numbers may travel seed by seed on the whole page: about a megabyte."""
+UNKNOWN_METRICS = 6
+"""How many metrics are shown of an experiment that is not in the catalogue."""
 
 
 def write_report(folder: Path, out: Path) -> Path:
     """Collect every .jsonl and .png under `folder` into one self-contained page at `out`."""
     if not folder.is_dir():
         raise CalibrlError(f"{folder} is not a folder of results; run an experiment with --out {folder} first")
-    rows = latest(read(folder))
+    files = {path: read(path) for path in sorted(folder.rglob("*.jsonl"))}
+    rows = latest([row for found in files.values() for row in found])
     if not rows:
         raise CalibrlError(f"{folder} holds no rows (*.jsonl); run an experiment with --out {folder} first")
-    names = list(dict.fromkeys(row.experiment for row in rows))
-    # The order of the catalogue is the order of the story; what it does not know comes last.
-    names.sort(key=lambda name: list(CATALOGUE).index(name) if name in CATALOGUE else len(CATALOGUE))
-    sections = [_section(name, [row for row in rows if row.experiment == name], folder) for name in names]
-    links = "".join(f'<li><a href="#{html.escape(name)}">{html.escape(_about(name).title)}</a></li>' for name in names)
-    page = TEMPLATE.read_text(encoding="utf-8")
-    for mark, text in {
-        "{{sections}}": "\n".join(sections),
-        "{{links}}": links,
-        "{{version}}": __version__,
-        "{{made}}": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
-    }.items():
-        page = page.replace(mark, text)
-    write_text(out, page)
+    parts = _parts(rows)
+    sections = []
+    for part in parts:
+        name = part.rows[0].experiment
+        homes = {path.parent for path, found in files.items() if any(row.experiment == name for row in found)}
+        sections.append(_section(part, _figures(homes, part.about), most=NUMBERS // len(parts)))
+    write_text(out, _assemble(sections, parts))
     return out
 
 
-def _about(name: str) -> Experiment:
-    return CATALOGUE.get(name, Experiment(title=name, question="", baseline=""))
+@dataclass(frozen=True)
+class Part:
+    """A section of the page: an experiment, or one of its presets if it was run with several."""
+
+    key: str
+    title: str
+    about: Experiment
+    rows: Sequence[Row]
 
 
-def _section(name: str, rows: Sequence[Row], folder: Path) -> str:
-    about = _about(name)
-    parts = [f'<section id="{html.escape(name)}"><h2>{html.escape(about.title)}</h2>']
-    if about.question:
-        parts.append(f"<p>{html.escape(about.question)}</p>")
-    parts.append(_tables(about, rows))
-    homes = {path.parent for path in folder.rglob("*.jsonl") if any(row.experiment == name for row in read(path))}
-    # In the order they were drawn, which is the order they are meant to be read in.
-    figures = sorted((path for home in homes for path in home.glob("*.png")), key=lambda path: path.stat().st_mtime)
-    parts.extend(_figure(path) for path in figures)
-    parts.append(_origin(rows))
-    parts.append("</section>")
-    return "\n".join(parts)
+def _parts(rows: Sequence[Row]) -> list[Part]:
+    by_name: dict[str, dict[str, list[Row]]] = {}
+    for row in rows:
+        by_name.setdefault(row.experiment, {}).setdefault(row.preset, []).append(row)
+    # The order of the catalogue is the order of the story; what it does not know comes last.
+    order = [*CATALOGUE, *by_name]
+    parts: list[Part] = []
+    for name in sorted(by_name, key=order.index):
+        about = CATALOGUE.get(name, Experiment(title=name, question="", baseline=""))
+        for preset, found in by_name[name].items():
+            mark = preset or "no preset" if len(by_name[name]) > 1 else ""
+            title = f"{about.title} ({mark})" if mark else about.title
+            kept = about if about.baseline else replace(about, baseline=found[0].arm)
+            parts.append(Part(_key(f"{name} {mark}", [part.key for part in parts]), title, kept, found))
+    return parts
 
 
-def _tables(about: Experiment, rows: Sequence[Row]) -> str:
-    present = list(dict.fromkeys(metric for row in rows for metric in row.metrics))
-    metrics = {name: about.metrics[name] for name in about.metrics if name in present}
-    metrics = metrics or {name: Metric(name) for name in present[:6]}
-    baseline = about.baseline or rows[0].arm
-    return "".join(
-        _table(rows, {name: metrics[name] for name in measured}, problems, baseline)
-        for measured, problems in alike(rows, metrics).items()
-        if measured
-    )
+def _key(name: str, taken: Sequence[str]) -> str:
+    """A plain anchor for a name, distinct from those taken."""
+    plain = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-") or "experiment"
+    return next(key for key in chain([plain], (f"{plain}-{n}" for n in count(2))) if key not in taken)
 
 
-def _table(rows: Sequence[Row], metrics: dict[str, Metric], problems: Sequence[str], baseline: str) -> str:
-    rows = [row for row in rows if row.problem in problems]
-    tables = {name: table(rows, name, baseline) for name in metrics}
-    head = "".join(f'<th scope="col">{html.escape(m.heading)}{_arrow(m)}</th>' for m in metrics.values())
-    body: list[str] = []
-    for problem in problems:
-        arms = list(dict.fromkeys(row.arm for row in rows if row.problem == problem))
-        for i, arm in enumerate(arms):
-            first = f'<th scope="rowgroup" rowspan="{len(arms)}">{html.escape(problem)}</th>' if i == 0 else ""
-            cells = [_cell(tables[name].get(problem, {}).get(arm), metric) for name, metric in metrics.items()]
-            mark = ' class="group"' if i == 0 else ""
-            body.append(f'<tr{mark}>{first}<th scope="row">{html.escape(arm)}</th>{"".join(cells)}</tr>')
-    counts = {cell.count for metric in tables.values() for arms in metric.values() for cell in arms.values()}
-    seeds = f"{min(counts)}" if len(counts) == 1 else f"{min(counts)} to {max(counts)}"
-    caption = (
-        f"Mean ± standard error over {seeds} paired seeds. In small print: the difference to "
-        f"“{html.escape(baseline)}” on the same seeds ± its standard error; bold where it is more than twice that."
+def _assemble(sections: Sequence[str], parts: Sequence[Part]) -> str:
+    fills = {
+        "style": (HERE / "style.css").read_text(encoding="utf-8"),
+        "script": "\n".join((HERE / name).read_text(encoding="utf-8") for name in SCRIPTS),
+        "sections": "\n".join(sections),
+        "links": "".join(f'<li><a href="#{part.key}">{html.escape(part.title)}</a></li>' for part in parts),
+        "version": __version__,
+        "made": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+    }
+    template = (HERE / "template.html").read_text(encoding="utf-8")
+    # One pass: what is filled in is never searched again, whatever it contains.
+    return re.sub(r"\{\{(\w+)\}\}", lambda mark: fills[mark[1]], template)
+
+
+def _section(part: Part, figures: str, *, most: int) -> str:
+    key, about, rows = part.key, part.about, part.rows
+    present = dict.fromkeys(metric for row in rows for metric in row.metrics)
+    metrics = {metric: about.metrics[metric] for metric in about.metrics if metric in present}
+    plain = [metric for metric in present if metric not in NAMES]
+    metrics = metrics or {metric: Metric(metric.replace("_", " ")) for metric in plain[:UNKNOWN_METRICS]}
+    found = studies(rows, metrics)
+    size = sum(len(study.arms) * len(study.seeds) for study in found) or 1
+    shown = "".join(
+        _study(f"{key}.{i}", rows, study, about, metrics, most=most * len(study.arms) * len(study.seeds) // size)
+        for i, study in enumerate(found, start=1)
     )
     return (
-        f'<div class="scroll"><table><caption>{caption}</caption><thead><tr><th scope="col">problem</th>'
-        f'<th scope="col">arm</th>{head}</tr></thead><tbody>{"".join(body)}</tbody></table></div>'
+        f'<section id="{key}" aria-labelledby="{key}-title"><h2 id="{key}-title">{html.escape(part.title)}</h2>'
+        f'<p class="question">{html.escape(about.question)}</p><p class="scope">{_scope(rows)}</p>{shown}{figures}'
+        f'<details class="made"><summary>How this was made</summary>{facts(rows)}</details></section>'
     )
 
 
-def _cell(cell: Cell | None, metric: Metric) -> str:
-    if cell is None:
-        return "<td></td>"
-    value = f"{cell.mean:{metric.form}}"
-    error = f" ± {cell.error:{metric.form}}" if math.isfinite(cell.error) else ""
-    change = ""
-    if math.isfinite(cell.change):
-        words = f"{cell.change:+{metric.form}} ± {cell.change_error:{metric.form}}"
-        good = (cell.change < 0) == (metric.better == "lower")
-        tone = ("better" if good else "worse") if cell.sure and metric.better else ""
-        change = f'<small class="{tone}">{"<b>" if cell.sure else ""}{words}{"</b>" if cell.sure else ""}</small>'
-    return f"<td>{value}{error}{change}</td>"
+def _study(
+    key: str, rows: Sequence[Row], study: Study, about: Experiment, metrics: dict[str, Metric], *, most: int
+) -> str:
+    metrics = {name: metrics[name] for name in study.values}
+    title = _title(study.problems)
+    data = chart_data(rows, study, about, metrics, most=most)
+    # One arm and no curve is nothing to compare: the table says it all.
+    compared = data["curves"] or any(len(study.arms_of(p)) > 1 for p in range(len(study.problems)))
+    chart = ""
+    if compared:
+        # "<" never stands in the text of a script element: nothing can close it early.
+        text = json.dumps(data, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
+        chart = (
+            f'<div class="explore" id="{key}" data-title="{html.escape(title)}"></div>'
+            f'<script type="application/json" id="{key}-data">{text}</script>'
+        )
+    return f'<div class="study"><h3>{html.escape(title)}</h3>{chart}{table(study, about, metrics, caption=title)}</div>'
 
 
-def _arrow(metric: Metric) -> str:
-    sign = {"lower": "↓", "higher": "↑"}.get(metric.better)
-    return f' <span title="{metric.better} is better">{sign}</span>' if sign else ""
+def _title(problems: Sequence[str]) -> str:
+    words = " · ".join(problems)
+    return words if len(words) < 90 else f"{len(problems)} problems"
 
 
-def _figure(path: Path) -> str:
-    data = base64.b64encode(path.read_bytes()).decode()
+def _scope(rows: Sequence[Row]) -> str:
+    counts = {
+        "problem": len({row.problem for row in rows}),
+        "arm": len({row.arm for row in rows}),
+        "seed": len({row.seed for row in rows}),
+        "row": len(rows),
+    }
+    return " · ".join(f"{count:,} {what}{'' if count == 1 else 's'}" for what, count in counts.items())
+
+
+def _figures(homes: Iterable[Path], about: Experiment) -> str:
+    # In the order they were drawn, which is the order they are meant to be read in.
+    paths = sorted((path for home in homes for path in home.glob("*.png")), key=lambda path: path.stat().st_mtime)
+    drawn = "".join(_figure(path, about) for path in paths)
+    return f'<h3>Figures</h3><div class="figures">{drawn}</div>' if drawn else ""
+
+
+def _figure(path: Path, about: Experiment) -> str:
+    image = path.read_bytes()
+    # A PNG says its size in bytes 16 to 24; told to the browser, nothing moves when it appears.
+    width, height = struct.unpack(">II", image[16:24])
+    data = base64.b64encode(image).decode()
     name = path.stem.replace("-", " ").replace("_", " ")
-    return f'<figure><img alt="{html.escape(name)}" src="data:image/png;base64,{data}"></figure>'
-
-
-def _origin(rows: Sequence[Row]) -> str:
-    origins = {row.origin.get("command", ""): row.origin for row in rows if row.origin}
-    lines = []
-    for command, where in origins.items():
-        packages = ", ".join(f"{name} {version}" for name, version in where.get("packages", {}).items())
-        facts = [f"version {where.get('version')}", f"commit {where.get('commit')}", f"Python {where.get('python')}"]
-        facts += [packages, str(where.get("machine", "")), str(where.get("date", ""))]
-        lines.append(f"<li><code>{html.escape(command)}</code><br>{html.escape(' · '.join(filter(None, facts)))}</li>")
-    return f"<details><summary>How this was made</summary><ul>{''.join(lines)}</ul></details>"
+    known = next((words for start, words in about.figures.items() if path.stem.startswith(start)), "")
+    of = next((path.stem.removeprefix(start).strip("-_") for start in about.figures if path.stem.startswith(start)), "")
+    words = (f"{known} ({of})" if of else known) or name
+    return (
+        f'<figure><img alt="{html.escape(words)}" width="{width}" height="{height}" src="data:image/png;base64,{data}">'
+        f"<figcaption>{html.escape(words)}</figcaption></figure>"
+    )

@@ -4,43 +4,106 @@ import base64
 import re
 import subprocess
 import sys
+import time
+from html.parser import HTMLParser
 
 import pytest
 
 import calibrl as cal
 from calibrl.report.page import write_report
 from calibrl.results import Row, append
-
-PIXEL = base64.b64decode(
-    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
-)
+from tests.report.conftest import HOSTILE, PIXEL, bandit_rows, learning_rows
 
 
-@pytest.fixture
-def folder(tmp_path):
-    arms = {"uncalibrated": 0.5, "calibrated": 0.1}
-    rows = [
-        Row(
-            "core", "<diabetes>", arm, seed, {"calibration_loss": value + seed / 100}, origin={"command": "calibrl run"}
-        )
-        for arm, value in arms.items()
-        for seed in range(3)
-    ]
-    append(tmp_path / "core" / "rows.jsonl", [*rows, Row("mine", "p", "a", 0, {"score": 1.0})])
-    (tmp_path / "core" / "figure.png").write_bytes(PIXEL)
-    return tmp_path
+class Outline(HTMLParser):
+    """Checks that tags nest, and collects ids, captions and text."""
+
+    VOID = frozenset({"meta", "link", "img", "br", "input"})
+
+    def __init__(self):
+        super().__init__()
+        self.open, self.ids, self.tags, self.text = [], [], [], []
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        self.ids += [value for name, value in attrs if name == "id"]
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        if not self.open or self.open[-1] not in {"script", "style"}:
+            self.text.append(data)
 
 
-def test_the_page_is_self_contained(folder):
-    page = write_report(folder, folder / "report.html").read_text()
-    assert "&lt;diabetes&gt;" in page
-    assert "0.5100 ± 0.0058" in page
-    assert "-0.4000 ± 0.0000" in page
-    assert "Calibrating forecasts of real data" in page
-    assert page.count("<section") == 2
+@pytest.fixture(scope="module")
+def page(results, tmp_path_factory):
+    return write_report(results, tmp_path_factory.mktemp("page") / "report.html").read_text()
+
+
+@pytest.fixture(scope="module")
+def outline(page):
+    parsed = Outline()
+    parsed.feed(page)
+    assert not parsed.open
+    return parsed
+
+
+def test_tables_stand_in_the_page_itself(outline):
+    text = " ".join(" ".join(outline.text).split())
+    assert "Calibrating forecasts of real data" in text
+    assert "Mean ± standard error over 6 seeds" in text
+    assert "558.1 ± 3.5" in text  # the paper's LinUCB on Covertype
+    assert "677.8 ± 5.0" in text
+    assert "Malik et al. (2019), Table 1" in text
+    assert "+100.0 [100.0, 100.0]" in text  # ours, paired
+    assert outline.tags.count("table") == outline.tags.count("caption")
+
+
+def test_anchors_are_distinct_and_links_lead_to_them(page, outline):
+    assert len(set(outline.ids)) == len(outline.ids)
+    for target in re.findall(r'href="#([^"]+)"', page):
+        assert target in outline.ids
+
+
+def test_the_page_is_self_contained(page):
     assert base64.b64encode(PIXEL).decode() in page
-    assert not re.search(r'(src|href)="(?!data:|#)', page)
-    assert "{{" not in page
+    assert not re.search(r'\b(src|href)="(?!data:|#)', page)
+    assert "http" not in re.sub(r"http-equiv|http://www\.w3\.org/2000/svg", "", page)
+    assert "default-src 'none'" in page
+
+
+def test_whatever_rows_say_is_text(page, outline):
+    assert "<script>alert" not in page
+    assert "my <b>experiment" not in page
+    text = "".join(outline.text)
+    assert HOSTILE in text
+    assert "my <b>experiment</b>" in text
+
+
+def test_the_command_and_the_settings_are_told(outline):
+    text = "".join(outline.text)
+    assert f"calibrl run core --out {HOSTILE}" in text
+    assert "200–203" in text
+
+
+def test_presets_are_sections_of_their_own(tmp_path):
+    rows = bandit_rows()
+    small = [Row("bandits", row.problem, row.arm, row.seed, row.metrics, preset="small") for row in rows]
+    append(tmp_path / "rows.jsonl", [*rows, *small])
+    page = write_report(tmp_path, tmp_path / "report.html").read_text()
+    assert 'id="bandits-paper"' in page
+    assert 'id="bandits-small"' in page
+
+
+def test_a_hundred_thousand_rows_make_a_small_page_in_seconds(tmp_path):
+    append(tmp_path / "rows.jsonl", learning_rows(arms=5, seeds=20, steps=1000))
+    start = time.process_time()
+    page = write_report(tmp_path, tmp_path / "report.html")
+    assert time.process_time() - start < 12
+    assert page.stat().st_size < 5e6
 
 
 def test_nothing_to_report_is_an_error(tmp_path):

@@ -1,0 +1,399 @@
+// Controls and state: which arms, metric, problem and seeds each study shows. The address keeps it.
+
+const ALL = -1;
+const MANY = 12; // more problems than this are shown one at a time
+const state = new Map(); // id of a study → its choices
+const start = () => ({ metric: 0, problem: ALL, view: "values", off: new Set(), seeds: "", each: false });
+
+// The address: #at=bandits&bandits.1.metric=2&bandits.1.off=0.3
+
+function readAddress() {
+  const text = location.hash.slice(1);
+  const known = new URLSearchParams(text.includes("=") ? text : `at=${text}`);
+  const choices = new Map();
+  for (const [key, value] of known) {
+    const [, id, name] = /^(.+)\.(metric|problem|view|off|seeds|each)$/.exec(key) ?? [];
+    if (!id) continue;
+    if (!choices.has(id)) choices.set(id, start());
+    const choice = choices.get(id);
+    if (name === "metric" || name === "problem") choice[name] = Number.parseInt(value, 10) || 0;
+    else if (name === "off") choice.off = new Set(value.split(".").map(Number).filter(Number.isInteger));
+    else if (name === "each") choice.each = value === "1";
+    else choice[name] = value;
+  }
+  return { at: known.get("at") ?? "", choices };
+}
+
+let place = "";
+function writeAddress() {
+  const known = new URLSearchParams(place ? { at: place } : {});
+  for (const [id, choice] of state) {
+    if (choice.metric) known.set(`${id}.metric`, choice.metric);
+    if (choice.problem !== ALL) known.set(`${id}.problem`, choice.problem);
+    if (choice.view !== "values") known.set(`${id}.view`, choice.view);
+    if (choice.off.size) known.set(`${id}.off`, [...choice.off].sort((a, b) => a - b).join("."));
+    if (choice.seeds) known.set(`${id}.seeds`, choice.seeds);
+    if (choice.each) known.set(`${id}.each`, "1");
+  }
+  const text = known.toString();
+  history.replaceState(null, "", text ? `#${text}` : location.pathname + location.search);
+}
+
+/** "0-4, 7" as a list of places in `seeds`; null if it cannot be read or names none of them. */
+function chosenSeeds(text, seeds) {
+  const everything = seeds.map((_, i) => i);
+  if (!text.trim() || text.trim() === "all") return everything;
+  const wanted = [];
+  for (const part of text.split(",").map((piece) => piece.trim()).filter(Boolean)) {
+    const range = /^(\d+)(?:\s*[-–]\s*(\d+))?$/.exec(part);
+    if (!range) return null;
+    wanted.push([Number(range[1]), Number(range[2] ?? range[1])]);
+  }
+  const found = everything.filter((i) => wanted.some(([low, high]) => seeds[i] >= low && seeds[i] <= high));
+  return found.length ? found : null;
+}
+
+// What is read aloud, and the small card beside the pointer.
+
+const speaker = make("div", { class: "unseen", role: "status", "aria-live": "polite" });
+const card = make("div", { class: "card", "aria-hidden": "true", hidden: true });
+
+function showCard(panel, index) {
+  const stop = panel.stops[index];
+  const [x, y] = panel.at(index);
+  card.replaceChildren(
+    make("b", {}, stop.title),
+    ...stop.lines.map((line) =>
+      make("div", {}, line.arm === undefined ? null : swatch(line.arm), make("span", {}, line.text)),
+    ),
+  );
+  card.hidden = false;
+  const box = panel.node.getBoundingClientRect();
+  const zoom = box.width / panel.node.viewBox.baseVal.width;
+  const [px, py] = [box.left + x * zoom, box.top + y * zoom];
+  const { width, height } = card.getBoundingClientRect();
+  const side = px + 14 + width > innerWidth ? px - width - 14 : px + 14;
+  card.style.left = `${Math.max(4, Math.min(side, innerWidth - width - 4))}px`;
+  card.style.top = `${Math.max(4, Math.min(py - height / 2, innerHeight - height - 4))}px`;
+  return [stop.title, ...stop.lines.map((line) => line.text)].join(", ");
+}
+
+function swatch(arm) {
+  const drawn = make("svg", { viewBox: "-11 -7 22 14", width: 22, height: 14, "aria-hidden": "true" });
+  drawn.append(make("path", { class: "curve", d: "M-11 0H11", "stroke-dasharray": dash(arm) }), marker(arm, 0, 0, { class: "dot" }));
+  return make("span", { class: `swatch arm arm-${arm % COLOURS}` }, drawn);
+}
+
+function listen(panel) {
+  let stop = null;
+  const leave = () => {
+    stop = null;
+    panel.at(null);
+    card.hidden = true;
+  };
+  panel.node.addEventListener("pointermove", (event) => {
+    const box = panel.node.getBoundingClientRect();
+    const zoom = panel.node.viewBox.baseVal.width / box.width;
+    stop = panel.nearest((event.clientX - box.left) * zoom, (event.clientY - box.top) * zoom);
+    showCard(panel, stop);
+  });
+  panel.node.addEventListener("pointerleave", leave);
+  panel.node.addEventListener("blur", leave);
+  panel.node.addEventListener("keydown", (event) => {
+    const step = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 }[event.key];
+    const jump = { Home: 0, End: panel.stops.length - 1 }[event.key];
+    if (event.key === "Escape") leave();
+    if (step === undefined && jump === undefined) return;
+    event.preventDefault();
+    stop = jump ?? Math.max(0, Math.min(panel.stops.length - 1, stop === null ? (step > 0 ? 0 : panel.stops.length - 1) : stop + step));
+    speaker.textContent = showCard(panel, stop);
+  });
+  return panel.node;
+}
+
+// One study: its controls, and its charts drawn from the choices.
+
+class Study {
+  constructor(root, data, choice) {
+    Object.assign(this, { root, data, choice });
+    this.build();
+  }
+
+  build() {
+    const { root, data, choice } = this;
+    const sane = (value, most, fallback) => (value >= 0 && value < most ? value : fallback);
+    choice.metric = sane(choice.metric, data.metrics.length, 0);
+    choice.problem = sane(choice.problem, data.problems.length, ALL);
+    if (!["values", "difference"].includes(choice.view) || data.baseline === null) choice.view = "values";
+    this.charts = make("div", { class: "charts" });
+    this.note = make("p", { class: "note", role: "status" });
+    root.replaceChildren(this.controls(), this.note, this.charts);
+    this.draw();
+  }
+
+  controls() {
+    const { data, choice, root } = this;
+    const id = (name) => `${root.id}.${name}`;
+    const change = (name) => (event) => {
+      choice[name] = event.target.type === "checkbox" ? event.target.checked : event.target.value;
+      if (name === "metric" || name === "problem") choice[name] = Number(choice[name]);
+      this.changed();
+    };
+    const pick = (name, label, options, value) => {
+      const list = make("select", { id: id(name) }, ...options.map(([key, text]) => make("option", { value: key, selected: key === value }, text)));
+      list.addEventListener("change", change(name));
+      return make("p", { class: "field" }, make("label", { for: id(name) }, label), list);
+    };
+    const arms = make("fieldset", { class: "arms" }, make("legend", {}, "Arms"));
+    data.arms.forEach((arm, i) => {
+      const box = make("input", { type: "checkbox", id: id(`arm${i}`), checked: !choice.off.has(i) });
+      box.addEventListener("change", () => {
+        choice.off[box.checked ? "delete" : "add"](i);
+        this.changed();
+      });
+      arms.append(make("label", { class: "chip", for: id(`arm${i}`) }, box, swatch(i), make("span", {}, arm)));
+    });
+    const fields = make("div", { class: "fields" });
+    if (data.metrics.length > 1) fields.append(pick("metric", "Metric", data.metrics.map((metric, i) => [i, metric.heading]), choice.metric));
+    if (data.problems.length > 1) {
+      const every = [ALL, `all ${data.problems.length} problems`];
+      fields.append(pick("problem", "Problem", [every, ...data.problems.map((name, i) => [i, name])], choice.problem));
+    }
+    if (data.baseline !== null && data.arms.length > 1) {
+      const views = [["values", "values"], ["difference", `difference to ${data.arms[data.baseline]}`]];
+      fields.append(pick("view", "Show", views, choice.view));
+    }
+    if (data.seeds.length > 1 && data.each) {
+      const span = `${data.seeds[0]}-${data.seeds.at(-1)}`;
+      const hint = `all; or some of ${span}`;
+      this.seeds = make("input", { id: id("seeds"), type: "text", value: choice.seeds, placeholder: hint, autocomplete: "off", spellcheck: "false", "aria-describedby": id("note") });
+      this.seeds.addEventListener("input", change("seeds"));
+      fields.append(make("p", { class: "field" }, make("label", { for: id("seeds") }, "Seeds"), this.seeds));
+      const each = make("input", { type: "checkbox", id: id("each"), checked: choice.each });
+      each.addEventListener("change", change("each"));
+      fields.append(make("label", { class: "chip", for: id("each") }, each, make("span", {}, "each seed")));
+    }
+    this.note.id = id("note");
+    const reset = make("button", { type: "button", class: "reset" }, "Reset");
+    reset.addEventListener("click", () => {
+      Object.assign(choice, start());
+      this.build();
+      writeAddress();
+      root.querySelector(".reset").focus();
+    });
+    fields.append(reset);
+    return make("div", { class: "controls", role: "group", "aria-label": `Choose what is shown: ${root.dataset.title}` }, arms, fields);
+  }
+
+  changed() {
+    writeAddress();
+    this.draw();
+  }
+
+  /** Statistics over the chosen seeds of one line of a pack: what is packed is every seed, or only the mean. */
+  stat(pack, ...path) {
+    const at = (nested) => path.reduce((part, i) => part?.[i], nested);
+    if (pack.each) {
+      const values = at(pack.each);
+      return values ? summary(this.kept.map((i) => values[i]), this.data.reach) : null;
+    }
+    return isNumber(at(pack.mean)) ? interval(at(pack.mean), at(pack.error) ?? NaN, at(pack.count), this.data.reach) : null;
+  }
+
+  /** The paired difference to the baseline, in the same place. */
+  change(pack, arm, ...path) {
+    const at = (nested, first) => [first, ...path].reduce((part, i) => part?.[i], nested);
+    if (pack.each) {
+      const [values, base] = [at(pack.each, arm), at(pack.each, this.data.baseline)];
+      const each = this.kept.map((i) => (isNumber(values[i]) && isNumber(base[i]) ? values[i] - base[i] : null));
+      const found = summary(each, this.data.reach);
+      return found && { ...found, each };
+    }
+    const [mean, low, high] = pack.difference.map((part) => at(part, arm));
+    return isNumber(mean) ? { mean, low, high, error: NaN, count: at(pack.count, arm) } : null;
+  }
+
+  draw() {
+    const { data, choice } = this;
+    const kept = chosenSeeds(choice.seeds, data.seeds);
+    this.seeds?.setAttribute("aria-invalid", kept === null);
+    if (kept === null) {
+      this.note.textContent = `Seeds are numbers or ranges such as ${data.seeds[0]}-${data.seeds.at(-1)}; none of this study is “${choice.seeds}”.`;
+      return;
+    }
+    this.kept = kept;
+    this.shown = data.arms.map((_, i) => i).filter((i) => !choice.off.has(i));
+    this.metric = data.metrics[choice.metric];
+    const parts = [this.results(), this.curves(), this.honesty()].filter(Boolean);
+    this.charts.replaceChildren(...(this.shown.length ? parts : [make("p", { class: "empty" }, "No arm is chosen.")]));
+    const total = data.seeds.length;
+    const seeds = total === 1 ? "one seed" : data.each ? `${kept.length} of ${total} seeds` : `all ${total} seeds`;
+    const why = data.each ? "" : " Too many rows to choose among seeds here.";
+    this.note.textContent = `${this.metric.heading}: ${this.shown.length} of ${data.arms.length} arms, ${seeds}.${why}`;
+  }
+
+  /** Panels side by side under a heading; widths come from the room there is. */
+  group(title, hint, least, panels) {
+    if (!panels.length) return null;
+    const room = this.root.clientWidth || 640;
+    const columns = Math.max(1, Math.min(panels.length, Math.floor((room + 20) / (least + 20))));
+    const width = Math.floor((room - 20 * (columns - 1)) / columns);
+    const most = panels.length === 1 ? Math.min(width, 720) : width;
+    const grid = make("div", { class: "panels", style: `grid-template-columns: repeat(${columns}, minmax(0, 1fr))` });
+    for (const { name, draw } of panels) {
+      grid.append(make("figure", { class: "panel" }, make("figcaption", {}, name), ...draw(most).map(listen)));
+    }
+    return make("section", { class: "group", "aria-label": `${title}, ${this.root.dataset.title}` }, make("h4", {}, title), make("p", { class: "hint" }, hint), grid);
+  }
+
+  over(rest) {
+    return this.data.seeds.length > 1 ? `Mean over seeds${rest.startsWith(";") ? "" : " "}${rest}.` : "One seed.";
+  }
+
+  results() {
+    const { data, choice, metric } = this;
+    const paired = choice.view === "difference";
+    const packs = data.finals[metric.key];
+    const problems = choice.problem === ALL ? (data.problems.length > MANY ? [] : data.problems.map((_, p) => p)) : [choice.problem];
+    const panels = [];
+    for (const p of problems) {
+      const items = [];
+      for (const arm of this.shown) {
+        if (paired && arm === data.baseline) continue;
+        const found = paired ? this.change(packs[p], arm) : this.stat(packs[p], arm);
+        if (!found) continue;
+        const each = !choice.each || !packs[p].each ? null : paired ? found.each : this.kept.map((i) => packs[p].each[arm][i]);
+        items.push({ ...found, each, arm, name: data.arms[arm], paper: paired ? null : data.paper[metric.key]?.[p][arm] });
+      }
+      if (!items.length) continue;
+      const label = `${metric.heading}${paired ? `, difference to ${data.arms[data.baseline]}` : ""}, ${data.problems[p]}: ${items.map((item) => `${item.name} ${describe({ ...item, form: metric.form, signed: paired })}`).join("; ")}. Arrow keys read values.`;
+      panels.push({ name: data.problems[p], draw: (width) => [dotPanel(width, { items, form: metric.form, signed: paired, zero: paired, label })] });
+    }
+    const arrow = metric.better ? `, ${metric.better} is better` : "";
+    const paper = !paired && data.paper[metric.key] ? " Hollow diamonds: the paper." : "";
+    const what = paired ? `Paired difference to ${data.arms[data.baseline]}` : metric.heading;
+    return this.group(`${what}${arrow}`, `${this.over("with its 95 % interval")}${paper}`, 300, panels);
+  }
+
+  curves() {
+    const { data, choice, metric } = this;
+    const paired = choice.view === "difference";
+    const wanted = data.curves.filter((curve) => curve.values[metric.key] && (choice.problem === ALL || curve.problems.includes(choice.problem)));
+    const panels = wanted.map((curve) => {
+      const pack = curve.values[metric.key];
+      const lines = this.shown
+        .filter((arm) => !paired || arm !== data.baseline)
+        .map((arm) => {
+          const points = curve.x.map((_, i) => (paired ? this.change(pack, arm, i) : this.stat(pack, arm, i)));
+          const seed = (s, i) => (paired ? points[i]?.each[s] : pack.each[arm][i][this.kept[s]]);
+          const each = choice.each && pack.each ? this.kept.map((_, s) => curve.x.map((__, i) => seed(s, i))) : null;
+          return { arm, name: data.arms[arm], points, each };
+        });
+      const seen = lines.filter((line) => line.points.some(Boolean));
+      const last = (line) => describe({ ...line.points.findLast(Boolean), form: metric.form, signed: paired });
+      const what = paired ? `${metric.heading}, difference to ${data.arms[data.baseline]}` : metric.heading;
+      const label = `${what}, by ${curve.heading}, ${curve.title}; at the end ${seen.map((line) => `${line.name} ${last(line)}`).join("; ")}. Arrow keys read values.`;
+      const draw = (width) => [curvePanel(width, { lines: seen, xs: curve.x, form: metric.form, heading: curve.heading, label, paired })];
+      return seen.length ? { name: curve.title, draw } : null;
+    });
+    const what = paired ? `Paired difference to ${data.arms[data.baseline]}` : metric.heading;
+    const band = paired ? "its 95 % interval" : "one standard error";
+    return this.group(`${what} by ${data.curves[0]?.heading}`, this.over(`; the band is ${band}`), 320, panels.filter(Boolean));
+  }
+
+  honesty() {
+    const { data, choice } = this;
+    const panels = [];
+    data.reliability.forEach((pack, p) => {
+      if (!pack || (choice.problem !== ALL && choice.problem !== p)) return;
+      const lines = this.shown
+        .map((arm) => ({ arm, name: data.arms[arm], points: data.levels.map((_, i) => this.stat(pack, arm, i)) }))
+        .filter((line) => line.points.some(Boolean));
+      if (!lines.length) return;
+      const half = lines.map((line) => `${line.name} ${show(".0%", line.points[data.levels.length - 1]?.mean)}`).join("; ");
+      const label = `Reliability, ${data.problems[p]}: below the 95 % level fell ${half}. Arrow keys read values.`;
+      const bars = `PIT histogram, ${data.problems[p]}. Arrow keys read values.`;
+      panels.push({
+        name: data.problems[p],
+        draw: (width) => {
+          const half = width > 560 ? width / 2 : width;
+          return [reliabilityPanel(half, { lines, levels: data.levels, label }), pitPanel(half, { lines, levels: data.levels, label: bars })];
+        },
+      });
+    });
+    return this.group("Are the forecasts honest?", "Left or above: share of outcomes below each promised level; honest is the diagonal. Then the PIT histogram: honest is flat at 1.", 280, panels);
+  }
+}
+
+// The page.
+
+function theme() {
+  const dark = matchMedia("(prefers-color-scheme: dark)");
+  const button = make("button", { type: "button", class: "theme" });
+  const root = document.documentElement;
+  const now = () => root.dataset.theme ?? (dark.matches ? "dark" : "light");
+  const label = () => {
+    button.textContent = now() === "dark" ? "Light" : "Dark";
+    button.setAttribute("aria-label", `Use ${now() === "dark" ? "light" : "dark"} colours`);
+  };
+  // A browser may refuse to remember anything for files; the page then follows the system.
+  try {
+    const kept = localStorage.getItem("calibrl-theme");
+    if (kept === "light" || kept === "dark") root.dataset.theme = kept;
+  } catch {}
+  button.addEventListener("click", () => {
+    root.dataset.theme = now() === "dark" ? "light" : "dark";
+    try {
+      localStorage.setItem("calibrl-theme", root.dataset.theme);
+    } catch {}
+    label();
+  });
+  dark.addEventListener("change", label);
+  label();
+  document.querySelector("header").append(button);
+}
+
+function begin() {
+  document.body.append(speaker, card);
+  theme();
+  const { at, choices } = readAddress();
+  const studies = [];
+  const widths = new Map();
+  const watch = new ResizeObserver((entries) => {
+    for (const { target, contentRect } of entries) {
+      const width = Math.round(contentRect.width);
+      if (widths.get(target) !== width) studies.find((study) => study.root === target)?.draw();
+      widths.set(target, width);
+    }
+  });
+  for (const root of document.querySelectorAll(".explore")) {
+    const choice = choices.get(root.id) ?? start();
+    state.set(root.id, choice);
+    widths.set(root, Math.round(root.clientWidth));
+    studies.push(new Study(root, JSON.parse(document.getElementById(`${root.id}-data`).textContent), choice));
+    watch.observe(root);
+  }
+  place = at;
+  if (at) document.getElementById(at)?.scrollIntoView();
+  // A link to a section moves there; the choices stay in the address.
+  addEventListener("hashchange", () => {
+    if (location.hash.includes("=")) return;
+    place = location.hash.slice(1);
+    writeAddress();
+  });
+  addEventListener("scroll", () => (card.hidden = true), { passive: true });
+  const closed = new Set();
+  addEventListener("beforeprint", () => {
+    for (const node of document.querySelectorAll("details:not([open])")) {
+      closed.add(node);
+      node.open = true;
+    }
+  });
+  addEventListener("afterprint", () => {
+    closed.forEach((node) => (node.open = false));
+    closed.clear();
+  });
+  document.documentElement.dataset.ready = "yes";
+}
+
+begin();

@@ -1,0 +1,108 @@
+"""Rows → arrays that tables and charts share: by problem, arm and seed, at each seed's last step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import stdtrit
+
+from calibrl.results import Row
+
+Floats = NDArray[np.float64]
+
+
+class Mean(NamedTuple):
+    """Means over the last axis, their standard errors (NaN for one seed), and how many seeds there were."""
+
+    mean: Floats
+    error: Floats
+    seeds: NDArray[np.int64]
+
+
+class Difference(NamedTuple):
+    """Mean paired differences and their 95 % intervals (Student's t), over the last axis."""
+
+    mean: Floats
+    low: Floats
+    high: Floats
+
+    @property
+    def sure(self) -> NDArray[np.bool_]:
+        """Whether the interval leaves out zero."""
+        return (self.low > 0) | (self.high < 0)
+
+
+@dataclass(frozen=True)
+class Study:
+    """Problems that measure the same metrics, with the arms and seeds they have: what one table shows.
+
+    values: by metric, (problems, arms, seeds) at each seed's last step, NaN where nothing was measured.
+    """
+
+    problems: tuple[str, ...]
+    arms: tuple[str, ...]
+    seeds: tuple[int, ...]
+    values: dict[str, Floats]
+
+    def arms_of(self, problem: int) -> list[int]:
+        """The arms that the problem was measured with."""
+        seen = np.any([np.isfinite(values[problem]).any(-1) for values in self.values.values()], axis=0)
+        return [int(arm) for arm in np.flatnonzero(seen)]
+
+
+def studies(rows: Sequence[Row], metrics: Iterable[str]) -> list[Study]:
+    """Group problems by which of the metrics they measure, so that each table is without holes."""
+    measured: dict[str, set[str]] = {}
+    for row in rows:
+        measured.setdefault(row.problem, set()).update(row.metrics)
+    wanted = tuple(metrics)
+    groups: dict[tuple[str, ...], list[str]] = {}
+    for problem, found in measured.items():
+        groups.setdefault(tuple(name for name in wanted if name in found), []).append(problem)
+    by_problem: dict[str, list[Row]] = {}
+    for row in rows:
+        by_problem.setdefault(row.problem, []).append(row)
+    return [_study(by_problem, names, problems) for names, problems in groups.items() if names]
+
+
+def _study(by_problem: dict[str, list[Row]], names: Sequence[str], problems: Sequence[str]) -> Study:
+    rows = [row for problem in problems for row in by_problem[problem]]
+    arms = tuple(dict.fromkeys(row.arm for row in rows))
+    seeds = tuple(sorted({row.seed for row in rows}))
+    place = {arm: i for i, arm in enumerate(arms)}, {seed: i for i, seed in enumerate(seeds)}
+    last = np.full((len(problems), len(arms), len(seeds)), -np.inf)
+    values = {name: np.full(last.shape, np.nan) for name in names}
+    for p, problem in enumerate(problems):
+        for row in by_problem[problem]:
+            at = p, place[0][row.arm], place[1][row.seed]
+            if row.step >= last[at]:
+                last[at] = row.step
+                for name in names:
+                    if name in row.metrics:
+                        values[name][at] = row.metrics[name]
+    return Study(tuple(problems), arms, seeds, values)
+
+
+def mean(values: Floats) -> Mean:
+    """Mean ± standard error over the seeds that were measured; values: (…, seeds)."""
+    count = np.isfinite(values).sum(-1)
+    some, several = np.maximum(count, 1), np.maximum(count - 1, 1)
+    centre = np.where(count > 0, np.nansum(values, -1) / some, np.nan)
+    spread = np.sqrt(np.nansum((values - centre[..., None]) ** 2, -1) / several)
+    return Mean(centre, np.where(count > 1, spread / np.sqrt(some), np.nan), count)
+
+
+def difference(values: Floats, base: Floats) -> Difference:
+    """Paired differences values - base, each (…, seeds), with their 95 % intervals."""
+    centre, error, count = mean(values - base)
+    reach = reach_95(count) * error
+    return Difference(centre, centre - reach, centre + reach)
+
+
+def reach_95(count: NDArray[np.int64]) -> Floats:
+    """How many standard errors a 95 % interval reaches either way, for the mean of that many seeds."""
+    return np.where(count > 1, stdtrit(np.maximum(count - 1, 1), 0.975), np.nan)

@@ -1,0 +1,158 @@
+"""What the charts draw, as plain numbers: results by seed, learning curves, reliability.
+
+Seeds travel one by one so that the page can choose among them; where they would weigh too much, only their means do.
+A row gives a point of a learning curve by its `step`; by metrics `reward_200`, `reward_400`, … if the catalogue says so
+(`thin`); or by a setting, such as the amount of data (`along`). Reliability curves are rows' `reliability_05 … 95`
+(`calibrl.experiments.honesty`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from calibrl.experiments.catalogue import Experiment, Metric
+from calibrl.experiments.honesty import NAMES, PERCENT
+from calibrl.report.numbers import Floats, Study, difference, mean, reach_95
+from calibrl.results import Row
+
+POINTS = 120
+"""The most points a learning curve keeps."""
+
+
+def chart_data(
+    rows: Sequence[Row], study: Study, about: Experiment, metrics: dict[str, Metric], *, most: int
+) -> dict[str, Any]:
+    """Everything the page's charts of one study need; `most` is how many numbers may travel seed by seed."""
+    base = study.arms.index(about.baseline) if about.baseline in study.arms else None
+    curves = [*_curves(rows, study, about, metrics)]
+    honest = _reliability(rows, study)
+    size = sum(values.size for values in study.values.values()) + honest.size
+    size += sum(values.size for curve in curves for values in curve["values"].values())
+    each = size <= most
+    return {
+        "problems": study.problems,
+        "arms": study.arms,
+        "seeds": study.seeds,
+        "baseline": base,
+        "each": each,
+        "metrics": [
+            {"key": key, "heading": metric.heading, "form": metric.form, "better": metric.better}
+            for key, metric in metrics.items()
+        ],
+        "finals": {name: [_pack(values, each, base) for values in study.values[name]] for name in metrics},
+        "curves": [
+            curve | {"values": {name: _pack(values, each, base) for name, values in curve["values"].items()}}
+            for curve in curves
+        ],
+        "levels": PERCENT,
+        # (arms, levels, seeds): the same order as a learning curve's.
+        "reliability": [_pack(values, each) if np.isfinite(values).any() else None for values in honest],
+        "paper": _paper(study, about, metrics),
+        "reach": _plain(reach_95(np.arange(min(len(study.seeds), 200) + 1)), 4),
+    }
+
+
+def _curves(
+    rows: Sequence[Row], study: Study, about: Experiment, metrics: dict[str, Metric]
+) -> Iterator[dict[str, Any]]:
+    """Learning curves: for each a title, its problems, x, and by metric (arms, x, seeds)."""
+    inside = [row for row in rows if row.problem in set(study.problems)]
+    points: dict[str, dict[str, list[tuple[Row, float, str, float]]]] = {}
+    members: dict[str, set[int]] = {}
+    where = {problem: p for p, problem in enumerate(study.problems)}
+    for row in inside:
+        for title, x, name, value in _points(row, about, metrics):
+            points.setdefault(title, {}).setdefault(name, []).append((row, x, name, value))
+            members.setdefault(title, set()).add(where[row.problem])
+    arms = {arm: a for a, arm in enumerate(study.arms)}
+    seeds = {seed: s for s, seed in enumerate(study.seeds)}
+    for title, found in points.items():
+        xs = sorted({x for measured in found.values() for _, x, _, _ in measured})
+        if len(xs) < 2:
+            continue
+        kept = [xs[i] for i in np.unique(np.linspace(0, len(xs) - 1, min(len(xs), POINTS)).round().astype(int))]
+        place = {x: i for i, x in enumerate(kept)}
+        values = {name: np.full((len(arms), len(kept), len(seeds)), np.nan) for name in metrics if name in found}
+        for name, array in values.items():
+            for row, x, _, value in found[name]:
+                if x in place:
+                    array[arms[row.arm], place[x], seeds[row.seed]] = value
+        # Most steps may carry other metrics only; a curve needs two points.
+        values = {name: v for name, v in values.items() if np.isfinite(v).any((0, 2)).sum() > 1}
+        if values:
+            heading = about.along.heading if about.along else about.step
+            yield {"title": title, "problems": sorted(members[title]), "x": kept, "heading": heading, "values": values}
+
+
+def _points(row: Row, about: Experiment, metrics: dict[str, Metric]) -> Iterator[tuple[str, float, str, float]]:
+    """(title of the curve, x, metric, value) for every point the row gives."""
+    title, x = row.problem, float(row.step)
+    if about.along:
+        if about.along.setting not in row.settings:
+            return
+        title = ", ".join(str(row.settings.get(name, "")) for name in about.along.within)
+        x = float(row.settings[about.along.setting])
+    for name in metrics:
+        if name in row.metrics:
+            yield title, x, name, row.metrics[name]
+    for name in about.thin:
+        for key, value in row.metrics.items():
+            step = re.fullmatch(rf"{re.escape(name)}_(\d+)", key)
+            if step and name in metrics:
+                yield title, float(step[1]), name, value
+
+
+def _reliability(rows: Sequence[Row], study: Study) -> Floats:
+    """Observed shares (problems, arms, levels, seeds) at each seed's last step, NaN where rows carry none."""
+    arms = {arm: a for a, arm in enumerate(study.arms)}
+    seeds = {seed: s for s, seed in enumerate(study.seeds)}
+    where = {problem: p for p, problem in enumerate(study.problems)}
+    carry = [row for row in rows if row.problem in where and NAMES[0] in row.metrics]
+    if not carry:
+        return np.full((len(where), 1, 1, 1), np.nan)
+    shares = np.full((len(where), len(arms), len(NAMES), len(seeds)), np.nan)
+    for row in sorted(carry, key=lambda row: row.step):
+        at = where[row.problem], arms[row.arm], slice(None), seeds[row.seed]
+        shares[at] = [row.metrics.get(name, np.nan) for name in NAMES]
+    return shares
+
+
+def _pack(values: Floats, each: bool, base: int | None = None) -> dict[str, Any]:
+    """(arms, …, seeds): every seed; or mean, error and count, and the paired difference to the baseline arm."""
+    if each:
+        return {"each": _plain(values)}
+    centre, error, count = mean(values)
+    packed = {"mean": _plain(centre), "error": _plain(error), "count": count.tolist()}
+    if base is not None:
+        packed["difference"] = [_plain(part) for part in difference(values, values[[base]])]
+    return packed
+
+
+def _paper(study: Study, about: Experiment, metrics: dict[str, Metric]) -> dict[str, list[list[float | None]]]:
+    """Printed means by metric, problem and arm; only metrics of which something is printed."""
+    if about.paper is None:
+        return {}
+    found = {}
+    for name in metrics:
+        numbers = [[about.paper.at(problem, arm, name) for arm in study.arms] for problem in study.problems]
+        if any(number for line in numbers for number in line):
+            found[name] = [[number.mean if number else None for number in line] for line in numbers]
+    return found
+
+
+def _plain(values: Floats, digits: int = 6) -> Any:
+    """Nested lists of short numbers, None where there is none: JSON has no NaN."""
+    if values.ndim > 1:
+        return [_plain(part, digits) for part in values]
+    return [_short(value, digits) for value in values.tolist()]
+
+
+def _short(value: float, digits: int) -> float | int | None:
+    if not np.isfinite(value):
+        return None
+    short = float(f"{value:.{digits}g}")
+    return int(short) if short.is_integer() and abs(short) < 1e15 else short

@@ -1,0 +1,123 @@
+"""Tables that read without any script: means, paired differences with intervals, and what the paper printed."""
+
+from __future__ import annotations
+
+import html
+import math
+
+import numpy as np
+
+from calibrl.experiments.catalogue import Experiment, Metric
+from calibrl.experiments.paper import Number
+from calibrl.report.numbers import Difference, Mean, Study, difference, mean
+
+LONG = 40
+"""Rows beyond which a table scrolls in a window of its own."""
+
+
+def table(study: Study, about: Experiment, metrics: dict[str, Metric], *, caption: str) -> str:
+    """One table: problems and their arms down, metrics across, the paper's number beside each that it printed."""
+    base = study.arms.index(about.baseline) if about.baseline in study.arms else None
+    means = {name: mean(study.values[name]) for name in metrics}
+    changes = {
+        name: difference(study.values[name], study.values[name][:, [base]]) for name in metrics if base is not None
+    }
+    paper = [name for name in metrics if _is_printed(study, about, name)]
+    head = "".join(
+        f'<th scope="col">{html.escape(metric.heading)}{_arrow(metric)}</th>'
+        + ('<th scope="col" class="paper">paper</th>' if name in paper else "")
+        for name, metric in metrics.items()
+    )
+    body: list[str] = []
+    for p, problem in enumerate(study.problems):
+        lines = []
+        for a in study.arms_of(p):
+            arm = study.arms[a]
+            cells = "".join(
+                _cell(means[name], None if a == base else changes.get(name), (p, a), metric)
+                + (_printed(about, problem, arm, name, metric) if name in paper else "")
+                for name, metric in metrics.items()
+            )
+            lines.append(f'<th scope="row">{html.escape(arm)}</th>{cells}')
+        for arm in _only_printed(study, about, problem):
+            cells = "".join(
+                "<td></td>" + (_printed(about, problem, arm, name, metric) if name in paper else "")
+                for name, metric in metrics.items()
+            )
+            lines.append(f'<th scope="row">{html.escape(arm)}</th>{cells}')
+        first = f'<th scope="rowgroup" rowspan="{len(lines)}">{html.escape(problem)}</th>'
+        body.append(f"<tbody>{''.join(f'<tr>{x}</tr>' for x in (first + lines[0], *lines[1:]))}</tbody>")
+    notes = [_note(study, about, base is not None)]
+    if paper and about.paper:
+        notes.append(f"Paper: {about.paper.source}.")
+    size = " long" if sum(part.count("<tr>") for part in body) > LONG else ""
+    return (
+        f'<div class="scroll{size}" tabindex="0" role="region" aria-label="Table: {html.escape(caption)}">'
+        f"<table><caption><span><b>{html.escape(caption)}</b> {' '.join(notes)}</span></caption>"
+        f'<thead><tr><th scope="col">problem</th><th scope="col">arm</th>{head}</tr></thead>'
+        f"{''.join(body)}</table></div>"
+    )
+
+
+def _note(study: Study, about: Experiment, paired: bool) -> str:
+    counts = {int(n) for values in study.values.values() for n in mean(values).seeds.flat if n}
+    if counts == {1}:
+        return "One seed."
+    seeds = f"{max(counts)}" if len(counts) == 1 else f"{min(counts)} to {max(counts)}"
+    small = (
+        f"In small print: the difference to “{html.escape(about.baseline)}” on the same seeds and its "
+        "95 % interval, bold where the interval leaves out zero."
+    )
+    return f"Mean ± standard error over {seeds} seeds. {small if paired else ''}"
+
+
+def _cell(means: Mean, changes: Difference | None, at: tuple[int, int], metric: Metric) -> str:
+    value, error = means.mean[at], means.error[at]
+    if not math.isfinite(value):
+        return "<td></td>"
+    words = f"{show(value, metric)}{f' <span>± {show(error, metric)}</span>' if math.isfinite(error) else ''}"
+    if changes is None or not math.isfinite(changes.low[at]):
+        return f"<td>{words}</td>"
+    change, low, high = (float(part[at]) for part in changes)
+    sure = bool(changes.sure[at])
+    tone = ("better" if (change < 0) == (metric.better == "lower") else "worse") if sure and metric.better else ""
+    # The unit stands above already.
+    text = f"{show(change, metric, '+')} [{show(low, metric)}, {show(high, metric)}]".replace("\u202f%", "")
+    return f'<td>{words}<small class="{tone}">{f"<b>{text}</b>" if sure else text}</small></td>'
+
+
+def show(value: float, metric: Metric, sign: str = "") -> str:
+    """A number as its metric is printed, with a real minus sign; never a minus zero."""
+    text = f"{value:{sign}{metric.form}}"
+    if not any(digit in text for digit in "123456789"):
+        text = text.replace("-", "+" if sign else "")
+    return text.replace("-", "−").replace("%", "\u202f%")
+
+
+def _arrow(metric: Metric) -> str:
+    sign = {"lower": "↓", "higher": "↑"}.get(metric.better)
+    words = f"{metric.better} is better"
+    return f' <span role="img" aria-label="{words}" title="{words}">{sign}</span>' if sign else ""
+
+
+def _is_printed(study: Study, about: Experiment, metric: str) -> bool:
+    return about.paper is not None and any(
+        about.paper.at(problem, arm, metric) for problem in study.problems for arm in study.arms
+    )
+
+
+def _only_printed(study: Study, about: Experiment, problem: str) -> list[str]:
+    """Arms that the paper has and we have not, such as the optimum."""
+    if about.paper is None:
+        return []
+    ours = {study.arms[a] for a in study.arms_of(study.problems.index(problem))}
+    found = about.paper.about(problem)
+    return [arm for arm in found if arm not in ours and any(name in study.values for name in found[arm])]
+
+
+def _printed(about: Experiment, problem: str, arm: str, name: str, metric: Metric) -> str:
+    number: Number | None = about.paper.at(problem, arm, name) if about.paper else None
+    if number is None:
+        return '<td class="paper"></td>'
+    error = f" <span>± {show(number.error, metric)}</span>" if np.isfinite(number.error) else ""
+    return f'<td class="paper">{show(number.mean, metric)}{error}</td>'

@@ -1,0 +1,69 @@
+"""Means, errors and paired intervals, against scipy."""
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from calibrl.report.numbers import difference, mean, studies
+from calibrl.results import Row
+from calibrl.results_table import table
+
+
+def test_means_and_standard_errors_skip_what_was_not_measured():
+    values = np.array([[1.0, 2.0, 4.0, np.nan], [3.0, np.nan, np.nan, np.nan], [np.nan] * 4])
+    found = mean(values)
+    np.testing.assert_allclose(found.mean, [7 / 3, 3, np.nan])
+    np.testing.assert_allclose(found.error, [stats.sem([1.0, 2.0, 4.0]), np.nan, np.nan])
+    assert found.seeds.tolist() == [3, 1, 0]
+
+
+def test_paired_intervals_are_those_of_the_t_test():
+    random = np.random.default_rng(0)
+    base, other = random.standard_normal((2, 9))
+    other += 0.7
+    found = difference(other, base)
+    expected = stats.ttest_rel(other, base).confidence_interval(0.95)
+    np.testing.assert_allclose([found.low, found.high], [expected.low, expected.high])
+    assert bool(found.sure) == (stats.ttest_rel(other, base).pvalue < 0.05)
+
+
+def test_pairs_are_seeds_both_arms_have():
+    base = np.array([1.0, 2.0, 3.0, np.nan])
+    other = np.array([2.0, 4.0, np.nan, 9.0])
+    found = difference(other, base)
+    assert found.mean == 1.5
+    assert found.low == pytest.approx(1.5 - stats.t(1).ppf(0.975) * stats.sem([1.0, 2.0]))
+
+
+def test_a_study_holds_the_last_step_of_each_seed():
+    rows = [Row("e", "p", "a", seed, {"m": 10.0 * step + seed}, step=step) for step in (2, 1) for seed in (5, 3)]
+    (study,) = studies(rows, ["m", "absent"])
+    assert study.seeds == (3, 5)
+    assert study.values["m"].tolist() == [[[23.0, 25.0]]]
+
+
+def test_problems_that_measure_other_things_are_other_studies():
+    rows = [Row("e", "p", "a", 0, {"m": 1.0}), Row("e", "q", "a", 0, {"n": 1.0}), Row("e", "r", "b", 0, {"m": 2.0})]
+    first, second = studies(rows, ["m", "n"])
+    assert first.problems == ("p", "r")
+    assert second.problems == ("q",)
+    assert [first.arms_of(p) for p in range(2)] == [[0], [1]]
+
+
+def test_the_page_and_the_terminal_agree():
+    random = np.random.default_rng(1)
+    rows = [
+        Row("e", p, a, s, {"m": float(random.standard_normal())})
+        for p in ("p", "q")
+        for a in ("x", "y")
+        for s in range(7)
+    ]
+    (study,) = studies(rows, ["m"])
+    terminal = table(rows, "m", "x")
+    found = mean(study.values["m"])
+    change = difference(study.values["m"], study.values["m"][:, [0]])
+    for p, problem in enumerate(study.problems):
+        for a, arm in enumerate(study.arms):
+            assert found.mean[p, a] == pytest.approx(terminal[problem][arm].mean)
+            assert found.error[p, a] == pytest.approx(terminal[problem][arm].error)
+        assert change.mean[p, 1] == pytest.approx(terminal[problem]["y"].change)

@@ -1,0 +1,80 @@
+"""What charts draw is what rows say, seed by seed or as means when there is too much."""
+
+import json
+
+import numpy as np
+import pytest
+
+from calibrl.experiments.catalogue import CATALOGUE, Axis, Experiment, Metric
+from calibrl.report.numbers import studies
+from calibrl.report.series import POINTS, chart_data
+from calibrl.results import Row
+from tests.report.conftest import bandit_rows, core_rows, learning_rows
+
+RETURN = {"return": Metric("return")}
+
+
+def data(rows, about, metrics=None, most=10**6):
+    metrics = metrics or about.metrics
+    (study,) = studies(rows, [name for name in metrics if any(name in row.metrics for row in rows)])
+    found = chart_data(rows, study, about, {name: metrics[name] for name in study.values}, most=most)
+    json.dumps(found, allow_nan=False)
+    return found
+
+
+def test_rows_with_steps_are_learning_curves():
+    found = data(learning_rows(arms=2, seeds=3, steps=5), Experiment("mine", "", "arm 0"), RETURN)
+    (curve,) = found["curves"]
+    assert curve["x"] == [0, 1, 2, 3, 4]
+    assert curve["values"]["return"]["each"][1][3] == [6, 6.1, 6.2]
+    assert found["finals"]["return"][0]["each"][0] == [4, 4.1, 4.2]
+
+
+def test_long_curves_are_thinned_and_keep_both_ends():
+    found = data(learning_rows(arms=1, seeds=1, steps=1000), Experiment("mine", "", "arm 0"), RETURN)
+    (curve,) = found["curves"]
+    assert len(curve["x"]) == POINTS
+    assert curve["x"][0] == 0
+    assert curve["x"][-1] == 999
+
+
+def test_thin_curves_come_from_companion_metrics():
+    found = data(bandit_rows(), CATALOGUE["bandits"])
+    (curve,) = found["curves"]
+    assert curve["x"] == [200, 400, 600, 1200]
+    assert curve["heading"] == "round"
+    assert list(curve["values"]) == ["reward"]
+    assert curve["values"]["reward"]["each"][0][0] == [100, 102, 104, 106]
+    assert found["paper"] == {"reward": [[558.14, 677.8]]}
+
+
+def test_curves_along_a_setting():
+    rows = [
+        Row("e", f"{task}, {n}", arm, 0, {"return": float(n)}, settings={"task": task, "n": n})
+        for task in ("maze", "taxi")
+        for n in (10, 1)
+        for arm in ("a", "b")
+    ]
+    found = data(rows, Experiment("e", "", "a", along=Axis("n", "amount", ("task",))), RETURN)
+    assert [curve["title"] for curve in found["curves"]] == ["maze", "taxi"]
+    assert found["curves"][1]["problems"] == [2, 3]
+    assert found["curves"][1]["values"]["return"]["each"] == [[[1], [10]], [[1], [10]]]
+
+
+def test_reliability_curves_keep_their_seeds():
+    found = data(core_rows(seeds=2), CATALOGUE["core"])
+    shares = np.array(found["reliability"][0]["each"])
+    assert shares.shape == (3, 19, 2)
+    np.testing.assert_allclose(shares[2, :, 0], np.linspace(0.05, 0.95, 19))
+
+
+def test_too_many_numbers_travel_as_means():
+    rows = learning_rows(arms=2, seeds=3, steps=5)
+    found = data(rows, Experiment("mine", "", "arm 0"), RETURN, most=10)
+    assert not found["each"]
+    packed = found["finals"]["return"][0]
+    assert packed["mean"] == [4.1, 8.1]
+    assert packed["count"] == [3, 3]
+    assert packed["error"][0] == pytest.approx(np.std([4, 4.1, 4.2], ddof=1) / 3**0.5, rel=1e-4)
+    assert [part[1] for part in packed["difference"]] == [4, 4, 4]
+    assert found["curves"][0]["values"]["return"]["difference"][0][1] == [0, 1, 2, 3, 4]
