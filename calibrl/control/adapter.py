@@ -37,8 +37,9 @@ def make_env(env_id: str, **options: Any) -> gymnasium.Env[Any, Any]:
     except error.DependencyNotInstalled as problem:
         raise CalibrlError(f"environment {env_id!r} needs another package: {_line(problem)}") from None
     except ModuleNotFoundError as problem:
+        module = problem.name or env_id.split(":")[0]
         raise CalibrlError(
-            f"environment {env_id!r} needs the module {problem.name or env_id.split(':')[0]}; install it, or put it where Python finds it"
+            f"environment {env_id!r} needs the module {module}; install it, or put it where Python finds it"
         ) from None
     except error.Error as problem:
         raise CalibrlError(f"environment {env_id!r} cannot be made: {_line(problem)}") from None

@@ -101,9 +101,9 @@ class Envs:
     # Checkpoints.
 
     def state_dict(self) -> dict[str, Any]:
-        """What the next steps depend on. Between episodes that is their number; within one, the physics too."""
+        """What the next steps depend on. At an episode's ends that is its number; within it, the physics too."""
         state = {"env_id": self.task.env_id, "seeds": self.seeds, "episodes": self.episodes, "steps": self.steps}
-        if self.steps in (0, self.task.steps) or self._over.all():
+        if self.steps == 0 or self.steps >= self.task.steps or self._over.all():
             return state
         if not all(hasattr(env.unwrapped, "get_state") for env in self.envs):
             raise CalibrlError(
@@ -113,12 +113,15 @@ class Envs:
         return {**state, "over": self._over.copy(), "physics": physics}
 
     def load_state_dict(self, state: dict[str, Any]) -> Tensor:
-        """Go on from a state; returns the observations (g, o) there, which `reset` replaces between episodes."""
+        """Go on from a state; returns the observations (g, o) there, unless the episode was over: then reset."""
         mine = (self.task.env_id, self.seeds)
         saved = (state["env_id"], tuple(state["seeds"]))
         if saved != mine:
             raise CalibrlError(f"the state is of {saved[0]} with seeds {saved[1]}, not of {mine[0]} with {mine[1]}")
         self.episodes, self.steps = int(state["episodes"]), int(state["steps"])
+        if self.episodes > 0 and self.steps == 0:
+            self.episodes -= 1
+            return self.reset()
         if "physics" in state:
             self._over = np.array(state["over"], np.bool_)
             for i, (env, physics) in enumerate(zip(self.envs, state["physics"], strict=True)):

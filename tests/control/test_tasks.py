@@ -1,0 +1,370 @@
+from dataclasses import replace
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from gymnasium.spaces import Box, Dict, Discrete
+from hypothesis import given
+from hypothesis import strategies as st
+
+from calibrl.control import TASKS, Envs, rewards, task, task_from_env
+from calibrl.control.stepping import episode_seed
+from calibrl.errors import CalibrlError, MissingExtra
+
+
+def experience(chosen, steps=60, seed=0):
+    """Observations, actions, next observations and rewards of one random episode, in float64."""
+    env = chosen.make()
+    generator = np.random.default_rng(seed)
+    seen, _ = env.reset(seed=seed)
+    rows = []
+    for _ in range(steps):
+        action = generator.uniform(chosen.low, chosen.high).astype(np.float32)
+        following, reward, *_ = env.step(action)
+        rows.append((seen, action, following, reward))
+        seen = following
+    return [torch.from_numpy(np.array(column, np.float64)) for column in zip(*rows, strict=True)]
+
+
+# Worlds.
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_rewards_are_those_of_the_environment(name):
+    chosen = task(name)
+    seen, action, following, reward = experience(chosen)
+    torch.testing.assert_close(chosen.world.reward(seen, action, following), reward, rtol=1e-9, atol=1e-9)
+    single = chosen.world.reward(seen.float(), action.float(), following.float())
+    assert single.dtype == torch.float32
+    torch.testing.assert_close(single.double(), reward, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_what_is_forecast_leads_to_the_next_observation(name):
+    chosen = task(name)
+    seen, _, following, _ = experience(chosen)
+    target = chosen.world.target(seen, following)
+    assert target.shape[-1] == chosen.target_size
+    torch.testing.assert_close(chosen.world.next_observation(seen, target), following, rtol=0, atol=1e-12)
+
+
+def test_sizes_are_the_published_ones():
+    sizes = {name: (task(name).input_size, task(name).target_size) for name in TASKS}
+    assert sizes == {"cartpole": (6, 4), "halfcheetah": (24, 18), "pusher": (27, 20), "reacher": (24, 17)}
+    for name in TASKS:
+        chosen, env = task(name), task(name).make()
+        assert env.observation_space.shape == (chosen.observation_size,)
+        np.testing.assert_array_equal(env.action_space.low, chosen.low)
+        np.testing.assert_array_equal(env.action_space.high, chosen.high)
+        assert gymnasium.spec(chosen.env_id).max_episode_steps == chosen.steps
+
+
+def test_what_the_models_see():
+    seen = torch.tensor([0.3, 0.7, -1.0, 2.0])
+    expected = torch.tensor([np.sin(0.7), np.cos(0.7), 0.3, -1.0, 2.0], dtype=torch.float32)
+    torch.testing.assert_close(task("cartpole").world.model_input(seen), expected)
+    seen = torch.arange(18.0)
+    expected = torch.cat([torch.tensor([1.0]), seen[2].sin()[None], seen[2].cos()[None], seen[3:]])
+    torch.testing.assert_close(task("halfcheetah").world.model_input(seen), expected)
+    # The first number is not in what the model sees, and is forecast as it is.
+    moved = seen + 1
+    torch.testing.assert_close(task("halfcheetah").world.target(seen, moved), torch.ones(18))
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_worlds_take_any_leading_dimensions_and_read_nothing_back(name):
+    chosen = task(name)
+    world = chosen.world
+    # A meta tensor has no numbers: whatever reads one back, as no CUDA graph can, fails on it.
+    seen = torch.empty(2, 3, 5, chosen.observation_size, device="meta")
+    action = torch.empty(2, 3, 5, chosen.action_size, device="meta")
+    target = world.target(seen, seen)
+    assert target.shape == (2, 3, 5, chosen.target_size)
+    assert world.next_observation(seen, target).shape == seen.shape
+    assert world.reward(seen, action, seen).shape == (2, 3, 5)
+    assert world.model_input(seen).shape == (2, 3, 5, chosen.input_size - chosen.action_size)
+    real = torch.randn(4, 3, chosen.observation_size, generator=torch.Generator().manual_seed(0))
+    act = torch.randn(4, 3, chosen.action_size, generator=torch.Generator().manual_seed(1))
+    whole = world.reward(real, act, real.flip(0))
+    parts = torch.stack([world.reward(a, b, c) for a, b, c in zip(real, act, real.flip(0), strict=True)])
+    torch.testing.assert_close(whole, parts)
+
+
+@given(st.lists(st.floats(-4, 4), min_size=7, max_size=7))
+def test_reachers_tip_is_where_mujoco_puts_it(angles):
+    import mujoco
+
+    env = _reacher()
+    env.data.qpos[:] = angles
+    mujoco.mj_kinematics(env.model, env.data)
+    tip = rewards.reacher_tip(torch.tensor(angles, dtype=torch.float64))
+    np.testing.assert_allclose(tip, env.data.site("tip").xpos, atol=1e-12)
+
+
+_MADE = {}
+
+
+def _reacher():
+    return _MADE.setdefault("reacher", task("reacher").make().unwrapped)
+
+
+def test_the_best_state_of_each_task_earns_the_most():
+    upright = torch.tensor([0.0, np.pi, 0.0, 0.0])
+    assert float(task("cartpole").world.reward(upright, torch.zeros(1), upright)) == pytest.approx(1)
+    there = torch.zeros(20)
+    there[14:17] = there[17:20] = torch.tensor(rewards.GOAL)
+    assert float(task("pusher").world.reward(there, torch.zeros(7), there)) == pytest.approx(0)
+    angles = torch.tensor([0.1, 0.2, -0.3, -0.4, 0.5, -0.6, 0.7])
+    reached = torch.cat([angles, rewards.reacher_tip(angles), torch.zeros(7)])
+    assert float(task("reacher").world.reward(reached, torch.zeros(7), reached)) == pytest.approx(0)
+
+
+# Any environment.
+
+
+class Walk(gymnasium.Env):
+    """A walker that is over beyond 1; other spaces, and a failure, for tests of what is refused."""
+
+    def __init__(self, observes=None, acts=None, broken_at=None):
+        self.observation_space = observes or Box(-np.inf, np.inf, (2,), np.float32)
+        self.action_space = acts or Box(-0.5, 0.5, (1,), np.float32)
+        self.broken_at = broken_at
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.at = np.array([self.np_random.normal(0, 0.1), 0.0], np.float32)
+        self.steps = 0
+        return self.at.copy(), {}
+
+    def step(self, action):
+        self.steps += 1
+        self.at = self.at + np.array([action[0], 1], np.float32)
+        if self.steps == self.broken_at:
+            self.at[0] = np.nan
+        return self.at.copy(), -abs(float(action[0])), bool(abs(self.at[0]) > 1), False, {}
+
+
+@pytest.fixture
+def register_walk():
+    made = []
+
+    def register(name, **options):
+        env_id = f"calibrl-tests/{name}-v0"
+        gymnasium.register(env_id, entry_point=Walk, kwargs=options)
+        made.append(env_id)
+        return env_id
+
+    yield register
+    for env_id in made:
+        del gymnasium.registry[env_id]
+
+
+def test_any_box_environment_is_a_task():
+    chosen = task_from_env("Pendulum-v1")
+    assert (chosen.observation_size, chosen.action_size, chosen.target_size, chosen.steps) == (3, 1, 3, 200)
+    assert chosen.world.reward is None
+    assert chosen.terminates is None
+    assert (float(chosen.low), float(chosen.high)) == (-2, 2)
+    seen, _, following, _ = experience(chosen)
+    assert torch.equal(chosen.world.model_input(seen), seen)
+    target = chosen.world.target(seen, following)
+    torch.testing.assert_close(target, following - seen)
+    torch.testing.assert_close(chosen.world.next_observation(seen, target), following)
+
+
+def test_ones_own_environment_and_reward(register_walk):
+    env_id = register_walk("Own")
+    chosen = task_from_env(env_id, reward=lambda seen, action, following: -action.abs().sum(-1), steps=7)
+    assert chosen.steps == 7
+    assert task_from_env(env_id).steps == 200
+    seen, action, following, reward = experience(chosen, steps=3)
+    torch.testing.assert_close(chosen.world.reward(seen, action, following), reward)
+    assert chosen.with_reward(rewards.halfcheetah).world.reward is rewards.halfcheetah
+
+
+@pytest.mark.parametrize(
+    ("env_id", "says"),
+    [
+        ("Pendulum-v9", "did you mean Pendulum-v1"),
+        ("pendlum", "did you mean Pendulum-v1"),
+        ("cartpole", "did you mean calibrl/Cartpole-v0"),
+        ("Cartpole-v0", "CartPole-v0"),
+        ("zzzz", "is unknown"),
+        ("nowhere/Thing-v0", "is unknown"),
+        ("no_such_module:Thing-v0", "needs the module no_such_module"),
+        ("CartPole-v1", "takes one of 2 choices"),
+        ("FrozenLake-v1", "observes one of 16 choices"),
+    ],
+)
+def test_environments_that_cannot_be_tasks(env_id, says):
+    with pytest.raises(CalibrlError, match=says) as caught:
+        task_from_env(env_id)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"observes": Box(0, 255, (8, 8, 3), np.uint8)}, r"observes images of shape \(8, 8, 3\)"),
+        ({"observes": Box(-1, 1, (2, 2), np.float32)}, r"observes arrays of shape \(2, 2\)"),
+        ({"observes": Dict({"a": Box(-1, 1, (2,), np.float32)})}, "observes Dict"),
+        ({"acts": Discrete(3)}, "takes one of 3 choices"),
+        ({"acts": Box(-np.inf, np.inf, (1,), np.float32)}, "sets no bounds on its actions"),
+        ({"acts": Box(-1, 1, (2, 2), np.float32)}, r"actions of shape \(2, 2\)"),
+    ],
+)
+def test_spaces_that_cannot_be_planned_in(register_walk, options, says):
+    with pytest.raises(CalibrlError, match=says):
+        task_from_env(register_walk("Bad", **options))
+
+
+@pytest.mark.parametrize(
+    ("reward", "says"),
+    [
+        (lambda seen, action, following: following, r"gave shape \(3, 5, 3\)"),
+        (lambda seen, action, following: following.sum(), r"gave shape \(\)"),
+        (lambda seen, action, following: 1.0, "gave float"),
+        (lambda seen, action: seen[..., 0], "failed on observations"),
+        (lambda seen, action, following: seen @ action, "failed on observations"),
+    ],
+)
+def test_rewards_of_the_wrong_shape(reward, says):
+    with pytest.raises(CalibrlError, match=says) as caught:
+        task_from_env("Pendulum-v1", reward=reward)
+    assert "\n" not in str(caught.value)
+
+
+def test_bad_names_and_steps():
+    with pytest.raises(CalibrlError, match="task 'ant' is unknown; known: cartpole, halfcheetah, pusher, reacher"):
+        task("ant")
+    with pytest.raises(CalibrlError, match="0 steps"):
+        task_from_env("Pendulum-v1", steps=0)
+
+
+def test_without_gymnasium_the_extra_is_named(monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "gymnasium", None)
+    with pytest.raises(MissingExtra, match=r"pip install 'calibrl\[control\]'"):
+        task_from_env("Pendulum-v1")
+
+
+# Stepping side by side.
+
+
+def actions_for(chosen, agents, steps, seed=0):
+    part = torch.rand(steps, agents, chosen.action_size, generator=torch.Generator().manual_seed(seed))
+    return chosen.low + (chosen.high - chosen.low) * part
+
+
+def test_agents_do_not_depend_on_who_else_is_stepped():
+    chosen = task("cartpole")
+    three, one = Envs(chosen, [5, 6, 7]), Envs(chosen, [6])
+    for episode in range(2):
+        torch.testing.assert_close(three.reset()[1:2], one.reset())
+        for action in actions_for(chosen, 3, 10, episode):
+            many, single = three.step(action), one.step(action[1:2])
+            assert torch.equal(many.observation[1:2], single.observation)
+            assert torch.equal(many.reward[1:2], single.reward)
+    assert many.observation.shape == (3, 4)
+    assert many.observation.dtype == many.reward.dtype == torch.float32
+    assert not many.terminated.any()
+
+
+def test_steps_are_the_environments_own():
+    chosen = task("reacher")
+    envs, env = Envs(chosen, [3]), chosen.make()
+    seen = envs.reset()
+    np.testing.assert_array_equal(seen[0], env.reset(seed=episode_seed(3, 0))[0].astype(np.float32))
+    for action in actions_for(chosen, 1, 5):
+        step = envs.step(action)
+        observation, reward, *_ = env.step(action[0].numpy())
+        np.testing.assert_array_equal(step.observation[0], observation.astype(np.float32))
+        assert float(step.reward[0]) == pytest.approx(reward, rel=1e-6)
+
+
+def test_threads_change_nothing():
+    chosen = task("halfcheetah")
+    plain, threaded = Envs(chosen, [0, 1, 2]), Envs(chosen, [0, 1, 2], threads=2)
+    assert torch.equal(plain.reset(), threaded.reset())
+    for action in actions_for(chosen, 3, 20):
+        for left, right in zip(plain.step(action), threaded.step(action), strict=True):
+            assert torch.equal(left, right)
+    threaded.close()
+
+
+def test_an_episode_that_is_over_waits_for_the_others(register_walk):
+    envs = Envs(task_from_env(register_walk("Ends")), [0, 1])
+    envs.reset()
+    steps = [envs.step(torch.tensor([[0.5], [0.0]])) for _ in range(6)]
+    over = [bool(step.terminated[0]) for step in steps]
+    end = over.index(True)
+    assert 0 < end < 5
+    assert all(over[end:])
+    assert not any(bool(step.terminated[1]) for step in steps)
+    assert torch.equal(steps[end].observation[0], steps[-1].observation[0])
+    assert float(steps[end].reward[0]) == -0.5
+    assert float(steps[-1].reward[0]) == 0
+    assert not envs.reset().isnan().any()
+    assert not envs.step(torch.zeros(2, 1)).terminated.any()
+
+
+@pytest.mark.parametrize("at", [0, 3, 8])
+def test_a_saved_state_goes_on_alike(at):
+    chosen = replace(task("pusher"), steps=8)
+    envs = Envs(chosen, [0, 1])
+    envs.reset()
+    seen = envs.reset()
+    moves = actions_for(chosen, 2, 8)
+    for action in moves[:at]:
+        seen = envs.step(action).observation
+    state = envs.state_dict()
+    assert ("physics" in state) is (at == 3)
+    other = Envs(chosen, [0, 1])
+    loaded = other.load_state_dict(state)
+    if at < 8:
+        assert torch.equal(loaded, seen)
+    for action in moves[at:]:
+        assert torch.equal(envs.step(action).observation, other.step(action).observation)
+    assert torch.equal(envs.reset(), other.reset())
+
+
+def test_states_that_do_not_fit(register_walk):
+    chosen = task("cartpole")
+    envs = Envs(chosen, [0])
+    envs.reset()
+    with pytest.raises(CalibrlError, match="not of calibrl/Cartpole-v0"):
+        Envs(chosen, [1]).load_state_dict(envs.state_dict())
+    foreign = Envs(task_from_env(register_walk("Foreign")), [0])
+    foreign.reset()
+    foreign.step(torch.zeros(1, 1))
+    with pytest.raises(CalibrlError, match="save between episodes"):
+        foreign.state_dict()
+
+
+def test_divergence_names_step_and_environment(register_walk):
+    env_id = register_walk("Diverges", broken_at=3)
+    envs = Envs(task_from_env(env_id), [0, 9])
+    envs.reset()
+    envs.step(torch.zeros(2, 1))
+    envs.step(torch.zeros(2, 1))
+    with pytest.raises(CalibrlError, match=f"{env_id} gave .* not finite at step 3 of episode 1, seed 0"):
+        envs.step(torch.zeros(2, 1))
+
+
+def test_bad_actions_and_order():
+    envs = Envs(task("cartpole"), [0, 1])
+    with pytest.raises(CalibrlError, match=r"call reset\(\) first"):
+        envs.step(torch.zeros(2, 1))
+    envs.reset()
+    with pytest.raises(CalibrlError, match=r"actions of shape \(1, 1\)"):
+        envs.step(torch.zeros(1, 1))
+    with pytest.raises(CalibrlError, match="not all finite"):
+        envs.step(torch.tensor([[0.0], [float("nan")]]))
+    with pytest.raises(CalibrlError, match="no seeds"):
+        Envs(task("cartpole"), [])
+    # Actions beyond the bounds count as the bounds.
+    beyond, bound = Envs(task("cartpole"), [4]), Envs(task("cartpole"), [4])
+    beyond.reset()
+    bound.reset()
+    for left, right in zip(beyond.step(torch.tensor([[9.0]])), bound.step(torch.tensor([[3.0]])), strict=True):
+        assert torch.equal(left, right)

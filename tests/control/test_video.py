@@ -1,0 +1,204 @@
+from itertools import pairwise
+
+import gymnasium
+import numpy as np
+import pytest
+from PIL import Image
+
+from calibrl.control import TASKS, Envs, task, task_from_env, video
+from calibrl.control.envs import opengl, rendering
+from calibrl.control.envs.sketch import Sketch
+from calibrl.errors import CalibrlError
+
+
+def moving(count=8, size=(40, 60)):
+    """A white square on black that moves to the right."""
+    frames = np.zeros((count, *size, 3), np.uint8)
+    for i in range(count):
+        frames[i, 10:20, 5 * i : 5 * i + 10] = 255
+    return list(frames)
+
+
+# Pictures.
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_sketches_show_what_moves(name):
+    chosen = task(name)
+    frames = video.episode(chosen, lambda _: chosen.high.numpy(), steps=6, renderer="sketch", width=240, height=160)
+    assert len(frames) == 7
+    assert all(frame.shape == (160, 240, 3) and frame.dtype == np.uint8 for frame in frames)
+    assert len(np.unique(frames[0].reshape(-1, 3), axis=0)) > 5
+    assert all((left != right).any() for left, right in pairwise(frames))
+
+
+def test_a_sketch_puts_things_where_they_are():
+    env = task("cartpole").make(render_mode="rgb_array", renderer="sketch").unwrapped
+    env.reset(seed=0)
+    env.data.qpos[:] = (1.0, np.pi)
+    gymnasium_step = env.step(np.zeros(1))[0]
+    pixels = env.render().astype(int)
+    orange = np.argwhere((pixels[..., 0] > 180) & (pixels[..., 2] < 80))
+    rows, columns = orange.mean(0)
+    # The pole stands on the rail, which is in the middle of the picture: 0.3 m above it, at x = 1.
+    scale = 480 / env.camera.width
+    assert columns == pytest.approx(240 + scale * gymnasium_step[0], abs=3)
+    assert rows == pytest.approx(160 - scale * 0.3, abs=6)
+
+
+def test_every_shape_is_sketched():
+    import mujoco
+
+    geoms = [
+        "<geom type='sphere' size='.2' pos='-2 0 1'/>",
+        "<geom type='capsule' size='.1 .3' pos='-1 0 1'/>",
+        "<geom type='cylinder' size='.2 .3' pos='0 0 1'/>",
+        "<geom type='box' size='.2 .2 .2' pos='1 0 1'/>",
+        "<geom type='ellipsoid' size='.1 .2 .3' pos='2 0 1'/>",
+    ]
+    for view in ("side", "top"):
+        camera = rendering.Camera(view=view, centre=(0, 0, 1), width=6)
+        seen = []
+        for shown in ([], *[[geom] for geom in geoms]):
+            plane = "<geom type='plane' size='4 4 .1'/>"
+            model = mujoco.MjModel.from_xml_string(f"<mujoco><worldbody>{plane}{''.join(shown)}</worldbody></mujoco>")
+            data = mujoco.MjData(model)
+            mujoco.mj_forward(model, data)
+            seen.append(Sketch(model, camera, (240, 120))(data))
+        changed = [np.argwhere((pixels != seen[0]).any(-1))[:, 1].mean() for pixels in seen[1:]]
+        np.testing.assert_allclose(changed, [120 + 40 * x for x in (-2, -1, 0, 1, 2)], atol=2)
+
+
+def test_without_opengl_a_sketch_is_drawn(monkeypatch):
+    monkeypatch.setattr(opengl, "works", lambda backend: False)
+    env = task("reacher").make(render_mode="rgb_array")
+    env.reset(seed=0)
+    assert video.frame(env).shape == (320, 480, 3)
+    assert isinstance(env.unwrapped._picture, Sketch)
+    env.close()
+    with pytest.raises(CalibrlError, match="OpenGL by egl does not work"):
+        video.episode(task("reacher"), lambda _: np.zeros(7), steps=1, renderer="egl")
+
+
+def test_a_backend_that_fails_is_no_crash():
+    assert opengl.works("nonsense") is False
+
+
+def test_opengl_draws_where_it_works():
+    if not opengl.works("egl"):
+        pytest.skip("no EGL here")
+    chosen = task("cartpole")
+    for _ in range(2):
+        frames = video.episode(chosen, lambda _: chosen.high.numpy(), steps=3, renderer="egl", width=160, height=120)
+        assert frames[0].shape == (120, 160, 3)
+        assert (frames[0] != frames[-1]).any()
+
+
+def test_what_cannot_be_drawn():
+    env = task("cartpole").make()
+    env.reset(seed=0)
+    with pytest.raises(CalibrlError, match="gave no picture"):
+        video.frame(env)
+    with pytest.raises(CalibrlError, match="renderer 'paint' is unknown"):
+        video.episode(task("cartpole"), lambda _: np.zeros(1), renderer="paint")
+
+    class Blind(gymnasium.Env):
+        spec = None
+
+        def render(self):
+            raise RuntimeError("no pygame\nsecond line")
+
+    with pytest.raises(CalibrlError, match=r"Blind cannot be drawn: no pygame$"):
+        video.frame(Blind())
+
+
+def test_a_fleet_shows_its_first_agent():
+    envs = Envs(task("pusher"), [0, 1], render_mode="rgb_array", renderer="sketch")
+    envs.reset()
+    assert envs.render().shape == (320, 480, 3)
+    envs.close()
+
+
+def test_episodes_end_when_they_are_over():
+    # Without a screen or pygame Gymnasium's own cannot be drawn: one that can, and ends.
+    class Ends(gymnasium.Env):
+        metadata = {"render_modes": ["rgb_array"], "render_fps": 10}  # noqa: RUF012
+        observation_space = action_space = gymnasium.spaces.Box(-1, 1, (1,), np.float32)
+
+        def __init__(self, render_mode=None):
+            self.render_mode = render_mode
+
+        def reset(self, *, seed=None, options=None):
+            self.steps = 0
+            return np.zeros(1, np.float32), {}
+
+        def step(self, action):
+            self.steps += 1
+            return np.zeros(1, np.float32), 0.0, self.steps == 3, False, {}
+
+        def render(self):
+            return np.full((4, 4, 3), self.steps, np.uint8)
+
+    gymnasium.register("calibrl-tests/Drawn-v0", entry_point=Ends)
+    try:
+        frames = video.episode(task_from_env("calibrl-tests/Drawn-v0"), lambda _: np.zeros(1))
+    finally:
+        del gymnasium.registry["calibrl-tests/Drawn-v0"]
+    assert [int(frame[0, 0, 0]) for frame in frames] == [0, 1, 2, 3]
+
+
+# Files.
+
+
+@pytest.mark.parametrize("kind", ["gif", "webp"])
+def test_an_animation_reads_back(tmp_path, kind):
+    frames = moving()
+    path = video.save(frames, tmp_path / f"clip.{kind}", fps=20)
+    with Image.open(path) as image:
+        assert image.n_frames == len(frames)
+        assert image.is_animated
+        total = 0
+        for i, frame in enumerate(frames):
+            image.seek(i)
+            image.load()
+            total += image.info["duration"]
+            # WebP is lossy: close is enough.
+            assert np.abs(np.asarray(image.convert("RGB")).astype(int) - frame).mean() < 4
+        assert total == pytest.approx(50 * len(frames))
+    assert [p.name for p in tmp_path.iterdir()] == [f"clip.{kind}"]
+
+
+def test_mp4_without_ffmpeg_says_so(tmp_path, monkeypatch):
+    monkeypatch.setattr("shutil.which", lambda _: None)
+    with pytest.raises(CalibrlError, match=r"needs ffmpeg.*use .gif or .webp"):
+        video.save(moving(), tmp_path / "clip.mp4")
+    assert not list(tmp_path.iterdir())
+
+
+def test_mp4_is_handed_to_ffmpeg(tmp_path, monkeypatch):
+    # A stand-in that keeps what it was told and what it was given.
+    script = tmp_path / "ffmpeg"
+    script.write_text('#!/bin/sh\nfor last; do :; done\n{ echo "$*" | head -c 400; wc -c; } > "$last"\n')
+    script.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    video.save(moving(), tmp_path / "clip.mp4", fps=10)
+    told, given = (tmp_path / "clip.mp4").read_text().splitlines()
+    assert "-s 60x40 -r 10" in told
+    assert int(given) == 8 * 40 * 60 * 3
+    script.write_text("#!/bin/sh\necho unknown encoder >&2\nexit 1\n")
+    with pytest.raises(CalibrlError, match="ffmpeg failed: unknown encoder"):
+        video.save(moving(), tmp_path / "other.mp4")
+    assert not (tmp_path / "other.mp4").exists()
+
+
+def test_frames_that_are_no_animation(tmp_path):
+    with pytest.raises(CalibrlError, match="no frames"):
+        video.save([], tmp_path / "a.gif")
+    with pytest.raises(CalibrlError, match="differ in size"):
+        video.save([*moving(), np.zeros((3, 3, 3), np.uint8)], tmp_path / "a.gif")
+    with pytest.raises(CalibrlError, match=r"a frame of shape \(40, 60\)"):
+        video.save([frame[..., 0] for frame in moving()], tmp_path / "a.gif")
+    with pytest.raises(CalibrlError, match=r"use .gif, .webp or .mp4"):
+        video.save(moving(), tmp_path / "a.avi")
+    with pytest.raises(CalibrlError, match="0 frames a second"):
+        video.save(moving(), tmp_path / "a.gif", fps=0)
