@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from calibrl.cli.control import control
 from calibrl.cli.execute import Address, Backend, Force, How, Resume, TensorBoard, Workers, execute
 
 app = typer.Typer(help="Run an experiment, or all of them.", no_args_is_help=True)
@@ -133,3 +134,6 @@ def safety(
     (found,) = execute({out: plan(chosen(preset), seed=seed)}, how)
     print_table(found.rows)
     typer.echo(f"Rows and figures are in {out}; the figure to start with is {out / 'safety-rates.png'}")
+
+
+app.command()(control)

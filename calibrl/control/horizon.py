@@ -95,6 +95,18 @@ def fit_by_horizon(pits: Tensor) -> list[Map]:
     return [fit_smooth(part) for part in pits]
 
 
+def corrected_by_earlier(pits: Sequence[Tensor]) -> list[Tensor]:
+    """What a map for each horizon makes of PITs, trial by trial, each fitted on the trials before: (horizons, m, o).
+
+    The first trial has none before it and is left out.
+    """
+    found = []
+    for trial in range(1, len(pits)):
+        maps = fit_by_horizon(torch.cat([part.double() for part in pits[:trial]], 1))
+        found.append(torch.stack([mapping(part.double()) for mapping, part in zip(maps, pits[trial], strict=True)]))
+    return found
+
+
 def recalibrate_particles(particles: Tensor, mapping: Map) -> Tensor:
     """Particles of one horizon (p, …, o) moved so that their quantiles are R's, each keeping its rank.
 

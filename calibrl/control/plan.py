@@ -81,7 +81,7 @@ MakePlan: TypeAlias = Callable[[Model, World, PlanInputs, PlannerSettings, Tenso
 def plan_fleet(
     nets: Model, world: World, inputs: PlanInputs, settings: PlannerSettings, low: Tensor, high: Tensor
 ) -> Tensor:
-    """The best plans (g, h, a) the cross-entropy method finds, judged by imagined returns with fresh chance each sweep."""
+    """The plans (g, h, a) that the cross-entropy method finds by imagined returns, with fresh chance in each sweep."""
     sweep = iter(inputs.particles)
 
     def objective(plans: Tensor) -> Tensor:

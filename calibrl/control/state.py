@@ -82,7 +82,7 @@ def _parts(flat: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
 
 
 def _stacked(values: Sequence[Any]) -> Any:
-    """Agents' values as the fleet's: tensors one below the other, lists place by place, the rest is the same for all."""
+    """Agents' values as the fleet's: tensors one below the other, lists place by place; the rest all share."""
     if isinstance(values[0], Tensor):
         return torch.cat(list(values))
     if isinstance(values[0], list):

@@ -66,10 +66,9 @@ def run_trial(
     seeds: Sequence[int],
     on_step: Callable[[int, Tensor], None] = lambda *_: None,
 ) -> Trial:
-    """Act for `steps` in every environment; one that ends before is reset and goes on, so that all have equally many rows.
+    """Act for `steps` in every environment. One that ends before starts again, so that all have equally many rows.
 
-    seeds: (g,), what each environment's chance is seeded with. `on_step(step, rewards so far (g,))` is told as it
-    goes.
+    seeds: (g,), what each environment's chance is seeded with. `on_step(step, rewards so far (g,))` hears of each.
     """
     observation = np.stack([env.reset(seed=seed)[0] for env, seed in zip(environments, seeds, strict=True)])
     agents = range(len(environments))
@@ -103,6 +102,6 @@ def _check_finite(after: np.ndarray, reward: np.ndarray, action: np.ndarray, ste
     if not good.all():
         wrong = int((~good).nonzero()[0][0])
         raise CalibrlError(
-            f"the environment answered {after[wrong].tolist()} with reward {reward[wrong]} at step {step + 1} to action "
-            f"{action[wrong].tolist()}; its physics diverged: use a smaller time step or tighter action bounds"
+            f"the environment answered {after[wrong].tolist()} with reward {reward[wrong]} at step {step + 1} to "
+            f"action {action[wrong].tolist()}; its physics diverged: use a smaller time step or tighter action bounds"
         )

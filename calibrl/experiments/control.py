@@ -6,11 +6,13 @@ train, fit the map, write everything down. Arms of one seed start alike and have
 
 from __future__ import annotations
 
+import importlib
+import sys
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import torch
 from torch import Tensor
@@ -80,6 +82,20 @@ class Record:
     best: dict[str, Any] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class Outcome:
+    """A run as far as it got: the task, what is kept of every agent, and whether all trials were done."""
+
+    task: Task
+    records: dict[Member, Record]
+    finished: bool
+
+    @property
+    def rows(self) -> list[Row]:
+        """Every agent's rows, in the order of the trials."""
+        return [Row(**row) for record in self.records.values() for row in record.rows]
+
+
 @dataclass
 class Company:
     """A fleet with its environments and records, and how many trials it has done (the random one is trial 0)."""
@@ -106,7 +122,7 @@ def run(
     reward: Reward | None = None,
     watch: Watch | None = None,
     make_plan: MakePlan | None = None,
-) -> list[Row]:
+) -> Outcome:
     """All trials of all agents; rows go to `out/rows.jsonl` and the agents to `out/checkpoint` after every trial.
 
     With `resume` it goes on from there. With `minutes` it stops after the trial that crosses the limit.
@@ -129,12 +145,16 @@ def run(
             append_missing(file, rows)
             watch.trial(rows)
             if minutes is not None and time.monotonic() - started > 60 * minutes:
+                unfinished = [one for one in companies if one.done < preset.trials]
                 break
     finally:
         for company in companies:
             for environment in company.environments:
                 environment.close()
-    return [Row(**row) for company in companies for record in company.records for row in record.rows]
+    records = {
+        member: record for company in companies for member, record in zip(company.members, company.records, strict=True)
+    }
+    return Outcome(what, records, finished=not unfinished)
 
 
 def task_of(preset: Preset, reward: Reward | None = None) -> Task:
@@ -143,6 +163,32 @@ def task_of(preset: Preset, reward: Reward | None = None) -> Task:
         found = task(preset.task)
         return found if reward is None else found.with_reward(reward)
     return task_from_env(preset.task, reward=reward, steps=preset.steps)
+
+
+def reward_named(name: str) -> Reward:
+    """The function that "module:function" names, found where Python looks and in the current folder."""
+    module, colon, function = name.partition(":")
+    if not colon:
+        raise CalibrlError(f"reward {name!r} is not module:function; write for instance my_rewards:upright")
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        found = getattr(importlib.import_module(module), function)
+    except ImportError as problem:
+        raise CalibrlError(f"reward {name!r}: {problem}; give a module that Python finds from here") from None
+    except AttributeError:
+        raise CalibrlError(f"reward {name!r}: module {module} has no function {function}") from None
+    return cast(Reward, found)
+
+
+def check_device(device: str) -> None:
+    """Refuse a device that is not there before anything is written."""
+    kind = device.partition(":")[0]
+    if kind not in ("cpu", "cuda"):
+        raise CalibrlError(f"device {device!r} is unknown; use cpu or cuda")
+    if kind == "cuda" and not torch.cuda.is_available():
+        raise CalibrlError("device cuda: PyTorch finds no GPU here; use cpu")
 
 
 def assemble(
@@ -226,6 +272,7 @@ def one_trial(company: Company, what: Task, preset: Preset, watch: Watch) -> lis
             seed=member.seed,
             step=(number + 1) * preset.steps,
             metrics={name: float(f"{value:.6g}") for name, value in metrics.items()},
+            seconds=float(f"{sum(seconds.values()) / len(fleet):.4g}"),
             settings=preset.what_decides_rows() if number == 0 else {},
             origin=origin() if number == 0 else {},
         )
@@ -284,20 +331,19 @@ def pits_by_horizon(fleet: Fleet, trial: Trial, number: int) -> Tensor | None:
     view, device = fleet.view, fleet.device
     imagined = view.before(trial.observation).to(device)
     following = view.after(trial.next_observation, trial.reward, trial.terminated).to(device)
-    found = []
-    for tables in (fleet.tables(), None):
-        found.append(
-            horizon.pits_ahead(
-                fleet.ensemble.nets,
-                view.world,
-                imagined,
-                trial.action.to(device),
-                following,
-                start,
-                horizons=ahead,
-                propagation=fleet.settings.planner.propagation,
-                tables=tables,
-                generator=torch.Generator().manual_seed(luck.number(0, "horizon", number)),
-            )
+    found = [
+        horizon.pits_ahead(
+            fleet.ensemble.nets,
+            view.world,
+            imagined,
+            trial.action.to(device),
+            following,
+            start,
+            horizons=ahead,
+            propagation=fleet.settings.planner.propagation,
+            tables=tables,
+            generator=torch.Generator().manual_seed(luck.number(0, "horizon", number)),
         )
+        for tables in (fleet.tables(), None)
+    ]
     return torch.stack(found)

@@ -1,0 +1,210 @@
+"""`calibrl run control`: agents that plan with a learnt model, calibrated or not."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from calibrl.control.presets import Preset
+    from calibrl.experiments.control import Moment
+    from calibrl.results import Row
+
+
+def control(
+    preset: Annotated[
+        str | None,
+        typer.Option(help="cartpole, halfcheetah, pusher, reacher (published), their -small versions, cartpole-demo."),
+    ] = None,
+    env: Annotated[str | None, typer.Option(help="Any Gymnasium id with Box observations and actions.")] = None,
+    reward: Annotated[
+        str | None, typer.Option(help="module:function of (observation, action, next) tensors; else it is learnt.")
+    ] = None,
+    set_: Annotated[list[str] | None, typer.Option("--set", help="Change one field: ensemble.members=7.")] = None,
+    arms: Annotated[str | None, typer.Option(help="calibrated,uncalibrated and more; see docs/control.md.")] = None,
+    map_: Annotated[str | None, typer.Option("--map", help="The calibrated arms' map R: smooth, sigmoid, …")] = None,
+    seeds: Annotated[int | None, typer.Option(min=1, help="How many paired seeds, side by side.")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="The first seed.")] = 0,
+    trials: Annotated[int | None, typer.Option(min=1, help="Trials after the random one.")] = None,
+    agent: Annotated[str, typer.Option(help="model, or sac: the model-free baseline, in the same figure.")] = "model",
+    device: Annotated[str, typer.Option(help="cpu, or cuda.")] = "cpu",
+    out: Annotated[Path | None, typer.Option(help="Folder for rows, figures and checkpoints.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in that folder.")] = False,
+    minutes: Annotated[
+        float | None, typer.Option(min=0, help="Stop after the trial that crosses this limit; go on with --resume.")
+    ] = None,
+    video: Annotated[bool, typer.Option(help="End with an animation of each arm's best trial.")] = True,
+) -> None:
+    """Learn a task by planning with a learnt model of it, calibrated and not, side by side."""
+    from calibrl.errors import CalibrlError
+    from calibrl.experiments.control import check_device, reward_named
+
+    chosen = _chosen(preset, env, set_ or [], arms=arms, map_=map_, seeds=seeds, trials=trials)
+    if agent not in ("model", "sac"):
+        raise CalibrlError(f"--agent {agent!r} is unknown; use model or sac")
+    check_device(device)
+    folder = out or Path("out/control") / chosen.name.replace("/", "-").replace(":", "-")
+    paid = None if reward is None else reward_named(reward)
+    if agent == "sac":
+        _run_sac(folder, chosen, seed=seed, device=device, resume=resume)
+    else:
+        _run_model(folder, chosen, seed=seed, device=device, resume=resume, minutes=minutes, reward=paid, video=video)
+
+
+def _chosen(
+    name: str | None,
+    env: str | None,
+    changes: Sequence[str],
+    *,
+    arms: str | None,
+    map_: str | None,
+    seeds: int | None,
+    trials: int | None,
+) -> Preset:
+    """The preset that the options describe."""
+    from calibrl.control.arms import arm
+    from calibrl.control.presets import changed, preset, preset_for_env
+    from calibrl.control.tasks import task_from_env
+    from calibrl.errors import CalibrlError
+
+    if env is not None and name is not None:
+        raise CalibrlError(f"--preset {name} and --env {env} name two tasks; give one of them")
+    base = preset(name or "cartpole-small") if env is None else preset_for_env(env, task_from_env(env).steps)
+    words = [*changes]
+    if map_ is not None:
+        words.append(f"calibration.map={map_}")
+    if arms is not None:
+        words.append(f"arms={arms}")
+    if seeds is not None:
+        words.append(f"seeds={seeds}")
+    if trials is not None:
+        words.append(f"trials={trials}")
+    found = changed(base, words)
+    for one in found.arms:
+        arm(one)
+    return found
+
+
+def _run_model(folder: Path, preset: Preset, *, video: bool, **options: Any) -> None:
+    from calibrl.errors import CalibrlError
+    from calibrl.experiments.control import run
+    from calibrl.experiments.control_outcome import draw, other_rows, videos
+
+    with watching(preset) as watch:
+        outcome = run(folder, preset, watch=watch, **options)
+    if not outcome.rows:
+        raise CalibrlError(f"{folder}: no trial was finished; give it more --minutes")
+    files = draw(folder, outcome, preset, others=other_rows(folder, outcome))
+    if video and outcome.finished:
+        try:
+            files += videos(folder, outcome)
+        except CalibrlError as problem:
+            typer.echo(f"No video: {problem}", err=True)
+    print_outcome(outcome.rows)
+    if not outcome.finished:
+        typer.echo("Stopped before the last trial; the same command with --resume goes on")
+    typer.echo(f"Rows and {len(files)} figures are in {folder}; the figure to start with is {files[0]}")
+
+
+def _run_sac(folder: Path, preset: Preset, **options: Any) -> None:
+    from calibrl.experiments.control_sac import run_sac
+
+    with watching(preset) as watch:
+        files = run_sac(folder, preset, watch=watch, **options)
+    typer.echo(f"Rows are in {folder}; the figure, with what else was run there, is {files[0]}")
+
+
+def print_outcome(rows: Sequence[Row]) -> None:
+    """By arm: what was earned at the end and at best, and how honest the model was."""
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    from calibrl.experiments.control_outcome import summary
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
+    names = ("", "seeds", "steps", "last return", "best return", "calibration loss", "90 % holds")
+    for name in names:
+        table.add_column(name, justify="left" if not name else "right", no_wrap=True)
+    for line in summary(rows):
+        table.add_row(*line)
+    console = Console()
+    console.print(table)
+    console.print(
+        "Mean over seeds ± standard error. Honesty is of one-step forecasts of trajectories before they were trained "
+        "on, over all trials; in brackets without the map.",
+        highlight=False,
+    )
+
+
+class Line:
+    """The live line: trial, steps, returns, calibration loss, time left; one plain line a trial when piped."""
+
+    def __init__(self, preset: Preset, console: Any, bar: Any) -> None:
+        self._preset, self._console, self._bar = preset, console, bar
+        self._task = None if bar is None else bar.add_task(preset.name, total=1)
+        self._honesty: dict[str, str] = {}
+        self._started, self._begun_at, self._shown = time.monotonic(), None, 0.0
+        self._total = 0
+
+    def step(self, moment: Moment) -> None:
+        """Show where the fleet is, a few times a second."""
+        at = (moment.trial * moment.steps + moment.step) / ((moment.trials + 1) * moment.steps)
+        if self._begun_at is None:
+            self._begun_at = at
+        if self._bar is None or (time.monotonic() - self._shown < 0.2 and moment.step < moment.steps):
+            return
+        self._shown = time.monotonic()
+        earned = _means(moment.earned)
+        words = " · ".join(f"{arm} {value:.1f}{self._honesty.get(arm, '')}" for arm, value in earned.items())
+        what = f"trial {moment.trial}/{moment.trials} step {moment.step}/{moment.steps}: {words}, {self._left(at)}"
+        self._bar.update(self._task, description=what, completed=at)
+
+    def trial(self, rows: Sequence[Row]) -> None:
+        """Keep what was measured, and print it where there is no live line."""
+        earned, words = {}, []
+        for row in rows:
+            earned[f"{row.arm}-{row.seed}"] = row.metrics["return"]
+            if "calibration_loss" in row.metrics:
+                self._honesty[row.arm] = f" (loss {row.metrics['calibration_loss']:.2f})"
+        words = [f"{arm} {value:.1f}{self._honesty.get(arm, '')}" for arm, value in _means(earned).items()]
+        trial = int(rows[0].metrics["trial"])
+        at = (trial + 1) / (self._preset.trials + 1)
+        if self._bar is None:
+            what = f"trial {trial}/{self._preset.trials}, {rows[0].step} steps: {' · '.join(words)}, {self._left(at)}"
+            self._console.print(what, markup=False, highlight=False, soft_wrap=True)
+
+    def _left(self, at: float) -> str:
+        done = at - (self._begun_at or 0.0)
+        # The random trial takes no time: it says nothing about the others.
+        if done <= 1 / (self._preset.trials + 1):
+            return "time left unknown"
+        seconds = (time.monotonic() - self._started) / done * (1 - at)
+        return f"{seconds / 60:.0f} min left" if seconds >= 90 else f"{seconds:.0f} s left"
+
+
+@contextmanager
+def watching(preset: Preset) -> Iterator[Line]:
+    """A live line on a terminal, plain lines elsewhere."""
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn
+
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield Line(preset, console, None)
+        return
+    with Progress(TextColumn("{task.description}"), BarColumn(20), console=console, transient=True) as bar:
+        yield Line(preset, console, bar)
+
+
+def _means(earned: dict[str, float]) -> dict[str, float]:
+    """Mean over seeds by arm, of {"arm-seed": number}."""
+    found: dict[str, list[float]] = {}
+    for name, value in earned.items():
+        found.setdefault(name.rpartition("-")[0], []).append(value)
+    return {arm: sum(values) / len(values) for arm, values in found.items()}
