@@ -1,6 +1,7 @@
 """Folders of rows that use everything the page can show."""
 
 import base64
+import json
 
 import numpy as np
 import pytest
@@ -53,6 +54,22 @@ def learning_rows(arms=2, seeds=3, steps=5):
         for seed in range(seeds)
         for step in range(steps)
     ]
+
+
+@pytest.fixture(scope="session")
+def many(tmp_path_factory):
+    """A hundred thousand rows: 5 arms, 20 seeds, 1000 steps."""
+    folder = tmp_path_factory.mktemp("many")
+    lines = [
+        json.dumps(
+            {"experiment": "e", "problem": "p", "arm": f"arm {a}", "seed": s, "step": t, "metrics": {"return": a + t}}
+        )
+        for a in range(5)
+        for s in range(20)
+        for t in range(1000)
+    ]
+    (folder / "rows.jsonl").write_text("\n".join(lines))
+    return folder
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,319 @@
+"""The page in a real browser: it draws, every control works, nothing is logged and nothing leaves the page."""
+
+import json
+import shutil
+import statistics
+import warnings
+
+import pytest
+
+from calibrl.report.page import write_report
+from tests.report.conftest import HOSTILE, core_rows
+
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+DRIVER = shutil.which("chromedriver")
+pytestmark = pytest.mark.skipif(
+    not (CHROMIUM and DRIVER), reason="needs a browser: apt-get install chromium chromium-driver"
+)
+
+
+@pytest.fixture(scope="module")
+def browser():
+    from selenium import webdriver
+    from selenium.webdriver.chrome.service import Service
+
+    options = webdriver.ChromeOptions()
+    options.binary_location = CHROMIUM
+    # A container has no user namespaces and little shared memory.
+    for flag in (
+        "--headless=new",
+        "--no-sandbox",
+        "--disable-dev-shm-usage",
+        "--disable-gpu",
+        "--force-prefers-reduced-motion",
+        "--window-size=1400,1000",
+    ):
+        options.add_argument(flag)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+    driver = webdriver.Chrome(options=options, service=Service(DRIVER))
+    yield driver
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        driver.quit()
+
+
+@pytest.fixture(scope="module")
+def address(results, tmp_path_factory):
+    return write_report(results, tmp_path_factory.mktemp("page") / "report.html").as_uri()
+
+
+@pytest.fixture
+def page(browser, address):
+    """The page freshly opened; afterwards nothing may have been logged or asked for."""
+    browser.get("about:blank")
+    browser.get_log("performance")
+    browser.get_log("browser")
+    browser.get(address)
+    yield browser
+    assert browser.get_log("browser") == []
+    events = [json.loads(entry["message"])["message"] for entry in browser.get_log("performance")]
+    asked = [event["params"]["request"]["url"] for event in events if event["method"] == "Network.requestWillBeSent"]
+    assert asked
+    assert [url for url in asked if not url.startswith((address, "data:", "about:"))] == []
+
+
+def find(driver, selector):
+    return driver.find_elements("css selector", selector)
+
+
+def one(driver, element_id):
+    return driver.find_element("id", element_id)
+
+
+def choose(driver, element_id, text):
+    for option in one(driver, element_id).find_elements("tag name", "option"):
+        if option.text == text:
+            option.click()
+            return
+    raise AssertionError(f"{element_id} has no option {text}")
+
+
+def write(element, text):
+    element.clear()
+    element.send_keys(text)
+
+
+def drawn(driver, study, selector=".dot"):
+    return len(driver.find_element("id", study).find_elements("css selector", f".panels {selector}"))
+
+
+def headings(driver, study):
+    return [node.text for node in one(driver, study).find_elements("tag name", "h4")]
+
+
+def aloud(driver):
+    return driver.find_element("css selector", "body > .unseen").get_attribute("textContent")
+
+
+def test_every_study_is_drawn(page):
+    assert [node.get_attribute("id") for node in find(page, ".explore")] == [
+        "core.1",
+        "bandits.1",
+        "my-b-experiment-b.1",
+    ]
+    assert headings(page, "core.1") == ["calibration loss, lower is better", "Are the forecasts honest?"]
+    assert headings(page, "bandits.1") == ["reward, higher is better", "reward by round"]
+    # Two problems: dots, and reliability beside a PIT histogram.
+    assert len(find(page, "[id='core.1'] svg[role=img]")) == 6
+    assert all(float(node.get_attribute("height")) > 50 for node in find(page, ".panels svg"))
+    assert drawn(page, "bandits.1", "path.paper") == 2
+
+
+def test_what_rows_say_is_text(page):
+    assert any(node.text == HOSTILE for node in find(page, "[id='core.1.problem'] option"))
+    assert page.title == "calibrl report"
+
+
+def test_every_arm_can_be_left_out_and_brought_back(page):
+    for study in find(page, ".explore"):
+        name = study.get_attribute("id")
+        everything = drawn(page, name)
+        for box in study.find_elements("css selector", ".arms input"):
+            arm = int(box.get_attribute("id").rsplit("arm", 1)[1])
+            assert drawn(page, name, f".arm-{arm} .dot") > 0
+            box.click()
+            assert drawn(page, name, f".arm-{arm} .dot") == 0
+            box.click()
+            assert drawn(page, name) == everything
+    for arm in range(3):
+        one(page, f"core.1.arm{arm}").click()
+    assert "No arm is chosen" in one(page, "core.1").text
+
+
+def test_every_metric_can_be_chosen(page):
+    for text, heading in (("CRPS", "CRPS, lower is better"), ("calibration loss", "calibration loss, lower is better")):
+        choose(page, "core.1.metric", text)
+        assert headings(page, "core.1")[0] == heading
+        assert one(page, "core.1.note").text == f"{text}: 3 of 3 arms, 6 of 6 seeds."
+    choose(page, "bandits.1.metric", "84 % quantile covers")
+    assert headings(page, "bandits.1") == ["84 % quantile covers"]
+
+
+def test_a_problem_can_be_looked_at_alone(page):
+    choose(page, "core.1.problem", "diabetes, network")
+    assert {node.text for node in find(page, "[id='core.1'] figcaption")} == {"diabetes, network"}
+    choose(page, "core.1.problem", "all 2 problems")
+    assert len(find(page, "[id='core.1'] figcaption")) == 4
+
+
+def test_differences_leave_out_the_baseline(page):
+    choose(page, "bandits.1.view", "difference to linucb")
+    assert headings(page, "bandits.1") == [
+        "Paired difference to linucb, higher is better",
+        "Paired difference to linucb by round",
+    ]
+    assert drawn(page, "bandits.1", ".arm-0 .dot") == 0
+    assert drawn(page, "bandits.1", ".zero") == 2
+    label = find(page, "[id='bandits.1'] svg[role=img]")[0].get_attribute("aria-label")
+    assert "callinucb +100.0 ± 0.0" in label
+
+
+def test_seeds_can_be_chosen(page):
+    rows = [row for row in core_rows() if row.problem == "diabetes, network" and row.arm == "calibrated"]
+    expected = statistics.fmean(row.metrics["calibration_loss"] for row in rows if row.seed in {0, 1, 2, 5})
+    box = one(page, "core.1.seeds")
+    write(box, "0-2, 5")
+    assert one(page, "core.1.note").text.endswith("4 of 6 seeds.")
+    label = find(page, "[id='core.1'] svg[role=img]")[0].get_attribute("aria-label")
+    assert f"calibrated {expected:.4f} ±" in label
+    write(box, "seven")
+    assert box.get_attribute("aria-invalid") == "true"
+    assert "ranges such as 0-5" in one(page, "core.1.note").text
+    write(box, "77")
+    assert box.get_attribute("aria-invalid") == "true"
+    write(box, "all")
+    assert box.get_attribute("aria-invalid") == "false"
+    assert one(page, "core.1.note").text.endswith("6 of 6 seeds.")
+
+
+def test_each_seed_can_be_shown(page):
+    one(page, "core.1.each").click()
+    assert drawn(page, "core.1", ".seed") == 2 * 3 * 6
+    one(page, "bandits.1.each").click()
+    assert drawn(page, "bandits.1", ".seed") == 2 * 4
+    assert drawn(page, "bandits.1", ".thread") == 2 * 4
+
+
+def test_hovering_tells_the_values(page):
+    from selenium.webdriver import ActionChains
+
+    for node in find(page, ".panels svg"):
+        page.execute_script("arguments[0].scrollIntoView({block: 'center', behavior: 'instant'})", node)
+        # A scroll hides the card: let it end first.
+        page.execute_async_script("const done = arguments[0]; requestAnimationFrame(() => requestAnimationFrame(done))")
+        ActionChains(page, duration=0).move_to_element(node).perform()
+        card = find(page, ".card")[0]
+        assert card.is_displayed()
+        assert card.text.strip()
+    ActionChains(page, duration=0).move_to_element(find(page, "footer")[0]).perform()
+    assert not find(page, ".card")[0].is_displayed()
+
+
+def test_the_keyboard_reads_values_aloud(page):
+    from selenium.webdriver.common.keys import Keys
+
+    curve = find(page, "[id='bandits.1'] svg[role=img]")[1]
+    curve.send_keys(Keys.ARROW_RIGHT)
+    assert aloud(page) == "round: 200, linucb 103.0 ± 1.3, callinucb 123.6 ± 1.5"
+    curve.send_keys(Keys.END)
+    assert aloud(page).startswith("round: 1200, ")
+    curve.send_keys(Keys.ARROW_LEFT)
+    assert aloud(page).startswith("round: 600, ")
+    curve.send_keys(Keys.ESCAPE)
+    assert not find(page, ".card")[0].is_displayed()
+
+
+def test_the_address_keeps_the_choices(page):
+    one(page, "core.1.arm1").click()
+    choose(page, "core.1.metric", "CRPS")
+    write(one(page, "core.1.seeds"), "1-3")
+    find(page, "nav a[href='#bandits']")[0].click()
+    choose(page, "bandits.1.view", "difference to linucb")
+    kept = page.current_url
+    assert "at=bandits" in kept
+    page.get("about:blank")
+    page.get(kept)
+    assert not one(page, "core.1.arm1").is_selected()
+    assert one(page, "core.1.note").text == "CRPS: 2 of 3 arms, 3 of 6 seeds."
+    assert headings(page, "bandits.1")[0].startswith("Paired difference")
+    assert page.execute_script("return document.getElementById('bandits').getBoundingClientRect().top") < 400
+    find(page, "[id='core.1'] .reset")[0].click()
+    assert one(page, "core.1.note").text == "calibration loss: 3 of 3 arms, 6 of 6 seeds."
+    assert "core.1" not in page.current_url
+
+
+@pytest.mark.parametrize(
+    "hash_text", ["nowhere", "core.1.metric=99&core.1.problem=-7&core.1.view=x&core.1.off=a.b", "%%=%"]
+)
+def test_a_strange_address_does_no_harm(page, address, hash_text):
+    page.get("about:blank")
+    page.get(f"{address}#{hash_text}")
+    assert one(page, "core.1.note").text == "calibration loss: 3 of 3 arms, 6 of 6 seeds."
+
+
+def test_light_and_dark(page):
+    def paper():
+        return page.execute_script("return getComputedStyle(document.body).backgroundColor")
+
+    def prefer(scheme):
+        features = [{"name": "prefers-color-scheme", "value": scheme}]
+        page.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
+
+    prefer("light")
+    light = paper()
+    button = find(page, "button.theme")[0]
+    assert button.accessible_name == "Use dark colours"
+    button.click()
+    dark = paper()
+    assert dark != light
+    page.refresh()
+    assert paper() == dark
+    find(page, "button.theme")[0].click()
+    assert paper() == light
+    page.execute_script("localStorage.clear()")
+    prefer("dark")
+    page.refresh()
+    assert paper() == dark
+    prefer("light")
+
+
+def test_everything_has_a_name(page):
+    for node in find(page, "main input, main select, button, nav a, .panels svg, .scroll"):
+        assert node.accessible_name.strip(), node.get_attribute("outerHTML")[:200]
+    for node in find(page, "table"):
+        assert node.find_elements("tag name", "caption")
+    assert [node.tag_name for node in find(page, "h1")] == ["h1"]
+
+
+@pytest.mark.parametrize("width", [340, 700, 1024, 1800])
+def test_it_fits_the_screen(page, width):
+    sizes = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
+    page.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", sizes)
+    try:
+        page.refresh()
+        assert page.execute_script("return document.documentElement.scrollWidth") <= width
+        widest = max(node.rect["x"] + node.rect["width"] for node in find(page, ".panels svg"))
+        assert widest <= width
+    finally:
+        page.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+
+def test_it_reads_without_scripts(page):
+    page.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": True})
+    try:
+        page.refresh()
+        text = find(page, "main")[0].text
+        assert "558.1 ± 3.5" in text
+        assert "tables and figures hold the same numbers" in text
+    finally:
+        page.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": False})
+
+
+def test_it_prints(page):
+    import base64
+
+    assert base64.b64decode(page.print_page()).startswith(b"%PDF")
+    # What was opened for the paper is closed again.
+    assert not find(page, "details[open]")
+
+
+def test_a_hundred_thousand_rows_open_quickly(browser, many, tmp_path):
+    address = write_report(many, tmp_path / "report.html").as_uri()
+    browser.execute_cdp_cmd("Performance.enable", {"timeDomain": "threadTicks"})
+    browser.get(address)
+    assert browser.find_element("css selector", ".panels svg")
+    spent = {
+        entry["name"]: entry["value"] for entry in browser.execute_cdp_cmd("Performance.getMetrics", {})["metrics"]
+    }
+    browser.execute_cdp_cmd("Performance.disable", {})
+    assert spent["TaskDuration"] < 2  # seconds of work: waiting for other programs does not count
