@@ -1,0 +1,201 @@
+"""What every planner knows on a night and answers: demand paths and stock in, an order out."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from calibrl.errors import CalibrlError
+from calibrl.inventory.store import ISSUING, Costs, Issuing, check_issuing
+from calibrl.kernels import stock as kernel
+from calibrl.kernels import stock_reference
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What may be ordered, and when it comes.
+
+    pack: units of a pack; minimum: the least order that is taken, in units; lead_days: 1 if an order is on the
+    shelf in the morning after it was placed, 2 if a morning later, and so on.
+    """
+
+    pack: int = 1
+    minimum: int = 0
+    lead_days: int = 1
+
+    def __post_init__(self) -> None:
+        for name, least in (("pack", 1), ("minimum", 0), ("lead_days", 1)):
+            value = getattr(self, name)
+            if value != int(value) or value < least:
+                raise CalibrlError(f"{name} {value} cannot be kept to; use a whole number of {least} or more")
+
+    @property
+    def smallest(self) -> int:
+        """The smallest order that can be placed: the minimum, in whole packs."""
+        return max(self.pack, -(-self.minimum // self.pack) * self.pack)
+
+    def nearest(self, units: ArrayLike) -> Floats:
+        """The nearest quantities that can be ordered; half a pack rounds up."""
+        wanted = np.maximum(np.asarray(units, dtype=np.float64), 0)
+        packs = np.floor(wanted / self.pack + 0.5) * self.pack
+        return np.where(packs >= self.smallest, packs, np.where(2 * wanted >= self.smallest, self.smallest, 0))
+
+
+@dataclass(frozen=True, eq=False)
+class Night:
+    """What is known when the order is placed.
+
+    paths: (m, h) demand of the next h days; stock: (L,) units by days to expiry, the last entry free for the order;
+    incoming: (h,) units already ordered that will be delivered on each of those days; lead_days: the order of
+    tonight is delivered on the lead_days-th of them; rng: for planners that search at random.
+    """
+
+    paths: Floats
+    stock: Floats
+    incoming: Floats
+    issuing: Issuing
+    lead_days: int = 1
+    rng: np.random.Generator | None = None
+
+    @cached_property
+    def cover(self) -> Floats:
+        """(m, h) demand from day k until the day an order placed in the night before it is delivered, included."""
+        total = np.cumsum(np.pad(self.paths, ((0, 0), (1, 0))), axis=1)
+        ends = np.minimum(np.arange(self.horizon) + self.lead_days, self.horizon)
+        return total[:, ends] - total[:, :-1]
+
+    @cached_property
+    def on_arrival(self) -> Floats:
+        """(m,) units on the shelf when tonight's order is delivered, without it."""
+        shelf = np.tile(self.stock[:, None, None], (1, 1, len(self.paths)))
+        for k in range(self.lead_days - 1):
+            shelf[-1] += self.incoming[k]
+            stock_reference.sell_and_age(shelf, self.paths[:, k], waste=0, unmet=0, issuing=ISSUING.index(self.issuing))
+        return shelf.sum((0, 1)) + self.incoming[self.lead_days - 1]
+
+    @property
+    def demand_on_arrival(self) -> Floats:
+        """(m,) demand of the first day on which tonight's order can be sold."""
+        return self.paths[:, self.lead_days - 1]
+
+    @property
+    def horizon(self) -> int:
+        """Days looked ahead."""
+        return self.paths.shape[1]
+
+    @cached_property
+    def blocks(self) -> kernel.Units:
+        """The paths as the kernels read them."""
+        return kernel.in_blocks(self.paths)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Planner(ABC):
+    """Decides an order from demand paths: `planner(paths, stock, rng=rng)`.
+
+    Random issuing is planned for in proportion: of each age, the share of all units that is sold.
+    """
+
+    costs: Costs = field(default_factory=Costs)
+    rules: Rules = field(default_factory=Rules)
+    issuing: Issuing = "random"
+
+    def __post_init__(self) -> None:
+        check_issuing(self.issuing)
+
+    def __call__(
+        self,
+        paths: ArrayLike,
+        stock: ArrayLike,
+        *,
+        rng: np.random.Generator | None = None,
+        incoming: ArrayLike = (),
+    ) -> int:
+        """Units to order tonight.
+
+        paths: (m, h) demand of the next h days, the first being the first day an order with a lead time of a day
+        is on sale; stock: (L,) units on the shelf tonight, by days to expiry; incoming: units already on their
+        way, for each of the next days, zeros at the end left out; rng: for planners that search at random.
+        """
+        return int(self.rules.nearest(self.wanted(self.night(paths, stock, rng=rng, incoming=incoming))))
+
+    def night(
+        self,
+        paths: ArrayLike,
+        stock: ArrayLike,
+        *,
+        rng: np.random.Generator | None = None,
+        incoming: ArrayLike = (),
+    ) -> Night:
+        """The same, checked."""
+        demand = _checked(paths, "paths", "(m, h), m demand paths of h days")
+        if demand.ndim != 2 or not demand.size:
+            raise CalibrlError(f"paths of shape {demand.shape} are no demand; expected (m, h), 1 or more paths")
+        units = _checked(stock, "stock", "(L,)")
+        if units.ndim != 1 or not units.size:
+            raise CalibrlError(f"stock of shape {units.shape} is no shelf; expected (L,), L ≥ 1 days of life")
+        days, lead = demand.shape[1], self.rules.lead_days
+        if days < lead:
+            raise CalibrlError(f"paths of {days} days end before tonight's order comes; look {lead} days ahead or more")
+        coming = _checked(incoming, "incoming", "(days,)")
+        if coming.ndim != 1 or len(coming) > days:
+            raise CalibrlError(
+                f"incoming of shape {coming.shape} does not fit {days} days of paths; expected ({days},)"
+            )
+        return Night(demand, units, np.pad(coming, (0, days - len(coming))), self.issuing, lead, rng)
+
+    @abstractmethod
+    def wanted(self, night: Night) -> float:
+        """Units to order before packs and minimum are looked at."""
+
+    def open_loop_costs(self, orders: NDArray[Any], night: Night, *, give_up: bool = False) -> NDArray[np.float32]:
+        """Mean cost (n,) of ordering orders (n, h - lead_days + 1) whatever happens; worse ones may be given up."""
+        arrivals = np.empty((len(orders), night.horizon), dtype=np.float32)
+        arrivals[:] = night.incoming
+        arrivals[:, night.lead_days - 1 :] += orders
+        return kernel.open_loop_costs(
+            arrivals,
+            night.blocks,
+            len(night.paths),
+            night.stock.astype(np.float32),
+            np.float32(self.costs.waste),
+            np.float32(self.costs.unmet),
+            ISSUING.index(self.issuing),
+            give_up,
+        )
+
+    def closed_loop_costs(self, first: NDArray[Any], levels: NDArray[Any], night: Night) -> NDArray[np.float32]:
+        """Mean cost (n,) of ordering first (n,) tonight and up to levels (n, h) later; worse ones are given up."""
+        return kernel.closed_loop_costs(
+            np.ascontiguousarray(first, dtype=np.float32),
+            np.ascontiguousarray(levels, dtype=np.float32),
+            night.blocks,
+            len(night.paths),
+            night.stock.astype(np.float32),
+            night.incoming.astype(np.float32),
+            night.lead_days,
+            np.float32(self.rules.pack),
+            np.float32(self.rules.smallest),
+            np.float32(self.costs.waste),
+            np.float32(self.costs.unmet),
+            ISSUING.index(self.issuing),
+            True,
+        )
+
+
+def _checked(value: ArrayLike, name: str, expected: str) -> Floats:
+    try:
+        array = np.asarray(value, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise CalibrlError(f"{name} are not numbers; expected {expected}") from None
+    if array.size and not (array.min() >= 0 and array.max() < np.inf):
+        wrong = array[~((array >= 0) & (array < np.inf))][0]
+        raise CalibrlError(f"{name} hold {wrong}, no number of units; expected {expected}, finite and 0 or more")
+    return array

@@ -1,0 +1,67 @@
+"""Plans that fix the orders of all days ahead and use the first: the paper's random search, and the CEM."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from calibrl.errors import CalibrlError
+from calibrl.inventory.planners.night import Floats, Night, Planner
+from calibrl.planning.search import Bounds, CrossEntropy, Objective, cross_entropy, random_shooting
+
+
+@dataclass(frozen=True)
+class RandomTrajectories(Planner):
+    """The paper's: the first order of the best of `trajectories` random ones, judged on the same demand paths.
+
+    Each day's order is drawn evenly from 0 to the largest demand of that day in any path.
+    """
+
+    trajectories: int = 5000
+
+    def wanted(self, night: Night) -> float:
+        """See `Planner`."""
+        bounds, most = _bounds(night)
+        objective = _objective(self, night, most, give_up=True)
+        best = random_shooting(objective, bounds, plans=self.trajectories, generator=_generator(night.rng))
+        return float(best[0, 0]) * most[0]
+
+
+_SEARCH = CrossEntropy(population=300, elites=30, sweeps=6, smallest_variance=1e-5, keep_best=True)
+
+
+@dataclass(frozen=True)
+class CrossEntropyOrders(Planner):
+    """The cross-entropy method over the orders of all days ahead."""
+
+    search: CrossEntropy = _SEARCH
+
+    def wanted(self, night: Night) -> float:
+        """See `Planner`."""
+        bounds, most = _bounds(night)
+        objective = _objective(self, night, most, give_up=False)
+        best = cross_entropy(objective, bounds, settings=self.search, generator=_generator(night.rng))
+        return float(best[0, 0]) * most[0]
+
+
+def _bounds(night: Night) -> tuple[Bounds, Floats]:
+    """Orders are searched for as shares, 0 to 1, of the largest demand of their day: the bounds, and those (h,)."""
+    most = night.paths[:, night.lead_days - 1 :].max(0)
+    return Bounds(torch.zeros(1), torch.ones(1), len(most)), most
+
+
+def _objective(planner: Planner, night: Night, most: Floats, *, give_up: bool) -> Objective:
+    def value(shares: Tensor) -> Tensor:
+        orders = planner.rules.nearest(shares[..., 0].numpy() * most)
+        return -torch.from_numpy(planner.open_loop_costs(orders, night, give_up=give_up))
+
+    return value
+
+
+def _generator(rng: np.random.Generator | None) -> torch.Generator:
+    if rng is None:
+        raise CalibrlError("this planner searches at random, but rng is None; pass a numpy.random.Generator")
+    return torch.Generator().manual_seed(int(rng.integers(2**63)))
