@@ -209,6 +209,7 @@ def test_pushers_model_and_start():
     np.testing.assert_allclose(starts[:, 17:19].std(0), 0.025, rtol=0.15)
     assert np.abs(starts[:, 7:14]).max() <= 0.005
     assert 0.0008 < env.model.body("object").mass[0] < 0.009
+    np.testing.assert_allclose(env.model.joint("r_shoulder_pan_joint").range, (-2.2854, 2.0))
     # The tip is the middle of the two fingertips.
     tips = [env.data.geom(name).xpos for name in ("tip_arml", "tip_armr")]
     np.testing.assert_allclose(starts[-1, 14:17], np.mean(tips, 0))

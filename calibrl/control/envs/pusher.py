@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from xml.etree import ElementTree
 
 import mujoco
 import numpy as np
@@ -44,14 +45,14 @@ class Pusher(MujocoTask):
 
 
 def _model() -> mujoco.MjModel:
-    spec = mujoco.MjSpec.from_file(str(GYMNASIUM_ASSETS / "pusher_v5.xml"))
-    for geom in spec.body("object").geoms:
-        geom.density, geom.rgba = OBJECT_DENSITY, (0.85, 0.45, 0.13, 1)
-    for geom in spec.geoms:
-        if geom.name == "table":
-            geom.rgba = (0.88, 0.9, 0.93, 1)
-        elif (geom.rgba == 0.5).any():
-            geom.rgba = (0.62, 0.65, 0.72, 1)
-    # The published task lets the shoulder turn further than Gymnasium's model, 1.71 rad.
-    spec.joint("r_shoulder_pan_joint").range = (-2.2854, 2.0)
-    return spec.compile()
+    tree = ElementTree.parse(GYMNASIUM_ASSETS / "pusher_v5.xml").getroot()
+    for geom in tree.iter("geom"):
+        geom.attrib.setdefault("rgba", "0.62 0.65 0.72 1")
+    for geom in tree.iterfind(".//body[@name='object']/geom"):
+        geom.attrib |= {"density": str(OBJECT_DENSITY), "rgba": "0.85 0.45 0.13 1"}
+    for geom in tree.iterfind(".//geom[@name='table']"):
+        geom.attrib["rgba"] = "0.88 0.9 0.93 1"
+    for joint in tree.iterfind(".//joint[@name='r_shoulder_pan_joint']"):
+        # The published task lets the shoulder turn further than Gymnasium's model, 1.71 rad.
+        joint.attrib["range"] = "-2.2854 2.0"
+    return mujoco.MjModel.from_xml_string(ElementTree.tostring(tree, encoding="unicode"))
