@@ -5,6 +5,7 @@ Whoever runs them, jobs give the same results: each carries its own seed and com
 
 from __future__ import annotations
 
+import importlib
 import os
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
@@ -114,6 +115,8 @@ class Serial:
         self._current: tuple[int, Any] | None = None
 
     def __enter__(self) -> Self:
+        # Loaded by a job, it would stay on one thread for as long as this process lives.
+        importlib.import_module("torch")
         self._one_thread.__enter__()
         return self
 

@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import pickle
 import signal
+import sys
 import threading
 from collections import deque
 from multiprocessing.connection import Connection, wait
@@ -16,10 +17,11 @@ from types import TracebackType
 from typing import Any, Self
 
 from calibrl.errors import CalibrlError
-from calibrl.parallel.worker import Failed, Item, Job, Lost, Message, environment, one_thread, perform
+from calibrl.parallel.worker import Failed, Item, Job, Lost, Message, one_thread, perform
 
-PRELOADED = ["torch", "numba", "scipy.stats", "threadpoolctl"]
-"""Loaded once, in the process that new workers are forked from. None of these starts a thread, which a fork loses."""
+PRELOADED = ("torch", "numba", "scipy.stats", "threadpoolctl")
+"""Slow to load: if the driver has them, so does the process that workers are forked from. On one thread, none of these
+starts another, which a fork would lose."""
 
 
 class Processes:
@@ -30,7 +32,7 @@ class Processes:
         forks = "forkserver" in multiprocessing.get_all_start_methods()
         self._context = multiprocessing.get_context("forkserver" if forks else "spawn")
         if forks:
-            self._context.set_forkserver_preload(PRELOADED)
+            self._context.set_forkserver_preload([name for name in PRELOADED if name in sys.modules])
         self._workers = workers
         self._process: dict[Connection, BaseProcess] = {}
         self._job: dict[Connection, int] = {}
@@ -94,7 +96,7 @@ class Processes:
 
     def _start(self) -> Connection:
         ours, theirs = self._context.Pipe()
-        with environment():
+        with one_thread():
             words = (theirs, dict(os.environ))
             process = self._context.Process(target=serve, args=words, daemon=True)  # type: ignore[attr-defined]
             process.start()

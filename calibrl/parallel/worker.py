@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -85,30 +86,24 @@ def perform(job: Job) -> Iterator[Message]:
 
 
 @contextlib.contextmanager
-def environment() -> Iterator[None]:
-    """Have processes that are started inside this block compute on one thread."""
-    before = {name: os.environ.get(name) for name in THREADS}
-    os.environ.update(THREADS)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
-
-
-@contextlib.contextmanager
 def one_thread() -> Iterator[None]:
-    """Compute on one thread in this process, whose libraries may be loaded already."""
-    import torch
+    """Compute on one thread: libraries that are loaded already, and those that this or a new process loads yet."""
     from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
+    before = {name: os.environ.get(name) for name in THREADS}
+    torch = sys.modules.get("torch")
+    threads = torch.get_num_threads() if torch else 1
+    os.environ.update(THREADS)
     try:
+        if torch:
+            torch.set_num_threads(1)
         with threadpool_limits(1):
             yield
     finally:
-        torch.set_num_threads(threads)
+        if torch:
+            torch.set_num_threads(threads)
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value

@@ -1,0 +1,113 @@
+"""Ray does what the other backends do. One local Ray serves most of these tests: it takes seconds to start."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+ray = pytest.importorskip("ray")
+
+from calibrl.errors import CalibrlError, MissingExtra  # noqa: E402
+from calibrl.experiments.jobs import Workers, carry_out  # noqa: E402
+from calibrl.parallel import Job, JobFailed, cluster, run_jobs  # noqa: E402
+from calibrl.results import read  # noqa: E402
+from tests.crash_plan import plan  # noqa: E402
+from tests.test_crash import ROOT, values, whole_lines  # noqa: E402
+from tests.test_parallel import count, dies_always, dies_once, noise, raises, square  # noqa: E402
+
+pytestmark = [pytest.mark.filterwarnings("ignore::ResourceWarning"), pytest.mark.timeout(300)]
+
+
+@pytest.fixture(scope="module")
+def local():
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    os.environ["RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"] = "0"
+    # One core's worth of work at a time: this machine may be busy with other tests.
+    ray.init("local", num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="error")
+    yield
+    ray.shutdown()
+
+
+@pytest.mark.usefixtures("local")
+def test_results_are_those_of_the_other_backends(tmp_path):
+    items = []
+    jobs = [Job(str(seed), noise, (seed,)) for seed in range(3)] + [
+        Job("square", square, (3,)),
+        Job("count", count, (3,)),
+    ]
+    found = run_jobs(jobs, backend="ray", workers=2, on_item=lambda job, item: items.append(item))
+    assert found == run_jobs(jobs, backend="serial")
+    assert items == [0, 1, 2]
+    by_ray = carry_out(plan(0), tmp_path / "ray", by=Workers("ray", 2)).rows
+    here = carry_out(plan(0), tmp_path / "here").rows
+    assert [(row.key, row.metrics, row.job) for row in by_ray] == [(row.key, row.metrics, row.job) for row in here]
+    assert [row.key for row in read(tmp_path / "ray")] == [row.key for row in here]
+
+
+@pytest.mark.usefixtures("local")
+def test_a_job_whose_worker_dies_is_started_again(tmp_path):
+    items = []
+    jobs = [Job("dies", dies_once, (tmp_path / "mark", "kill")), Job("square", square, (3,))]
+    assert run_jobs(jobs, backend="ray", workers=2, on_item=lambda job, item: items.append(item)) == [
+        ["before", "after"],
+        9,
+    ]
+    assert items == ["before", "after"]
+    with pytest.raises(CalibrlError, match="'the bad one' lost its worker 2 times"):
+        run_jobs([Job("the bad one", dies_always)], backend="ray", workers=1, retries=1)
+
+
+@pytest.mark.usefixtures("local")
+def test_errors_speak(monkeypatch):
+    with pytest.raises(CalibrlError, match=r"^7 is too many; use 3$"):
+        run_jobs([Job("a", raises, ("known",))], backend="ray", workers=1)
+    with pytest.raises(JobFailed, match=r"job 'a' raised ZeroDivisionError"):
+        run_jobs([Job("a", raises, ("other",))], backend="ray", workers=1)
+    monkeypatch.setattr(cluster, "__version__", "0.0.0")
+    with pytest.raises(JobFailed, match=r"the driver 0\.0\.0; install the same"):
+        run_jobs([Job("a", square, (1,))], backend="ray", workers=1)
+
+
+def test_a_machine_without_ray_says_how_to_get_it(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(MissingExtra, match=r"calibrl\[ray\]"):
+        run_jobs([Job("a", square, (1,))], backend="ray")
+
+
+def test_killing_the_driver_loses_nothing(tmp_path):
+    words = [sys.executable, "-m", "tests.crash_plan", str(tmp_path), "ray"]
+    file = tmp_path / "rows.jsonl"
+
+    def start():
+        with (tmp_path / "words").open("a") as said:
+            return subprocess.Popen(words, cwd=ROOT, stdout=said, stderr=said)
+
+    driver = start()
+    deadline = time.monotonic() + 120
+    while len(whole_lines(file)) < 20:
+        assert driver.poll() is None, (tmp_path / "words").read_text()
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    started = psutil.Process(driver.pid).children(recursive=True)
+    driver.send_signal(signal.SIGKILL)
+    driver.wait()
+    before = whole_lines(file)
+    # Ray's own agents may take minutes to notice; nobody else should.
+    for each in started:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            if "Agent" in each.name():
+                each.kill()
+    _, alive = psutil.wait_procs(started, timeout=60)
+    assert not alive, "Ray outlives its driver"
+    assert start().wait(timeout=180) == 0, (tmp_path / "words").read_text()
+    after = whole_lines(file)
+    assert set(before) <= set(after)
+    assert values(read(file)) == values(carry_out(plan(0), tmp_path / "undisturbed").rows)
+    assert len(after) == len(set(after)) == 120
+    assert Path(tmp_path / "finished.log").is_file()
