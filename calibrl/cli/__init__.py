@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from calibrl.cli import bandits, forecasts, report, run
+from calibrl.cli import bandits, forecasts, order, report, run
 
 app = typer.Typer(
     name="calibrl",
@@ -17,4 +17,5 @@ for command in (forecasts.check, forecasts.fit, forecasts.apply):
     app.command()(command)
 app.add_typer(run.app, name="run")
 app.add_typer(bandits.app, name="bandit")
+app.command()(order.order)
 app.command()(report.report)

@@ -1,0 +1,210 @@
+"""`calibrl order`: tonight's orders for a shop, from its own files."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from calibrl.errors import CalibrlError
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from calibrl.inventory.shop.backtest import Replay
+    from calibrl.inventory.shop.orders import Order, Shop
+
+SHOWN, EXPLAINED = 12, 3
+"""Orders that are printed, and explained; the file has them all."""
+
+WIDTH = 110
+
+
+def order(
+    sales: Annotated[Path, typer.Option(help="CSV or Parquet: date, item, units; store, price, promotion, in_stock.")],
+    out: Annotated[Path, typer.Option(help="Where to write the orders: .csv, .tsv or .parquet.")],
+    stock: Annotated[Path | None, typer.Option(help="item, store, units, expires; arrives, as_of.")] = None,
+    items: Annotated[Path | None, typer.Option(help="item, shelf_life, pack_size, lead_days, costs, …")] = None,
+    date: Annotated[str | None, typer.Option(help="Order at the close of this day; default: the last sale.")] = None,
+    backtest: Annotated[str | None, typer.Option(help="Replay the past as well: 90d, 12w or 3m.")] = None,
+    deliveries: Annotated[Path | None, typer.Option(help="For the backtest: date, item, units delivered.")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Of the demand paths.")] = 0,
+    workers: Annotated[int, typer.Option(min=1, help="Threads to plan with.")] = 2,
+) -> None:
+    """Order for the next delivery: what to buy of every item, how sure that is, and why."""
+    from calibrl.cli.steps import expect_suffix
+    from calibrl.inventory.shop.orders import make_orders, read_shop
+
+    expect_suffix(out, ".csv", ".tsv", ".parquet")
+    days = None if backtest is None else _days(backtest)
+    if deliveries is not None and days is None:
+        raise CalibrlError(f"--deliveries {deliveries} is for a backtest; add --backtest 90d")
+    shop = read_shop(sales, stock=stock, items=items, today=_date(date))
+    replay = None
+    if days is not None:
+        replay = _replayed(shop, days, deliveries, sales=sales, seed=seed, workers=workers)
+    orders = make_orders(shop, seed=seed, workers=workers)
+    written = _write(out, shop, orders, replay)
+    _warn(shop)
+    _show(shop, orders, written)
+    if replay is not None:
+        _show_replay(replay)
+
+
+def _warn(shop: Shop) -> None:
+    """Say on stderr which orders are guesses."""
+    from calibrl.inventory.shop.orders import new_items
+    from calibrl.inventory.shop.record import bridged
+
+    new = new_items(shop)
+    if new:
+        prior = bridged(shop.history).prior
+        named = ", ".join(new[:4]) + (f" and {len(new) - 4} more" if len(new) > 4 else "")
+        typer.echo(
+            f"calibrl: no sales on record for {named}: ordered on a guess of {prior:.3g} a day, "
+            "what the shop's median item sells (or 1), as uncertain as it is large",
+            err=True,
+        )
+
+
+def _days(text: str) -> int:
+    """90d, 12w or 3m in days."""
+    match = re.fullmatch(r"\s*(\d{1,4})\s*([dwm])?\s*", text.lower())
+    days = int(match[1]) * {"d": 1, "w": 7, "m": 30, None: 1}[match[2]] if match else 0
+    if days < 7:
+        raise CalibrlError(f"--backtest {text!r} is not a period of a week or more; write it like 90d, 12w or 3m")
+    return days
+
+
+def _date(text: str | None) -> np.datetime64 | None:
+    import numpy as np
+
+    if text is None:
+        return None
+    try:
+        if not re.fullmatch(r"\d{4}-\d{2}-\d{2}", text):
+            raise ValueError
+        return np.datetime64(text, "D")
+    except ValueError:
+        raise CalibrlError(f"--date {text!r} is not a date; write it like 2018-05-31") from None
+
+
+def _replayed(shop: Shop, days: int, deliveries: Path | None, *, sales: Path, seed: int, workers: int) -> Replay:
+    from calibrl.cli.show import progress
+    from calibrl.inventory.shop.backtest import WARM_UP, replay
+    from calibrl.inventory.shop.deliveries_file import read_deliveries
+
+    delivered = None if deliveries is None else read_deliveries(deliveries, shop.history, sales=str(sales))
+    with progress("backtest", total=days + WARM_UP) as step:
+        return replay(shop, days, delivered=delivered, seed=seed, workers=workers, on_day=step)
+
+
+def _write(out: Path, shop: Shop, orders: Sequence[Order], replay: Replay | None) -> list[Path]:
+    """The orders and, after a backtest, its table and figure beside them: all of the files or none."""
+    from contextlib import ExitStack
+
+    from calibrl.files import replacing
+    from calibrl.inventory.shop.figures import backtest_figure
+    from calibrl.inventory.shop.output import orders_frame, replay_frame
+    from calibrl.tables import write_table
+
+    beside = [out.with_name(f"{out.stem}-backtest{suffix}") for suffix in (out.suffix, ".png")]
+    written = [out, *(beside if replay is not None else [])]
+    try:
+        with ExitStack() as files:
+            temporary = [files.enter_context(replacing(path)) for path in written]
+            write_table(orders_frame(orders, stores=shop.history.stores), temporary[0])
+            if replay is not None:
+                write_table(replay_frame(replay, shop.history.keys, stores=shop.history.stores), temporary[1])
+                backtest_figure(replay).savefig(temporary[2], dpi=150)
+    except OSError as problem:
+        raise CalibrlError(
+            f"{out}: cannot be written ({problem.strerror or problem}); choose a folder you may write to"
+        ) from None
+    return written
+
+
+def _show(shop: Shop, orders: Sequence[Order], written: list[Path]) -> None:
+    """The first orders as a table, why the first few are what they are, and what was assumed."""
+    from calibrl.inventory.shop.output import totals
+    from calibrl.inventory.shop.words import reason
+
+    rows = [_row(one, stores=shop.history.stores) for one in orders[:SHOWN]]
+    print_rows(rows, text=("item", "store"))
+    if len(orders) > SHOWN:
+        typer.echo(f"… and {len(orders) - SHOWN} more in {written[0]}")
+    typer.echo("\n" + totals(orders))
+    for one in orders[:EXPLAINED]:
+        _say(f"{' in '.join(part for part in one.key if part)}: {reason(one)}")
+    typer.echo("")
+    for note in shop.notes:
+        _say(note)
+    _say(f"Written: {', '.join(str(path) for path in written)}")
+
+
+def _row(one: Order, *, stores: bool) -> dict[str, str]:
+    item, store = one.key
+    packs = f" = {one.packs} x {one.item.pack_size}" if one.item.pack_size > 1 and one.packs else ""
+    return {
+        "item": item,
+        **({"store": store} if stores else {}),
+        "delivery": f"{one.delivery.astype('datetime64[D]').item():%a %d %b}",
+        "order": f"{one.plan.order}{packs}",
+        "demand": f"{one.quantile(0.5):.0f}",
+        "50 %": f"{one.quantile(0.25):.0f}-{one.quantile(0.75):.0f}",
+        "90 %": f"{one.quantile(0.05):.0f}-{one.quantile(0.95):.0f}",
+        "stock": f"{one.on_hand:.0f}",
+        "waste": f"{one.plan.waste:.1f}",
+        "runs out": f"{one.plan.out:.0%}",
+    }
+
+
+def _show_replay(replay: Replay) -> None:
+    """Money and units by policy, and what the calibrated plan saves over each other."""
+    from calibrl.inventory.shop.backtest import HONEST, STAND_IN
+
+    typer.echo(f"\nBacktest, {replay.dates[0]} to {replay.dates[-1]} ({len(replay.dates)} days):\n")
+    rows = []
+    for name, found in replay.outcome.items():
+        demand = found.sold.sum() + found.unmet.sum()
+        saved, low, high = replay.saving(HONEST, name)
+        rows.append(
+            {
+                "policy": name,
+                "cost": f"{replay.money(name).sum():,.0f}",
+                "wasted": f"{found.wasted.sum():,}",
+                "lost sales": f"{found.unmet.sum():,}",
+                "fill rate": f"{found.sold.sum() / max(demand, 1):.1%}",
+                "calibrated saves": "" if name == HONEST else f"{saved:,.0f} ({low:,.0f} to {high:,.0f})",
+            }
+        )
+    print_rows(rows, text=("policy",))
+    _say(f"In brackets a 95 % interval from resampling {replay.resampled_by}.")
+    if STAND_IN in replay.outcome:
+        _say(
+            "How the shop orders now is not in the files, so a stand-in takes its place: up to last week's sales "
+            "of the same days. With --deliveries the real deliveries are replayed."
+        )
+    if replay.sold_out:
+        _say(f"On {replay.sold_out} item-days the shelf sold out: their demand counts as what was sold, no more.")
+
+
+def print_rows(rows: list[dict[str, str]], *, text: tuple[str, ...]) -> None:
+    """Aligned columns, as wide as they need: text to the left, numbers to the right."""
+    lines = [list(rows[0]), *(list(row.values()) for row in rows)]
+    widths = [max(len(line[k]) for line in lines) for k in range(len(lines[0]))]
+    for line in lines:
+        cells = [
+            cell.ljust(width) if name in text else cell.rjust(width)
+            for cell, width, name in zip(line, widths, lines[0], strict=True)
+        ]
+        typer.echo("  ".join(cells).rstrip())
+
+
+def _say(text: str) -> None:
+    """A sentence, wrapped."""
+    typer.echo("\n".join(textwrap.wrap(text, WIDTH, subsequent_indent="  ", break_on_hyphens=False)))

@@ -1,0 +1,251 @@
+"""The past, replayed: what each way of ordering would have thrown away, missed and cost.
+
+Every evening the tool sees what it would have seen then, by the code that orders tonight (`History.at`), places the
+orders that were due, and the next day's sales are served from the shelf that resulted. All policies start from the
+same empty shelves some days before the count begins, and meet the same demand and the same luck.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from calibrl.errors import CalibrlError
+from calibrl.inventory.sales import Floats
+from calibrl.inventory.shop.calendar import leads_needed, schedule
+from calibrl.inventory.shop.honest import Demand, learn, paths, ranks
+from calibrl.inventory.shop.items_file import Item
+from calibrl.inventory.shop.orders import Shop, plan_all
+from calibrl.inventory.shop.planning import Plan, Situation, plan, up_to
+from calibrl.inventory.shop.record import Record, bridged
+from calibrl.inventory.shop.stock_file import Batch
+from calibrl.inventory.store import one_day
+
+Counts = NDArray[np.int64]
+
+WARM_UP = 14
+"""Days before the count, in which shelves fill."""
+
+LEARN_EVERY = 7
+"""Days between two lessons of the forecaster and its map."""
+
+LEAST_HISTORY = 56
+"""Days that must be known before the replay begins."""
+
+FACTOR = 1.5
+"""The heuristic of the paper: stock up to this times the expected demand."""
+
+PATHS = 200
+
+PRESENT = "as delivered"
+STAND_IN = "last week's sales (stand-in)"
+HEURISTIC = f"{FACTOR:g} x expected demand"
+BARE = "planned, uncalibrated"
+HONEST = "planned, calibrated"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a policy did on each of n days, for s item-stores: (s, n) units each."""
+
+    sold: Counts
+    wasted: Counts
+    unmet: Counts
+
+
+@dataclass(frozen=True)
+class Replay:
+    """The outcomes of all policies over the days that count.
+
+    rules: s; dates: (n,); outcome: by policy; sold_out: item-days whose demand is only known from below.
+    """
+
+    rules: tuple[Item, ...]
+    dates: NDArray[np.datetime64]
+    outcome: dict[str, Outcome]
+    sold_out: int
+    notes: tuple[str, ...] = ()
+
+    def money(self, policy: str) -> Floats:
+        """(s, n): the cost of waste and lost sales."""
+        of = self.outcome[policy]
+        waste = np.array([item.cost_of_waste for item in self.rules])[:, None]
+        lost = np.array([item.cost_of_lost_sale for item in self.rules])[:, None]
+        return waste * of.wasted + lost * of.unmet
+
+    def saving(self, policy: str, than: str, *, seed: int = 0) -> tuple[float, float, float]:
+        """How much less a policy cost than another, with a 95 % bootstrap interval (see `resampled_by`)."""
+        less = self.money(than) - self.money(policy)
+        parts = less.sum(1) if self.resampled_by == "item-stores" else _by_week(less.sum(0))
+        rng = np.random.default_rng(seed)
+        drawn = rng.choice(parts, (2000, len(parts))).sum(1)
+        low, high = np.quantile(drawn, [0.025, 0.975])
+        return float(less.sum()), float(low), float(high)
+
+    @property
+    def resampled_by(self) -> str:
+        """What the bootstrap draws: item-stores where there are ten or more, else weeks."""
+        return "item-stores" if len(self.rules) >= 10 else "weeks"
+
+
+def _by_week(daily: Floats) -> Floats:
+    weeks = -(-len(daily) // 7)
+    return np.array([daily[7 * k : 7 * k + 7].sum() for k in range(weeks)])
+
+
+def replay(
+    shop: Shop,
+    days: int,
+    *,
+    delivered: Floats | None = None,
+    seed: int = 0,
+    workers: int = 1,
+    on_day: Callable[[str], None] = lambda _: None,
+) -> Replay:
+    """Replay the last `days` days. delivered: (s, t) what was really put on the shelf, if that is known."""
+    history = shop.history
+    start = history.today - days - WARM_UP
+    if start < LEAST_HISTORY:
+        known = history.today + 1
+        raise CalibrlError(
+            f"a backtest of {days} days needs {days + WARM_UP + LEAST_HISTORY} days of sales, the file has {known}; "
+            f"try --backtest {max(7, known - WARM_UP - LEAST_HISTORY - 1)}d"
+        )
+    present = STAND_IN if delivered is None else PRESENT
+    worlds = {name: _World(shop.rules, seed) for name in (present, HEURISTIC, BARE, HONEST)}
+    teacher = _Teacher(shop.rules, seed)
+    for evening in range(start, history.today):
+        now = history.at(evening)
+        on_day(str(now.date))
+        record = bridged(now)
+        due = np.array([schedule(item, now.date).day[0] == item.lead_days - 1 for item in shop.rules])
+        demand = teacher.lesson(record)
+        for name, world in worlds.items():
+            if name == PRESENT:
+                world.deliver(np.rint(np.asarray(delivered)[:, evening + 1]).astype(np.int64))
+            elif due.any():
+                decide, calibrated = _DECIDE[name]
+                drawn = teacher.paths(demand, record, calibrated=calibrated) if name != STAND_IN else _last_week(record)
+                planned = plan_all(
+                    [item for item, yes in zip(shop.rules, due, strict=True) if yes],
+                    now.date,
+                    drawn[due],
+                    [world.batches(int(k)) for k in np.flatnonzero(due)],
+                    workers=workers,
+                    decide=decide,
+                )
+                world.order(np.flatnonzero(due), [found.order for _, found in planned])
+            world.live(history.written.units[:, evening + 1], history.sales.closed[:, evening + 1])
+    counted = slice(history.today + 1 - days, history.today + 1)
+    blind = int((history.sales.censored & ~np.isnan(history.sales.units))[:, counted].sum())
+    return Replay(
+        rules=shop.rules,
+        dates=history.sales.dates[counted],
+        outcome={name: world.outcome(days) for name, world in worlds.items()},
+        sold_out=blind,
+    )
+
+
+def _stock_up(factor: float) -> Callable[[Situation], Plan]:
+    """Order up to a factor times the mean demand between two deliveries."""
+
+    def decide(at: Situation) -> Plan:
+        expected = float(at.paths[:, at.when.cover.start : at.when.cover.stop].sum(1).mean())
+        return Plan(up_to(at, factor * expected), 0.0, 0.0, 0.0, 0.0, 0.0)
+
+    return decide
+
+
+_DECIDE: dict[str, tuple[Callable[[Situation], Plan], bool]] = {
+    STAND_IN: (_stock_up(1.0), False),
+    HEURISTIC: (_stock_up(FACTOR), False),
+    BARE: (plan, False),
+    HONEST: (plan, True),
+}
+"""How each policy decides, and whether it looks at calibrated paths."""
+
+
+def _last_week(record: Record) -> Floats:
+    """(s, 1, AHEAD): the latest known same weekday's sales, as the only path."""
+    now = record.today
+    ahead = np.arange(record.usual.shape[1] - now - 1)
+    known = np.nan_to_num(record.units[:, now - 6 + ahead % 7])
+    return known[:, None, :]
+
+
+@dataclass
+class _Teacher:
+    """Learns anew every week, and draws the paths of an evening once for all policies."""
+
+    rules: tuple[Item, ...]
+    seed: int
+    _demand: Demand | None = None
+    _learnt: int = -LEARN_EVERY
+    _drawn: dict[bool, Floats] = field(default_factory=dict)
+
+    def lesson(self, record: Record) -> Demand:
+        self._drawn = {}
+        if self._demand is None or record.today - self._learnt >= LEARN_EVERY:
+            days = record.history.date + np.arange(7)
+            leads = max(leads_needed(self.rules, day) for day in days)
+            rng = np.random.default_rng([self.seed, record.today])
+            self._demand, self._learnt = learn(record, leads=leads, rng=rng), record.today
+        return self._demand
+
+    def paths(self, demand: Demand, record: Record, *, calibrated: bool) -> Floats:
+        if calibrated not in self._drawn:
+            # The same luck for both.
+            rank = ranks(demand.rho, PATHS, np.random.default_rng([self.seed, record.today, 1]))
+            self._drawn[calibrated] = paths(demand.forecast(record, calibrated=calibrated), rank)
+        return self._drawn[calibrated]
+
+
+class _World:
+    """The shelves of one policy: whole units by days of life left, and what is under way."""
+
+    LONGEST = 120
+
+    def __init__(self, rules: tuple[Item, ...], seed: int) -> None:
+        self.rules = rules
+        self.rngs = [np.random.default_rng([seed, k]) for k in range(len(rules))]
+        self.stock = [np.zeros(min(item.shelf_life, self.LONGEST), dtype=np.int64) for item in rules]
+        self.coming: list[list[int]] = [[0] * (item.lead_days + 1) for item in rules]
+        self.days: list[tuple[list[int], list[int], list[int]]] = []
+
+    def batches(self, k: int) -> tuple[Batch, ...]:
+        """What an item-store has and expects, as the planner reads it."""
+        here = [Batch(float(units), 0, left + 1) for left, units in enumerate(self.stock[k]) if units]
+        life = len(self.stock[k])
+        ahead = [Batch(float(units), day + 1, day + life) for day, units in enumerate(self.coming[k]) if units]
+        return (*here, *ahead)
+
+    def order(self, which: NDArray[np.int64], units: list[int]) -> None:
+        """Place orders tonight; they come after each item's lead time."""
+        for k, amount in zip(which, units, strict=True):
+            self.coming[k][self.rules[k].lead_days - 1] += amount
+
+    def deliver(self, units: Counts) -> None:
+        """What arrives tomorrow morning, whoever ordered it."""
+        for k, amount in enumerate(units):
+            self.coming[k][0] += int(amount)
+
+    def live(self, demand: Floats, closed: NDArray[np.bool_]) -> None:
+        """A day: deliveries, customers, waste. A day without a record has no customers, but food still ages."""
+        sold, wasted, unmet = [], [], []
+        for k, wanted in enumerate(demand):
+            customers = 0 if np.isnan(wanted) or closed[k] else round(float(wanted))
+            day = one_day(self.stock[k], customers, self.coming[k][0], rng=self.rngs[k])
+            self.stock[k] = day.stock
+            self.coming[k] = [*self.coming[k][1:], 0]
+            sold.append(day.sold)
+            wasted.append(day.wasted)
+            unmet.append(day.unmet)
+        self.days.append((sold, wasted, unmet))
+
+    def outcome(self, days: int) -> Outcome:
+        """What happened on the last `days` days."""
+        sold, wasted, unmet = (np.array(part, dtype=np.int64).T for part in zip(*self.days[-days:], strict=True))
+        return Outcome(sold, wasted, unmet)

@@ -1,0 +1,168 @@
+"""Steps 2 to 5 of Algorithm 1 for a shop: train on the past, calibrate on the months after it, draw honest paths.
+
+One map per lead day, pooled over all items. A day that sold out enters as "demand was at least this", by the weights
+of Kaplan and Meier: its share of the evidence goes to the days that did better.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.distributions import Distribution
+
+from calibrl.algorithm import Forecaster, recalibrate
+from calibrl.data import Data
+from calibrl.distributions import pit_z
+from calibrl.distributions.scores import from_zscore
+from calibrl.inventory.shop import features
+from calibrl.inventory.shop.demand import LinearDemand
+from calibrl.inventory.shop.record import Record
+from calibrl.kernels import normal
+from calibrl.maps import IDENTITY, FitMap, Map, fit_isotonic
+
+Floats = NDArray[np.float64]
+Index = NDArray[np.int64]
+
+ROWS = 40_000
+"""Rows to train on, and to calibrate on: more change nothing and take longer."""
+
+HELD_OUT = 120
+"""Days at the end that the forecaster is not trained on; a quarter of a shorter history."""
+
+PAST = 730
+"""Days before those to train on."""
+
+
+@dataclass(frozen=True)
+class Demand:
+    """A forecaster with its honest map, as learnt on one evening.
+
+    leads: days ahead; mapping: R, one per lead day; rho: (leads, leads) correlation of the days' z-scores; rows: how
+    many forecasts the map was learnt from; days: how many evenings they span.
+    """
+
+    forecaster: Forecaster
+    mapping: Map
+    rho: Floats
+    leads: int
+    rows: int
+    days: int
+
+    def forecast(self, record: Record, *, calibrated: bool = True) -> Distribution:
+        """Demand of the next days, batch shape (s, leads), as seen on the record's last evening."""
+        count = len(record.units)
+        evening = np.full(count, record.today)
+        x = features.rows(features.tables(record), np.arange(count), evening, self.leads)
+        forecast = self.forecaster(torch.from_numpy(x))
+        return recalibrate(forecast, self.mapping) if calibrated else forecast
+
+
+def learn(
+    record: Record,
+    *,
+    leads: int,
+    rng: np.random.Generator,
+    make: Callable[[], Forecaster] = LinearDemand,
+    fit_map: FitMap = fit_isotonic,
+) -> Demand:
+    """Train a forecaster on what is known, and calibrate it on the latest days."""
+    table = features.tables(record)
+    forecaster = make()
+    held = min(HELD_OUT, (record.today + 1) // 4)
+    cut = record.today - held
+    train, _ = _data(table, range(max(28, cut - PAST), cut), cut, leads, rng, odd_days=False)
+    forecaster.update(train)
+    judged, sold_out = _data(table, range(max(28, cut), record.today), record.today, leads, rng)
+    if not len(judged):
+        return Demand(forecaster, IDENTITY, np.eye(leads), leads, 0, 0)
+    generator = torch.Generator().manual_seed(int(rng.integers(2**31)))
+    with torch.no_grad():
+        z = pit_z(forecaster(judged.x), judged.y, generator=generator)
+    weight = kaplan_meier(z.numpy(), sold_out)
+    mapping = fit_map(z=torch.where(torch.from_numpy(weight > 0), z, torch.nan), weight=torch.from_numpy(weight))
+    honest = torch.where(torch.from_numpy(sold_out), torch.nan, mapping.forward_z(z))
+    return Demand(forecaster, mapping, correlation(honest.numpy()), leads, int((weight > 0)[:, 0].sum()), held)
+
+
+def _data(
+    table: features.Tables, evenings: range, last: int, leads: int, rng: np.random.Generator, *, odd_days: bool = True
+) -> tuple[Data, NDArray[np.bool_]]:
+    """Rows of item-stores on evenings, and (n, leads) which outcomes are sold out; nothing after `last` is seen.
+
+    odd_days: whether to count days that were shut against the habit. They teach a model nothing about open days,
+    unless it was told of the event; but a map that never met them would promise too much.
+    """
+    record = table.record
+    begun = record.begun[:, [max(0, day - 28) for day in evenings]] & (record.history.days_on_record > 0)[:, None]
+    found = np.argwhere(begun)
+    if len(found) > ROWS:
+        found = found[np.sort(rng.choice(len(found), ROWS, replace=False))]
+    series, evening = found[:, 0], found[:, 1] + (evenings.start if len(evenings) else 0)
+    # In the order of time.
+    order = np.argsort(evening, kind="stable")
+    series, evening = series[order], evening[order]
+    x = features.rows(table, series, evening, leads)
+    day = evening[:, None] + np.arange(1, leads + 1)
+    inside = np.minimum(day, record.units.shape[1] - 1)
+    at = (series[:, None], inside)
+    y = np.where(day <= last, record.units[at], np.nan)
+    unknown = (x[..., features.SHUT] > 0) | record.history.sales.closed[at]
+    if not odd_days:
+        told = np.any([flag[at] for flag in record.event.values()], 0) if record.event else np.zeros(at[1].shape, bool)
+        unknown |= record.odd[at] & ~told
+    y[unknown] = np.nan
+    sold_out = record.history.sales.censored[at] & ~np.isnan(y)
+    return Data(torch.from_numpy(x), torch.from_numpy(y)), sold_out
+
+
+def kaplan_meier(z: Floats, sold_out: NDArray[np.bool_]) -> Floats:
+    """(n, d): the weight of each z-score, when those of `sold_out` are only known to be at least z. NaN weighs 0."""
+    weight = np.where(np.isnan(z), 0.0, 1.0)
+    for column in np.flatnonzero(sold_out.any(0)):
+        seen = np.flatnonzero(~np.isnan(z[:, column]))
+        # Among equals, what was seen comes before what was cut short.
+        order = seen[np.lexsort((sold_out[seen, column], z[seen, column]))]
+        cut = sold_out[order, column]
+        cut[-1:] = False  # the largest has nobody to pass its share on to
+        at_risk = np.arange(len(order), 0, -1)
+        survive = np.cumprod(np.where(cut, 1.0, 1 - 1 / at_risk))
+        before = np.concatenate([[1.0], survive[:-1]])
+        weight[order, column] = np.where(cut, 0.0, before / at_risk) * len(order)
+    return weight
+
+
+def correlation(z: Floats) -> Floats:
+    """(d, d): correlation of columns with gaps, pulled towards none by 50 rows' worth of doubt, positive definite."""
+    seen = ~np.isnan(z)
+    tame = np.where(seen, np.clip(z, -4, 4), 0.0)
+    both = seen.T.astype(np.float64) @ seen
+    square = tame.T @ tame
+    power = (tame**2).T @ seen
+    rho = square / np.sqrt(np.maximum(power * power.T, 1e-12)) * both / (both + 50)
+    np.fill_diagonal(rho, 1.0)
+    value, vector = np.linalg.eigh(rho)
+    fixed = (vector * np.maximum(value, 1e-3)) @ vector.T
+    scale = np.sqrt(np.diag(fixed))
+    return fixed / np.outer(scale, scale)
+
+
+def ranks(rho: Floats, count: int, rng: np.random.Generator) -> NDArray[np.int64]:
+    """(count, d): the ranks of `count` joint draws with these correlations, each column a permutation."""
+    draws = rng.standard_normal((count, len(rho))) @ np.linalg.cholesky(rho).T
+    found: NDArray[np.int64] = draws.argsort(0).argsort(0)
+    return found
+
+
+def paths(forecast: Distribution, rank: NDArray[np.int64]) -> Floats:
+    """(s, m, leads) whole units: each day's m values are its forecast's even quantiles, joined by rank (m, leads)."""
+    count = len(rank)
+    level = (torch.arange(count, dtype=torch.float64) + 0.5) / count
+    shape = (count, *forecast.batch_shape)
+    even: Tensor = from_zscore(forecast, normal.quantile(level).reshape(-1, 1, 1).expand(shape))
+    values = np.maximum(np.rint(even.numpy()), 0.0)  # (m, s, leads)
+    return np.ascontiguousarray(np.take_along_axis(values, rank[:, None, :], 0).transpose(1, 0, 2))

@@ -1,0 +1,191 @@
+"""Tonight's orders: files read, demand learnt and made honest, an order planned for every item-store."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from calibrl.inventory.shop.calendar import Schedule, leads_needed, schedule
+from calibrl.inventory.shop.honest import Demand, learn, paths, ranks
+from calibrl.inventory.shop.items_file import Item, items_named, read_items
+from calibrl.inventory.shop.planning import Plan, Situation, plan, situation
+from calibrl.inventory.shop.record import Record, bridged
+from calibrl.inventory.shop.sales_file import History, Key, named, read_sales
+from calibrl.inventory.shop.stock_file import Batch, Stock, read_stock
+
+Floats = NDArray[np.float64]
+
+PATHS = 300
+"""Demand paths per item."""
+
+DORMANT = 28
+"""Days without a sale or a record after which an item is off the list."""
+
+
+@dataclass(frozen=True)
+class Shop:
+    """What the shop's files say, checked. Rules and stock are in the order of the history's keys."""
+
+    history: History
+    rules: tuple[Item, ...]
+    stock: Stock
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Order:
+    """One item-store's order and all that is worth knowing about it.
+
+    when: its deliveries, in days from tomorrow; demand: (m,) of the days the order has to last for; daily: (h,) mean
+    demand by day; shut: (h,) days that are closed.
+    """
+
+    key: Key
+    item: Item
+    when: Schedule
+    today: np.datetime64
+    plan: Plan
+    demand: Floats
+    daily: Floats
+    shut: NDArray[np.bool_]
+    on_hand: float
+    expiring: float
+    under_way: float
+    position: float
+    level: float
+    trend: float
+    promotion: bool
+    days_on_record: int
+    dormant: int
+
+    @property
+    def delivery(self) -> np.datetime64:
+        """The day the order is on the shelf."""
+        return self.day(int(self.when.day[0]))
+
+    @property
+    def last_covered(self) -> np.datetime64:
+        """The last day before the delivery after this one."""
+        return self.day(int(self.when.day[1]) - 1)
+
+    @property
+    def order_by(self) -> np.datetime64:
+        """The last evening on which the order can be placed."""
+        return self.delivery - np.timedelta64(self.item.lead_days, "D")
+
+    @property
+    def packs(self) -> int:
+        """The order in packs."""
+        return self.plan.order // self.item.pack_size
+
+    def day(self, ahead: int) -> np.datetime64:
+        """The date of a day counted from 0, tomorrow."""
+        return self.today + np.timedelta64(1 + ahead, "D")
+
+    def quantile(self, level: float) -> float:
+        """Of demand over the days the order has to last for."""
+        return float(np.quantile(self.demand, level))
+
+
+def read_shop(
+    sales: str | Path,
+    *,
+    stock: str | Path | None = None,
+    items: str | Path | None = None,
+    today: np.datetime64 | None = None,
+) -> Shop:
+    """Read and check a shop's files; the order is decided at the close of `today`, the last day with sales."""
+    new = items_named(items) if items is not None else ()
+    history = read_sales(sales, today=today, new=new)
+    known = read_items(items, history.keys, sales=str(sales))
+    shelf = read_stock(stock, history.keys, today=history.date, sales=str(sales), stores=history.stores)
+    return Shop(history, known.rules, shelf, (*history.notes, *known.assumed, *shelf.notes))
+
+
+def make_orders(shop: Shop, *, seed: int = 0, workers: int = 1, paths_per_item: int = PATHS) -> list[Order]:
+    """An order for every item-store of the shop, in the order of its keys."""
+    rng = np.random.default_rng(seed)
+    record = bridged(shop.history)
+    demand = learn(record, leads=leads_needed(shop.rules, shop.history.date), rng=rng)
+    drawn = paths(demand.forecast(record), ranks(demand.rho, paths_per_item, rng))
+    return [
+        _order(shop, record, k, planned)
+        for k, planned in enumerate(plan_all(shop.rules, shop.history.date, drawn, shop.stock.batches, workers=workers))
+    ]
+
+
+def plan_all(
+    rules: Sequence[Item],
+    today: np.datetime64,
+    drawn: Floats,
+    batches: Sequence[tuple[Batch, ...]],
+    *,
+    workers: int = 1,
+    decide: Callable[[Situation], Plan] = plan,
+) -> list[tuple[Situation, Plan]]:
+    """The situation and the plan of every item-store. drawn: (s, m, leads) demand paths."""
+    when = {item: schedule(item, today) for item in set(rules)}
+
+    def one(k: int) -> tuple[Situation, Plan]:
+        at = situation(rules[k], when[rules[k]], drawn[k], batches[k])
+        return at, decide(at)
+
+    if workers == 1:
+        return [one(k) for k in range(len(rules))]
+    # The kernel lets go of Python's lock: threads are enough.
+    with ThreadPoolExecutor(workers) as pool:
+        return list(pool.map(one, range(len(rules)), chunksize=16))
+
+
+def _order(shop: Shop, record: Record, k: int, planned: tuple[Situation, Plan]) -> Order:
+    """Everything about one item-store's order."""
+    at, decided = planned
+    history, item = shop.history, shop.rules[k]
+    first, second = int(at.when.day[0]), int(at.when.day[1])
+    now, h = record.today, at.when.horizon
+    batches = shop.stock.batches[k]
+    shelf = [batch for batch in batches if batch.arrives <= 0]
+    recent, before = record.usual[k, now - 6 : now + 1], record.usual[k, max(0, now - 34) : max(0, now - 6)]
+    idle = _idle(history.sales.units[k, : now + 1])
+    promotion = record.event.get("promotion")
+    if idle > DORMANT and history.days_on_record[k] > 0:
+        decided = Plan(0, 0.0, 0.0, 0.0, 0.0, 0.0)
+    return Order(
+        key=history.keys[k],
+        item=item,
+        when=at.when,
+        today=history.date,
+        plan=decided,
+        demand=at.paths[:, first:second].sum(1),
+        daily=at.paths.mean(0),
+        shut=at.paths.max(0) == 0,
+        on_hand=float(sum(batch.units for batch in shelf)),
+        expiring=float(sum(batch.units for batch in shelf if batch.last <= first)),
+        under_way=float(sum(batch.units for batch in batches if batch.arrives > 0)),
+        position=at.position,
+        level=float(record.usual[k, max(0, now - 55) : now + 1].mean()),
+        trend=float(recent.mean() / before.mean()) if before.size >= 14 and before.mean() > 0 else 1.0,
+        promotion=bool(promotion is not None and promotion[k, now + 1 : now + 1 + h][first:second].any()),
+        days_on_record=int(history.days_on_record[k]),
+        dormant=idle,
+    )
+
+
+def _idle(units: Floats) -> int:
+    """Days since the last sale."""
+    sold = np.flatnonzero(np.nan_to_num(units) > 0)
+    return len(units) - 1 - int(sold[-1]) if len(sold) else len(units)
+
+
+def new_items(shop: Shop) -> list[str]:
+    """The item-stores without any history, which start from the prior."""
+    rows = zip(shop.history.keys, shop.history.days_on_record, strict=True)
+    return [named(key) for key, days in rows if days == 0]
+
+
+__all__ = ["Demand", "Order", "Shop", "make_orders", "new_items", "plan_all", "read_shop"]

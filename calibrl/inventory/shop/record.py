@@ -1,0 +1,148 @@
+"""A history made whole: what each item would have sold on every day, with odd closures and gaps bridged.
+
+A shop that is shut on a holiday sells nothing; taken at its word, that would halve the forecast of the same weekday
+for weeks. So such days are bridged with what the weekday usually sells, as are days without a record; a day that
+sold out counts as what was sold, or as the usual if that is more. What was really sold stays beside it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from calibrl.inventory.sales import Days, Flags, Floats
+from calibrl.inventory.shop.sales_file import History
+
+WEEKS = 5
+"""Same weekdays whose median is the usual."""
+
+SURELY_SELLS = 8.0
+"""From this usual on, a day without any sale is a closure: a Poisson count would be zero once in 3000 days."""
+
+SHUT_WEEKS = 3
+"""A weekday without sales so many times in a row is a day on which the shop is shut."""
+
+
+@dataclass(frozen=True)
+class Record:
+    """A history with its days bridged; arrays are (s, t), t days up to today and `AHEAD` beyond.
+
+    units: as sold, NaN without a record; usual: every day up to today bridged, 0 before the first record; odd: days
+    shut against the habit; announced: days, also to come, that are closed by the file or by the date in past years;
+    begun: from the first record on; event: flags known in advance (promotion, holiday) by name; price: log of the
+    price over its last four weeks. An item without any record is taken to sell `prior` units every day.
+    """
+
+    history: History
+    units: Floats
+    usual: Floats
+    odd: Flags
+    announced: Flags
+    begun: Flags
+    event: dict[str, Flags]
+    price: Floats | None
+    prior: float
+
+    @property
+    def today(self) -> int:
+        """The column of the last known day."""
+        return self.history.today
+
+
+def bridged(history: History) -> Record:
+    """The record of a history."""
+    sales, known = history.sales, history.today + 1
+    units = sales.units
+    nothing = sales.closed | (units == 0)
+    usual = np.zeros(units.shape)
+    odd = np.zeros(units.shape, dtype=bool)
+    seen = ~np.isnan(units)
+    begun = np.maximum.accumulate(seen, 1)
+    total, count = np.zeros(len(units)), np.zeros(len(units))
+    for day in range(known):
+        weeks = [day - 7 * k for k in range(1, WEEKS + 1) if day >= 7 * k]
+        had = np.stack([usual[:, week] for week in weeks]) if weeks else np.zeros((1, len(units)))
+        since = np.stack([begun[:, week] for week in weeks]) if weeks else np.zeros((1, len(units)), dtype=bool)
+        mean = total / np.maximum(count, 1)
+        typical = np.where(since.all(0), np.median(had, 0), np.where(since[0], had[0], mean))
+        habit = _habit(nothing, day)
+        sold = np.where(np.isnan(units[:, day]), typical, units[:, day])
+        sold = np.where(sales.censored[:, day], np.maximum(sold, typical), sold)
+        shut = sales.closed[:, day] | ((units[:, day] == 0) & (typical >= SURELY_SELLS))
+        odd[:, day] = shut & ~habit & (typical > 0)
+        sold = np.where(shut, np.where(habit, 0.0, typical), sold)
+        usual[:, day] = np.where(begun[:, day], sold, 0.0)
+        fresh = seen[:, day] & ~shut
+        total, count = total + np.where(fresh, units[:, day], 0), count + fresh
+    new = ~begun[:, known - 1]
+    prior = _prior(usual[:, :known], begun[:, :known])
+    usual[new] = prior
+    begun[new] = True
+    begun[:, known:] = True
+    return Record(
+        history=history,
+        units=units,
+        usual=usual,
+        odd=odd,
+        announced=sales.marks["closed"] | _every_year(history),
+        begun=begun,
+        event=_events(history),
+        price=None if sales.price is None else _relative(sales.price, known),
+        prior=prior,
+    )
+
+
+def _habit(nothing: Flags, day: int) -> Flags:
+    """(s,): whether the weekday was without sales the last times, so that today is no exception."""
+    weeks = [day - 7 * k for k in range(1, SHUT_WEEKS + 1)]
+    if weeks[-1] < 0:
+        return np.zeros(len(nothing), dtype=bool)
+    return np.logical_and.reduce(nothing[:, weeks], 1)
+
+
+def _prior(usual: Floats, begun: Flags) -> float:
+    """What an item without a record is taken to sell in a day: as much as the shop's median item, or one unit."""
+    sells = begun[:, -1]
+    means = usual[sells].sum(1) / begun[sells].sum(1)
+    return max(1.0, float(np.median(means))) if len(means) else 1.0
+
+
+def _every_year(history: History) -> Flags:
+    """(s, t): days that were closed on the same date in each of the two years before."""
+    sales, days = history.sales, history.sales.dates
+    found = np.zeros(sales.closed.shape, dtype=bool)
+    for column in np.flatnonzero(days >= days[0] + np.timedelta64(730, "D")):
+        past = _same_date(days, int(column))
+        if len(past) == 2:
+            found[:, column] = sales.closed[:, past].all(1)
+    return found
+
+
+def _same_date(days: Days, column: int) -> list[int]:
+    """The columns of the same day of the month in the two years before, if they are on record."""
+    year, rest = str(days[column])[:4], str(days[column])[4:]
+    if rest == "-02-29":
+        return []
+    found = [int((np.datetime64(f"{int(year) - k}{rest}") - days[0]).astype(np.int64)) for k in (1, 2)]
+    return [place for place in found if place >= 0]
+
+
+def _events(history: History) -> dict[str, Flags]:
+    sales = history.sales
+    found = {name: mark for name, mark in sales.marks.items() if name != "closed"}
+    if sales.promotion is not None:
+        found["promotion"] = sales.promotion > 0
+    return found
+
+
+def _relative(price: Floats, known: int) -> Floats:
+    """(s, t): log of the price over its mean of the four weeks before, 0 where no price is known."""
+    clean = np.where(np.isnan(price) | (price <= 0), np.nan, price)
+    filled = np.where(np.isnan(clean), 1.0, clean)
+    total = np.concatenate([np.zeros((len(price), 1)), filled.cumsum(1)], 1)
+    day = np.arange(price.shape[1])
+    end = np.minimum(day, known)
+    start = np.maximum(end - 28, 0)
+    mean = (total[:, end] - total[:, start]) / np.maximum(end - start, 1)
+    return np.where(end > start, np.clip(np.log(filled / np.where(mean > 0, mean, 1.0)), -2, 2), 0.0)

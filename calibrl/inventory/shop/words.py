@@ -1,0 +1,117 @@
+"""The reason for an order, in a sentence a shopkeeper can check against what they know."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from calibrl.inventory.shop.orders import DORMANT, Order
+
+NAMES = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
+
+NOTABLE = 0.15
+"""A level or trend this far from the usual is worth a word."""
+
+
+def reason(order: Order) -> str:
+    """Why this order: demand, what moves it, stock, the order, and what may go wrong."""
+    if order.days_on_record and order.dormant > DORMANT:
+        return f"Not sold for {order.dormant} days, so nothing is ordered; drop it from the files or order by hand."
+    if order.demand.max() == 0:
+        return f"{_period(order)} {_be(order)} closed, so nothing is ordered."
+    parts = [_demand(order), _stock(order)]
+    wanted = _decision(order)
+    return f"{parts[0]}; {parts[1]}, so {wanted}."
+
+
+def _demand(order: Order) -> str:
+    low, middle, high = (order.quantile(level) for level in (0.05, 0.5, 0.95))
+    words = f"{_period(order)} should sell about {middle:.0f} ({low:.0f} to {high:.0f} nine times in ten)"
+    why = _drivers(order)
+    return words + (f", {' and '.join(why)}" if why else "")
+
+
+def _drivers(order: Order) -> list[str]:
+    """What makes these days different from an average one."""
+    if not order.days_on_record:
+        return ["a guess from the shop's other items, for want of sales"]
+    found = []
+    open_days = [day for day in order.when.cover if not order.shut[day]]
+    usual = order.daily[open_days].mean() / order.level if order.level > 0 and open_days else 1.0
+    if order.promotion:
+        found.append("with the promotion")
+    if abs(usual - 1) >= NOTABLE:
+        found.append(f"{abs(usual - 1):.0%} {'above' if usual > 1 else 'below'} an average day".replace("%", " %"))
+    if abs(order.trend - 1) >= NOTABLE:
+        way = "up" if order.trend > 1 else "down"
+        found.append(f"last week was {way} {abs(order.trend - 1):.0%} on the month before".replace("%", " %"))
+    closed = [day for day in order.when.cover if order.shut[day]]
+    if closed and open_days:
+        found.append(f"closed on {_listed([_weekday(order.day(day)) for day in closed])}")
+    return found
+
+
+def _stock(order: Order) -> str:
+    if not order.on_hand and not order.under_way:
+        return "nothing is on the shelf"
+    words = f"{order.on_hand:.0f} {'is' if round(order.on_hand) == 1 else 'are'} on the shelf"
+    if order.under_way:
+        words += f" and {order.under_way:.0f} under way"
+    if order.expiring >= 0.5:
+        words += f", {order.expiring:.0f} of which {_expire(order.expiring)} before the delivery"
+    if order.when.day[0] > 0 and order.position < order.on_hand + order.under_way:
+        words += f", of which {order.position:.0f} should be left by {_weekday(order.delivery)}"
+    return words
+
+
+def _decision(order: Order) -> str:
+    plan, item = order.plan, order.item
+    if not plan.order:
+        return f"nothing is ordered ({_chance(plan.out)} to run out)"
+    amount = f"{plan.order}"
+    if item.pack_size > 1:
+        amount = f"{order.packs} {'pack' if order.packs == 1 else 'packs'} of {item.pack_size}"
+    why = ""
+    if item.minimum_order > 1 and plan.order - item.pack_size < item.minimum_order <= plan.order:
+        why = ", the least one can order"
+    return f"order {amount}{why} ({_chance(plan.out)} to run out, about {_some(plan.waste)} may be wasted)"
+
+
+def _period(order: Order) -> str:
+    days = list(order.when.cover)
+    first, last = order.day(days[0]), order.day(days[-1])
+    if len(days) == 1:
+        return f"{_weekday(first)} {_date(first)}"
+    if len(days) == 2:
+        return f"{_weekday(first)} and {_weekday(last)}"
+    return f"{_weekday(first)} {_date(first)} to {_weekday(last)} {_date(last)}"
+
+
+def _be(order: Order) -> str:
+    return "is" if len(order.when.cover) == 1 else "are"
+
+
+def _weekday(day: np.datetime64) -> str:
+    return NAMES[(int(day.astype("datetime64[D]").astype(np.int64)) + 3) % 7]
+
+
+def _date(day: np.datetime64) -> str:
+    found = day.astype("datetime64[D]").item()
+    return f"{found.day} {found:%B}"
+
+
+def _chance(probability: float) -> str:
+    if probability < 0.005:
+        return "hardly a chance"
+    return f"a {probability:.0%} chance".replace("%", " %").replace("a 8", "an 8").replace("a 11 ", "an 11 ")
+
+
+def _some(units: float) -> str:
+    return "none" if units < 0.05 else f"{units:.1f}" if units < 3 else f"{units:.0f}"
+
+
+def _expire(units: float) -> str:
+    return "expires" if round(units) == 1 else "expire"
+
+
+def _listed(names: list[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"

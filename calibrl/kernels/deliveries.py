@@ -1,0 +1,238 @@
+"""One item between deliveries, simulated along many demand paths: what an order costs, and which order costs least.
+
+Days count from 0, tomorrow. A shelf is held by the last day its units can be sold: shelf[e] units for e < h, and
+shelf[h] for all that outlast the h days. Customers take units of every age alike. The first delivery brings the order
+in question; every later one is decided, on the evening its lead time asks for, up to a level, knowing what was sold
+until then: the plan is a policy, not a fixed list of orders.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+COUNTS = 8
+UNMET, WASTE, HELD, ORDER_WASTE, LOST, OUT, LOST_BEFORE, OUT_BEFORE = range(COUNTS)
+"""What `follow` adds up along a path. From the first delivery on: demand not met, units wasted, unit-nights held, and
+the units wasted of the order in question. Between that delivery and the next: demand not met, and 1 if there was any.
+Before it: the same two."""
+
+
+@njit(cache=True, nogil=True)
+def rounded_up(wanted: float, pack: int, minimum: int) -> int:
+    """The least number of whole packs that holds `wanted` units, and the minimum if any is wanted."""
+    if wanted <= 1e-9:
+        return 0
+    wanted = max(wanted, float(minimum))
+    return int(np.ceil(wanted / pack - 1e-9)) * pack
+
+
+@njit(cache=True, nogil=True)
+def follow(
+    path: Floats,
+    opening: Floats,
+    arriving: Floats,
+    day: Ints,
+    decided: Ints,
+    life: int,
+    order: int,
+    level: Floats,
+    expected: Floats,
+    pack: int,
+    minimum: int,
+    shelf: Floats,
+    brought: Floats,
+    out: Floats,
+) -> None:
+    """Add what happens along one path to `out` (8,); shelf (h+1,) and brought (K,) are room to work in.
+
+    path, expected: (h,) demand, and its mean; opening: (h+1,) the shelf tonight; arriving: (h, h+1) what is under
+    way, by day and last day, or (0, h+1) if nothing is; day: (K,) of each delivery; decided: (K,) the day at whose
+    close it is decided, -1 being tonight; level: (K,) up to which later deliveries are ordered.
+    """
+    h = len(path)
+    for e in range(h + 1):
+        shelf[e] = opening[e]
+    for k in range(len(day)):
+        brought[k] = 0.0
+    brought[0] = order
+    first, second = day[0], day[1]
+    last_of_order = first + life - 1
+    for d in range(h):
+        if len(arriving):
+            for e in range(h + 1):
+                shelf[e] += arriving[d, e]
+        for k in range(len(day)):
+            if day[k] == d:
+                shelf[min(d + life - 1, h)] += brought[k]
+        total = 0.0
+        for e in range(d, h + 1):
+            total += shelf[e]
+        sold = min(total, path[d])
+        unmet = path[d] - sold
+        if sold > 0.0:
+            left = 1.0 - sold / total
+            for e in range(d, h + 1):
+                shelf[e] *= left
+        waste = shelf[d]
+        shelf[d] = 0.0
+        if d < first:
+            out[LOST_BEFORE] += unmet
+            if unmet > 0.0:
+                out[OUT_BEFORE] = 1.0
+        else:
+            out[UNMET] += unmet
+            out[WASTE] += waste
+            out[HELD] += total - sold - waste
+            if d < second:
+                out[LOST] += unmet
+                if unmet > 0.0:
+                    out[OUT] = 1.0
+            if d == last_of_order:
+                out[ORDER_WASTE] += waste
+        for k in range(1, len(day)):
+            if decided[k] == d:
+                position = 0.0
+                for e in range(day[k], h + 1):
+                    position += shelf[e]
+                    if len(arriving):
+                        for coming in range(d + 1, day[k] + 1):
+                            position += arriving[coming, e]
+                for earlier in range(k):
+                    if day[earlier] > d and day[earlier] + life - 1 >= day[k]:
+                        position += brought[earlier]
+                for between in range(d + 1, day[k]):
+                    position -= expected[between]
+                brought[k] = rounded_up(level[k] - max(position, 0.0), pack, minimum)
+
+
+@njit(cache=True, nogil=True)
+def mean_cost(
+    paths: Floats,
+    opening: Floats,
+    arriving: Floats,
+    day: Ints,
+    decided: Ints,
+    life: int,
+    order: int,
+    level: Floats,
+    expected: Floats,
+    pack: int,
+    minimum: int,
+    price: Floats,
+) -> float:
+    """The mean cost of an order over paths (m, h); price: (3,) of a unit not met, a unit wasted, a unit-night held."""
+    total = 0.0
+    seen, shelf, brought = np.zeros(COUNTS), np.zeros(len(opening)), np.zeros(len(day))
+    for j in range(len(paths)):
+        seen[:] = 0.0
+        follow(
+            paths[j],
+            opening,
+            arriving,
+            day,
+            decided,
+            life,
+            order,
+            level,
+            expected,
+            pack,
+            minimum,
+            shelf,
+            brought,
+            seen,
+        )
+        total += price[0] * seen[UNMET] + price[1] * seen[WASTE] + price[2] * seen[HELD]
+    return total / len(paths)
+
+
+@njit(cache=True, nogil=True)
+def best_order(
+    paths: Floats,
+    opening: Floats,
+    arriving: Floats,
+    day: Ints,
+    decided: Ints,
+    life: int,
+    levels: Floats,
+    start: Floats,
+    most: int,
+    pack: int,
+    minimum: int,
+    price: Floats,
+) -> tuple[int, int]:
+    """The order of least cost, and which of the level policies (c, K) it is planned with.
+
+    levels: (c, K), one row per candidate policy; start: (c,) the order each would place tonight; most: an order
+    that is surely enough. First the policy that costs least when followed from tonight on; then, with that policy
+    for later deliveries, tonight's order on an ever finer grid. Among equals the smallest order wins.
+    """
+    h = paths.shape[1]
+    expected = np.zeros(h)
+    for d in range(h):
+        expected[d] = paths[:, d].mean()
+    chosen, least = 0, np.inf
+    for c in range(len(levels)):
+        order = rounded_up(start[c], pack, minimum)
+        cost = mean_cost(paths, opening, arriving, day, decided, life, order, levels[c], expected, pack, minimum, price)
+        if cost < least - 1e-9:
+            chosen, least = c, cost
+    level = levels[chosen]
+    low, high = 0, int(np.ceil(most / pack))
+    best, least = 0, np.inf
+    while True:
+        step = max(1, (high - low) // 10)
+        center = best
+        for packs in range(low, high + 1, step):
+            order = rounded_up(float(packs * pack), pack, minimum)
+            cost = mean_cost(paths, opening, arriving, day, decided, life, order, level, expected, pack, minimum, price)
+            if cost < least - 1e-9:
+                best, least, center = order, cost, packs
+        if step == 1:
+            break
+        low, high = max(0, center - step), center + step
+    return best, chosen
+
+
+@njit(cache=True, nogil=True)
+def outlook(
+    paths: Floats,
+    opening: Floats,
+    arriving: Floats,
+    day: Ints,
+    decided: Ints,
+    life: int,
+    order: int,
+    level: Floats,
+    pack: int,
+    minimum: int,
+) -> Floats:
+    """(8,): the mean of what `follow` counts, over paths (m, h)."""
+    expected = np.zeros(paths.shape[1])
+    for d in range(paths.shape[1]):
+        expected[d] = paths[:, d].mean()
+    total, shelf, brought = np.zeros(COUNTS), np.zeros(len(opening)), np.zeros(len(day))
+    for j in range(len(paths)):
+        seen = np.zeros(COUNTS)
+        follow(
+            paths[j],
+            opening,
+            arriving,
+            day,
+            decided,
+            life,
+            order,
+            level,
+            expected,
+            pack,
+            minimum,
+            shelf,
+            brought,
+            seen,
+        )
+        total += seen
+    return total / len(paths)
