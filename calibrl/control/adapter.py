@@ -41,14 +41,13 @@ def make_env(env_id: str, **options: Any) -> gymnasium.Env[Any, Any]:
         raise CalibrlError(
             f"environment {env_id!r} needs the module {module}; install it, or put it where Python finds it"
         ) from None
-    except error.Error as problem:
-        raise CalibrlError(f"environment {env_id!r} cannot be made: {_line(problem)}") from None
+    except Exception as problem:  # whatever the constructor of somebody's environment raises
+        what = f"{type(problem).__name__}: {_line(problem)}"
+        raise CalibrlError(f"environment {env_id!r} cannot be made ({what}); see that it can be by itself") from problem
 
 
-def adapt(env_id: str, *, reward: Reward | None = None, steps: int | None = None) -> Task:
-    """See `calibrl.control.tasks.task_from_env`."""
-    if steps is not None and steps < 1:
-        raise CalibrlError(f"{steps} steps are no trial; use 1 or more")
+def adapt(env_id: str) -> Task:
+    """The task of an environment whose reward is unknown: see `calibrl.control.tasks.task_from_env`."""
     env = make_env(env_id)
     try:
         size = _observations(env_id, env.observation_space)
@@ -56,24 +55,21 @@ def adapt(env_id: str, *, reward: Reward | None = None, steps: int | None = None
         limit = env.spec.max_episode_steps if env.spec else None
     finally:
         env.close()
-    task = Task(
+    return Task(
         name=env_id,
         env_id=env_id,
-        world=World(same, difference, added, reward),
+        world=World(same, difference, added, reward=None),
         observation_size=size,
         action_size=len(low),
         target_size=size,
         low=low,
         high=high,
-        steps=steps or limit or DEFAULT_STEPS,
+        steps=limit or DEFAULT_STEPS,
     )
-    if reward is not None:
-        check_reward(task, reward)
-    return task
 
 
 def check_reward(task: Task, reward: Reward) -> None:
-    """Refuse a reward that does not give one finite number for each of a few made-up steps."""
+    """Refuse a reward that does not give one number for each of a few made-up steps."""
     generator = torch.Generator().manual_seed(0)
     seen, following = torch.randn(2, 3, 5, task.observation_size, generator=generator)
     action = task.low + (task.high - task.low) * torch.rand(3, 5, task.action_size, generator=generator)

@@ -169,8 +169,15 @@ def task_from_env(env_id: str, *, reward: Reward | None = None, steps: int | Non
     The model sees the observation as it is and forecasts what changes. reward: of imagined steps, (observation
     (…, o), action (…, a), next observation (…, o)) → (…); without one it must be learnt. steps: of a trial; by
     default the environment's own limit, or 200. Environments of a module of your own are named
-    "module:Name-v0", or just by their id once registered.
+    "module:Name-v0", or just by their id once registered. The MuJoCo tasks come with their World by id too.
     """
-    from calibrl.control.adapter import adapt
+    from calibrl.control.adapter import adapt, check_reward
 
-    return adapt(env_id, reward=reward, steps=steps)
+    if steps is not None and steps < 1:
+        raise CalibrlError(f"{steps} steps are no trial; use 1 or more")
+    ours = next((known for known in map(task, TASKS) if known.env_id == env_id), None)
+    found = ours or adapt(env_id)
+    if reward is not None:
+        check_reward(found, reward)
+        found = found.with_reward(reward)
+    return found if steps is None else replace(found, steps=steps)

@@ -183,6 +183,13 @@ def test_ones_own_environment_and_reward(register_walk):
     assert chosen.with_reward(rewards.halfcheetah).world.reward is rewards.halfcheetah
 
 
+def test_the_mujoco_tasks_are_found_by_id():
+    assert task_from_env("calibrl/Pusher-v0") is task("pusher")
+    changed = task_from_env("calibrl/HalfCheetah-v0", reward=lambda seen, action, following: seen[..., 0], steps=9)
+    assert (changed.steps, changed.input_size) == (9, 24)
+    assert float(changed.world.reward(torch.ones(18), torch.ones(6), torch.zeros(18))) == 1
+
+
 @pytest.mark.parametrize(
     ("env_id", "says"),
     [
@@ -212,6 +219,7 @@ def test_environments_that_cannot_be_tasks(env_id, says):
         ({"acts": Discrete(3)}, "takes one of 3 choices"),
         ({"acts": Box(-np.inf, np.inf, (1,), np.float32)}, "sets no bounds on its actions"),
         ({"acts": Box(-1, 1, (2, 2), np.float32)}, r"actions of shape \(2, 2\)"),
+        ({"wrong": 1}, "cannot be made .TypeError"),
     ],
 )
 def test_spaces_that_cannot_be_planned_in(register_walk, options, says):

@@ -52,6 +52,9 @@ class OpenGL:
         self._context = mujoco.MjrContext(model, mujoco.mjtFontScale.mjFONTSCALE_100)
         mujoco.mjr_setBuffer(mujoco.mjtFramebuffer.mjFB_OFFSCREEN, self._context)
         self._scene, self._options = mujoco.MjvScene(model, 1000), mujoco.MjvOption()
+        # Without a graphics card these two cost more than all the rest.
+        for effect in (mujoco.mjtRndFlag.mjRND_SHADOW, mujoco.mjtRndFlag.mjRND_REFLECTION):
+            self._scene.flags[effect] = 0
         self._area = mujoco.MjrRect(0, 0, width, height)
         self._eye = mujoco.MjvCamera()
         if camera is not None:

@@ -23,7 +23,7 @@ class Pusher(MujocoTask):
     """
 
     frame_skip = 4
-    camera = Camera(view="top", centre=(0.35, -0.1, 0.0), width=1.9)
+    camera = Camera(view="top", centre=(0.35, -0.2, 0.0), width=1.9)
 
     def __init__(self, **options: Any) -> None:
         super().__init__(_model(), **options)
@@ -46,6 +46,8 @@ class Pusher(MujocoTask):
 
 def _model() -> mujoco.MjModel:
     tree = ElementTree.parse(GYMNASIUM_ASSETS / "pusher_v5.xml").getroot()
+    sky = {"type": "skybox", "builtin": "flat", "rgb1": "1 1 1", "rgb2": "1 1 1", "width": "32", "height": "192"}
+    ElementTree.SubElement(ElementTree.SubElement(tree, "asset"), "texture", sky)
     for geom in tree.iter("geom"):
         geom.attrib.setdefault("rgba", "0.62 0.65 0.72 1")
     for geom in tree.iterfind(".//body[@name='object']/geom"):
