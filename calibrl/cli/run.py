@@ -9,6 +9,7 @@ import typer
 
 from calibrl.cli.control import control
 from calibrl.cli.execute import Address, Backend, Force, How, Resume, TensorBoard, Workers, execute
+from calibrl.cli.inventory import inventory
 
 app = typer.Typer(help="Run an experiment, or all of them.", no_args_is_help=True)
 
@@ -136,4 +137,5 @@ def safety(
     typer.echo(f"Rows and figures are in {out}; the figure to start with is {out / 'safety-rates.png'}")
 
 
+app.command()(inventory)
 app.command()(control)

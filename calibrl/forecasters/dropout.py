@@ -152,7 +152,7 @@ class Training:
     """
 
     steps: int = 2000
-    batch: int = 512
+    batch: int = 256
     rate: float = 2e-3
     minimum: int = 800
     every: int = 100

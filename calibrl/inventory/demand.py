@@ -67,14 +67,12 @@ def in_units(forecast: Distribution, level: Tensor) -> Distribution:
     )
 
 
-def judge(forecast: Distribution, rows: Features, generator: torch.Generator) -> Record:
-    """Where the demand fell in forecasts (n, leads) of these rows, in units: z-scores, (n, leads).
+def judge(forecast: Distribution, units: Tensor, generator: torch.Generator) -> Record:
+    """Where demand of so many units (n, leads) fell in forecasts in units: z-scores, (n, leads).
 
     Demand comes in whole units and is zero on closed days: a count's PIT is drawn at random within its mass.
     """
-    level = rows.level.double()
-    counts = Rounded(in_units(forecast, level))
-    return pit_z(counts, (rows.data.y.double() * level).round(), generator=generator)
+    return pit_z(Rounded(forecast), units, generator=generator)
 
 
 def paths(forecast: Distribution, n_paths: int, generator: torch.Generator) -> Floats:

@@ -53,6 +53,11 @@ class Features:
         """(n, 1): each row's level, to turn its forecast into units."""
         return torch.from_numpy(self.scale[self.series]).to(self.data.x.dtype)[:, None]
 
+    @property
+    def units(self) -> torch.Tensor:
+        """(n, leads): the demand of the days ahead in whole units, NaN where unknown."""
+        return (self.data.y.double() * self.level.double()).round()
+
     def __len__(self) -> int:
         return len(self.day)
 

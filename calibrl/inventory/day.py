@@ -1,0 +1,96 @@
+"""One day of one shop, as Algorithm 1 has it, and whole seasons of days for many series."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from calibrl.algorithm import Forecaster
+from calibrl.data import Data
+from calibrl.errors import CalibrlError
+from calibrl.inventory.demand import in_units, paths
+from calibrl.inventory.features import Features
+from calibrl.inventory.planners import Planner
+from calibrl.inventory.sales import Floats
+from calibrl.inventory.store import Day, empty_shelf, one_day
+
+Counts: TypeAlias = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a day came to: the units ordered the evening before, and what the shelf did with them."""
+
+    order: int
+    day: Day
+
+
+def collect_from(
+    rows: Features, *, planner: Planner, shelf_life: int, n_paths: int = 300, seed: int = 0
+) -> Callable[[Forecaster], tuple[Data, Outcome]]:
+    """The `collect` of Algorithm 1 for one series: each call plays the next day with the model as it stands.
+
+    rows: one series' evenings in a row. Plan: forecast demand, draw paths, search for an order. Act: the day's demand
+    meets the shelf. Record: the evening whose last target day has just ended, if there is one.
+    """
+    evenings: Iterator[int] = iter(range(len(rows)))
+    generator, rng = torch.Generator().manual_seed(seed), np.random.default_rng(seed)
+    demand = rows.units.nan_to_num(0.0)
+    stock = empty_shelf(shelf_life)
+
+    def collect(model: Forecaster) -> tuple[Data, Outcome]:
+        nonlocal stock
+        t = next(evenings)
+        evening = slice(t, t + 1)
+        forecast = in_units(model(rows.data.x[evening]), rows.level[evening])
+        order = planner(paths(forecast, n_paths, generator)[0], stock, rng=rng)
+        day = one_day(stock, float(demand[t, 0]), order, rng=rng, issuing=planner.issuing)
+        stock = day.stock
+        known = max(0, t + 1 - rows.leads)
+        return rows.data[known : t + 2 - rows.leads if t + 1 >= rows.leads else known], Outcome(order, day)
+
+    return collect
+
+
+@dataclass(frozen=True)
+class Season:
+    """Units of s series on d days, each (s, d): shipped to the shop, wasted, and asked for in vain (unmet)."""
+
+    shipped: Counts
+    wasted: Counts
+    unmet: Counts
+
+    @property
+    def reward(self) -> Counts:
+        """(s,): the paper's, minus waste and unmet demand, for each series."""
+        return -(self.wasted + self.unmet).sum(1)
+
+
+def play(planner: Planner, demand_paths: Floats, demand: Floats, *, shelf_life: int, seed: int) -> Season:
+    """Order every evening for every series, from an empty shelf.
+
+    demand_paths: (s, d, m, h), what was forecast on the evening before each day; demand: (s, d), what came. Units sold
+    are drawn exactly. Each evening and each day has its own luck, which depends on the seed alone: with the same seed
+    two planners or two forecasts meet the same.
+    """
+    series, days = demand.shape
+    if demand_paths.shape[:2] != (series, days):
+        raise CalibrlError(
+            f"paths of shape {demand_paths.shape} do not fit demand of shape {demand.shape}; expected (s, d, m, h) "
+            "and (s, d)"
+        )
+    shipped, wasted, unmet = (np.zeros((series, days), dtype=np.int64) for _ in range(3))
+    for i in range(series):
+        stock = empty_shelf(shelf_life)
+        for k in range(days):
+            order = planner(demand_paths[i, k], stock, rng=np.random.default_rng((seed, i, k)))
+            luck = np.random.default_rng((seed, i, k, 1))
+            day = one_day(stock, float(demand[i, k]), order, rng=luck, issuing=planner.issuing)
+            stock = day.stock
+            shipped[i, k], wasted[i, k], unmet[i, k] = order, day.wasted, day.unmet
+    return Season(shipped, wasted, unmet)

@@ -1,0 +1,182 @@
+"""What is compared in the inventory experiment: models, arms, periods, and how much of it to run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from calibrl.errors import CalibrlError
+from calibrl.forecasters.dropout import Training
+from calibrl.inventory.demand import Periods
+from calibrl.inventory.favorita import favorita
+from calibrl.inventory.planners import Heuristic, Newsvendor, Oracle, OrderUpTo, Planner, RandomTrajectories
+from calibrl.inventory.sales import Sales, bakery
+
+
+@dataclass(frozen=True)
+class Model:
+    """A forecaster: which features, and for a network whether it learns the noise; `weekday` is no network."""
+
+    recipe: str
+    noise: bool = False
+
+    @property
+    def is_network(self) -> bool:
+        """Whether it has to be trained."""
+        return self.recipe != "history"
+
+
+MODELS = {
+    "paper": Model("paper"),
+    "noise": Model("paper", noise=True),
+    "plus": Model("plus"),
+    "best": Model("plus", noise=True),
+    "weekday": Model("history"),
+}
+"""paper: the paper's features, dropout's spread alone. weekday: the mean of the same weekday over four weeks."""
+
+
+@dataclass(frozen=True)
+class Arm:
+    """A way to order: a model's forecast, the map on top of it, and a planner.
+
+    mapping: isotonic, smooth (the library's default), or none; window, every: days of the record the map is learnt
+    from, and after how many it is learnt again. tuned: planners to choose one from on the last days before the test,
+    in place of `planner`.
+    """
+
+    model: str
+    planner: Planner = field(default_factory=RandomTrajectories)
+    mapping: str = ""
+    window: int | None = None
+    every: int | None = None
+    tuned: tuple[Planner, ...] = ()
+
+
+FACTORS = tuple(Heuristic(factor=factor) for factor in (1.0, 1.1, 1.2, 1.3, 1.4, 1.5, 1.6))
+QUANTILES = tuple(Newsvendor(quantile=level) for level in (0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98, 0.995))
+
+ARMS = {
+    "heuristic": Arm("paper", Heuristic()),
+    "tuned heuristic": Arm("paper", tuned=FACTORS),
+    "uncalibrated": Arm("paper"),
+    "calibrated": Arm("paper", mapping="isotonic"),
+    "calibrated, default map": Arm("paper", mapping="smooth"),
+    "uncalibrated, levels": Arm("paper", OrderUpTo()),
+    "calibrated, levels": Arm("paper", OrderUpTo(), mapping="isotonic"),
+    "newsvendor": Arm("paper", Newsvendor(), mapping="isotonic"),
+    "tuned quantile": Arm("paper", tuned=QUANTILES),
+    "noise": Arm("noise"),
+    "noise, calibrated": Arm("noise", mapping="isotonic"),
+    "noise, levels": Arm("noise", OrderUpTo()),
+    "noise, calibrated, levels": Arm("noise", OrderUpTo(), mapping="isotonic"),
+    "plus": Arm("plus"),
+    "plus, calibrated": Arm("plus", mapping="isotonic"),
+    "weekday": Arm("weekday", OrderUpTo(), mapping="isotonic"),
+    "best, uncalibrated": Arm("best", OrderUpTo()),
+    "best": Arm("best", OrderUpTo(), mapping="isotonic", window=120, every=7),
+    "oracle": Arm("", Oracle()),
+}
+"""The paper's three are heuristic, uncalibrated and calibrated. noise: with learnt noise. plus: with more features.
+best: with both, the closed-loop planner and a map that is refreshed weekly. weekday, tuned …: controls. oracle: it
+knows demand.
+"""
+
+MAIN = tuple(name for name, arm in ARMS.items() if arm.model in ("paper", "weekday", ""))
+"""Arms that need no other network than the paper's."""
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Sales and the periods they are cut into; series with less than `history` days before the test are left out."""
+
+    load: Callable[[], Sales]
+    periods: dict[str, Periods]
+    history: int = 365
+
+
+PROBLEMS = {
+    "bakery": Problem(
+        bakery,
+        {
+            "test": Periods("2016-01-02", "2018-02-01", "2018-06-01", "2018-08-31"),
+            "later": Periods("2016-01-02", "2018-05-01", "2018-09-01", "2018-11-30"),
+            "tuning": Periods("2016-01-02", "2017-10-15", "2018-02-01", "2018-05-31"),
+        },
+    ),
+    "favorita": Problem(
+        favorita,
+        {
+            "test": Periods("2014-01-01", "2016-02-01", "2016-06-01", "2016-08-31"),
+            "later": Periods("2014-01-01", "2016-05-01", "2016-09-01", "2016-11-30"),
+            "tuning": Periods("2014-01-01", "2015-10-15", "2016-02-01", "2016-05-31"),
+        },
+    ),
+}
+"""test: the paper's months. later: the three months after, fixed before anything was looked at. tuning: days before
+the test, to choose settings on.
+"""
+
+
+@dataclass(frozen=True)
+class Preset:
+    """How much to run: which arms, shelf lives in days, and paired seeds.
+
+    paths: demand paths of a decision, and passes of a network; trajectories: those of the paper's search; series, days:
+    only so many of them, or all.
+    """
+
+    name: str
+    arms: tuple[str, ...] = MAIN
+    shelf_lives: tuple[int, ...] = (3,)
+    seeds: int = 10
+    seed: int = 100
+    data: str = "bakery"
+    period: str = "test"
+    paths: int = 300
+    trajectories: int = 5000
+    training: Training = field(default_factory=Training)
+    series: int | None = None
+    days: int | None = None
+
+    def check(self) -> None:
+        """Refuse what cannot be run before anything is."""
+        for kind, names, known in (
+            ("arm", self.arms, tuple(ARMS)),
+            ("data", (self.data,), tuple(PROBLEMS)),
+            ("period", (self.period,), tuple(PROBLEMS.get(self.data, PROBLEMS["bakery"]).periods)),
+        ):
+            unknown = [name for name in names if name not in known]
+            if unknown:
+                raise CalibrlError(f"{kind} {unknown[0]!r} is unknown; known: {'; '.join(known)}")
+        for name in ("seeds", "paths", "trajectories"):
+            if getattr(self, name) < 1:
+                raise CalibrlError(f"{name} {getattr(self, name)} is nothing to run; use 1 or more")
+        wrong = [days for days in self.shelf_lives if days < 1]
+        if wrong or not self.shelf_lives:
+            raise CalibrlError(f"shelf life {wrong[0] if wrong else 'none'} cannot be sold; use 1 day or more")
+
+
+QUICK = Training(steps=400, batch=256, rate=3e-3, minimum=200, every=50)
+TINY = Training(steps=20, batch=64, minimum=1, every=10, slices=2)
+
+PRESETS = {
+    preset.name: preset
+    for preset in (
+        Preset("small", seeds=2, seed=0, paths=100, trajectories=1000, training=QUICK, series=18, days=28),
+        Preset("paper", shelf_lives=(3, 2, 5)),
+        Preset("best", arms=tuple(ARMS), shelf_lives=(3, 2, 5)),
+        Preset("tiny", seeds=2, seed=0, paths=20, trajectories=50, training=TINY, series=4, days=8),
+    )
+}
+"""small: a laptop's. paper: the paper's settings. best: every arm. tiny: for tests.
+
+Settings were chosen on the period "tuning" and on seeds below 100.
+"""
+
+
+def chosen(name: str) -> Preset:
+    """The preset of that name, or an error."""
+    if name not in PRESETS:
+        raise CalibrlError(f"preset {name!r} is unknown; use one of {', '.join(PRESETS)}")
+    return PRESETS[name]
