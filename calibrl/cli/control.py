@@ -128,7 +128,7 @@ def print_outcome(rows: Sequence[Row]) -> None:
     from calibrl.experiments.control_outcome import summary
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
-    names = ("", "seeds", "steps", "last return", "best return", "calibration loss", "90 % holds")
+    names = ("", "seeds", "steps", "last", "best", "calibration loss", "90 % holds")
     for name in names:
         table.add_column(name, justify="left" if not name else "right", no_wrap=True)
     for line in summary(rows):
@@ -136,8 +136,8 @@ def print_outcome(rows: Sequence[Row]) -> None:
     console = Console()
     console.print(table)
     console.print(
-        "Mean over seeds ± standard error. Honesty is of one-step forecasts of trajectories before they were trained "
-        "on, over all trials; in brackets without the map.",
+        "last, best: return, mean over seeds ± standard error. The rest is about one-step forecasts of trajectories not "
+        "yet trained on, over all trials; in brackets without the map.",
         highlight=False,
     )
 
@@ -149,8 +149,8 @@ class Line:
         self._preset, self._console, self._bar = preset, console, bar
         self._task = None if bar is None else bar.add_task(preset.name, total=1)
         self._honesty: dict[str, str] = {}
-        self._started, self._begun_at, self._shown = time.monotonic(), None, 0.0
-        self._total = 0
+        self._started, self._shown = time.monotonic(), 0.0
+        self._begun_at: float | None = None
 
     def step(self, moment: Moment) -> None:
         """Show where the fleet is, a few times a second."""

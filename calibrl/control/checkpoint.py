@@ -24,34 +24,42 @@ FORMAT = "calibrl control 1"
 def save(folder: Path, members: Sequence[Member], trial: int, states: Sequence[Any], identity: dict[str, Any]) -> None:
     """Write every agent's state after a trial; what they had before goes only when all of this is there."""
     for member, state in zip(members, states, strict=True):
-        content = {"format": FORMAT, "identity": {**identity, **_who(member)}, "trial": trial, "state": state}
-        with replacing(_file(folder, member, trial)) as temporary, temporary.open("wb") as file:
-            torch.save(content, file)
-            file.flush()
-            os.fsync(file.fileno())
+        write(_file(folder, member, trial), {**identity, **_who(member)}, trial, state)
     for member in members:
         for older in sorted(_trials(folder, member) - {trial}):
             _file(folder, member, older).unlink()
 
 
-def load(folder: Path, member: Member, trial: int, identity: dict[str, Any], *, map_location: Any = "cpu") -> Any:
+def load(folder: Path, member: Member, trial: int, identity: dict[str, Any]) -> Any:
     """The state that `save` wrote, if it is of the same task and settings."""
-    file = _file(folder, member, trial)
+    return read(_file(folder, member, trial), {**identity, **_who(member)})
+
+
+def write(file: Path, identity: dict[str, Any], trial: int, state: Any) -> None:
+    """One agent's state, with what it must not be mistaken for."""
+    with replacing(file) as temporary, temporary.open("wb") as stream:
+        torch.save({"format": FORMAT, "identity": identity, "trial": trial, "state": state}, stream)
+        stream.flush()
+        os.fsync(stream.fileno())
+
+
+def read(file: Path, identity: dict[str, Any]) -> Any:
+    """The state in a file, if it is of the same identity; otherwise an error that names what differs."""
+    if not file.is_file():
+        raise CalibrlError(f"{file} does not exist; give the path of a saved agent")
     try:
-        content = torch.load(file, map_location=map_location, weights_only=True)
-        found, state = content["identity"], content["state"]
-        if content["format"] != FORMAT:
-            raise CalibrlError(f"{file} has format {content['format']!r}, expected {FORMAT!r}; choose another --out")
-    except CalibrlError:
-        raise
-    except Exception as problem:  # torch.load raises whatever a damaged pickle makes it raise
+        content = torch.load(file, map_location="cpu", weights_only=True)
+        found, state, form = content["identity"], content["state"], content["format"]
+    except Exception as problem:  # torch.load raises whatever a damaged file makes it raise
         words = str(problem).splitlines()[0] if str(problem) else type(problem).__name__
         raise CalibrlError(f"{file} cannot be read ({words}); remove it to start this agent afresh") from None
-    difference = _difference({**identity, **_who(member)}, found)
+    if form != FORMAT:
+        raise CalibrlError(f"{file} has format {form!r}, expected {FORMAT!r}; choose another place")
+    difference = _difference(identity, found)
     if difference:
         name, wanted, there = difference
         raise CalibrlError(
-            f"{file} was made with {name} {there!r}, this run has {wanted!r}; use the same settings or another --out"
+            f"{file} was made with {name} {there!r}, this run has {wanted!r}; use the same settings or another place"
         )
     return state
 

@@ -69,7 +69,7 @@ def pits_ahead(
     # The same luck for every agent: arms are compared under it.
     noise = torch.randn(shape, generator=generator).to(imagined.device).expand(g, *shape[1:])
     jitter = torch.rand(len(horizons), m, real.shape[-1], generator=generator, dtype=torch.float64)
-    found = []
+    found: list[Tensor] = []
     steps = imagine(
         nets,
         world,

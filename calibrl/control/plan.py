@@ -66,9 +66,12 @@ class PlanInputs:
 
     def draw(self, generators: Sequence[torch.Generator]) -> None:
         """Fresh chance for every agent, each from its own generator."""
+        # Drawn in one piece and then put in place: what torch draws depends on how a tensor lies in memory.
+        device = self.search.device
         for agent, generator in enumerate(generators):
-            self.search[:, agent].uniform_(generator=generator)
-            self.particles[:, agent].normal_(generator=generator)
+            search, particles = self.search[:, agent], self.particles[:, agent]
+            search.copy_(torch.rand(search.shape, generator=generator, device=device))
+            particles.copy_(torch.randn(particles.shape, generator=generator, device=device))
 
 
 Plan: TypeAlias = Callable[[], Tensor]

@@ -167,8 +167,8 @@ _REACHER = Preset(
 PUBLISHED = (_CARTPOLE, _HALFCHEETAH, _PUSHER, _REACHER)
 """The settings of PETS (Chua et al., 2018), which the paper took over."""
 
-_SMALL_ENSEMBLE = EnsembleSettings(members=3, hidden=(64, 64), decay=(1e-4,), epochs=20)
-_SMALL_PLANNER = PlannerSettings(horizon=20, population=100, elites=10, sweeps=3, particles=5)
+_SMALL_ENSEMBLE = EnsembleSettings(members=3, hidden=(64, 64), decay=(1e-4,), epochs=100)
+_SMALL_PLANNER = PlannerSettings(horizon=20, population=64, elites=8, sweeps=3, particles=4)
 
 
 def _small(published: Preset, **changes: Any) -> Preset:
@@ -177,7 +177,7 @@ def _small(published: Preset, **changes: Any) -> Preset:
         published,
         name=f"{published.name}-small",
         seeds=1,
-        trials=15,
+        trials=10,
         ensemble=_SMALL_ENSEMBLE,
         planner=_SMALL_PLANNER,
     )
@@ -193,7 +193,7 @@ _TINY = Preset(
     planner=PlannerSettings(horizon=4, population=12, elites=3, sweeps=2, particles=3),
 )
 _CARTPOLE_SMALL = _small(_CARTPOLE)
-_DEMO = replace(_CARTPOLE_SMALL, name="cartpole-demo", trials=6)
+_DEMO = replace(_CARTPOLE_SMALL, name="cartpole-demo", trials=5)
 
 PRESETS = {
     preset.name: preset
@@ -218,7 +218,7 @@ def preset(name: str) -> Preset:
 
 def preset_for_env(env_id: str, steps: int) -> Preset:
     """Settings for any other environment: those of the small presets, for trials of `steps`."""
-    return Preset(env_id, env_id, steps=steps, trials=15, ensemble=_SMALL_ENSEMBLE, planner=_SMALL_PLANNER)
+    return Preset(env_id, env_id, steps=steps, trials=10, ensemble=_SMALL_ENSEMBLE, planner=_SMALL_PLANNER)
 
 
 def changed(base: Preset, changes: Iterable[str]) -> Preset:

@@ -119,7 +119,7 @@ def by_horizon(losses: Mapping[str, tuple[Sequence[int], Sequence[float], Sequen
     ax.set(xscale="log", xlabel="steps ahead", ylabel="calibration loss")
     ticks = sorted({step for steps, _, _ in losses.values() for step in steps})
     ax.set_xticks(ticks, [str(tick) for tick in ticks])
-    ax.xaxis.set_minor_locator(plt.NullLocator())
+    ax.minorticks_off()
     ax.set_ylim(bottom=0)
     _tidy(ax).legend(frameon=False, fontsize=9)
     ax.set_title("Imagined rollouts against real trajectories", fontsize=11, loc="left")

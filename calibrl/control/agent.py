@@ -1,0 +1,152 @@
+"""One model-based agent, for a loop of your own: act, observe, update.
+
+agent = Agent(task("cartpole"))
+action = agent.act(observation)                       # at random until it has learnt something
+agent.observe(observation, action, following, reward)
+agent.update()                                        # after an episode, say: Algorithm 1, steps 2 to 5
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.distributions import Distribution, Normal
+
+from calibrl.algorithm import recalibrate
+from calibrl.control import checkpoint
+from calibrl.control.arms import Member
+from calibrl.control.arms import arm as arm_named
+from calibrl.control.fleet import Fleet
+from calibrl.control.learnt_reward import view_of
+from calibrl.control.presets import (
+    CalibrationSettings,
+    EnsembleSettings,
+    PlannerSettings,
+    Preset,
+    preset_for_env,
+)
+from calibrl.control.state import agent_state, load_agents
+from calibrl.control.tasks import Task
+from calibrl.errors import CalibrlError
+from calibrl.maps import Map
+from calibrl.planning.propagation import matched
+
+
+class Agent:
+    """A probabilistic ensemble, a map R on top, and a planner that imagines with R∘T, for one task.
+
+    ensemble, planner, calibration: their settings, by default small enough for a laptop. `calibrated` False leaves R
+    out and changes nothing else; `arm` names other ways to use the rows (see `calibrl.control.arms.ARMS`).
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        *,
+        ensemble: EnsembleSettings | None = None,
+        planner: PlannerSettings | None = None,
+        calibration: CalibrationSettings | None = None,
+        calibrated: bool = True,
+        arm: str | None = None,
+        seed: int = 0,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        self.task = task
+        base = preset_for_env(task.name, task.steps)
+        self.settings: Preset = replace(
+            base,
+            ensemble=ensemble or base.ensemble,
+            planner=planner or base.planner,
+            calibration=calibration or base.calibration,
+        )
+        chosen = arm_named(arm or ("calibrated" if calibrated else "uncalibrated"))
+        self.member = Member(chosen, seed)
+        view = view_of(task, device=device)
+        self.fleet = Fleet(view, [self.member], self.settings, low=task.low, high=task.high, device=device)
+        self._seen: list[tuple[Tensor, ...]] = []
+
+    @property
+    def mapping(self) -> Map:
+        """R, as it was last fitted."""
+        return self.fleet.maps[0]
+
+    @property
+    def rows(self) -> int:
+        """How many steps it has learnt from or holds out."""
+        return len(self.fleet.replay)
+
+    def begin(self) -> None:
+        """An episode begins: what was planned is over."""
+        self.fleet.begin([0])
+
+    def act(self, observation: NDArray[Any]) -> NDArray[np.float32]:
+        """The action (a,) to take at an observation (o,)."""
+        seen = self._vector(observation, self.task.observation_size, "observation")
+        action: NDArray[np.float32] = self.fleet.act(seen[None])[0].cpu().numpy()
+        return action
+
+    def observe(
+        self,
+        observation: NDArray[Any],
+        action: NDArray[Any],
+        following: NDArray[Any],
+        reward: float = 0.0,
+        *,
+        terminated: bool = False,
+    ) -> None:
+        """Remember one step; `update` learns from it. The reward matters where it has to be learnt."""
+        size = self.task.observation_size
+        self._seen.append(
+            (
+                self._vector(observation, size, "observation"),
+                self._vector(action, self.task.action_size, "action"),
+                self._vector(following, size, "next observation"),
+                torch.tensor(float(reward)),
+                torch.tensor(bool(terminated)),
+            )
+        )
+
+    def update(self) -> None:
+        """Learn what was observed since the last update: split, train the networks, fit R. Forgets nothing."""
+        if len(self._seen) < 2:
+            raise CalibrlError(f"{len(self._seen)} steps were observed since the last update; observe 2 or more")
+        columns = [torch.stack(column)[None] for column in zip(*self._seen, strict=True)]
+        self.fleet.learn(*self.fleet.view.rows(*columns))
+        self._seen = []
+
+    def forecast(self, observation: NDArray[Any], action: NDArray[Any]) -> Distribution:
+        """R∘T: what the networks are taught to forecast of the next step, batch shape (n, d), for n rows of each."""
+        view, device = self.fleet.view, self.fleet.device
+        seen, done = (torch.as_tensor(np.atleast_2d(part), dtype=torch.float32) for part in (observation, action))
+        x = torch.cat([view.world.model_input(view.before(seen)), done], -1).to(device)
+        with torch.no_grad():
+            mean, variance = matched(*self.fleet.ensemble.nets.moments(x[None]))
+        return recalibrate(Normal(mean[0], variance[0].sqrt(), validate_args=False), self.mapping)
+
+    # Keeping.
+
+    def save(self, path: str | Path) -> None:
+        """Write all of it to a file, whole or not at all."""
+        if self._seen:
+            raise CalibrlError(f"{len(self._seen)} observed steps are not learnt yet; call update() before save()")
+        checkpoint.write(Path(path), self._identity(), self.fleet.learnt, agent_state(self.fleet, 0))
+
+    def load(self, path: str | Path) -> Agent:
+        """Go on from a file written by an agent of the same task and settings; returns itself, ready to be tuned."""
+        load_agents(self.fleet, [checkpoint.read(Path(path), self._identity())])
+        return self
+
+    def _identity(self) -> dict[str, Any]:
+        return {**self.settings.what_decides_rows(), "arm": self.member.arm.name}
+
+    def _vector(self, value: NDArray[Any], size: int, name: str) -> Tensor:
+        found = torch.as_tensor(np.asarray(value), dtype=torch.float32).reshape(-1)
+        if found.shape != (size,) or not bool(found.isfinite().all()):
+            raise CalibrlError(f"{name} {found.tolist()} is not {size} finite numbers, as {self.task.name} has them")
+        return found

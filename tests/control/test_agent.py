@@ -1,0 +1,149 @@
+"""Agents alone and in fleets: the same rows, the same luck for arms of one seed, files that go on."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from calibrl.control import task
+from calibrl.control.agent import Agent
+from calibrl.control.arms import fleets
+from calibrl.control.fleet import Fleet
+from calibrl.control.learnt_reward import learnt, probe, view_of
+from calibrl.control.presets import PRESETS, EnsembleSettings, PlannerSettings
+from calibrl.control.tasks import task_from_env
+from calibrl.errors import CalibrlError
+from calibrl.experiments.control import run
+from calibrl.maps import IDENTITY
+
+TINY = replace(PRESETS["tiny"], steps=12)
+
+
+def small_agent(**changes):
+    given = {
+        "ensemble": EnsembleSettings(members=2, hidden=(8,), decay=(1e-4,), epochs=1),
+        "planner": PlannerSettings(horizon=3, population=8, elites=2, sweeps=2, particles=2),
+    }
+    return Agent(task("cartpole"), **{**given, **changes})
+
+
+def numbers(row):
+    return {name: value for name, value in row.metrics.items() if not name.endswith("_s")}
+
+
+def test_a_fleet_gives_the_rows_of_separate_runs(tmp_path):
+    together = run(tmp_path / "together", replace(TINY, seeds=2), seed=5).rows
+    alone = [
+        row
+        for seed in (5, 6)
+        for arm in ("calibrated", "uncalibrated")
+        for row in run(tmp_path / f"{arm}-{seed}", replace(TINY, arms=(arm,)), seed=seed).rows
+    ]
+    found = {row.key: numbers(row) for row in together}
+    wanted = {row.key: numbers(row) for row in alone}
+    assert found.keys() == wanted.keys()
+    for key, metrics in wanted.items():
+        assert found[key] == pytest.approx(metrics, rel=1e-3, abs=1e-3), key
+
+
+def test_arms_of_one_seed_start_alike(tmp_path):
+    preset = replace(TINY, trials=1, arms=("calibrated", "uncalibrated", "uncalibrated-all", "calibrated-paper"))
+    rows = run(tmp_path, preset).rows
+    first = {row.arm: row.metrics["return"] for row in rows if row.metrics["trial"] == 0}
+    assert len(first) == 4
+    assert len(set(first.values())) == 1
+
+
+def test_each_row_picks_its_side_once_unless_it_is_split_again():
+    what = task("cartpole")
+    (members,) = fleets(["calibrated", "uncalibrated", "calibrated-paper"], [0])
+    fleet = Fleet(view_of(what), members, TINY, low=what.low, high=what.high)
+    held = []
+    for _ in range(2):
+        fleet.learn(torch.randn(1, 30, 6).expand(3, -1, -1), torch.randn(1, 30, 4).expand(3, -1, -1))
+        held.append(fleet.replay.held[:, :30].clone())
+    assert fleet.replay.held.sum(1).tolist() == [12, 12, 12]
+    assert torch.equal(held[0][:2], held[1][:2])
+    assert torch.equal(fleet.replay.held[0], fleet.replay.held[1])
+    assert not torch.equal(held[0][2], held[1][2])
+    assert fleet.ensemble.rows == 48
+    kinds = [type(mapping).__name__ for mapping in fleet.maps]
+    assert kinds == ["Spline", "Identity", "Sigmoid"]
+    # Who has no map draws plain noise: every line of its table is 0 + 1 · ε.
+    assert fleet.inputs.tables is not None
+    assert torch.equal(fleet.inputs.tables[1].flatten(0, 1).unique(dim=0), torch.tensor([[0.0, 1.0]]))
+
+
+def test_fresh_evidence_is_judged_before_it_is_learnt():
+    what = task("cartpole")
+    (members,) = fleets(["calibrated-fresh"], [0])
+    fleet = Fleet(view_of(what), members, TINY, low=what.low, high=what.high)
+    x, y = torch.randn(1, 30, 6), torch.randn(1, 30, 4)
+    fleet.learn(x, y)
+    assert fleet.maps == [IDENTITY]
+    z, _ = fleet.judge(x, y)
+    fleet.learn(x, y)
+    assert torch.equal(fleet.fresh[0], z)
+    assert fleet.maps != [IDENTITY]
+    assert fleet.ensemble.rows == 60
+
+
+def test_an_agent_acts_in_a_loop_of_ones_own(tmp_path):
+    what = task("cartpole")
+    env, agent = what.make(), small_agent()
+    for episode in range(2):
+        observation, _ = env.reset(seed=episode)
+        agent.begin()
+        for _ in range(10):
+            action = agent.act(observation)
+            assert action.shape == (1,)
+            assert abs(action[0]) <= 3
+            following, reward, _, _, _ = env.step(action)
+            agent.observe(observation, action, following, reward)
+            observation = following
+        agent.update()
+    assert agent.rows == 20
+    forecast = agent.forecast(observation, action)
+    assert forecast.batch_shape == (1, 4)
+
+    agent.save(tmp_path / "agent.pt")
+    other = small_agent().load(tmp_path / "agent.pt")
+    agent.begin()
+    other.begin()
+    for _ in range(3):
+        np.testing.assert_array_equal(other.act(observation), agent.act(observation))
+    np.testing.assert_allclose(other.forecast(observation, action).mean, agent.forecast(observation, action).mean)
+    with pytest.raises(CalibrlError, match=r"ensemble\.members 2, this run has 3"):
+        small_agent(ensemble=EnsembleSettings(members=3, hidden=(8,), decay=(1e-4,), epochs=1)).load(
+            tmp_path / "agent.pt"
+        )
+    with pytest.raises(CalibrlError, match="does not exist"):
+        agent.load(tmp_path / "nothing.pt")
+    with pytest.raises(CalibrlError, match="is not 4 finite numbers"):
+        agent.act(np.array([1.0, np.nan, 0.0, 0.0]))
+    with pytest.raises(CalibrlError, match="0 steps were observed"):
+        agent.update()
+
+
+def test_a_learnt_reward_and_an_end_travel_through_imagination():
+    what = task_from_env("Pendulum-v1")
+    env = what.make()
+    scales = probe(env, what.world, steps=50)
+    view = learnt(what.world, scales, observation_size=3, action_size=1, target_size=3)
+    assert (view.inputs, view.outputs, view.observation_size) == (4, 5, 5)
+    before, after = torch.tensor([[1.0, 0.0, 0.5]]), torch.tensor([[0.9, 0.1, 0.7]])
+    x, y = view.rows(before, torch.tensor([[2.0]]), after, torch.tensor([-3.0]), torch.tensor([False]))
+    assert x.tolist() == [[1.0, 0.0, 0.5, 2.0]]
+    # What the model forecasts leads to what happened: observation, reward, and going on.
+    start = view.before(before)
+    landed = view.world.next_observation(start, y)
+    torch.testing.assert_close(landed, torch.tensor([[0.9, 0.1, 0.7, -3.0, 1.0]]))
+    assert view.world.reward is not None
+    assert view.world.reward(start, torch.zeros(1, 1), landed).item() == pytest.approx(-3.0)
+    # After the end nothing is earned.
+    _, end = view.rows(before, torch.tensor([[2.0]]), after, torch.tensor([-3.0]), torch.tensor([True]))
+    over = view.world.next_observation(start, end)
+    assert over[0, -1] == 0
+    assert view.world.reward(start, torch.zeros(1, 1), over).item() == pytest.approx(-3.0)
+    assert view.world.reward(over, torch.zeros(1, 1), view.world.next_observation(over, y)).item() == 0

@@ -1,0 +1,134 @@
+"""Runs that were killed, runs in pieces, and files that must not be mistaken for one another."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+
+import pytest
+import torch
+
+from calibrl.control import checkpoint
+from calibrl.control.arms import fleets
+from calibrl.control.presets import PRESETS
+from calibrl.errors import CalibrlError
+from calibrl.experiments.control import run
+
+TINY = replace(PRESETS["tiny"], steps=12, trials=3)
+TIMED = ("acting_s", "scoring_s", "training_s")
+
+
+def told(path):
+    """Rows of a file without what depends on the clock."""
+    rows = [json.loads(line) for line in (path / "rows.jsonl").read_text().splitlines()]
+    for row in rows:
+        for name in TIMED:
+            row["metrics"].pop(name)
+        row.pop("seconds")
+        row.pop("origin")
+    return sorted(rows, key=lambda row: (row["arm"], row["seed"], row["step"]))
+
+
+def test_a_run_that_is_killed_ends_with_the_rows_it_would_have_had(tmp_path):
+    command = [sys.executable, "-m", "calibrl", "run", "control", "--preset", "tiny", "--no-video", "--trials", "6"]
+    command += ["--set", "steps=40"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "MPLBACKEND": "Agg"}
+
+    def start(*more):
+        return subprocess.Popen(
+            [*command, *more], env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+
+    assert start("--out", str(tmp_path / "whole")).wait(timeout=200) == 0
+    chance = random.Random(0)
+    for _ in range(2):
+        # Kill it at some moment after it has begun to write.
+        running = start("--out", str(tmp_path / "killed"), "--resume")
+        rows = tmp_path / "killed" / "rows.jsonl"
+        before = rows.stat().st_size if rows.exists() else 0
+        deadline = time.monotonic() + 100
+        while time.monotonic() < deadline and running.poll() is None:
+            if rows.exists() and rows.stat().st_size > before:
+                break
+            time.sleep(0.02)
+        time.sleep(chance.random())
+        running.send_signal(signal.SIGKILL)
+        running.wait()
+    assert start("--out", str(tmp_path / "killed"), "--resume").wait(timeout=200) == 0
+    assert told(tmp_path / "killed") == told(tmp_path / "whole")
+
+
+def test_a_long_run_out_of_short_pieces(tmp_path):
+    run(tmp_path / "whole", TINY)
+    pieces = 0
+    while not run(tmp_path / "pieces", TINY, resume=pieces > 0, minutes=0).finished:
+        pieces += 1
+    assert pieces == 3
+    assert told(tmp_path / "pieces") == told(tmp_path / "whole")
+
+
+def test_rows_that_a_crash_kept_from_the_file_come_back(tmp_path):
+    run(tmp_path, replace(TINY, trials=1))
+    whole = told(tmp_path)
+    file = tmp_path / "rows.jsonl"
+    lines = file.read_text().splitlines()
+    file.write_text("\n".join(lines[:-1]) + "\n" + lines[-1][:40])
+    with pytest.warns(UserWarning, match="damaged row skipped"):
+        run(tmp_path, replace(TINY, trials=1), resume=True)
+    file.write_text("".join(line + "\n" for line in file.read_text().splitlines() if line.endswith("}")))
+    assert told(tmp_path) == whole
+
+
+def test_a_run_may_be_prolonged_and_joined(tmp_path):
+    run(tmp_path / "a", replace(TINY, trials=2, seeds=2))
+    run(tmp_path / "b", replace(TINY, trials=1))
+    run(tmp_path / "b", replace(TINY, trials=2, seeds=2), resume=True)
+    assert told(tmp_path / "b") == told(tmp_path / "a")
+
+
+def test_agents_go_on_from_the_last_trial_all_have_done(tmp_path):
+    (members,) = fleets(["calibrated", "uncalibrated"], [0, 1])
+    checkpoint.save(tmp_path, members, 3, [{"at": 3}] * 4, {"task": "t"})
+    # A crash after two of four files.
+    with pytest.MonkeyPatch.context() as patch:
+        calls = []
+
+        def failing(*args):
+            calls.append(args)
+            if len(calls) > 2:
+                raise KeyboardInterrupt
+            return write(*args)
+
+        write = checkpoint.write
+        patch.setattr(checkpoint, "write", failing)
+        with pytest.raises(KeyboardInterrupt):
+            checkpoint.save(tmp_path, members, 4, [{"at": 4}] * 4, {"task": "t"})
+    assert checkpoint.together(tmp_path, members) == [(3, members)]
+    assert checkpoint.load(tmp_path, members[0], 3, {"task": "t"}) == {"at": 3}
+    (more,) = fleets(["calibrated", "uncalibrated"], [0, 1, 2])
+    assert [(at, len(group)) for at, group in checkpoint.together(tmp_path, more)] == [(3, 4), (None, 2)]
+
+
+def test_other_settings_and_damaged_files_are_refused_and_nothing_is_lost(tmp_path):
+    run(tmp_path, replace(TINY, trials=1))
+    before = {path: path.read_bytes() for path in sorted(tmp_path.rglob("*")) if path.is_file()}
+    wider = replace(TINY.planner, horizon=7)
+    with pytest.raises(CalibrlError, match=r"was made with planner\.horizon 4, this run has 7; use the same settings"):
+        run(tmp_path, replace(TINY, planner=wider), resume=True)
+    with pytest.raises(CalibrlError, match=r"was made with task 'cartpole', this run has 'reacher'"):
+        run(tmp_path, replace(TINY, task="reacher"), resume=True)
+    with pytest.raises(CalibrlError, match="already holds a run; add --resume"):
+        run(tmp_path, TINY)
+    assert {path: path.read_bytes() for path in sorted(tmp_path.rglob("*")) if path.is_file()} == before
+
+    file = tmp_path / "checkpoint" / "calibrated-0.trial-1.pt"
+    file.write_bytes(file.read_bytes()[:100])
+    with pytest.raises(CalibrlError, match="cannot be read"):
+        run(tmp_path, TINY, resume=True)
+    torch.save({"format": "another", "identity": {}, "state": 0}, file)
+    with pytest.raises(CalibrlError, match="has format 'another'"):
+        run(tmp_path, TINY, resume=True)

@@ -1,0 +1,124 @@
+"""Forecasts many steps ahead: honest for a model that knows the world, dishonest for one that is too sure."""
+
+import pytest
+import torch
+from scipy import stats
+
+from calibrl.control import horizon
+from calibrl.diagnostics import calibration_loss, noise_floor
+from calibrl.errors import CalibrlError
+from calibrl.maps import Affine
+from calibrl.planning.rollout import World
+
+STEPS = 400
+DRIFT, NOISE = 0.9, 0.5
+
+
+class Linear:
+    """Networks that know x′ = 0.9 x + a + 0.5 ε, or believe in another noise."""
+
+    members = 1
+
+    def __init__(self, noise):
+        self.noise = noise
+
+    def moments(self, x):
+        mean = (DRIFT * x[..., :1] + x[..., 1:])[:, None]
+        return mean, torch.full_like(mean, self.noise**2)
+
+
+WORLD = World(
+    model_input=lambda seen: seen,
+    target=lambda _, following: following,
+    next_observation=lambda _, target: target,
+    reward=lambda _before, _action, following: following[..., 0],
+)
+
+
+@pytest.fixture
+def trajectory(generator):
+    """A real trajectory of the linear world: before (1, T, 1), action (1, T, 1), after (1, T, 1)."""
+    action = torch.rand(STEPS, generator=generator) - 0.5
+    state, seen = torch.zeros(()), []
+    for push in action:
+        seen.append(state)
+        state = DRIFT * state + push + NOISE * torch.randn((), generator=generator)
+    before = torch.stack([*seen, state])[None, :, None]
+    return before[:, :-1], action[None, :, None], before[:, 1:]
+
+
+def pits(trajectory, noise, horizons=(1, 3, 10), particles=100):
+    start = torch.arange(0, STEPS - 10, 2)
+    return horizon.pits_ahead(
+        Linear(noise),
+        WORLD,
+        *trajectory,
+        start,
+        horizons=horizons,
+        propagation="DS",
+        tables=None,
+        generator=torch.Generator().manual_seed(1),
+        particles=particles,
+    )
+
+
+def test_who_knows_the_world_is_calibrated_at_every_horizon(trajectory):
+    found = pits(trajectory, NOISE)
+    assert found.shape == (1, 3, 195, 1)
+    assert bool(((found >= 0) & (found <= 1)).all())
+    # One step ahead rows are independent; further ahead they overlap, so that only gross errors would show.
+    assert stats.kstest(found[0, 0, :, 0].numpy(), "uniform").pvalue > 0.01
+    for part in found[0]:
+        assert calibration_loss(part) < 15 * noise_floor(195)
+
+
+def test_who_is_too_sure_is_found_out(trajectory):
+    honest, sure = pits(trajectory, NOISE), pits(trajectory, NOISE / 3)
+    for ahead in range(3):
+        assert calibration_loss(sure[0, ahead]) > 4 * calibration_loss(honest[0, ahead])
+
+
+def test_a_map_for_each_horizon_is_judged_on_later_trials_only(generator):
+    # Too sure, and more so with every horizon: z-scores of spread 2, 3 and 4.
+    spread = torch.tensor([2.0, 3.0, 4.0], dtype=torch.float64)[:, None, None]
+    z = spread * torch.randn(3, 400, 2, generator=generator, dtype=torch.float64)
+    trials = list(torch.special.ndtr(z).split(100, 1))
+    corrected = horizon.corrected_by_earlier(trials)
+    assert len(corrected) == 3
+    before, after = torch.cat(trials[1:], 1), torch.cat(corrected, 1)
+    for ahead in range(3):
+        assert calibration_loss(after[ahead]) < 0.2 * calibration_loss(before[ahead])
+    # What comes later changes nothing about what came before.
+    assert torch.equal(horizon.corrected_by_earlier(trials[:3])[1], corrected[1])
+
+
+def test_moved_particles_keep_their_ranks_and_take_the_maps_quantiles(generator):
+    particles = torch.randn(4000, 2, 3, generator=generator, dtype=torch.float64)
+    moved = horizon.recalibrate_particles(particles, Affine(scale=torch.tensor(0.5, dtype=torch.float64)))
+    assert torch.equal(moved.argsort(0), particles.argsort(0))
+    inner = moved.quantile(torch.tensor([0.1, 0.9], dtype=torch.float64), 0)
+    wanted = torch.tensor(stats.norm.ppf([0.1, 0.9]) * 0.5)[:, None, None].expand_as(inner)
+    torch.testing.assert_close(inner, wanted, atol=0.05, rtol=0)
+
+
+def test_starts_leave_room_within_their_episode():
+    last = torch.zeros(60, dtype=torch.bool)
+    last[[19, 59]] = True
+    found = horizon.starting_steps(last, 15, starts=100).tolist()
+    assert found == [*range(6), *range(20, 46)]
+    assert len(horizon.starting_steps(last, 15, starts=5)) == 5
+    assert len(horizon.starting_steps(last, 41)) == 0
+
+
+def test_beyond_the_record_is_refused(trajectory):
+    with pytest.raises(CalibrlError, match="go beyond the 400 recorded"):
+        horizon.pits_ahead(
+            Linear(NOISE),
+            WORLD,
+            *trajectory,
+            torch.tensor([395]),
+            horizons=(10,),
+            propagation="DS",
+            tables=None,
+            generator=torch.Generator(),
+        )
