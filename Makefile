@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 BENCH := $(VENV)/.bench-installed
 
-.PHONY: demo test lint bench clean
+.PHONY: demo test lint docs bench clean
 
 # The main job on embedded data: no download, no GPU. Ends with the path of a report.
 demo: $(STAMP)
@@ -16,7 +16,7 @@ demo: $(STAMP)
 	$(BIN)/calibrl run safety --out out/demo/safety
 	$(BIN)/calibrl report out/demo
 
-test: $(STAMP) lint
+test: $(STAMP) lint docs
 	$(BIN)/python -m pytest -n 2
 
 lint: $(STAMP)
@@ -24,6 +24,10 @@ lint: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+# The documentation as a site in out/site; a warning is an error.
+docs: $(STAMP)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 # Speed, as a ratio to named peers in the same run.
 bench: $(BENCH)

@@ -37,12 +37,13 @@ def _commands(rows: Sequence[Row]) -> str:
 def _settings(rows: Sequence[Row]) -> str:
     seen: dict[str, dict[str, None]] = {}
     for row in rows:
-        for name, value in row.settings.items():
+        for name, value in (*row.settings.items(), *row.overrides.items()):
             seen.setdefault(name, {})[_words(value)] = None
     listed = {
         "preset": _listed(dict.fromkeys(row.preset for row in rows if row.preset)),
         "seeds": _ranges({row.seed for row in rows}),
         **{name: _listed(values) for name, values in seen.items()},
+        "time spent": _time(sum(row.seconds for row in rows)),
     }
     items = "".join(
         f"<tr><th scope='row'>{html.escape(name.replace('_', ' '))}</th><td>{html.escape(value)}</td></tr>"
@@ -50,6 +51,13 @@ def _settings(rows: Sequence[Row]) -> str:
         if value
     )
     return f"<table class='settings'><caption>Settings</caption><tbody>{items}</tbody></table>"
+
+
+def _time(seconds: float) -> str:
+    """Seconds, minutes or hours of computing, over all rows; empty if rows do not say."""
+    if seconds < 120:
+        return f"{seconds:.0f} s" if seconds >= 1 else ""
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
 
 
 def _words(value: object) -> str:
