@@ -14,7 +14,7 @@ from calibrl.results import Row
 class Cell:
     """One number of a table: the mean over seeds, its standard error, and how many seeds there were.
 
-    change, change_error: the mean difference to the baseline arm on the same seeds and its standard error.
+    change, change_error: the mean difference to the baseline arm on the same `pairs` seeds and its standard error.
     """
 
     mean: float
@@ -22,11 +22,29 @@ class Cell:
     count: int
     change: float = math.nan
     change_error: float = math.nan
+    pairs: int = 0
 
     @property
     def sure(self) -> bool:
         """Whether the difference to the baseline is more than twice its standard error."""
         return abs(self.change) > 2 * self.change_error
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """Where the true difference lies with 95 %, by Student's t; NaN for fewer than two pairs."""
+        from scipy.special import stdtrit
+
+        reach = float(stdtrit(self.pairs - 1, 0.975)) * self.change_error if self.pairs > 1 else math.nan
+        return self.change - reach, self.change + reach
+
+
+def by_run(rows: Iterable[Row]) -> dict[str, list[Row]]:
+    """Rows that may be compared: of one experiment, preset and set of overrides; by those in words."""
+    found: dict[str, list[Row]] = {}
+    for row in rows:
+        words = [row.experiment, row.preset, *(f"{name}={value}" for name, value in row.overrides.items())]
+        found.setdefault(", ".join(filter(None, words)), []).append(row)
+    return found
 
 
 def latest(rows: Sequence[Row]) -> list[Row]:
@@ -67,8 +85,9 @@ def _cell(values: dict[int, float], base: dict[int, float], is_base: bool) -> Ce
     mean, error = _mean_and_error(list(values.values()))
     if is_base or not base:
         return Cell(mean, error, len(values))
-    change, change_error = _mean_and_error([values[seed] - base[seed] for seed in values if seed in base])
-    return Cell(mean, error, len(values), change, change_error)
+    paired = [values[seed] - base[seed] for seed in values if seed in base]
+    change, change_error = _mean_and_error(paired)
+    return Cell(mean, error, len(values), change, change_error, len(paired))
 
 
 def _mean_and_error(values: list[float]) -> tuple[float, float]:

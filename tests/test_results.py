@@ -1,14 +1,20 @@
 """Rows survive crashes; tables compare on paired seeds."""
 
+import json
 import math
+from pathlib import Path
 
+import numpy as np
 import pytest
+from scipy import stats
 
 from calibrl import results
 from calibrl.errors import CalibrlError
 from calibrl.files import replacing, write_text
 from calibrl.results import Row
-from calibrl.results_table import alike, latest, table
+from calibrl.results_table import alike, by_run, latest, table
+
+PUBLISHED = Path(__file__).parent.parent / "results"
 
 
 def row(arm, seed, value, problem="p", step=0):
@@ -81,3 +87,115 @@ def test_files_are_whole_or_not_there(tmp_path):
 def test_origin_says_where_rows_come_from():
     where = results.origin()
     assert {"command", "version", "commit", "python", "packages", "machine", "date"} <= set(where)
+
+
+def test_intervals_are_those_of_a_paired_t_test():
+    generator = np.random.default_rng(0)
+    base, new = generator.normal(size=7), generator.normal(1, 2, size=7)
+    rows = [row("base", s, v) for s, v in enumerate(base)] + [row("new", s, v) for s, v in enumerate(new)]
+    cell = table(rows, "m", "base")["p"]["new"]
+    expected = stats.ttest_rel(new, base).confidence_interval(0.95)
+    assert cell.interval == pytest.approx((expected.low, expected.high))
+    assert cell.pairs == 7
+    assert all(map(math.isnan, table(rows[:1] + rows[7:8], "m", "base")["p"]["new"].interval))
+
+
+def test_rows_of_different_runs_are_kept_apart():
+    rows = [
+        Row("e", "p", "a", 0, {}, preset="x"),
+        Row("e", "p", "a", 0, {}, preset="x", overrides={"rounds": 3}),
+        Row("e", "p", "a", 1, {}, preset="x"),
+    ]
+    assert {name: len(found) for name, found in by_run(rows).items()} == {"e, x": 2, "e, x, rounds=3": 1}
+
+
+# The layout of a file.
+
+
+def test_what_is_not_a_number_is_null_in_the_file_and_nan_in_the_row(tmp_path):
+    file = tmp_path / "rows.jsonl"
+    results.append(file, [Row("e", "p", "a", 0, {"m": math.nan, "n": math.inf, "k": 1.5})])
+    assert json.loads(file.read_text())["metrics"] == {"m": None, "n": None, "k": 1.5}
+    (found,) = results.read(file)
+    assert math.isnan(found.metrics["m"])
+    assert found.metrics["k"] == 1.5
+
+
+def test_rows_say_their_schema_and_older_and_newer_ones_are_told_apart(tmp_path):
+    file = tmp_path / "rows.jsonl"
+    results.append(file, [row("a", 0, 1.0)])
+    assert json.loads(file.read_text())["schema"] == results.SCHEMA == 2
+    old = {"experiment": "e", "problem": "p", "arm": "a", "seed": 1, "metrics": {"m": 1}, "step": 0, "preset": ""}
+    new = old | {"schema": 99, "colour": "red"}
+    file.write_text(json.dumps(old) + "\n" + json.dumps(new) + "\n")
+    with pytest.warns(UserWarning, match=r"line 2: damaged row skipped \(schema 99 is newer than 2: update calibrl\)"):
+        assert results.read(file) == [Row("e", "p", "a", 1, {"m": 1})]
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        b"{}",
+        b"[1, 2]",
+        b"null",
+        b'{"experiment": "e"',
+        b"\xff\xfe\x00",
+        b'{"experiment": 3, "problem": "p", "arm": "a", "seed": 1, "metrics": {}}',
+        b'{"experiment": "e", "problem": "p", "arm": "a", "seed": "one", "metrics": {}}',
+        b'{"experiment": "e", "problem": "p", "arm": "a", "seed": 1, "metrics": [1]}',
+        b'{"experiment": "e", "problem": "p", "arm": "a", "seed": 1, "metrics": {}, "schema": "x"}',
+        b'{"experiment": "e", "problem": "p", "arm": "a", "seed": 1, "metrics": {}, "colour": "red"}',
+    ],
+)
+def test_any_damage_is_reported_with_file_and_line_and_skipped(tmp_path, damage):
+    file = tmp_path / "rows.jsonl"
+    results.append(file, [row("a", 0, 1.0)])
+    with file.open("ab") as end:
+        end.write(damage + b"\n")
+    results.append(file, [row("a", 2, 3.0)])
+    with pytest.warns(UserWarning, match=r"rows\.jsonl, line 2: damaged row skipped"):
+        assert [found.seed for found in results.read(file)] == [0, 2]
+
+
+def test_a_line_separator_inside_a_name_does_not_end_a_row(tmp_path):
+    odd = Row("e", "p\u2028q", "a\x85", 0, {"m": 1.0})
+    results.append(tmp_path / "rows.jsonl", [odd])
+    assert results.read(tmp_path) == [odd]
+
+
+@pytest.mark.skipif(not PUBLISHED.exists(), reason="the published rows are not here")
+def test_published_rows_read():
+    rows = results.read(PUBLISHED)
+    assert {"core", "bandits", "mdp", "safety"} <= {found.experiment for found in rows}
+    assert len(rows) > 8000
+
+
+# One line with the tools people have.
+
+
+@pytest.fixture
+def written(tmp_path):
+    rows = [
+        Row("bandits", problem, arm, seed, {"reward": seed + bonus, f"only_{problem}": 1.0}, preset="small", job="j")
+        for problem in ("linear", "wine")
+        for arm, bonus in (("linucb", 0.0), ("callinucb", 2.5))
+        for seed in range(3)
+    ]
+    results.append(tmp_path / "bandits" / "rows.jsonl", rows[:6])
+    results.append(tmp_path / "more" / "rows.jsonl", [*rows[6:], Row("e", "p", "a", 0, {"other": math.nan})])
+    return tmp_path
+
+
+def test_polars_reads_rows_in_one_line(written):
+    import polars as pl
+
+    found = pl.read_ndjson(sorted(written.rglob("*.jsonl")), infer_schema_length=None).unnest("metrics")
+    means = found.group_by("problem", "arm").agg(pl.col("reward").mean())
+    assert dict(zip(means["problem"] + " " + means["arm"], means["reward"], strict=True))["wine callinucb"] == 3.5
+
+
+def test_duckdb_reads_rows_in_one_line(written):
+    duckdb = pytest.importorskip("duckdb")
+    rows = f"read_json('{written}/**/*.jsonl', union_by_name = true)"
+    found = duckdb.sql(f"SELECT problem, arm, avg(metrics.reward) FROM {rows} GROUP BY ALL").fetchall()
+    assert ("wine", "callinucb", 3.5) in found

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import typer
 
-from calibrl.cli import bandits, forecasts, order, report, run
+from calibrl.cli import bandits, forecasts, order, report, run, show_preset, summary
+from calibrl.cli import list as listing
 
 app = typer.Typer(
     name="calibrl",
@@ -19,3 +20,6 @@ app.add_typer(run.app, name="run")
 app.add_typer(bandits.app, name="bandit")
 app.command()(order.order)
 app.command()(report.report)
+app.command()(summary.summary)
+app.command("list")(listing.list_)
+app.command()(show_preset.show)

@@ -1,0 +1,129 @@
+"""`calibrl summary PATH`: the numbers of a run, in the terminal."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from calibrl.errors import CalibrlError
+
+if TYPE_CHECKING:
+    from calibrl.experiments.catalogue import Metric
+    from calibrl.results import Row
+    from calibrl.results_table import Cell
+
+Table = dict[str, dict[str, "Cell"]]
+"""Cells by problem, then arm."""
+
+
+def summary(
+    path: Annotated[Path, typer.Argument(help="A .jsonl file, or a folder that holds some, however deep.")],
+    metric: Annotated[
+        list[str] | None, typer.Option(help="Only these metrics; those that tell most otherwise.")
+    ] = None,
+    baseline: Annotated[str | None, typer.Option(help="The arm that others are compared with.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Numbers for programs.")] = False,
+) -> None:
+    """Mean ± standard error by problem and arm; differences to the baseline, paired by seed, with 95 % intervals."""
+    from calibrl.cli.execute import spoken_warnings
+    from calibrl.experiments.catalogue import CATALOGUE, Experiment
+    from calibrl.results import read
+    from calibrl.results_table import by_run, latest, table
+
+    if not path.exists():
+        raise CalibrlError(f"{path} does not exist; give a .jsonl file or a folder of them, like results/")
+    with spoken_warnings():
+        rows = latest(read(path))
+    if not rows:
+        raise CalibrlError(f"{path} holds no rows (*.jsonl); run an experiment with --out {path} first")
+    found = {}
+    for name, group in by_run(rows).items():
+        about = CATALOGUE.get(group[0].experiment, Experiment(name, "", group[0].arm))
+        against = baseline or about.baseline
+        metrics = _metrics(group, about.metrics, metric)
+        if metrics:
+            tables = {key: table(group, key, against) for key in metrics}
+            found[name] = {"title": about.title, "baseline": against, "metrics": metrics, "tables": tables}
+    if not found:
+        known = sorted({name for row in rows for name in row.metrics})
+        raise CalibrlError(f"metric {(metric or [''])[0]!r} is in none of the rows; known: {', '.join(known)}")
+    if baseline is not None and baseline not in {row.arm for row in rows}:
+        arms = ", ".join(dict.fromkeys(row.arm for row in rows))
+        raise CalibrlError(f"baseline {baseline!r} is no arm of these rows; known: {arms}")
+    if as_json:
+        typer.echo(json.dumps({name: _plain(run) for name, run in found.items()}, ensure_ascii=False, indent=1))
+    else:
+        for name, run in found.items():
+            _print(name, run)
+
+
+def _metrics(rows: Sequence[Row], usual: dict[str, Metric], asked: list[str] | None) -> dict[str, Metric]:
+    """Which metrics to show: those asked for, those of the catalogue, or else the first ones there are."""
+    from calibrl.experiments.catalogue import Metric
+
+    present = dict.fromkeys(name for row in rows for name in row.metrics)
+    wanted = asked or [name for name in usual if name in present] or list(present)[:6]
+    return {name: usual.get(name, Metric(name)) for name in wanted if name in present}
+
+
+def _print(name: str, run: dict[str, Any]) -> None:
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table as Shown
+
+    console = Console()
+    console.print(f"[bold]{run['title']}[/bold] ({name})", highlight=False)
+    for key, metric in run["metrics"].items():
+        shown = Shown(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
+        shown.add_column(metric.heading, no_wrap=True)
+        against = f"to {run['baseline']}" if run["baseline"] else "difference"
+        for heading in ("mean ± s.e.", against, "95 % interval", "seeds"):
+            shown.add_column(heading, justify="right", no_wrap=True)
+        for problem, arms in run["tables"][key].items():
+            shown.add_row(f"[bold]{problem}")
+            for arm, cell in arms.items():
+                shown.add_row(f"  {arm}", *_words(cell, metric.form), end_section=arm == list(arms)[-1])
+        console.print(shown)
+
+
+def _words(cell: Cell, form: str) -> tuple[str, ...]:
+    error = f" ± {cell.error:{form}}" if math.isfinite(cell.error) else ""
+    change, interval = "", ""
+    if math.isfinite(cell.change):
+        change = f"{cell.change:+{form}}"
+        low, high = cell.interval
+        interval = f"{low:+{form}} … {high:+{form}}" if math.isfinite(low) else ""
+    return f"{cell.mean:{form}}{error}", change, interval, str(cell.count)
+
+
+def _plain(run: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "baseline": run["baseline"] or None,
+        "metrics": {
+            key: {
+                problem: {arm: _numbers(cell) for arm, cell in arms.items()}
+                for problem, arms in run["tables"][key].items()
+            }
+            for key in run["metrics"]
+        },
+    }
+
+
+def _numbers(cell: Cell) -> dict[str, float | int | None]:
+    low, high = cell.interval
+    numbers = {
+        "mean": cell.mean,
+        "error": cell.error,
+        "seeds": cell.count,
+        "difference": cell.change,
+        "difference_error": cell.change_error,
+        "low": low,
+        "high": high,
+        "pairs": cell.pairs,
+    }
+    return {name: value if math.isfinite(value) else None for name, value in numbers.items()}

@@ -1,0 +1,74 @@
+"""`calibrl summary`: the numbers of a run, in words and for programs."""
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from calibrl.cli import app
+from calibrl.errors import CalibrlError
+from calibrl.results import Row, append
+
+
+def shell(*words):
+    return CliRunner().invoke(app, list(map(str, words)))
+
+
+@pytest.fixture
+def folder(tmp_path):
+    rows = [
+        Row("bandits", "wine", arm, seed, {"reward": 10 * seed + gain, "regret": 1.0}, preset="small")
+        for arm, gains in (("linucb", (0, 0, 0)), ("callinucb", (2, 3, 1)))
+        for seed, gain in enumerate(gains)
+    ]
+    append(tmp_path / "bandits" / "rows.jsonl", [*rows, Row("mine", "p", "a", 0, {"score": 1.0})])
+    return tmp_path
+
+
+def test_means_differences_and_intervals(folder):
+    found = shell("summary", folder)
+    assert found.exit_code == 0, found.output
+    assert "Contextual bandits (bandits, small)" in found.output
+    assert "12.0 ± 5.5" in found.output
+    assert "+2.0" in found.output
+    assert "-0.5 … +4.5" in found.output  # 2 ± 4.303 · 1 / √3, by a table of Student's t
+    assert "mine" in found.output
+
+
+def test_numbers_for_programs(folder):
+    found = json.loads(shell("summary", folder, "--json", "--metric", "reward").output)
+    cell = found["bandits, small"]["metrics"]["reward"]["wine"]["callinucb"]
+    assert cell["mean"] == 12
+    assert cell["difference"] == 2
+    assert (cell["low"], cell["high"]) == pytest.approx((2 - 4.302653 / 3**0.5, 2 + 4.302653 / 3**0.5))
+    assert cell["seeds"] == cell["pairs"] == 3
+    base = found["bandits, small"]["metrics"]["reward"]["wine"]["linucb"]
+    assert base["difference"] is None
+    assert list(found) == ["bandits, small"], "the other experiment does not measure it"
+
+
+def test_another_baseline(folder):
+    found = json.loads(shell("summary", folder / "bandits", "--json", "--baseline", "callinucb").output)
+    assert found["bandits, small"]["metrics"]["reward"]["wine"]["linucb"]["difference"] == -2
+
+
+def test_bad_input_is_named(folder, tmp_path):
+    (tmp_path / "empty").mkdir()
+    for words, expected in (
+        (("nowhere",), "nowhere does not exist"),
+        ((tmp_path / "empty",), "holds no rows"),
+        ((folder, "--metric", "speed"), "metric 'speed' is in none of the rows; known: regret, reward, score"),
+        ((folder, "--baseline", "magic"), "'magic' is no arm of these rows; known: linucb, callinucb, a"),
+    ):
+        found = shell("summary", *words)
+        assert isinstance(found.exception, CalibrlError)
+        assert expected in str(found.exception)
+
+
+def test_a_damaged_row_is_reported_and_the_rest_is_shown(folder):
+    with (folder / "bandits" / "rows.jsonl").open("a") as file:
+        file.write("{half a row")
+    found = shell("summary", folder)
+    assert found.exit_code == 0
+    assert "rows.jsonl, line 8: damaged row skipped" in found.stderr
+    assert "12.0 ± 5.5" in found.stdout
