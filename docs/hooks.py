@@ -33,10 +33,11 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
             if target in done:
                 continue
             done.add(target)
-            file = _file(target, config)
-            files.append(file)
+            files.append(_file(target, config))
             if target.suffix == ".md":
                 waiting.append(target)
+            for rows in _rows_beside(target):
+                files.append(_file(rows, config))
     return files
 
 
@@ -52,12 +53,18 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
             return link[0]
         return f"{link[1]}{Path(os.path.relpath(_uri(target), here)).as_posix()}{link[3]}"
 
-    return LINK.sub(replaced, markdown)
+    listed = "".join(f"- [{rows.name}]({rows.name})\n" for rows in _rows_beside(origin))
+    return LINK.sub(replaced, markdown) + (f"\n\n## Files\n\n{listed}" if listed else "")
 
 
 def _outside(page: Path) -> list[Path]:
     found = [_resolve(page, link[2]) for link in LINK.finditer(page.read_text(encoding="utf-8"))]
     return [target for target in found if target is not None and DOCS not in target.parents]
+
+
+def _rows_beside(page: Path) -> list[Path]:
+    """The rows that a folder's README is about."""
+    return sorted(page.parent.glob("*.jsonl")) if page.name == "README.md" else []
 
 
 def _resolve(page: Path, link: str) -> Path | None:
