@@ -138,6 +138,30 @@ CATALOGUE: dict[str, Experiment] = {
             "safety-paths": "Paths carried out under the bare and under the calibrated model",
         },
     ),
+    "control": Experiment(
+        title="Continuous control: planning with a learnt model",
+        question=(
+            "An agent learns networks that forecast its world and plans with them, trial after trial. The calibrated arm "
+            "keeps a fifth of its rows to fit a map on top of the networks; the uncalibrated arm has the same networks "
+            "and leaves the map out. Arms of one seed start alike and have the same luck. Honesty is measured on every new "
+            "trajectory before it is trained on."
+        ),
+        baseline="uncalibrated",
+        metrics={
+            "return": Metric("return of the last trial", ".1f", "higher"),
+            "best": Metric("best return so far", ".1f", "higher"),
+            "calibration_loss": Metric("calibration loss", ".3f", "lower"),
+            "coverage_90": Metric("90 % interval holds", ".1%"),
+            "crps": Metric("CRPS", ".4f", "lower"),
+        },
+        step="environment step",
+        figures={
+            "control-learning": "Return of each trial, and the best so far: mean over seeds and its standard error",
+            "control-calibration": "How honest one-step forecasts were on trajectories not yet trained on",
+            "control-horizon": "How honest imagined rollouts were, by how far they looked ahead",
+            "control-predictions": "One-step forecasts along new trajectories, with 90 % intervals",
+        },
+    ),
     "quality": Experiment(
         title="Which map repairs a forecast best",
         question=(
