@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from calibrl.classes import fit_isotonic_classes as fit_isotonic_classes
     from calibrl.classes import fit_platt_classes as fit_platt_classes
     from calibrl.classes import fit_temperature as fit_temperature
+    from calibrl.control import Agent as Agent
     from calibrl.control import Envs as Envs
     from calibrl.control import Task as Task
     from calibrl.control import task as task
@@ -79,6 +80,7 @@ if TYPE_CHECKING:
     from calibrl.forecasters import TorchForecaster as TorchForecaster
     from calibrl.forecasters.tabular import SoftmaxTransitions as SoftmaxTransitions
     from calibrl.forecasters.tabular import TabularTransitions as TabularTransitions
+    from calibrl.inventory.environment import PerishableStore as PerishableStore
     from calibrl.maps import IDENTITY as IDENTITY
     from calibrl.maps import FitMap as FitMap
     from calibrl.maps import Map as Map
@@ -102,7 +104,7 @@ for _module, _names in {
     "algorithm": "Calibrated CrossFitted Forecaster Prequential learn recalibrate",
     "bandits": "CalLinUCB CalThompson ConformalLinUCB Durable EpsilonGreedy Greedy LinUCB Policy Thompson",
     "classes": "ClassMap fit_auto_classes fit_isotonic_classes fit_platt_classes fit_temperature",
-    "control": "Envs Task task task_from_env",
+    "control": "Agent Envs Task task task_from_env",
     "data": "Data Split last_split random_split",
     "diagnostics": (
         "BrierParts ClassSummary Summary brier calibration_error calibration_loss check class_summary coverage crps "
@@ -112,6 +114,7 @@ for _module, _names in {
     "errors": "CalibrlError MissingExtra ReusedRows",
     "forecasters": "Ensemble MCDropout SklearnClassifier SklearnForecaster SklearnQuantiles TorchForecaster",
     "forecasters.tabular": "SoftmaxTransitions TabularTransitions",
+    "inventory.environment": "PerishableStore",
     "maps": "FitMap IDENTITY Map fit_affine fit_auto fit_beta fit_isotonic fit_platt fit_sigmoid fit_smooth",
     "planning.chance": "ChanceConstraint",
     "planning.discrete": "MDP",

@@ -8,6 +8,7 @@ from math import isqrt
 import numpy as np
 
 from calibrl.errors import CalibrlError
+from calibrl.inventory.planners.evaluate import closed_loop_costs
 from calibrl.inventory.planners.night import Floats, Night, Planner
 
 
@@ -33,7 +34,7 @@ class OrderUpTo(Planner):
         first = np.unique(self.rules.nearest(quantiles(night.demand_on_arrival - night.on_arrival, chances)))
         levels = quantiles(night.cover, chances)
         pairs = np.repeat(first, len(levels))
-        costs = self.closed_loop_costs(pairs, np.tile(levels, (len(first), 1)), night)
+        costs = closed_loop_costs(self, night, pairs, np.tile(levels, (len(first), 1)), give_up=True)
         return float(pairs[costs.argmin()])
 
 

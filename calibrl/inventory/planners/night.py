@@ -5,15 +5,14 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from calibrl.errors import CalibrlError
 from calibrl.inventory.store import ISSUING, Costs, Issuing, check_issuing
-from calibrl.kernels import stock as kernel
 from calibrl.kernels import stock_reference
+from calibrl.kernels.stock import Units, in_blocks
 
 Floats = NDArray[np.float64]
 
@@ -91,9 +90,16 @@ class Night:
         return self.paths.shape[1]
 
     @cached_property
-    def blocks(self) -> kernel.Units:
+    def blocks(self) -> Units:
         """The paths as the kernels read them."""
-        return kernel.in_blocks(self.paths)
+        return in_blocks(self.paths)
+
+    @cached_property
+    def shelf(self) -> Units:
+        """The stock as the kernels read it: ages that outlive the horizon are one."""
+        days = self.horizon
+        kept = self.stock if len(self.stock) <= days + 1 else np.append(self.stock[:days], self.stock[days:].sum())
+        return kept.astype(np.float32)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,40 +160,6 @@ class Planner(ABC):
     @abstractmethod
     def wanted(self, night: Night) -> float:
         """Units to order before packs and minimum are looked at."""
-
-    def open_loop_costs(self, orders: NDArray[Any], night: Night, *, give_up: bool = False) -> NDArray[np.float32]:
-        """Mean cost (n,) of ordering orders (n, h - lead_days + 1) whatever happens; worse ones may be given up."""
-        arrivals = np.empty((len(orders), night.horizon), dtype=np.float32)
-        arrivals[:] = night.incoming
-        arrivals[:, night.lead_days - 1 :] += orders
-        return kernel.open_loop_costs(
-            arrivals,
-            night.blocks,
-            len(night.paths),
-            night.stock.astype(np.float32),
-            np.float32(self.costs.waste),
-            np.float32(self.costs.unmet),
-            ISSUING.index(self.issuing),
-            give_up,
-        )
-
-    def closed_loop_costs(self, first: NDArray[Any], levels: NDArray[Any], night: Night) -> NDArray[np.float32]:
-        """Mean cost (n,) of ordering first (n,) tonight and up to levels (n, h) later; worse ones are given up."""
-        return kernel.closed_loop_costs(
-            np.ascontiguousarray(first, dtype=np.float32),
-            np.ascontiguousarray(levels, dtype=np.float32),
-            night.blocks,
-            len(night.paths),
-            night.stock.astype(np.float32),
-            night.incoming.astype(np.float32),
-            night.lead_days,
-            np.float32(self.rules.pack),
-            np.float32(self.rules.smallest),
-            np.float32(self.costs.waste),
-            np.float32(self.costs.unmet),
-            ISSUING.index(self.issuing),
-            True,
-        )
 
 
 def _checked(value: ArrayLike, name: str, expected: str) -> Floats:

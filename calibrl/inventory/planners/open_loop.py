@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from calibrl.errors import CalibrlError
+from calibrl.inventory.planners.evaluate import open_loop_costs
 from calibrl.inventory.planners.night import Floats, Night, Planner
 from calibrl.planning.search import Bounds, CrossEntropy, Objective, cross_entropy, random_shooting
 
@@ -56,7 +57,7 @@ def _bounds(night: Night) -> tuple[Bounds, Floats]:
 def _objective(planner: Planner, night: Night, most: Floats, *, give_up: bool) -> Objective:
     def value(shares: Tensor) -> Tensor:
         orders = planner.rules.nearest(shares[..., 0].numpy() * most)
-        return -torch.from_numpy(planner.open_loop_costs(orders, night, give_up=give_up))
+        return -torch.from_numpy(open_loop_costs(planner, night, orders, give_up=give_up))
 
     return value
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from calibrl.errors import CalibrlError
+from calibrl.inventory.planners.evaluate import closed_loop_costs
 from calibrl.inventory.planners.levels import quantiles
 from calibrl.inventory.planners.night import Night, Planner
 
@@ -62,5 +63,5 @@ class Oracle(Planner):
         missing = float(night.demand_on_arrival[0] - night.on_arrival[0])
         step = self.rules.smallest
         choices = np.unique(self.rules.nearest(missing + step * np.arange(-2, 3)))
-        costs = self.closed_loop_costs(choices, np.tile(night.cover, (len(choices), 1)), night)
+        costs = closed_loop_costs(self, night, choices, np.tile(night.cover, (len(choices), 1)))
         return float(choices[costs.argmin()])
