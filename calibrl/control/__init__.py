@@ -1,11 +1,15 @@
 """Continuous control: learn a model of the world, calibrate it, and plan with it."""
 
+from calibrl.control.agent import Agent
+from calibrl.control.fleet import Fleet
 from calibrl.control.stepping import Envs, Step
 from calibrl.control.tasks import TASKS, Task, task, task_from_env
 
 __all__ = [
     "TASKS",
+    "Agent",
     "Envs",
+    "Fleet",
     "Step",
     "Task",
     "register",
