@@ -19,14 +19,14 @@ from calibrl.experiments.catalogue import CATALOGUE, Experiment, Metric
 from calibrl.experiments.honesty import NAMES
 from calibrl.files import write_text
 from calibrl.report.facts import facts
-from calibrl.report.numbers import Study, studies
-from calibrl.report.series import chart_data
+from calibrl.report.numbers import studies
+from calibrl.report.series import Charts, charts
 from calibrl.report.tables import table
 from calibrl.results import Row, read
 from calibrl.results_table import latest
 
 HERE = Path(__file__).parent
-SCRIPTS = ("marks.js", "panels.js", "explore.js")
+SCRIPTS = ("marks.js", "panels.js", "choices.js", "card.js", "explore.js", "begin.js")
 NUMBERS = 150_000
 """How many numbers may travel seed by seed on the whole page: about a megabyte."""
 UNKNOWN_METRICS = 6
@@ -42,13 +42,24 @@ def write_report(folder: Path, out: Path) -> Path:
     if not rows:
         raise CalibrlError(f"{folder} holds no rows (*.jsonl); run an experiment with --out {folder} first")
     parts = _parts(rows)
+    whole = _whole([drawn for part in parts for drawn in part.charts])
     sections = []
     for part in parts:
         name = part.rows[0].experiment
         homes = {path.parent for path, found in files.items() if any(row.experiment == name for row in found)}
-        sections.append(_section(part, _figures(homes, part.about), most=NUMBERS // len(parts)))
+        sections.append(_section(part, _figures(homes, part.about), whole))
     write_text(out, _assemble(sections, parts))
     return out
+
+
+def _whole(drawn: Sequence[Charts]) -> set[int]:
+    """Which charts get every seed (by identity): as many as there is room for, the small ones first."""
+    found, room = set(), NUMBERS
+    for each in sorted(drawn, key=lambda each: each.size):
+        room -= each.size
+        if room >= 0:
+            found.add(id(each))
+    return found
 
 
 @dataclass(frozen=True)
@@ -59,6 +70,7 @@ class Part:
     title: str
     about: Experiment
     rows: Sequence[Row]
+    charts: Sequence[Charts]
 
 
 def _parts(rows: Sequence[Row]) -> list[Part]:
@@ -74,8 +86,19 @@ def _parts(rows: Sequence[Row]) -> list[Part]:
             mark = preset or "no preset" if len(by_name[name]) > 1 else ""
             title = f"{about.title} ({mark})" if mark else about.title
             kept = about if about.baseline else replace(about, baseline=found[0].arm)
-            parts.append(Part(_key(f"{name} {mark}", [part.key for part in parts]), title, kept, found))
+            key = _key(f"{name} {mark}", [part.key for part in parts])
+            parts.append(Part(key, title, kept, found, _charts(found, kept)))
     return parts
+
+
+def _charts(rows: Sequence[Row], about: Experiment) -> list[Charts]:
+    present = dict.fromkeys(metric for row in rows for metric in row.metrics)
+    metrics = {metric: about.metrics[metric] for metric in about.metrics if metric in present}
+    plain = [metric for metric in present if metric not in NAMES]
+    metrics = metrics or {metric: Metric(metric.replace("_", " ")) for metric in plain[:UNKNOWN_METRICS]}
+    return [
+        charts(rows, study, about, {name: metrics[name] for name in study.values}) for study in studies(rows, metrics)
+    ]
 
 
 def _key(name: str, taken: Sequence[str]) -> str:
@@ -98,17 +121,10 @@ def _assemble(sections: Sequence[str], parts: Sequence[Part]) -> str:
     return re.sub(r"\{\{(\w+)\}\}", lambda mark: fills[mark[1]], template)
 
 
-def _section(part: Part, figures: str, *, most: int) -> str:
+def _section(part: Part, figures: str, whole: set[int]) -> str:
     key, about, rows = part.key, part.about, part.rows
-    present = dict.fromkeys(metric for row in rows for metric in row.metrics)
-    metrics = {metric: about.metrics[metric] for metric in about.metrics if metric in present}
-    plain = [metric for metric in present if metric not in NAMES]
-    metrics = metrics or {metric: Metric(metric.replace("_", " ")) for metric in plain[:UNKNOWN_METRICS]}
-    found = studies(rows, metrics)
-    size = sum(len(study.arms) * len(study.seeds) for study in found) or 1
     shown = "".join(
-        _study(f"{key}.{i}", rows, study, about, metrics, most=most * len(study.arms) * len(study.seeds) // size)
-        for i, study in enumerate(found, start=1)
+        _study(f"{key}.{i}", drawn, each=id(drawn) in whole) for i, drawn in enumerate(part.charts, start=1)
     )
     return (
         f'<section id="{key}" aria-labelledby="{key}-title"><h2 id="{key}-title">{html.escape(part.title)}</h2>'
@@ -117,23 +133,21 @@ def _section(part: Part, figures: str, *, most: int) -> str:
     )
 
 
-def _study(
-    key: str, rows: Sequence[Row], study: Study, about: Experiment, metrics: dict[str, Metric], *, most: int
-) -> str:
-    metrics = {name: metrics[name] for name in study.values}
+def _study(key: str, drawn: Charts, *, each: bool) -> str:
+    study = drawn.study
     title = _title(study.problems)
-    data = chart_data(rows, study, about, metrics, most=most)
     # One arm and no curve is nothing to compare: the table says it all.
-    compared = data["curves"] or any(len(study.arms_of(p)) > 1 for p in range(len(study.problems)))
+    compared = drawn.curves or any(len(study.arms_of(p)) > 1 for p in range(len(study.problems)))
     chart = ""
     if compared:
         # "<" never stands in the text of a script element: nothing can close it early.
-        text = json.dumps(data, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
+        text = json.dumps(drawn.data(each=each), ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
         chart = (
             f'<div class="explore" id="{key}" data-title="{html.escape(title)}"></div>'
             f'<script type="application/json" id="{key}-data">{text}</script>'
         )
-    return f'<div class="study"><h3>{html.escape(title)}</h3>{chart}{table(study, about, metrics, caption=title)}</div>'
+    shown = table(study, drawn.about, drawn.metrics, caption=title)
+    return f'<div class="study"><h3>{html.escape(title)}</h3>{chart}{shown}</div>'
 
 
 def _title(problems: Sequence[str]) -> str:

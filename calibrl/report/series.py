@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -23,48 +24,65 @@ POINTS = 120
 """The most points a learning curve keeps."""
 
 
-def chart_data(
-    rows: Sequence[Row], study: Study, about: Experiment, metrics: dict[str, Metric], *, most: int
-) -> dict[str, Any]:
-    """Everything the page's charts of one study need; `most` is how many numbers may travel seed by seed."""
-    base = study.arms.index(about.baseline) if about.baseline in study.arms else None
-    curves = [*_curves(rows, study, about, metrics)]
-    honest = _reliability(rows, study)
-    size = sum(values.size for values in study.values.values()) + honest.size
-    size += sum(values.size for curve in curves for values in curve["values"].values())
-    each = size <= most
-    return {
-        "problems": study.problems,
-        "arms": study.arms,
-        "seeds": study.seeds,
-        "baseline": base,
-        "each": each,
-        "metrics": [
-            {"key": key, "heading": metric.heading, "form": metric.form, "better": metric.better}
-            for key, metric in metrics.items()
-        ],
-        "finals": {name: [_pack(values, each, base) for values in study.values[name]] for name in metrics},
-        "curves": [
-            curve | {"values": {name: _pack(values, each, base) for name, values in curve["values"].items()}}
-            for curve in curves
-        ],
-        "levels": PERCENT,
-        # (arms, levels, seeds): the same order as a learning curve's.
-        "reliability": [_pack(values, each) if np.isfinite(values).any() else None for values in honest],
-        "paper": _paper(study, about, metrics),
-        "reach": _plain(reach_95(np.arange(min(len(study.seeds), 200) + 1)), 4),
-    }
+@dataclass(frozen=True)
+class Charts:
+    """What the charts of one study draw.
+
+    curves: each a title, its problems, x, and by metric (arms, x, seeds). reliability: (problems, arms, levels, seeds).
+    """
+
+    study: Study
+    about: Experiment
+    metrics: dict[str, Metric]
+    curves: list[dict[str, Any]]
+    reliability: Floats
+
+    @property
+    def size(self) -> int:
+        """How many numbers travel if every seed does."""
+        arrays = [*self.study.values.values(), self.reliability]
+        arrays += [values for curve in self.curves for values in curve["values"].values()]
+        return sum(int(np.isfinite(values).sum()) for values in arrays)
+
+    def data(self, *, each: bool) -> dict[str, Any]:
+        """Plain data for the page, with every seed or with means only."""
+        study, arms = self.study, self.study.arms
+        base = arms.index(self.about.baseline) if self.about.baseline in arms else None
+        return {
+            "problems": study.problems,
+            "arms": arms,
+            "seeds": study.seeds,
+            "baseline": base,
+            "each": each,
+            "metrics": [
+                {"key": key, "heading": metric.heading, "form": metric.form, "better": metric.better}
+                for key, metric in self.metrics.items()
+            ],
+            "finals": {name: [_pack(values, each, base) for values in study.values[name]] for name in self.metrics},
+            "curves": [
+                curve | {"values": {name: _pack(values, each, base) for name, values in curve["values"].items()}}
+                for curve in self.curves
+            ],
+            "levels": PERCENT,
+            "reliability": [_pack(v, each) if np.isfinite(v).any() else None for v in self.reliability],
+            "paper": _paper(study, self.about, self.metrics),
+            "reach": _plain(reach_95(np.arange(min(len(study.seeds), 200) + 1)), 4),
+        }
+
+
+def charts(rows: Sequence[Row], study: Study, about: Experiment, metrics: dict[str, Metric]) -> Charts:
+    """Collect what there is to draw of a study."""
+    inside = [row for row in rows if row.problem in set(study.problems)]
+    return Charts(study, about, metrics, [*_curves(inside, study, about, metrics)], _reliability(inside, study))
 
 
 def _curves(
     rows: Sequence[Row], study: Study, about: Experiment, metrics: dict[str, Metric]
 ) -> Iterator[dict[str, Any]]:
-    """Learning curves: for each a title, its problems, x, and by metric (arms, x, seeds)."""
-    inside = [row for row in rows if row.problem in set(study.problems)]
     points: dict[str, dict[str, list[tuple[Row, float, str, float]]]] = {}
     members: dict[str, set[int]] = {}
     where = {problem: p for p, problem in enumerate(study.problems)}
-    for row in inside:
+    for row in rows:
         for title, x, name, value in _points(row, about, metrics):
             points.setdefault(title, {}).setdefault(name, []).append((row, x, name, value))
             members.setdefault(title, set()).add(where[row.problem])
@@ -111,7 +129,7 @@ def _reliability(rows: Sequence[Row], study: Study) -> Floats:
     arms = {arm: a for a, arm in enumerate(study.arms)}
     seeds = {seed: s for s, seed in enumerate(study.seeds)}
     where = {problem: p for p, problem in enumerate(study.problems)}
-    carry = [row for row in rows if row.problem in where and NAMES[0] in row.metrics]
+    carry = [row for row in rows if NAMES[0] in row.metrics]
     if not carry:
         return np.full((len(where), 1, 1, 1), np.nan)
     shares = np.full((len(where), len(arms), len(NAMES), len(seeds)), np.nan)
@@ -145,10 +163,11 @@ def _paper(study: Study, about: Experiment, metrics: dict[str, Metric]) -> dict[
 
 
 def _plain(values: Floats, digits: int = 6) -> Any:
-    """Nested lists of short numbers, None where there is none: JSON has no NaN."""
+    """Nested lists of short numbers, None where there is none (JSON has no NaN), and nothing after the last."""
     if values.ndim > 1:
         return [_plain(part, digits) for part in values]
-    return [_short(value, digits) for value in values.tolist()]
+    known = np.flatnonzero(np.isfinite(values))
+    return [_short(value, digits) for value in values[: known[-1] + 1 if len(known) else 0].tolist()]
 
 
 def _short(value: float, digits: int) -> float | int | None:

@@ -1,6 +1,7 @@
 """The page holds every table and figure and asks nothing of the network."""
 
 import base64
+import json
 import re
 import subprocess
 import sys
@@ -12,7 +13,7 @@ import pytest
 import calibrl as cal
 from calibrl.report.page import write_report
 from calibrl.results import Row, append
-from tests.report.conftest import HOSTILE, PIXEL, bandit_rows
+from tests.report.conftest import HOSTILE, PIXEL, bandit_rows, learning_rows
 
 
 class Outline(HTMLParser):
@@ -96,6 +97,14 @@ def test_presets_are_sections_of_their_own(tmp_path):
     page = write_report(tmp_path, tmp_path / "report.html").read_text()
     assert 'id="bandits-paper"' in page
     assert 'id="bandits-small"' in page
+
+
+def test_small_studies_keep_their_seeds_when_a_large_one_cannot(tmp_path, monkeypatch):
+    append(tmp_path / "rows.jsonl", [*learning_rows(arms=3, seeds=5, steps=20), *bandit_rows()])
+    monkeypatch.setattr("calibrl.report.page.NUMBERS", 100)
+    page = write_report(tmp_path, tmp_path / "report.html").read_text()
+    data = {key: json.loads(text) for key, text in re.findall(r'json" id="([^"]+)-data">(.*?)</script>', page)}
+    assert {key: found["each"] for key, found in data.items()} == {"bandits.1": True, "my-b-experiment-b.1": False}
 
 
 def test_a_hundred_thousand_rows_make_a_small_page_in_seconds(many, tmp_path):

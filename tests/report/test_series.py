@@ -7,17 +7,17 @@ import pytest
 
 from calibrl.experiments.catalogue import CATALOGUE, Axis, Experiment, Metric
 from calibrl.report.numbers import studies
-from calibrl.report.series import POINTS, chart_data
+from calibrl.report.series import POINTS, charts
 from calibrl.results import Row
 from tests.report.conftest import bandit_rows, core_rows, learning_rows
 
 RETURN = {"return": Metric("return")}
 
 
-def data(rows, about, metrics=None, most=10**6):
+def data(rows, about, metrics=None, each=True):
     metrics = metrics or about.metrics
     (study,) = studies(rows, [name for name in metrics if any(name in row.metrics for row in rows)])
-    found = chart_data(rows, study, about, {name: metrics[name] for name in study.values}, most=most)
+    found = charts(rows, study, about, {name: metrics[name] for name in study.values}).data(each=each)
     json.dumps(found, allow_nan=False)
     return found
 
@@ -70,7 +70,7 @@ def test_reliability_curves_keep_their_seeds():
 
 def test_too_many_numbers_travel_as_means():
     rows = learning_rows(arms=2, seeds=3, steps=5)
-    found = data(rows, Experiment("mine", "", "arm 0"), RETURN, most=10)
+    found = data(rows, Experiment("mine", "", "arm 0"), RETURN, each=False)
     assert not found["each"]
     packed = found["finals"]["return"][0]
     assert packed["mean"] == [4.1, 8.1]
