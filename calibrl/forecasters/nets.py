@@ -9,7 +9,7 @@ import dataclasses
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -17,6 +17,9 @@ from torch.nn import functional
 
 from calibrl.errors import CalibrlError
 from calibrl.kernels import normal
+
+if TYPE_CHECKING:
+    from calibrl.forecasters.quick_nets import QuickNets
 
 START_MAX_LOGVAR, START_MIN_LOGVAR = 0.5, -10.0
 
@@ -117,6 +120,14 @@ class Nets:
         """
         mean, logvar = self.head(x)
         return mean, torch.zeros_like(mean) if logvar is None else logvar.exp()
+
+    def ready(self) -> Nets | QuickNets:
+        """What answers quickest as the networks are now: on a CPU `QuickNets`, made in a tenth of a millisecond."""
+        if self.max_logvar.device.type != "cpu":
+            return self
+        from calibrl.forecasters.quick_nets import QuickNets  # it is made of these networks, so it imports them
+
+        return QuickNets.of(self)
 
     def head(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
         """Mean and softly bounded log-variance, both (g, e, n, d); no log-variance if not probabilistic."""

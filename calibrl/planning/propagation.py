@@ -28,7 +28,11 @@ from calibrl.maps.gaussian import CELLS, REACH, draw_table
 
 
 class Model(Protocol):
-    """What planning asks of networks: `calibrl.forecasters.nets.Nets`, or a faster version of it."""
+    """What planning asks of networks: `calibrl.forecasters.nets.Nets`, or a faster version of it.
+
+    A model may be able to do more. `ready()` gives the model that answers quickest at this moment of its training,
+    asked once for each rollout. `matched_draw(x (g, n, in), draws (g, n, d)) → (g, n, d)` does all of DS in one go.
+    """
 
     @property
     def members(self) -> int:
@@ -63,6 +67,9 @@ class Propagation:
 
 def distribution(model: Model, x: Tensor, draws: Tensor) -> Tensor:
     """DS and E: one Gaussian of all networks for each particle."""
+    whole = getattr(model, "matched_draw", None)
+    if whole is not None and x.shape[:3] == draws.shape[:3]:
+        return whole(x.flatten(1, 2), draws.flatten(1, 2)).view(draws.shape)
     mean, variance = matched(*_by_all(model, x))
     return torch.addcmul(mean, variance.sqrt(), draws)
 

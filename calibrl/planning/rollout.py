@@ -66,20 +66,22 @@ def imagined_returns(
     """
     if world.reward is None:
         raise CalibrlError("this world has no reward; learn one, or pass a reward function of your own")
-    total: Tensor | None = None
-    steps = imagine(
-        nets, world, observation, plans, propagation=propagation, particles=particles, noise=noise, tables=tables
-    )
-    for step in steps:
-        reward = world.reward(*step)
-        if reward.shape != step.after.shape[:-1]:
-            raise CalibrlError(
-                f"the reward has shape {tuple(reward.shape)} for observations {tuple(step.after.shape)}; "
-                f"expected {tuple(step.after.shape[:-1])}, one number each"
-            )
-        total = reward if total is None else total + reward
-    assert total is not None
-    return total.nan_to_num(DIVERGED, posinf=DIVERGED, neginf=DIVERGED).mean(2)
+    rewards = []
+    with torch.inference_mode():
+        for step in imagine(
+            nets, world, observation, plans, propagation=propagation, particles=particles, noise=noise, tables=tables
+        ):
+            reward = world.reward(*step)
+            if reward.shape != step.after.shape[:-1]:
+                raise CalibrlError(
+                    f"the reward has shape {tuple(reward.shape)} for observations {tuple(step.after.shape)}; "
+                    f"expected {tuple(step.after.shape[:-1])}, one number each"
+                )
+            rewards.append(reward)
+        total = torch.stack(rewards).sum(0)
+        value = total.nan_to_num(DIVERGED, posinf=DIVERGED, neginf=DIVERGED).mean(2)
+    # A copy from outside the inference mode is a tensor like any other.
+    return value.clone()
 
 
 def imagine(
@@ -108,14 +110,14 @@ def imagine(
             f"noise of shape {tuple(noise.shape)} does not fit {g} agents, {h} steps and {n} plans of {p} particles; "
             f"expected ({g}, {h}, {n * p}, …), as noise_shape() says"
         )
+    model = nets.ready() if hasattr(nets, "ready") else nets
     draws = calibrated_draws(noise, tables).unflatten(2, (n, p)) if way.random else _expected(tables, plans)
     state = observation[:, :, None] if observation.dim() == 3 else observation[:, None, None]
-    for t in range(h):
-        action = plans[:, :, t, None]
+    for action, luck in zip(plans.unsqueeze(3).unbind(2), draws.unbind(1), strict=True):
         # In the first step all particles of a plan are in one state: the networks are asked once for all.
         seen = world.model_input(state).expand(g, n, -1, -1)
         x = torch.cat([seen, action.expand(-1, -1, seen.shape[2], -1)], -1)
-        target = way.step(nets, x, draws[:, t])
+        target = way.step(model, x, luck)
         before = state.expand(g, n, p, -1)
         state = world.next_observation(before, target)
         yield Step(before, action.expand(-1, -1, p, -1), state)
