@@ -26,7 +26,9 @@ def inventory(
     arm: Annotated[list[str] | None, typer.Option(help="Only these arms; repeat for several.")] = None,
     seeds: Annotated[int | None, typer.Option(min=1, help="How many paired seeds.")] = None,
     seed: Annotated[int | None, typer.Option(min=0, help="The first seed.")] = None,
-    device: Annotated[str, typer.Option(help="Where networks are trained: cpu, or cuda.")] = "cpu",
+    device: Annotated[
+        str, typer.Option(help="Where networks are trained and the paper's planner searches: cpu, or cuda.")
+    ] = "cpu",
     out: Annotated[Path, typer.Option(help="Folder for rows and figures.")] = Path("out/inventory"),
     rows: Annotated[Path | None, typer.Option(help="Show rows of an earlier run instead of running.")] = None,
     backend: Backend = None,
@@ -110,23 +112,24 @@ def print_rows(rows: Sequence[Row]) -> None:
             title_justify="left",
             box=box.SIMPLE_HEAD,
             pad_edge=False,
+            padding=(0, 0, 0, 1),
             header_style="bold",
         )
         shown.add_column("", no_wrap=True)
-        for heading in ("shipped", "waste", "short", "reward", "gain", "80 %", "paper"):
+        for heading in ("shipped", "waste", "short", "reward", "gain", "80%", "paper"):
             shown.add_column(heading, justify="right", no_wrap=True)
         base = arms.get("uncalibrated")
         for arm, reward in arms.items():
             gain = ""
             if base is not None and base.mean and arm not in ("uncalibrated", "oracle"):
-                gain = f"{100 * reward.change / abs(base.mean):+.0f} %"
+                gain = f"{100 * reward.change / abs(base.mean):+.0f}%"
             printed = TABLE_2.at(problem, arm, "reward")
             holds = cells["coverage_80"].get(problem, {}).get(arm)
             shown.add_row(
                 arm,
                 f"{cells['shipped'][problem][arm].mean:,.0f}",
-                f"{100 * cells['waste_share'][problem][arm].mean:.1f} %",
-                f"{100 * cells['stockout_share'][problem][arm].mean:.1f} %",
+                f"{100 * cells['waste_share'][problem][arm].mean:.1f}%",
+                f"{100 * cells['stockout_share'][problem][arm].mean:.1f}%",
                 f"{reward.mean:,.0f}" + (f" ± {reward.error:,.0f}" if seeds > 1 else ""),
                 gain,
                 f"{100 * holds.mean:.0f}" if holds else "",
@@ -136,8 +139,8 @@ def print_rows(rows: Sequence[Row]) -> None:
         if about.get("note"):
             console.print(f"Covered: {about['note']}.", highlight=False)
     console.print(
-        "reward: minus units wasted and units asked for in vain (short), ± standard error over seeds; shares are of the "
-        "units shipped; gain: over uncalibrated, on the same seeds; 80 %: share of days inside the forecast's 80 % "
+        "reward: minus units wasted and units asked for in vain (short), ± standard error over seeds; shares are of "
+        "the units shipped; gain: over uncalibrated, on the same seeds; 80%: share of days inside the forecast's 80 % "
         "interval; paper: 100 items of a grocery chain, other data.",
         highlight=False,
     )

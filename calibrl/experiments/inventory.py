@@ -224,39 +224,35 @@ def honesty(arm: Calibrated, where: Shop) -> dict[str, float]:
     return found | reliability_metrics(pit)
 
 
-def play_seed(preset: Preset, seed: int, *, device: str = "cpu") -> Iterator[Row | Kept]:
-    """All arms of a seed, for each shelf life; a model is trained before its first arm and forgotten after its last."""
-    preset.check()
+def play_model(preset: Preset, model: str, seed: int, *, device: str = "cpu") -> Iterator[Row | Kept]:
+    """Train a model and play all its arms, for each shelf life; without a model, the arms that need none."""
     torch.set_num_threads(1)
     where = shop(preset.data, preset.period, preset.series, preset.days)
-    kept: dict[str, NDArray[Any]] = {"series": np.array(where.sales.series)}
-    by_model: dict[str, list[str]] = {}
+    base = expected(where, MODELS[model], preset, seed=seed, device=device) if model else None
+    kept: dict[str, NDArray[Any]] = {"series": np.array(where.sales.series), "demand": where.demand.astype(np.float32)}
     for name in preset.arms:
-        by_model.setdefault(ARMS[name].model, []).append(name)
-    for model, names in by_model.items():
-        base = expected(where, MODELS[model], preset, seed=seed, device=device) if model else None
-        for name in names:
-            arm = ARMS[name]
-            forecasts = with_map(base, arm, where) if base is not None else None
-            ahead = forecasts.paths(where.first, where.last) if forecasts is not None else true_paths(where)
-            judged = honesty(forecasts, where) if forecasts is not None else {}
-            if forecasts is not None and name in REPORTED:
-                kept[f"{name}, pit"] = normal.cdf(forecasts.record(where.first, where.last)).numpy().astype(np.float32)
-                kept[f"{name}, quantiles"] = _quantiles(forecasts, where)
-            for shelf_life in preset.shelf_lives:
-                planner = planner_for(arm, base, where, preset, shelf_life=shelf_life, seed=seed)
-                season = play(planner, ahead, where.demand, shelf_life=shelf_life, seed=seed)
-                kept[f"{name}, {shelf_life}, reward"] = season.reward
-                numbers = metrics(season) | judged | _choice(planner, arm)
-                yield Row(
-                    EXPERIMENT,
-                    problem_name(preset, shelf_life),
-                    name,
-                    seed,
-                    {key: float(f"{value:.7g}") for key, value in numbers.items()},
-                    settings=_settings(preset, where, shelf_life),
-                )
-    kept["demand"] = where.demand.astype(np.float32)
+        arm = ARMS[name]
+        if arm.model != model:
+            continue
+        forecasts = with_map(base, arm, where) if base is not None else None
+        ahead = forecasts.paths(where.first, where.last) if forecasts is not None else true_paths(where)
+        judged = honesty(forecasts, where) if forecasts is not None else {}
+        if forecasts is not None and name in REPORTED:
+            kept[f"{name}, pit"] = normal.cdf(forecasts.record(where.first, where.last)).numpy().astype(np.float32)
+            kept[f"{name}, quantiles"] = _quantiles(forecasts, where)
+        for shelf_life in preset.shelf_lives:
+            planner = planner_for(arm, base, where, preset, shelf_life=shelf_life, seed=seed)
+            season = play(planner, ahead, where.demand, shelf_life=shelf_life, seed=seed, device=device)
+            kept[f"{name}, {shelf_life}, reward"] = season.reward
+            numbers = metrics(season) | judged | _choice(planner, arm)
+            yield Row(
+                EXPERIMENT,
+                problem_name(preset, shelf_life),
+                name,
+                seed,
+                {key: float(f"{value:.7g}") for key, value in numbers.items()},
+                settings=_settings(preset, where, shelf_life),
+            )
     yield Kept(kept)
 
 
@@ -266,17 +262,19 @@ def problem_name(preset: Preset, shelf_life: int) -> str:
     return f"{preset.data}{period}, {shelf_life} days"
 
 
-def job_name(preset: Preset, seed: int) -> str:
-    """What the job of a seed is called."""
-    return f"{preset.data}, {preset.period}, seed {seed}"
+def job_name(preset: Preset, model: str, seed: int) -> str:
+    """What the job of a model and seed is called."""
+    return f"{preset.data}, {preset.period}, {model or 'oracle'}, seed {seed}"
 
 
 def plan(preset: Preset, *, device: str = "cpu") -> Plan:
-    """One job for each seed; its arms are paired."""
+    """One job for each model and seed; its arms are paired, and so are seeds between models."""
     preset.check()
+    models = dict.fromkeys(ARMS[name].model for name in preset.arms)
     jobs = tuple(
-        Job(job_name(preset, seed), play_seed, (preset, seed), {"device": device})
+        Job(job_name(preset, model, seed), play_model, (preset, model, seed), {"device": device})
         for seed in range(preset.seed, preset.seed + preset.seeds)
+        for model in models
     )
     base = PRESETS.get(preset.name, preset)
     names = ("arms", "shelf_lives", "data", "period", "paths", "trajectories", "series", "days")

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 WASTE, SHORT = "#e09f3e", "#3d7ea6"
 LEVELS = np.linspace(0.02, 0.98, 49)
-PAIRS = {"reliability": ("uncalibrated", "calibrated"), "reliability-best": ("best, uncalibrated", "best")}
+PAIRS = {"": ("uncalibrated", "calibrated"), "-best": ("best, uncalibrated", "best")}
 """Figures of honesty, and the arms compared in each."""
 
 
@@ -30,13 +30,12 @@ def save(folder: Path, found: Found) -> None:
     import matplotlib.pyplot as plt
 
     drawn = {"table": table_figure(found.rows)}
-    kept = found.kept(found.rows[0].job)
+    jobs = {row.arm: row.job for row in reversed(found.rows)}
     for name, (before, after) in PAIRS.items():
-        if f"{before}, pit" in kept and f"{after}, pit" in kept:
-            drawn[name] = honesty_figure(kept, before, after)
-    before, after = PAIRS["reliability"]
-    if f"{before}, quantiles" in kept and f"{after}, quantiles" in kept:
-        drawn["days"] = days_figure(kept, before, after)
+        if before in jobs and after in jobs:
+            kept = found.kept(jobs[before])
+            drawn[f"reliability{name}"] = honesty_figure(kept, before, after)
+            drawn[f"days{name}"] = days_figure(kept, before, after)
     for name, figure in drawn.items():
         with replacing(folder / f"{name}.png") as temporary:
             figure.savefig(temporary, dpi=130)

@@ -15,7 +15,8 @@ from calibrl.data import Data
 from calibrl.errors import CalibrlError
 from calibrl.inventory.demand import in_units, paths
 from calibrl.inventory.features import Features
-from calibrl.inventory.planners import Planner
+from calibrl.inventory.fleet import Fleet
+from calibrl.inventory.planners import Planner, RandomTrajectories, plan_many
 from calibrl.inventory.sales import Floats
 from calibrl.inventory.store import Day, empty_shelf, one_day
 
@@ -71,12 +72,14 @@ class Season:
         return -(self.wasted + self.unmet).sum(1)
 
 
-def play(planner: Planner, demand_paths: Floats, demand: Floats, *, shelf_life: int, seed: int) -> Season:
+def play(
+    planner: Planner, demand_paths: Floats, demand: Floats, *, shelf_life: int, seed: int, device: str = "cpu"
+) -> Season:
     """Order every evening for every series, from an empty shelf.
 
     demand_paths: (s, d, m, h), what was forecast on the evening before each day; demand: (s, d), what came. Units sold
     are drawn exactly. Each evening and each day has its own luck, which depends on the seed alone: with the same seed
-    two planners or two forecasts meet the same.
+    two planners or two forecasts meet the same. The paper's planner can search on a GPU, for all series at once.
     """
     series, days = demand.shape
     if demand_paths.shape[:2] != (series, days):
@@ -84,13 +87,19 @@ def play(planner: Planner, demand_paths: Floats, demand: Floats, *, shelf_life: 
             f"paths of shape {demand_paths.shape} do not fit demand of shape {demand.shape}; expected (s, d, m, h) "
             "and (s, d)"
         )
+    fleet = None
+    if device != "cpu" and isinstance(planner, RandomTrajectories):
+        fleet = Fleet(planner, device=device, seed=seed)
     shipped, wasted, unmet = (np.zeros((series, days), dtype=np.int64) for _ in range(3))
-    for i in range(series):
-        stock = empty_shelf(shelf_life)
-        for k in range(days):
-            order = planner(demand_paths[i, k], stock, rng=np.random.default_rng((seed, i, k)))
+    stock = np.stack([empty_shelf(shelf_life)] * series)
+    for k in range(days):
+        if fleet is not None:
+            shipped[:, k] = fleet(demand_paths[:, k], stock, k)
+        else:
+            rngs = [np.random.default_rng((seed, i, k)) for i in range(series)]
+            shipped[:, k] = plan_many(planner, demand_paths[:, k], stock, rngs)
+        for i in range(series):
             luck = np.random.default_rng((seed, i, k, 1))
-            day = one_day(stock, float(demand[i, k]), order, rng=luck, issuing=planner.issuing)
-            stock = day.stock
-            shipped[i, k], wasted[i, k], unmet[i, k] = order, day.wasted, day.unmet
+            day = one_day(stock[i], float(demand[i, k]), int(shipped[i, k]), rng=luck, issuing=planner.issuing)
+            stock[i], wasted[i, k], unmet[i, k] = day.stock, day.wasted, day.unmet
     return Season(shipped, wasted, unmet)
