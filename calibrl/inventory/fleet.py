@@ -79,4 +79,4 @@ class Fleet:
             return _compiled()(orders, demand, shelf, **prices)
         some = max(1, AT_ONCE // (orders.shape[1] * demand.shape[1]))
         parts = zip(orders.split(some), demand.split(some), shelf.split(some), strict=True)
-        return torch.cat([open_loop_costs(*part, **prices) for part in parts])
+        return torch.cat([open_loop_costs(one, ahead, held, **prices) for one, ahead, held in parts])
