@@ -114,6 +114,7 @@ class Fleet:
         # The replay decides which rows the networks see: those of a re-split are others every time.
         self.ensemble.x, self.ensemble.y = self.ensemble.x[:, :0], self.ensemble.y[:, :0]
         self.ensemble.update_fleet(*self.replay.training_rows())
+        self.show_networks_to_planner()
         self._fit_maps()
         self.learnt += 1
 
@@ -126,6 +127,11 @@ class Fleet:
         """What planning draws from: (g, d, cells, 2), the identity for those without a map."""
         mappings = [None if mapping is IDENTITY else mapping for mapping in self.maps]
         return stacked_tables(mappings, self.view.outputs, device=self.device)
+
+    def show_networks_to_planner(self) -> None:
+        """Let planning know that the networks have changed."""
+        if self._plan is not None:
+            self._plan.learnt()
 
     def show_maps_to_planner(self) -> None:
         """Put the maps as they are where planning reads them."""

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 import torch
 from torch import Tensor
 
 from calibrl.control.presets import PlannerSettings
+from calibrl.forecasters.nets import Nets
+from calibrl.kernels.fused_nets import FusedNets, fuse
 from calibrl.planning.propagation import Model
 from calibrl.planning.rollout import World, imagined_returns, noise_shape
 from calibrl.planning.search import CrossEntropy
@@ -74,31 +76,26 @@ class PlanInputs:
             particles.copy_(torch.randn(particles.shape, generator=generator, device=device))
 
 
-Plan: TypeAlias = Callable[[], Tensor]
-"""Plans (g, h, a) for what lies in the inputs now."""
+class Plan(Protocol):
+    """How a fleet plans."""
 
-MakePlan: TypeAlias = Callable[[Model, World, PlanInputs, PlannerSettings, Tensor, Tensor], Plan]
+    def __call__(self) -> Tensor:
+        """Plans (g, h, a) for what lies in the inputs now."""
+
+    def learnt(self) -> None:
+        """The networks have changed."""
+
+
+MakePlan: TypeAlias = Callable[[Nets, World, PlanInputs, PlannerSettings, Tensor, Tensor], Plan]
 """(networks, world, inputs, settings, low (a,), high (a,)) → the function that plans."""
 
+Returns: TypeAlias = Callable[[Tensor, Tensor], Tensor]
+"""(plans (g, n, h, a), noise of one sweep) → what each is imagined to earn (g, n)."""
 
-def plan_fleet(
-    nets: Model, world: World, inputs: PlanInputs, settings: PlannerSettings, low: Tensor, high: Tensor
-) -> Tensor:
+
+def plan_fleet(returns: Returns, inputs: PlanInputs, settings: PlannerSettings, low: Tensor, high: Tensor) -> Tensor:
     """The plans (g, h, a) that the cross-entropy method finds by imagined returns, with fresh chance in each sweep."""
     sweep = iter(inputs.particles)
-
-    def objective(plans: Tensor) -> Tensor:
-        return imagined_returns(
-            nets,
-            world,
-            inputs.observation,
-            plans,
-            propagation=settings.propagation,
-            particles=settings.particles,
-            noise=next(sweep),
-            tables=inputs.tables,
-        )
-
     search = CrossEntropy(
         population=settings.population,
         elites=settings.elites,
@@ -106,37 +103,113 @@ def plan_fleet(
         inertia=settings.inertia,
         smallest_variance=settings.smallest_variance,
     )
-    return cross_entropy_fleet(objective, low, high, search, inputs.start, inputs.search)
+    return cross_entropy_fleet(
+        lambda plans: returns(plans, next(sweep)), low, high, search, inputs.start, inputs.search
+    )
 
 
-def plainly(
-    nets: Model, world: World, inputs: PlanInputs, settings: PlannerSettings, low: Tensor, high: Tensor
-) -> Plan:
+def plain_returns(nets: Model, world: World, inputs: PlanInputs, settings: PlannerSettings) -> Returns:
+    """Imagined returns by any propagation, in plain PyTorch."""
+
+    def returns(plans: Tensor, noise: Tensor) -> Tensor:
+        return imagined_returns(
+            nets,
+            world,
+            inputs.observation,
+            plans,
+            propagation=settings.propagation,
+            particles=settings.particles,
+            noise=noise,
+            tables=inputs.tables,
+        )
+
+    return returns
+
+
+@dataclass(frozen=True, eq=False)
+class Plainly:
     """Plan by calling `plan_fleet` each time: on a CPU there is nothing to gain by capturing it."""
-    return lambda: plan_fleet(nets, world, inputs, settings, low, high)
+
+    nets: Nets
+    world: World
+    inputs: PlanInputs
+    settings: PlannerSettings
+    low: Tensor
+    high: Tensor
+
+    def __call__(self) -> Tensor:
+        """Plans (g, h, a)."""
+        returns = plain_returns(self.nets, self.world, self.inputs, self.settings)
+        return plan_fleet(returns, self.inputs, self.settings, self.low, self.high)
+
+    def learnt(self) -> None:
+        """Nothing is remembered of the networks."""
 
 
-def captured(
-    nets: Model, world: World, inputs: PlanInputs, settings: PlannerSettings, low: Tensor, high: Tensor
-) -> Plan:
-    """Plan by replaying one CUDA graph: no launch of a kernel waits for Python."""
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        for _ in range(2):
-            plan_fleet(nets, world, inputs, settings, low, high)
-    torch.cuda.current_stream().wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        answer = plan_fleet(nets, world, inputs, settings, low, high)
+class Captured:
+    """Plan by replaying one CUDA graph: no launch of a kernel waits for Python.
 
-    def replay() -> Tensor:
-        graph.replay()
-        return answer
+    With DS the networks and the draw are fused kernels, if the networks have sizes for which there are any; `fused`
+    False leaves them the reference.
+    """
 
-    return replay
+    def __init__(
+        self,
+        nets: Nets,
+        world: World,
+        inputs: PlanInputs,
+        settings: PlannerSettings,
+        low: Tensor,
+        high: Tensor,
+        *,
+        fused: bool = True,
+    ) -> None:
+        self.fused = fuse(nets) if fused and settings.propagation == "DS" else None
+        returns = (
+            plain_returns(nets, world, inputs, settings)
+            if self.fused is None
+            else fused_kernels(self.fused, world, inputs, settings)
+        )
+        # Kernels are compiled and memory is found outside of the graph.
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            for _ in range(2):
+                plan_fleet(returns, inputs, settings, low, high)
+        torch.cuda.current_stream().wait_stream(side)
+        self.graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self.graph):
+            self.answer = plan_fleet(returns, inputs, settings, low, high)
+
+    def __call__(self) -> Tensor:
+        """Plans (g, h, a), in memory that the next call overwrites."""
+        self.graph.replay()
+        return self.answer
+
+    def learnt(self) -> None:
+        """Pack the networks anew, where the graph reads them."""
+        if self.fused is not None:
+            self.fused.refresh()
+
+
+def fused_kernels(nets: FusedNets, world: World, inputs: PlanInputs, settings: PlannerSettings) -> Returns:
+    """Imagined returns by DS, in fused kernels."""
+    from calibrl.planning.fused_rollout import fused_returns
+
+    def returns(plans: Tensor, noise: Tensor) -> Tensor:
+        return fused_returns(
+            nets,
+            world,
+            inputs.observation,
+            plans,
+            particles=settings.particles,
+            noise=noise,
+            tables=inputs.tables,
+        )
+
+    return returns
 
 
 def for_device(device: torch.device) -> MakePlan:
     """How to plan on a device."""
-    return captured if device.type == "cuda" else plainly
+    return Captured if device.type == "cuda" else Plainly

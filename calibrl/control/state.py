@@ -72,6 +72,7 @@ def load_agents(fleet: Fleet, states: Sequence[dict[str, Any]]) -> None:
     fleet.fresh = [torch.cat(parts) for parts in zip(*(state["fresh"] for state in states), strict=True)]
     fleet.inputs.start.copy_(torch.cat([state["start"] for state in states]))
     fleet.learnt = states[0]["learnt"]
+    fleet.show_networks_to_planner()
     fleet.show_maps_to_planner()
 
 

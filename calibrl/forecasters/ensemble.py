@@ -66,8 +66,7 @@ class BatchedEnsemble:
         """Every agent learns as many new rows: x (g, n, in), y (g, n, d); then all rows again, from where it stands."""
         batches = self.prepare(x, y)
         with torch.no_grad():
-            for _ in range(batches.steps):
-                self.learner.step(batches)
+            self.learner.walk(batches)
         self.finish()
 
     def prepare(self, x: Tensor, y: Tensor) -> Batches:

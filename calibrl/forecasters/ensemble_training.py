@@ -157,6 +157,7 @@ class Learner:
         self.gradient = torch.zeros_like(self.theta)
         self.nets = _with_parameters(nets, _views(self.theta, parameters))
         self._slopes = _with_parameters(nets, _views(self.gradient, parameters))
+        self._captured: tuple[int, bool, torch.cuda.CUDAGraph] | None = None
         on_gpu = self.theta.device.type == "cuda"
         self.theta.grad = self.gradient
         self.adam = torch.optim.Adam([self.theta], lr=training.rate, fused=True, capturable=on_gpu)
@@ -182,6 +183,33 @@ class Learner:
             held.copy_(new)
         for name, value in state["adam"].items():
             self._adam[name].copy_(value)
+
+    def walk(self, batches: Batches) -> None:
+        """All steps of the batches, on a GPU by replaying one captured step."""
+        done = 0
+        if self.theta.device.type == "cuda":
+            if self._captured is None or self._captured[:2] != (id(batches), batches.gaps):
+                # The first steps are real ones: they find memory and kernels, which a graph may not look for.
+                done = min(3, batches.steps)
+                self._captured = (id(batches), batches.gaps, self._capture(batches, done))
+            for _ in range(done, batches.steps):
+                self._captured[2].replay()
+            return
+        for _ in range(batches.steps):
+            self.step(batches)
+
+    def _capture(self, batches: Batches, first: int) -> torch.cuda.CUDAGraph:
+        """Make the first steps, then capture one more without making it."""
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            for _ in range(first):
+                self.step(batches)
+        torch.cuda.current_stream().wait_stream(side)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            self.step(batches)
+        return graph
 
     def step(self, batches: Batches) -> None:
         """One batch: its gradient and Adam's step. Reads nothing back; the counter moves on by itself."""

@@ -1,0 +1,190 @@
+"""An ensemble's layers on any GPU that Triton serves: one kernel a layer, bias and swish in the same pass.
+
+For widths and chips that `kernels.hopper` is not for. Activations go through memory in bfloat16; the first layer and
+the heads are computed in TF32, sums, bounds and answers in float32.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from calibrl.kernels.fused_nets import Networks, Sizes, power_of_two
+
+ROWS, COLUMNS, DEPTH = 128, 128, 64
+"""Of a tile: rows × units, and how many inputs at a time."""
+
+
+@triton.jit
+def _swish(x):
+    return x * tl.sigmoid(x)
+
+
+@triton.jit
+def _softplus(x):
+    return tl.maximum(x, 0.0) + tl.log(1.0 + tl.exp(-tl.abs(x)))
+
+
+@triton.jit
+def first_layer(
+    x, centre, spread, w, bias, out, n,
+    E: tl.constexpr, IN: tl.constexpr, KIN: tl.constexpr, WIDTH: tl.constexpr, OWN_ROWS: tl.constexpr,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
+    """Standardise inputs and apply the first layer: program (row block, column block, network)."""
+    net = tl.program_id(2).to(tl.int64)
+    agent = net // E
+    source = net if OWN_ROWS else agent
+    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
+    k = tl.arange(0, KIN)
+    inside = (row < n)[:, None] & (k < IN)[None, :]
+    given = tl.load(x + (source * n + row[:, None]) * IN + k[None, :], mask=inside, other=0.0)
+    given = (given - tl.load(centre + agent * KIN + k)[None, :]) * tl.load(spread + agent * KIN + k)[None, :]
+    weight = tl.load(w + (net * WIDTH + column[:, None]) * KIN + k[None, :])
+    total = tl.dot(given, weight.trans(), input_precision="tf32") + tl.load(bias + net * WIDTH + column)[None, :]
+    place = out + (net * n + row[:, None]) * WIDTH + column[None, :]
+    tl.store(place, _swish(total).to(out.dtype.element_ty), mask=(row < n)[:, None])
+
+
+@triton.jit
+def hidden_layer(
+    h, w, bias, out, n, layer,
+    LAYERS: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, DEPTH: tl.constexpr,
+):  # fmt: skip
+    """One hidden product with bias and swish: program (row and column block, network)."""
+    net = tl.program_id(1).to(tl.int64)
+    across: tl.constexpr = WIDTH // COLUMNS
+    row = tl.program_id(0) // across * ROWS + tl.arange(0, ROWS)
+    column = tl.program_id(0) % across * COLUMNS + tl.arange(0, COLUMNS)
+    k = tl.arange(0, DEPTH)
+    # Rows past the end read the last one again and are not written.
+    left = h + (net * n + tl.minimum(row, n - 1)[:, None]) * WIDTH + k[None, :]
+    right = w + ((net * LAYERS + layer) * WIDTH + column[:, None]) * WIDTH + k[None, :]
+    total = tl.zeros((ROWS, COLUMNS), tl.float32)
+    for _ in range(0, WIDTH // DEPTH):
+        total = tl.dot(tl.load(left), tl.load(right).trans(), total, input_precision="tf32")
+        left += DEPTH
+        right += DEPTH
+    total += tl.load(bias + (net * LAYERS + layer) * WIDTH + column)[None, :]
+    place = out + (net * n + row[:, None]) * WIDTH + column[None, :]
+    tl.store(place, _swish(total).to(out.dtype.element_ty), mask=(row < n)[:, None])
+
+
+@triton.jit
+def heads(
+    h, w_mean, b_mean, w_log, b_log, top, bottom, mean, variance, n,
+    E: tl.constexpr, D: tl.constexpr, KD: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr, DEPTH: tl.constexpr,
+):  # fmt: skip
+    """Means, and variances within their soft bounds: program (row block, network)."""
+    net = tl.program_id(1).to(tl.int64)
+    agent = net // E
+    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    k = tl.arange(0, DEPTH)
+    d = tl.arange(0, KD)
+    left = h + (net * n + tl.minimum(row, n - 1)[:, None]) * WIDTH + k[None, :]
+    right = (net * KD + d[:, None]) * WIDTH + k[None, :]
+    m = tl.zeros((ROWS, KD), tl.float32)
+    v = tl.zeros((ROWS, KD), tl.float32)
+    for _ in range(0, WIDTH // DEPTH):
+        some = tl.load(left).to(tl.float32)
+        m = tl.dot(some, tl.load(w_mean + right).trans(), m, input_precision="tf32")
+        v = tl.dot(some, tl.load(w_log + right).trans(), v, input_precision="tf32")
+        left += DEPTH
+        right += DEPTH
+    m += tl.load(b_mean + net * KD + d)[None, :]
+    v += tl.load(b_log + net * KD + d)[None, :]
+    highest = tl.load(top + agent * KD + d)[None, :]
+    lowest = tl.load(bottom + agent * KD + d)[None, :]
+    v = highest - _softplus(highest - v)
+    v = lowest + _softplus(v - lowest)
+    place = (net * n + row[:, None]) * D + d[None, :]
+    kept = (row < n)[:, None] & (d < D)[None, :]
+    tl.store(mean + place, m, mask=kept)
+    tl.store(variance + place, tl.exp(v), mask=kept)
+
+
+@dataclass
+class Layered:
+    """The kernels above, and networks in the order in which they read them: units first, inputs in one piece.
+
+    trunk: of the hidden layers, bfloat16; float32 for tests on a CPU.
+    """
+
+    sizes: Sizes
+    device: torch.device
+    trunk: torch.dtype = torch.bfloat16
+    packed: dict[str, Tensor] = field(init=False)
+    _rooms: dict[int, tuple[Tensor, Tensor]] = field(init=False, default_factory=dict)
+
+    def __post_init__(self) -> None:
+        g, e, width, layers = self.sizes.agents, self.sizes.members, self.width, self.sizes.hidden - 1
+        k, d = power_of_two(self.sizes.inputs), self.sizes.output_columns
+        shapes: dict[str, tuple[int, ...]] = {
+            "centre": (g, k),
+            "spread": (g, k),
+            "w_in": (g, e, width, k),
+            "b_in": (g, e, width),
+            "w_hidden": (g, e, layers, width, width),
+            "b_hidden": (g, e, layers, width),
+            "w_mean": (g, e, d, width),
+            "b_mean": (g, e, d),
+            "w_log": (g, e, d, width),
+            "b_log": (g, e, d),
+            "top": (g, d),
+            "bottom": (g, d),
+        }
+        self.packed = {name: torch.zeros(shape, device=self.device) for name, shape in shapes.items()}
+        self.packed["w_hidden"] = self.packed["w_hidden"].to(self.trunk)
+
+    @property
+    def width(self) -> int:
+        """Units of a hidden layer, padded to whole tiles."""
+        return -(-self.sizes.width // COLUMNS) * COLUMNS
+
+    def pack(self, nets: Networks) -> None:
+        """Take over the networks as they are, in place."""
+        into, sizes = self.packed, self.sizes
+        inputs, units, outputs = sizes.inputs, sizes.width, sizes.outputs
+        into["centre"][:, :inputs] = nets.input_mean[:, 0, 0]
+        into["spread"][:, :inputs] = 1 / nets.input_std[:, 0, 0]
+        into["top"][:, :outputs] = nets.max_logvar[:, 0, 0]
+        into["bottom"][:, :outputs] = nets.min_logvar[:, 0, 0]
+        into["w_in"][:, :, :units, :inputs] = nets.weights[0].mT
+        into["b_in"][:, :, :units] = nets.biases[0][:, :, 0]
+        for layer in range(sizes.hidden - 1):
+            into["w_hidden"][:, :, layer, :units, :units] = nets.weights[layer + 1].mT
+            into["b_hidden"][:, :, layer, :units] = nets.biases[layer + 1][:, :, 0]
+        for name, columns in (("mean", slice(None, outputs)), ("log", slice(outputs, None))):
+            into[f"w_{name}"][:, :, :outputs, :units] = nets.weights[-1][..., columns].mT
+            into[f"b_{name}"][:, :, :outputs] = nets.biases[-1][:, :, 0, columns]
+
+    def run(self, x: Tensor, mean: Tensor, variance: Tensor) -> None:
+        """Write the moments (g, e, n, d) of x (g, n, in) or (g, e, n, in)."""
+        sizes, width, n, p = self.sizes, self.width, x.shape[-2], self.packed
+        nets, blocks, across = sizes.agents * sizes.members, -(-n // ROWS), self.width // COLUMNS
+        now, after = self._room(n)
+        first: dict[str, Any] = {"E": sizes.members, "IN": sizes.inputs, "KIN": p["centre"].shape[1], "WIDTH": width}
+        first |= {"OWN_ROWS": x.dim() == 4, "ROWS": ROWS, "COLUMNS": COLUMNS, "num_warps": 4}
+        first_layer[(blocks, across, nets)](x, p["centre"], p["spread"], p["w_in"], p["b_in"], now, n, **first)
+        hidden: dict[str, Any] = {"LAYERS": sizes.hidden - 1, "WIDTH": width, "ROWS": ROWS, "COLUMNS": COLUMNS}
+        hidden |= {"DEPTH": DEPTH, "num_warps": 8, "num_stages": 3}
+        for layer in range(sizes.hidden - 1):
+            hidden_layer[(blocks * across, nets)](now, p["w_hidden"], p["b_hidden"], after, n, layer, **hidden)
+            now, after = after, now
+        ends = [p[name] for name in ("w_mean", "b_mean", "w_log", "b_log", "top", "bottom")]
+        last: dict[str, Any] = {"E": sizes.members, "D": sizes.outputs, "KD": sizes.output_columns, "WIDTH": width}
+        heads[(blocks, nets)](now, *ends, mean, variance, n, **last, ROWS=ROWS, DEPTH=DEPTH, num_warps=4)
+
+    def _room(self, n: int) -> tuple[Tensor, Tensor]:
+        """Memory for the activations of n rows, kept: a captured graph remembers where it was."""
+        if n not in self._rooms:
+            shape = (self.sizes.agents, self.sizes.members, n, self.width)
+            one = torch.empty(shape, dtype=self.trunk, device=self.device)
+            self._rooms[n] = (one, torch.empty_like(one))
+        return self._rooms[n]

@@ -1,0 +1,62 @@
+"""Run as a program with TRITON_INTERPRET=1: the GPU's Triton kernels on a CPU, beside their references."""
+
+import json
+import sys
+
+import torch
+
+from calibrl.forecasters.nets import Nets, Shape
+from calibrl.kernels.fused_nets import FusedNets, Sizes
+from calibrl.kernels.layered import Layered
+from calibrl.kernels.matched import matched_draw, matched_draw_reference
+
+
+def nets_of(shape: Shape, agents: int) -> Nets:
+    generators = [torch.Generator().manual_seed(seed) for seed in range(agents)]
+    nets = Nets.fresh(shape, generators)
+    for part in (*nets.biases, nets.input_mean, nets.max_logvar):
+        part += 0.3 * torch.randn(part.shape, generator=generators[0])
+    nets.input_std *= 1.7
+    return nets
+
+
+def layered(hidden: tuple[int, ...], own_rows: bool) -> float:
+    shape = Shape(inputs=5, outputs=3, hidden=hidden, members=2)
+    nets = nets_of(shape, agents=2)
+    fused = FusedNets(nets, Layered(Sizes.of(nets), torch.device("cpu"), trunk=torch.float32))
+    x = torch.randn(2, *((2,) if own_rows else ()), 130, 5, generator=torch.Generator().manual_seed(1))
+    pairs = zip(fused.moments(x), nets.moments(x), strict=True)
+    return max(float((got - want).abs().max() / want.abs().max()) for got, want in pairs)
+
+
+def refreshed() -> float:
+    nets = nets_of(Shape(inputs=5, outputs=3, hidden=(20, 20), members=2), agents=1)
+    fused = FusedNets(nets, Layered(Sizes.of(nets), torch.device("cpu"), trunk=torch.float32))
+    for part in nets.parameters():
+        part.mul_(1.1)
+    fused.refresh()
+    x = torch.randn(1, 40, 5)
+    return float((fused.moments(x)[0] - nets.moments(x)[0]).abs().max())
+
+
+def drawn(repeat: int, tables: bool) -> float:
+    generator = torch.Generator().manual_seed(repeat)
+    mean, variance = torch.randn(2, 3, 70, 4, generator=generator), torch.rand(2, 3, 70, 4, generator=generator)
+    noise = torch.randn(2, 5, 70 * repeat, 4, generator=generator)[:, 2]
+    lines = torch.randn(2, 4, 64, 2, generator=generator) if tables else None
+    got, want = (draw(mean, variance, noise, lines, 6.0) for draw in (matched_draw, matched_draw_reference))
+    return float((got - want).abs().max())
+
+
+if __name__ == "__main__":
+    found = {
+        "layered two": layered((20, 20), own_rows=False),
+        "layered wide": layered((130, 130), own_rows=False),
+        "layered own rows": layered((40, 40), own_rows=True),
+        "refreshed": refreshed(),
+        "drawn": drawn(1, tables=False),
+        "drawn repeated": drawn(5, tables=False),
+        "drawn from tables": drawn(1, tables=True),
+        "drawn repeated from tables": drawn(5, tables=True),
+    }
+    json.dump(found, sys.stdout)
