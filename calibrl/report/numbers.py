@@ -54,8 +54,12 @@ class Study:
         return [int(arm) for arm in np.flatnonzero(seen)]
 
 
-def studies(rows: Sequence[Row], metrics: Iterable[str]) -> list[Study]:
-    """Group problems by which of the metrics they measure, so that each table is without holes."""
+def studies(rows: Sequence[Row], metrics: Iterable[str], *, first: str = "") -> list[Study]:
+    """Group problems by which of the metrics they measure, so that each table is without holes.
+
+    Arms are in the order they appear in, but for the `first`: what others are compared with has the same colour
+    everywhere.
+    """
     measured: dict[str, set[str]] = {}
     for row in rows:
         measured.setdefault(row.problem, set()).update(row.metrics)
@@ -66,12 +70,12 @@ def studies(rows: Sequence[Row], metrics: Iterable[str]) -> list[Study]:
     by_problem: dict[str, list[Row]] = {}
     for row in rows:
         by_problem.setdefault(row.problem, []).append(row)
-    return [_study(by_problem, names, problems) for names, problems in groups.items() if names]
+    return [_study(by_problem, names, problems, first) for names, problems in groups.items() if names]
 
 
-def _study(by_problem: dict[str, list[Row]], names: Sequence[str], problems: Sequence[str]) -> Study:
+def _study(by_problem: dict[str, list[Row]], names: Sequence[str], problems: Sequence[str], first: str) -> Study:
     rows = [row for problem in problems for row in by_problem[problem]]
-    arms = tuple(dict.fromkeys(row.arm for row in rows))
+    arms = tuple(sorted(dict.fromkeys(row.arm for row in rows), key=lambda arm: arm != first))
     seeds = tuple(sorted({row.seed for row in rows}))
     place = {arm: i for i, arm in enumerate(arms)}, {seed: i for i, seed in enumerate(seeds)}
     last = np.full((len(problems), len(arms), len(seeds)), -np.inf)

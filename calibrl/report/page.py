@@ -97,7 +97,8 @@ def _charts(rows: Sequence[Row], about: Experiment) -> list[Charts]:
     plain = [metric for metric in present if metric not in NAMES]
     metrics = metrics or {metric: Metric(metric.replace("_", " ")) for metric in plain[:UNKNOWN_METRICS]}
     return [
-        charts(rows, study, about, {name: metrics[name] for name in study.values}) for study in studies(rows, metrics)
+        charts(rows, study, about, {name: metrics[name] for name in study.values})
+        for study in studies(rows, metrics, first=about.baseline)
     ]
 
 

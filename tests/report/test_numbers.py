@@ -50,6 +50,12 @@ def test_problems_that_measure_other_things_are_other_studies():
     assert [first.arms_of(p) for p in range(2)] == [[0], [1]]
 
 
+def test_the_baseline_comes_first_and_the_others_as_they_appear():
+    rows = [Row("e", "p", arm, 0, {"m": 1.0}) for arm in ("c", "a", "base", "b")]
+    (study,) = studies(rows, ["m"], first="base")
+    assert study.arms == ("base", "c", "a", "b")
+
+
 def test_the_page_and_the_terminal_agree():
     random = np.random.default_rng(1)
     rows = [

@@ -121,6 +121,17 @@ def test_nothing_to_report_is_an_error(tmp_path):
         write_report(tmp_path / "nowhere", tmp_path / "report.html")
 
 
+def test_the_command_opens_the_page_when_asked(results, tmp_path, monkeypatch):
+    from calibrl.cli.report import report
+
+    opened = []
+    monkeypatch.setattr("webbrowser.open", opened.append)
+    report(results, out=tmp_path / "quiet.html")
+    assert opened == []
+    report(results, out=tmp_path / "shown.html", show=True)
+    assert opened == [(tmp_path / "shown.html").as_uri()]
+
+
 def test_the_command_ends_with_exit_code_two(tmp_path):
     done = subprocess.run(
         [sys.executable, "-m", "calibrl", "report", str(tmp_path)], capture_output=True, text=True, check=False
