@@ -72,6 +72,7 @@ if TYPE_CHECKING:
     from calibrl.errors import CalibrlError as CalibrlError
     from calibrl.errors import MissingExtra as MissingExtra
     from calibrl.errors import ReusedRows as ReusedRows
+    from calibrl.forecasters import BatchedEnsemble as BatchedEnsemble
     from calibrl.forecasters import Ensemble as Ensemble
     from calibrl.forecasters import MCDropout as MCDropout
     from calibrl.forecasters import SklearnClassifier as SklearnClassifier
@@ -93,6 +94,10 @@ if TYPE_CHECKING:
     from calibrl.maps import fit_smooth as fit_smooth
     from calibrl.planning.chance import ChanceConstraint as ChanceConstraint
     from calibrl.planning.discrete import MDP as MDP
+    from calibrl.planning.improved import improved_cross_entropy as improved_cross_entropy
+    from calibrl.planning.path_integral import path_integral as path_integral
+    from calibrl.planning.rollout import World as World
+    from calibrl.planning.rollout import imagined_returns as imagined_returns
     from calibrl.planning.search import cross_entropy as cross_entropy
     from calibrl.planning.search import random_shooting as random_shooting
     from calibrl.planning.value_iteration import policy_iteration as policy_iteration
@@ -112,12 +117,17 @@ for _module, _names in {
     ),
     "distributions": "Empirical Mixture Quantiles Recalibrated Rounded draw pit pit_z",
     "errors": "CalibrlError MissingExtra ReusedRows",
-    "forecasters": "Ensemble MCDropout SklearnClassifier SklearnForecaster SklearnQuantiles TorchForecaster",
+    "forecasters": (
+        "BatchedEnsemble Ensemble MCDropout SklearnClassifier SklearnForecaster SklearnQuantiles TorchForecaster"
+    ),
     "forecasters.tabular": "SoftmaxTransitions TabularTransitions",
     "inventory.environment": "PerishableStore",
     "maps": "FitMap IDENTITY Map fit_affine fit_auto fit_beta fit_isotonic fit_platt fit_sigmoid fit_smooth",
     "planning.chance": "ChanceConstraint",
     "planning.discrete": "MDP",
+    "planning.improved": "improved_cross_entropy",
+    "planning.path_integral": "path_integral",
+    "planning.rollout": "World imagined_returns",
     "planning.search": "cross_entropy random_shooting",
     "planning.value_iteration": "policy_iteration policy_value value_iteration",
 }.items():

@@ -1,5 +1,6 @@
 """Ready-made forecasters, and adapters that make one of any model."""
 
+from calibrl.forecasters.ensemble import BatchedEnsemble
 from calibrl.forecasters.estimators import SklearnClassifier, SklearnForecaster, SklearnQuantiles
 from calibrl.forecasters.linear import RidgeArms, RidgeShared
 from calibrl.forecasters.modules import Ensemble, MCDropout, TorchForecaster, moment_matched
@@ -7,6 +8,7 @@ from calibrl.forecasters.tabular import SoftmaxTransitions, TabularTransitions
 from calibrl.forecasters.training import adam, gaussian
 
 __all__ = [
+    "BatchedEnsemble",
     "Ensemble",
     "MCDropout",
     "RidgeArms",

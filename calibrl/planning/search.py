@@ -99,7 +99,7 @@ def cross_entropy(
     begin from, such as `shifted(last plan)`; the middle of the bounds if not given.
     """
     settings = settings or CrossEntropy()
-    mean = bounds.middle if start is None else _checked_start(start, bounds)
+    mean = bounds.middle if start is None else checked_start(start, bounds)
     variance = ((bounds.high - bounds.low).square() / 16).expand_as(mean)
     best, best_value = mean, -torch.inf
     for _ in range(settings.sweeps):
@@ -149,7 +149,8 @@ def cut_normal(uniform: Tensor) -> Tensor:
     return normal.quantile(BELOW_CUT + uniform * (1 - 2 * BELOW_CUT))
 
 
-def _checked_start(start: Tensor, bounds: Bounds) -> Tensor:
+def checked_start(start: Tensor, bounds: Bounds) -> Tensor:
+    """A plan (h, a) to begin a search from, moved between the bounds."""
     if start.shape != bounds.middle.shape:
         raise CalibrlError(
             f"a start of shape {tuple(start.shape)} does not fit plans of {tuple(bounds.middle.shape)}; "

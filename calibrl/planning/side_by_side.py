@@ -8,13 +8,15 @@ where plans are read anyway.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 import torch
 from torch import Tensor
 
 from calibrl.errors import CalibrlError
+from calibrl.planning.improved import Improved, ImprovedCrossEntropy, colouring
+from calibrl.planning.path_integral import PathIntegral
 from calibrl.planning.search import CrossEntropy, cut_normal
 
 FleetObjective: TypeAlias = Callable[[Tensor], Tensor]
@@ -63,6 +65,73 @@ def cross_entropy_fleet(
             for old, new in ((mean, elite.mean(1)), (variance, elite.var(1, correction=0)))
         )
     return _lost_if(lost, best if settings.keep_best else mean)
+
+
+def improved_cross_entropy_fleet(
+    objective: FleetObjective,
+    low: Tensor,
+    high: Tensor,
+    settings: ImprovedCrossEntropy,
+    last: Improved,
+    noise: Sequence[Tensor],
+) -> Improved:
+    """`improved_cross_entropy` for every agent: plan and mean (g, h, a), elites (g, k, h, a).
+
+    last: the step before's answer, or `first_elites`. noise: standard normal, one of `improved_noise_shapes` a sweep.
+    """
+    mean = torch.cat([last.mean[:, 1:], last.mean[:, -1:]], 1)
+    spread = (settings.spread * (high - low) / 2).expand_as(mean)
+    colour = colouring(mean.shape[1], settings.colour).to(mean)
+    lost = torch.zeros(len(mean), dtype=torch.bool, device=mean.device)
+    elites, carried = last.elites, last.elites[:, : settings.carried]
+    for sweep, white in enumerate(noise):
+        plans = (mean.unsqueeze(1) + spread.unsqueeze(1) * (colour @ white)).clamp(low, high)
+        if sweep == 0:
+            plans, ends = plans.split([settings.drawn(0), carried.shape[1]], 1)
+            carried = torch.cat([carried[:, :, 1:], ends[:, :, -1:]], 2)
+        else:
+            carried = elites[:, : settings.carried]
+        plans = torch.cat([plans, carried, *([mean.unsqueeze(1)] if sweep == settings.sweeps - 1 else [])], 1)
+        value = evaluate_fleet(objective, plans)
+        lost = lost | ~value.isfinite().all(1)
+        elites = _taken(plans, value.topk(settings.elites).indices)
+        kept = settings.inertia
+        mean = kept * mean + (1 - kept) * elites.mean(1)
+        spread = kept * spread + (1 - kept) * elites.std(1, correction=0)
+    return Improved(_lost_if(lost, elites[:, 0]), mean, elites)
+
+
+def improved_noise_shapes(
+    settings: ImprovedCrossEntropy, *, agents: int, horizon: int, actions: int, carried: int
+) -> list[tuple[int, ...]]:
+    """Of the noise (g, n, h, a) of each sweep; carried: elites of the step before that take part in the first one."""
+    extra = [min(carried, settings.carried)] + [0] * (settings.sweeps - 1)
+    return [(agents, settings.drawn(sweep) + extra[sweep], horizon, actions) for sweep in range(settings.sweeps)]
+
+
+def first_elites(low: Tensor, high: Tensor, *, agents: int, horizon: int) -> Improved:
+    """What a fleet's first search begins from: the middle of the bounds, and no elites."""
+    middle = ((low + high) / 2).expand(agents, horizon, -1)
+    return Improved(middle, middle, middle.new_zeros(agents, 0, horizon, len(low)))
+
+
+def path_integral_fleet(
+    objective: FleetObjective, low: Tensor, high: Tensor, settings: PathIntegral, start: Tensor, noise: Tensor
+) -> Tensor:
+    """`path_integral` for every agent: plans (g, h, a).
+
+    start: (g, h, a). noise: (sweeps, g, population, h, a), standard normal.
+    """
+    plan, spread = start.clamp(low, high), settings.spread * (high - low) / 2
+    lost = torch.zeros(len(plan), dtype=torch.bool, device=plan.device)
+    for white in noise:
+        tried = (plan.unsqueeze(1) + spread * white).clamp(low, high)
+        value = evaluate_fleet(objective, tried)
+        lost = lost | ~value.isfinite().all(1)
+        steering = (plan.unsqueeze(1) * (tried - plan.unsqueeze(1)) / spread.square()).sum((2, 3))
+        weight = (value / settings.temperature - settings.control_cost * steering).softmax(1)
+        plan = (weight[:, :, None, None] * tried).sum(1)
+    return _lost_if(lost, plan)
 
 
 def shifted_fleet(plans: Tensor) -> Tensor:

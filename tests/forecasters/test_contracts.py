@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
@@ -15,6 +15,7 @@ from torch.distributions import Categorical, Distribution
 
 import calibrl as cal
 from calibrl import Data, Forecaster, forecasters
+from calibrl.forecasters.ensemble import Shape, Training
 from calibrl.maps import Affine
 from tests import contracts
 from tests.contracts import Make
@@ -48,6 +49,7 @@ class Point(nn.Module):
         return self.body(x)
 
 
+NETS, PASSES = Shape(2, 2, hidden=(16,), members=3), Training(epochs=30, rate=1e-2, decay=1e-3)
 QUICK = forecasters.adam(epochs=15, rate=2e-2)
 RIDGE = BayesianRidge()
 GP = GaussianProcessRegressor(ConstantKernel(1.0, "fixed") * RBF(0.7, "fixed") + WhiteKernel(0.5, "fixed"))
@@ -93,6 +95,13 @@ CASES = {
     "MCDropout": Case(lambda: cal.MCDropout(Point(2), passes=20, train=QUICK), ROWS, FRESH),
     "MCDropout-noise": Case(
         lambda: cal.MCDropout(nn.Sequential(nn.Dropout(0.05), MeanAndSpread(2)), passes=20, train=QUICK), ROWS, FRESH
+    ),
+    "BatchedEnsemble": Case(lambda: forecasters.BatchedEnsemble(NETS, training=PASSES), ROWS, FRESH),
+    "BatchedEnsemble-points": Case(
+        lambda: forecasters.BatchedEnsemble(replace(NETS, probabilistic=False), training=PASSES), ROWS, FRESH
+    ),
+    "BatchedEnsemble-mixture": Case(
+        lambda: forecasters.BatchedEnsemble(NETS, training=PASSES, combine=cal.Mixture), ROWS, FRESH
     ),
     "Ensemble": Case(
         lambda: cal.Ensemble([cal.TorchForecaster(MeanAndSpread(2, seed=i), train=QUICK) for i in range(3)]),
