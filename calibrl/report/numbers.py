@@ -14,6 +14,9 @@ from calibrl.results import Row
 
 Floats = NDArray[np.float64]
 
+MANY = 300
+"""More problems than this are shown as their mean."""
+
 
 class Mean(NamedTuple):
     """Means over the last axis, their standard errors (NaN for one seed), and how many seeds there were."""
@@ -52,6 +55,31 @@ class Study:
         """The arms that the problem was measured with."""
         seen = np.any([np.isfinite(values[problem]).any(-1) for values in self.values.values()], axis=0)
         return [int(arm) for arm in np.flatnonzero(seen)]
+
+
+def readable(rows: Sequence[Row]) -> list[Row]:
+    """The rows; or, if they are about more problems than anyone reads, their means over problems."""
+    problems = len({row.problem for row in rows})
+    if problems <= MANY:
+        return list(rows)
+    found: dict[tuple[str, int, int], dict[str, list[float]]] = {}
+    for row in rows:
+        measured = found.setdefault((row.arm, row.seed, row.step), {})
+        for name, value in row.metrics.items():
+            measured.setdefault(name, []).append(value)
+    first = rows[0]
+    return [
+        Row(
+            first.experiment,
+            f"mean of {problems:,} problems",
+            arm,
+            seed,
+            {name: float(np.mean(values)) for name, values in measured.items()},
+            step,
+            first.preset,
+        )
+        for (arm, seed, step), measured in found.items()
+    ]
 
 
 def studies(rows: Sequence[Row], metrics: Iterable[str], *, first: str = "") -> list[Study]:

@@ -19,7 +19,7 @@ from calibrl.experiments.catalogue import CATALOGUE, Experiment, Metric
 from calibrl.experiments.honesty import NAMES
 from calibrl.files import write_text
 from calibrl.report.facts import facts
-from calibrl.report.numbers import studies
+from calibrl.report.numbers import readable, studies
 from calibrl.report.series import Charts, charts
 from calibrl.report.tables import table
 from calibrl.results import Row, read
@@ -91,7 +91,8 @@ def _parts(rows: Sequence[Row]) -> list[Part]:
     return parts
 
 
-def _charts(rows: Sequence[Row], about: Experiment) -> list[Charts]:
+def _charts(every: Sequence[Row], about: Experiment) -> list[Charts]:
+    rows = readable(every)
     present = dict.fromkeys(metric for row in rows for metric in row.metrics)
     metrics = {metric: about.metrics[metric] for metric in about.metrics if metric in present}
     plain = [metric for metric in present if metric not in NAMES]

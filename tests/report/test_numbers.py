@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from calibrl.report.numbers import difference, mean, studies
+from calibrl.report.numbers import MANY, difference, mean, readable, studies
 from calibrl.results import Row
 from calibrl.results_table import table
 
@@ -54,6 +54,16 @@ def test_the_baseline_comes_first_and_the_others_as_they_appear():
     rows = [Row("e", "p", arm, 0, {"m": 1.0}) for arm in ("c", "a", "base", "b")]
     (study,) = studies(rows, ["m"], first="base")
     assert study.arms == ("base", "c", "a", "b")
+
+
+def test_more_problems_than_anyone_reads_become_their_mean():
+    rows = [Row("e", f"item {p}", arm, s, {"m": p + s}) for p in range(MANY + 1) for arm in "ab" for s in (0, 1)]
+    found = readable(rows)
+    assert [(row.problem, row.arm, row.seed) for row in found] == [
+        ("mean of 301 problems", arm, seed) for arm in "ab" for seed in (0, 1)
+    ]
+    assert [row.metrics["m"] for row in found] == [150.0, 151.0, 150.0, 151.0]
+    assert readable(rows[:8]) == rows[:8]
 
 
 def test_the_page_and_the_terminal_agree():
