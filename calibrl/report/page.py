@@ -183,7 +183,9 @@ def _figure(path: Path, about: Experiment) -> str:
     known = next((words for start, words in about.figures.items() if path.stem.startswith(start)), "")
     of = next((path.stem.removeprefix(start).strip("-_") for start in about.figures if path.stem.startswith(start)), "")
     words = (f"{known} ({of})" if of else known) or name
+    # Panels side by side would be too small to read in a column.
+    size = ' class="wide"' if width > 2 * height else ""
     return (
-        f'<figure><img alt="{html.escape(words)}" width="{width}" height="{height}" src="data:image/png;base64,{data}">'
+        f'<figure{size}><img alt="{html.escape(words)}" width="{width}" height="{height}" src="data:image/png;base64,{data}">'
         f"<figcaption>{html.escape(words)}</figcaption></figure>"
     )
