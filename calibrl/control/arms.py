@@ -13,8 +13,9 @@ class Arm:
     """One way to use the rows of experience.
 
     evidence: which rows R is fitted on. "none": R is the identity. "held-out": rows that picked their side once, on
-    arrival, and that the networks never see. "re-split": the same share, but every row draws its side anew after
-    every trial, as the paper's released code does. "fresh": each trial's rows, judged before they are trained on.
+    arrival, and that the networks never see; newer ones weigh more. "re-split": the same share, but every row
+    draws its side anew after every trial, as the paper's released code does. "fresh": each trial's rows, judged
+    before they are trained on.
     holds_out: whether the networks go without the held-out rows. map: a map by name, if not the preset's.
     """
 

@@ -64,9 +64,13 @@ def zscores(nets: Forecasts, x: Tensor, y: Tensor, *, by_member: bool, chunk: in
     return z.clamp(-1e6, 1e6), sd
 
 
-def fit(name: str, z: Tensor) -> Map:
-    """R by the name of its fit, from z-scores (n, d), one map for each column."""
-    return FITS[name](z=z)
+def fit(name: str, z: Tensor, age: Tensor | None = None, *, forget: float = 1.0) -> Map:
+    """R by the name of its fit, from z-scores (n, d), one map for each column.
+
+    age: (n,), how many trials ago each row came; a row's weight is forget^age.
+    """
+    weight = None if age is None or forget == 1 else (forget ** age.double())[:, None].expand_as(z)
+    return FITS[name](z=z, weight=weight)
 
 
 def score(z: Tensor, sd: Tensor, y: Tensor, mapping: Map) -> dict[str, float]:

@@ -24,6 +24,9 @@ from calibrl.planning.side_by_side import refuse_lost_plans
 FOLLOW_ONE_NETWORK = ("TS1", "TSinf")
 """Propagations that draw from single networks, whose forecasts are then what must be calibrated."""
 
+REMEMBERED_TRIALS = 10
+"""Trials whose fresh z-scores are kept; what is older would hardly count."""
+
 
 class Fleet:
     """g agents that learn one task side by side; what each does depends on its own seed and arm alone.
@@ -108,7 +111,7 @@ class Fleet:
     def learn(self, x: Tensor, y: Tensor) -> None:
         """New rows x (g, n, k), y (g, n, d): each picks its side, the networks train, the maps are fitted again."""
         if self.learnt and any(member.arm.evidence == "fresh" for member in self.members):
-            self.fresh = [*self.fresh, self.judge(x, y)[0]][-self.settings.calibration.memory :]
+            self.fresh = [*self.fresh, self.judge(x, y)[0]][-REMEMBERED_TRIALS:]
         self.replay.add(x, y, self._sides(x.shape[1]))
         self._split_again()
         # The replay decides which rows the networks see: those of a re-split are others every time.
@@ -154,14 +157,23 @@ class Fleet:
     def _fit_maps(self) -> None:
         kinds = {member.arm.evidence for member in self.members}
         held = self.judge(*self.replay.held_rows())[0] if kinds & {"held-out", "re-split"} else None
+        ages, forget = self.replay.held_ages(), self.settings.calibration.forget
         for agent, member in enumerate(self.members):
             name = member.arm.map or self.settings.calibration.map
-            if member.arm.evidence == "fresh":
-                if self.fresh:
-                    self.maps[agent] = calibration.fit(name, torch.cat([z[agent] for z in self.fresh]))
-            elif member.arm.evidence != "none" and held is not None:
+            if member.arm.evidence == "fresh" and self.fresh:
+                self.maps[agent] = calibration.fit(name, *self._fresh_evidence(agent), forget=forget)
+            elif member.arm.evidence == "held-out" and held is not None:
+                age = ages[agent].repeat_interleave(held.shape[1] // ages.shape[1])
+                self.maps[agent] = calibration.fit(name, held[agent], age, forget=forget)
+            elif member.arm.evidence == "re-split" and held is not None:
                 self.maps[agent] = calibration.fit(name, held[agent])
         self.show_maps_to_planner()
+
+    def _fresh_evidence(self, agent: int) -> tuple[Tensor, Tensor]:
+        """Z-scores (n, d) of an agent's last trajectories, each judged before it was learnt, and their ages (n,)."""
+        parts = [z[agent] for z in reversed(self.fresh)]
+        ages = [torch.full((len(part),), age) for age, part in enumerate(parts)]
+        return torch.cat(parts), torch.cat(ages)
 
     @property
     def _middle(self) -> Tensor:

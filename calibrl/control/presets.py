@@ -79,21 +79,26 @@ class CalibrationSettings:
     """Which map R is fitted, on which rows.
 
     `held_out` is the share of every trial's rows that is kept from the networks; `block` consecutive rows share a
-    side. `memory` is how many trials a map fitted on fresh trajectories looks back.
+    side. `forget` is the weight that a row keeps for each newer trial: where the agent goes next is like where it
+    has just been. 1 forgets nothing.
     """
 
     map: str = "smooth"
     held_out: float = 0.2
     block: int = 1
-    memory: int = 5
+    forget: float = 0.5
 
     def __post_init__(self) -> None:
         if self.map not in MAPS:
             raise CalibrlError(f"map {self.map!r} is unknown; use one of {', '.join(MAPS)}")
         if not 0 < self.held_out < 1:
             raise CalibrlError(f"calibration.held_out {self.held_out} is not between 0 and 1; 0.2 keeps a fifth")
-        if self.block < 1 or self.memory < 1:
-            raise CalibrlError(f"calibration.block {self.block} and memory {self.memory} must both be 1 or more")
+        if self.block < 1:
+            raise CalibrlError(f"calibration.block {self.block} is not a number of rows; use 1 or more")
+        if not 0 < self.forget <= 1:
+            raise CalibrlError(
+                f"calibration.forget {self.forget} is not in (0, 1]; 0.5 halves a row's weight each trial"
+            )
 
 
 ARMS_OF_THE_PAPER = ("calibrated", "uncalibrated")

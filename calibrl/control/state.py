@@ -15,6 +15,7 @@ from calibrl.control.fleet import Fleet
 from calibrl.maps import IDENTITY, map_from_dict
 
 _LUCK = ("exploring", "planning", "splitting")
+_ROWS = ("x", "y", "held", "batch")
 _MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
@@ -33,7 +34,7 @@ def agent_state(fleet: Fleet, agent: int) -> dict[str, Any]:
         "residual": saved["residual"][one],
         "training": saved["generators"][agent],
         "luck": {name: getattr(fleet, name)[agent].get_state() for name in _LUCK},
-        "rows": {name: getattr(fleet.replay, name)[one] for name in ("x", "y", "held")},
+        "rows": {name: getattr(fleet.replay, name)[one] for name in _ROWS},
         "map": None if mapping is IDENTITY else mapping.to_dict(),
         "fresh": [z[one] for z in fleet.fresh],
         "start": fleet.inputs.start[one],
@@ -52,7 +53,7 @@ def load_agents(fleet: Fleet, states: Sequence[dict[str, Any]]) -> None:
         adam[name] = torch.cat([torch.cat(part).flatten() for part in parts])
     nets = {name: _stacked([state["nets"][name] for state in states]) for name in states[0]["nets"]}
     replay = fleet.replay
-    for name in ("x", "y", "held"):
+    for name in _ROWS:
         setattr(replay, name, torch.cat([state["rows"][name] for state in states]))
     x, y = replay.training_rows() if len(replay) else (replay.x, replay.y)
     ensemble.load_state_dict(
