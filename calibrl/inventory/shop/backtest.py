@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from calibrl.errors import CalibrlError
 from calibrl.inventory.sales import Floats
 from calibrl.inventory.shop.calendar import leads_needed, schedule
-from calibrl.inventory.shop.honest import Demand, learn, paths, ranks
+from calibrl.inventory.shop.honest import Demand, calibrate, learn, paths, ranks
 from calibrl.inventory.shop.items_file import Item
 from calibrl.inventory.shop.orders import Shop, plan_all
 from calibrl.inventory.shop.planning import Plan, Situation, plan, up_to
@@ -29,8 +29,8 @@ Counts = NDArray[np.int64]
 WARM_UP = 14
 """Days before the count, in which shelves fill."""
 
-LEARN_EVERY = 7
-"""Days between two lessons of the forecaster and its map."""
+TRAIN_EVERY, CALIBRATE_EVERY = 28, 7
+"""Days between two lessons of the forecaster, and of its map."""
 
 LEAST_HISTORY = 56
 """Days that must be known before the replay begins."""
@@ -178,24 +178,28 @@ def _last_week(record: Record) -> Floats:
 
 @dataclass
 class _Teacher:
-    """Learns anew every week, and draws the paths of an evening once for all policies."""
+    """Trains every month, calibrates every week, and draws an evening's paths once for all policies."""
 
     rules: tuple[Item, ...]
     seed: int
     _demand: Demand | None = None
-    _learnt: int = -LEARN_EVERY
+    _trained: int = 0
     _drawn: dict[bool, Floats] = field(default_factory=dict)
 
     def lesson(self, record: Record) -> Demand:
+        """The forecaster and its map as of the record's evening."""
         self._drawn = {}
-        if self._demand is None or record.today - self._learnt >= LEARN_EVERY:
-            days = record.history.date + np.arange(7)
-            leads = max(leads_needed(self.rules, day) for day in days)
-            rng = np.random.default_rng([self.seed, record.today])
-            self._demand, self._learnt = learn(record, leads=leads, rng=rng), record.today
+        rng = np.random.default_rng([self.seed, record.today])
+        if self._demand is None or record.today - self._trained >= TRAIN_EVERY:
+            leads = max(leads_needed(self.rules, record.history.date + ahead) for ahead in range(7))
+            self._demand, self._trained = learn(record, leads=leads, rng=rng), record.today
+        elif (record.today - self._trained) % CALIBRATE_EVERY == 0:
+            now = self._demand
+            self._demand = calibrate(now.forecaster, record, since=now.taught, leads=now.leads, rng=rng)
         return self._demand
 
     def paths(self, demand: Demand, record: Record, *, calibrated: bool) -> Floats:
+        """(s, m, leads) demand paths of the evening."""
         if calibrated not in self._drawn:
             # The same luck for both.
             rank = ranks(demand.rho, PATHS, np.random.default_rng([self.seed, record.today, 1]))

@@ -6,7 +6,9 @@ around that mean). Medians are regressed, not means: one wedding cake for two hu
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
 import torch
@@ -43,10 +45,12 @@ class Fitted:
 class LinearDemand:
     """Medians and spreads of demand, `leads` days ahead; a `Forecaster` on rows of `features.rows`.
 
-    x: (n, leads, k); y: (n, leads) units, NaN where nobody knows; forecasts have batch shape (n, leads).
+    x: (n, leads, k); y: (n, leads) units, NaN where nobody knows; forecasts have batch shape (n, leads). `slopes`
+    learns the line of one lead day from its rows.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, slopes: Callable[[Floats, Floats], Floats] | None = None) -> None:
+        self.slopes = slopes or median_slopes
         self.fitted: Fitted | None = None
 
     def update(self, data: Data) -> None:
@@ -54,38 +58,47 @@ class LinearDemand:
         x, y = data.x.double().numpy(), data.y.double().numpy()
         if x.ndim != 3 or x.shape[:2] != y.shape:
             raise CalibrlError(f"features {x.shape} do not fit demand {y.shape}; expected (n, leads, k) and (n, leads)")
-        self.fitted = _fitted(x, y, [_median(x[:, lead], y[:, lead]) for lead in range(x.shape[1])])
+        slope = np.stack([self.slopes(x[:, lead], y[:, lead]) for lead in range(x.shape[1])])
+        self.fitted = Fitted(slope, width_of(x, y, middle_of(x, slope)))
 
     def __call__(self, x: Tensor) -> Rounded:
         """Whole units, never negative; a day that is closed sells nothing."""
         rows = x.double().numpy()
-        fitted = self.fitted or _untaught(rows)
-        middle = _middle(rows, fitted.slope)
-        spread = (_parts(rows, middle) * fitted.width).sum(-1)
-        spread = 1.25 * spread * np.sqrt(1 + 1 / np.maximum(rows[..., HISTORY], 0.25))
-        shut = rows[..., SHUT] > 0
-        loc = torch.from_numpy(np.where(shut, -1.0, middle))
-        scale = torch.from_numpy(np.where(shut, 0.05, np.maximum(spread, 0.2)))
-        return Rounded(Normal(loc, scale, validate_args=False))
+        if self.fitted is None:
+            self.update(Data(x[:0], x.new_zeros(0, x.shape[1])))
+        fitted = cast(Fitted, self.fitted)
+        return as_counts(rows, middle_of(rows, fitted.slope), fitted.width)
 
 
-class SameWeekday(LinearDemand):
+def same_weekday() -> LinearDemand:
     """The mean of the last four same weekdays, with a learnt spread: the baseline any model has to beat."""
-
-    def update(self, data: Data) -> None:
-        """Learn the spread alone."""
-        x, y = data.x.double().numpy(), data.y.double().numpy()
-        self.fitted = _fitted(x, y, [_four_weeks(x)] * x.shape[1])
+    return LinearDemand(slopes=lambda x, _: _four_weeks(x))
 
 
-def _fitted(x: Floats, y: Floats, slope: list[Floats]) -> Fitted:
-    width = [_width(x[:, lead], y[:, lead], each) for lead, each in enumerate(slope)]
-    return Fitted(np.stack(slope), np.stack(width))
+def as_counts(x: Floats, middle: Floats, width: Floats) -> Rounded:
+    """Counts around a median (n, leads) in units, with the spread that width (leads, 3) makes of the features."""
+    spread = 1.25 * (_parts(x, middle) * width).sum(-1)
+    # A short record knows its own level less well.
+    spread *= np.sqrt(1 + 1 / np.maximum(x[..., HISTORY], 0.25))
+    shut = x[..., SHUT] > 0
+    loc = torch.from_numpy(np.where(shut, -1.0, middle))
+    scale = torch.from_numpy(np.where(shut, 0.05, np.maximum(spread, 0.2)))
+    return Rounded(Normal(loc, scale, validate_args=False))
 
 
-def _untaught(x: Floats) -> Fitted:
-    """What is believed before any row was seen."""
-    return _fitted(x[:0], np.zeros((0, x.shape[1])), [_four_weeks(x)] * x.shape[1])
+def middle_of(x: Floats, slope: Floats) -> Floats:
+    """(…): the median in units, on the line with these slopes."""
+    return np.maximum((x[..., LEAD_IN:] * slope).sum(-1), 0.0) * x[..., SCALE]
+
+
+def usable(x: Floats, y: Floats) -> NDArray[np.bool_]:
+    """Outcomes to learn from: known, and not of a day that is closed."""
+    return ~np.isnan(y) & (x[..., SHUT] == 0)
+
+
+def width_of(x: Floats, y: Floats, middle: Floats) -> Floats:
+    """(leads, 3): shares in which the parts make up the mean distance to the median, lead day by lead day."""
+    return np.stack([_width(x[:, lead], y[:, lead], middle[:, lead]) for lead in range(x.shape[1])])
 
 
 def _four_weeks(x: Floats) -> Floats:
@@ -95,9 +108,9 @@ def _four_weeks(x: Floats) -> Floats:
     return slope
 
 
-def _median(x: Floats, y: Floats) -> Floats:
+def median_slopes(x: Floats, y: Floats) -> Floats:
     """(k,): slopes of the median of y over the item's level. x: (n, k + 4), y: (n,)."""
-    known = ~np.isnan(y) & (x[:, SHUT] == 0)
+    known = usable(x, y)
     design, target = x[known, LEAD_IN:], (y / x[:, SCALE])[known]
     start = _four_weeks(x)
     if not len(target):
@@ -116,25 +129,19 @@ def _median(x: Floats, y: Floats) -> Floats:
     return slope
 
 
-def _middle(x: Floats, slope: Floats) -> Floats:
-    """(…): the median in units."""
-    return np.maximum((x[..., LEAD_IN:] * slope).sum(-1), 0.0) * x[..., SCALE]
-
-
 def _parts(x: Floats, middle: Floats) -> Floats:
     """(…, 3): what the mean distance to the median is made of, in units."""
     return np.stack([x[..., SPREAD], np.sqrt(middle + 0.25), middle], -1)
 
 
-def _width(x: Floats, y: Floats, slope: Floats) -> Floats:
-    """(3,): shares, none negative, in which the parts make up the mean distance to the median."""
-    known = ~np.isnan(y) & (x[:, SHUT] == 0)
+def _width(x: Floats, y: Floats, middle: Floats) -> Floats:
+    """(3,): the shares of one lead day, none negative."""
+    known = usable(x, y)
     prior = np.array([0.8, 0.2, 0.0])
-    x, y = x[known], y[known]
-    middle = _middle(x, slope)
+    x, y, middle = x[known], y[known], middle[known]
     parts, level = _parts(x, middle), x[:, SCALE]
     off = np.minimum(np.abs(y - middle), 6 * parts[:, 0])
-    believed = np.sqrt(PRIOR_ROWS) / 10 * np.eye(3)
+    believed = np.sqrt(PRIOR_ROWS) * np.eye(3)
     over = np.sqrt(level)[:, None]
     found, _ = nnls(np.concatenate([parts / over, believed]), np.concatenate([off / over[:, 0], believed @ prior]))
     return np.maximum(found, [0.05, 0.05, 0.0])

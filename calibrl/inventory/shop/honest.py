@@ -20,7 +20,7 @@ from calibrl.data import Data
 from calibrl.distributions import pit_z
 from calibrl.distributions.scores import from_zscore
 from calibrl.inventory.shop import features
-from calibrl.inventory.shop.demand import LinearDemand
+from calibrl.inventory.shop.boosted import BoostedDemand
 from calibrl.inventory.shop.record import Record
 from calibrl.kernels import normal
 from calibrl.maps import IDENTITY, FitMap, Map, fit_isotonic
@@ -42,16 +42,16 @@ PAST = 730
 class Demand:
     """A forecaster with its honest map, as learnt on one evening.
 
-    leads: days ahead; mapping: R, one per lead day; rho: (leads, leads) correlation of the days' z-scores; rows: how
-    many forecasts the map was learnt from; days: how many evenings they span.
+    leads: days ahead; mapping: R, one per lead day; rho: (leads, leads) correlation of the days' z-scores; taught:
+    the last day the forecaster was trained on; rows: how many forecasts the map was learnt from.
     """
 
     forecaster: Forecaster
     mapping: Map
     rho: Floats
     leads: int
+    taught: int
     rows: int
-    days: int
 
     def forecast(self, record: Record, *, calibrated: bool = True) -> Distribution:
         """Demand of the next days, batch shape (s, leads), as seen on the record's last evening."""
@@ -67,35 +67,50 @@ def learn(
     *,
     leads: int,
     rng: np.random.Generator,
-    make: Callable[[], Forecaster] = LinearDemand,
+    make: Callable[[], Forecaster] = BoostedDemand,
     fit_map: FitMap = fit_isotonic,
 ) -> Demand:
-    """Train a forecaster on what is known, and calibrate it on the latest days."""
-    table = features.tables(record)
+    """Train a forecaster on what is known, and calibrate it on the latest days, which it has not seen."""
     forecaster = make()
     held = min(HELD_OUT, (record.today + 1) // 4)
     cut = record.today - held
-    train, _ = _data(table, range(max(28, cut - PAST), cut), cut, leads, rng, odd_days=False)
+    train, _ = _data(features.tables(record), range(max(28, cut - PAST), cut), cut, leads, rng, teaching=True)
     forecaster.update(train)
-    judged, sold_out = _data(table, range(max(28, cut), record.today), record.today, leads, rng)
+    return calibrate(forecaster, record, since=cut, leads=leads, rng=rng, fit_map=fit_map)
+
+
+def calibrate(
+    forecaster: Forecaster,
+    record: Record,
+    *,
+    since: int,
+    leads: int,
+    rng: np.random.Generator,
+    fit_map: FitMap = fit_isotonic,
+) -> Demand:
+    """Learn the map of a forecaster that was trained on days up to `since`, from the latest days after it."""
+    start = max(28, since, record.today - HELD_OUT)
+    judged, sold_out = _data(features.tables(record), range(start, record.today), record.today, leads, rng)
     if not len(judged):
-        return Demand(forecaster, IDENTITY, np.eye(leads), leads, 0, 0)
+        return Demand(forecaster, IDENTITY, np.eye(leads), leads, since, 0)
     generator = torch.Generator().manual_seed(int(rng.integers(2**31)))
     with torch.no_grad():
         z = pit_z(forecaster(judged.x), judged.y, generator=generator)
     weight = kaplan_meier(z.numpy(), sold_out)
     mapping = fit_map(z=torch.where(torch.from_numpy(weight > 0), z, torch.nan), weight=torch.from_numpy(weight))
     honest = torch.where(torch.from_numpy(sold_out), torch.nan, mapping.forward_z(z))
-    return Demand(forecaster, mapping, correlation(honest.numpy()), leads, int((weight > 0)[:, 0].sum()), held)
+    rows = int((weight > 0)[:, 0].sum())
+    return Demand(forecaster, mapping, correlation(honest.numpy()), leads, since, rows)
 
 
 def _data(
-    table: features.Tables, evenings: range, last: int, leads: int, rng: np.random.Generator, *, odd_days: bool = True
+    table: features.Tables, evenings: range, last: int, leads: int, rng: np.random.Generator, *, teaching: bool = False
 ) -> tuple[Data, NDArray[np.bool_]]:
     """Rows of item-stores on evenings, and (n, leads) which outcomes are sold out; nothing after `last` is seen.
 
-    odd_days: whether to count days that were shut against the habit. They teach a model nothing about open days,
-    unless it was told of the event; but a map that never met them would promise too much.
+    teaching: leave out days that were shut against the habit, which teach a model nothing about open days unless it
+    was told of the event (a map that never met them would promise too much), and take what a day that sold out would
+    have sold for its demand.
     """
     record = table.record
     begun = record.begun[:, [max(0, day - 28) for day in evenings]] & (record.history.days_on_record > 0)[:, None]
@@ -112,7 +127,8 @@ def _data(
     at = (series[:, None], inside)
     y = np.where(day <= last, record.units[at], np.nan)
     unknown = (x[..., features.SHUT] > 0) | record.history.sales.closed[at]
-    if not odd_days:
+    if teaching:
+        y = np.where(record.history.sales.censored[at] & ~np.isnan(y), record.usual[at], y)
         told = np.any([flag[at] for flag in record.event.values()], 0) if record.event else np.zeros(at[1].shape, bool)
         unknown |= record.odd[at] & ~told
     y[unknown] = np.nan

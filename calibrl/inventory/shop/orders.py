@@ -42,7 +42,9 @@ class Order:
     """One item-store's order and all that is worth knowing about it.
 
     when: its deliveries, in days from tomorrow; demand: (m,) of the days the order has to last for; daily: (h,) mean
-    demand by day; shut: (h,) days that are closed.
+    demand by day; shut: (h,) days that are closed; expiring: units that expire before the delivery; position: what
+    should be left when it comes; level: sales of an average open day; trend: last week over the four before;
+    sold_out: days of the last 28 on which the shelf was empty; dormant: days since the last sale.
     """
 
     key: Key
@@ -61,6 +63,7 @@ class Order:
     trend: float
     promotion: bool
     days_on_record: int
+    sold_out: int
     dormant: int
 
     @property
@@ -168,12 +171,20 @@ def _order(shop: Shop, record: Record, k: int, planned: tuple[Situation, Plan]) 
         expiring=float(sum(batch.units for batch in shelf if batch.last <= first)),
         under_way=float(sum(batch.units for batch in batches if batch.arrives > 0)),
         position=at.position,
-        level=float(record.usual[k, max(0, now - 55) : now + 1].mean()),
+        level=_open_mean(record, k),
         trend=float(recent.mean() / before.mean()) if before.size >= 14 and before.mean() > 0 else 1.0,
         promotion=bool(promotion is not None and promotion[k, now + 1 : now + 1 + h][first:second].any()),
         days_on_record=int(history.days_on_record[k]),
+        sold_out=int(history.sales.censored[k, max(0, now - 27) : now + 1].sum()),
         dormant=idle,
     )
+
+
+def _open_mean(record: Record, k: int) -> float:
+    """What the item sells on an average open day of the last eight weeks."""
+    days = slice(max(0, record.today - 55), record.today + 1)
+    open_days = ~record.history.sales.closed[k, days]
+    return float(record.usual[k, days][open_days].mean()) if open_days.any() else 0.0
 
 
 def _idle(units: Floats) -> int:

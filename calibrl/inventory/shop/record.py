@@ -2,7 +2,8 @@
 
 A shop that is shut on a holiday sells nothing; taken at its word, that would halve the forecast of the same weekday
 for weeks. So such days are bridged with what the weekday usually sells, as are days without a record; a day that
-sold out counts as what was sold, or as the usual if that is more. What was really sold stays beside it.
+sold out counts as what would be sold on average on a day that sells at least so much. What was really sold stays
+beside it.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from scipy.special import log_ndtr
 
 from calibrl.inventory.sales import Days, Flags, Floats
 from calibrl.inventory.shop.sales_file import History
@@ -19,6 +21,9 @@ WEEKS = 5
 
 SURELY_SELLS = 8.0
 """From this usual on, a day without any sale is a closure: a Poisson count would be zero once in 3000 days."""
+
+RELATIVE_SPREAD = 0.2
+"""Of demand around its weekday's usual, beyond what chance alone makes of a count."""
 
 SHUT_WEEKS = 3
 """A weekday without sales so many times in a row is a day on which the shop is shut."""
@@ -68,7 +73,7 @@ def bridged(history: History) -> Record:
         typical = np.where(since.all(0), np.median(had, 0), np.where(since[0], had[0], mean))
         habit = _habit(nothing, day)
         sold = np.where(np.isnan(units[:, day]), typical, units[:, day])
-        sold = np.where(sales.censored[:, day], np.maximum(sold, typical), sold)
+        sold = np.where(sales.censored[:, day], _at_least(sold, typical), sold)
         shut = sales.closed[:, day] | ((units[:, day] == 0) & (typical >= SURELY_SELLS))
         odd[:, day] = shut & ~habit & (typical > 0)
         sold = np.where(shut, np.where(habit, 0.0, typical), sold)
@@ -91,6 +96,15 @@ def bridged(history: History) -> Record:
         price=None if sales.price is None else _relative(sales.price, known),
         prior=prior,
     )
+
+
+def _at_least(sold: Floats, typical: Floats) -> Floats:
+    """(s,): mean demand on days like these, given that it was `sold` or more: a Gaussian cut off below."""
+    spread = np.sqrt(typical + (RELATIVE_SPREAD * typical) ** 2 + 0.25)
+    cut = (sold - typical) / spread
+    expected = typical + spread * np.exp(-0.5 * cut**2 - log_ndtr(-cut)) / np.sqrt(2 * np.pi)
+    # An item that sells out every day says nothing about how much more it could sell: do not climb for ever.
+    return np.clip(expected, sold, np.maximum(typical, sold + 2 * spread))
 
 
 def _habit(nothing: Flags, day: int) -> Flags:

@@ -8,6 +8,9 @@ from calibrl.inventory.shop.orders import DORMANT, Order
 
 NAMES = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
 
+OFTEN = 5
+"""Days sold out in four weeks that are worth a word."""
+
 NOTABLE = 0.15
 """A level or trend this far from the usual is worth a word."""
 
@@ -27,7 +30,7 @@ def _demand(order: Order) -> str:
     low, middle, high = (order.quantile(level) for level in (0.05, 0.5, 0.95))
     words = f"{_period(order)} should sell about {middle:.0f} ({low:.0f} to {high:.0f} nine times in ten)"
     why = _drivers(order)
-    return words + (f", {' and '.join(why)}" if why else "")
+    return words + (f", {_listed(why)}" if why else "")
 
 
 def _drivers(order: Order) -> list[str]:
@@ -39,11 +42,13 @@ def _drivers(order: Order) -> list[str]:
     usual = order.daily[open_days].mean() / order.level if order.level > 0 and open_days else 1.0
     if order.promotion:
         found.append("with the promotion")
+    if order.sold_out >= OFTEN:
+        found.append(f"having sold out on {order.sold_out} of the last 28 days")
     if abs(usual - 1) >= NOTABLE:
         found.append(f"{abs(usual - 1):.0%} {'above' if usual > 1 else 'below'} an average day".replace("%", " %"))
     if abs(order.trend - 1) >= NOTABLE:
-        way = "up" if order.trend > 1 else "down"
-        found.append(f"last week was {way} {abs(order.trend - 1):.0%} on the month before".replace("%", " %"))
+        way = "above" if order.trend > 1 else "below"
+        found.append(f"after a week {abs(order.trend - 1):.0%} {way} the month before".replace("%", " %"))
     closed = [day for day in order.when.cover if order.shut[day]]
     if closed and open_days:
         found.append(f"closed on {_listed([_weekday(order.day(day)) for day in closed])}")
@@ -53,13 +58,14 @@ def _drivers(order: Order) -> list[str]:
 def _stock(order: Order) -> str:
     if not order.on_hand and not order.under_way:
         return "nothing is on the shelf"
-    words = f"{order.on_hand:.0f} {'is' if round(order.on_hand) == 1 else 'are'} on the shelf"
+    count = f"{order.on_hand:.0f} {'is' if round(order.on_hand) == 1 else 'are'}" if order.on_hand else "none is"
+    words = f"{count} on the shelf"
     if order.under_way:
         words += f" and {order.under_way:.0f} under way"
     if order.expiring >= 0.5:
         words += f", {order.expiring:.0f} of which {_expire(order.expiring)} before the delivery"
     if order.when.day[0] > 0 and order.position < order.on_hand + order.under_way:
-        words += f", of which {order.position:.0f} should be left by {_weekday(order.delivery)}"
+        words += f", of which {order.position:.0f} should be left on {_weekday(order.delivery)}"
     return words
 
 
@@ -73,6 +79,8 @@ def _decision(order: Order) -> str:
     why = ""
     if item.minimum_order > 1 and plan.order - item.pack_size < item.minimum_order <= plan.order:
         why = ", the least one can order"
+    if order.order_by > order.today:
+        amount += f" by {_weekday(order.order_by)}"
     return f"order {amount}{why} ({_chance(plan.out)} to run out, about {_some(plan.waste)} may be wasted)"
 
 

@@ -1,0 +1,89 @@
+"""How long `calibrl order` takes, and how much memory, as shops grow: item-stores × three years of daily sales.
+
+    python benchmarks/order.py [--sizes 125,250,500,1000] [--backtest]
+
+The sales are made up (seasons, weekdays, promotions, closed Sundays, slow and fast sellers). Each size runs in a
+process of its own, as a user would start it, on two threads.
+"""
+
+from __future__ import annotations
+
+import argparse
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+
+DAYS = 1095
+
+
+def sales(item_stores: int, *, seed: int = 0) -> pl.DataFrame:
+    rng = np.random.default_rng(seed)
+    day = np.datetime64("2023-01-01") + np.arange(DAYS)
+    weekday = (day.astype(int) + 3) % 7
+    level = np.exp(rng.normal(2.5, 1.2, item_stores))
+    habit = rng.gamma(20, 1 / 20, (item_stores, 7))
+    season = 1 + 0.2 * np.sin(2 * np.pi * (np.arange(DAYS) / 365 + rng.random((item_stores, 1))))
+    walk = np.exp(np.cumsum(rng.normal(0, 0.01, (item_stores, DAYS)), 1))
+    promotion = rng.random((item_stores, DAYS)) < 0.03
+    mean = level[:, None] * habit[:, weekday] * season * walk * (1 + 0.6 * promotion)
+    units = rng.negative_binomial(8, 8 / (8 + mean))
+    open_day = weekday != 6
+    row, column = np.nonzero(np.broadcast_to(open_day, units.shape))
+    return pl.DataFrame(
+        {
+            "date": day[column],
+            "item": [f"item {k // 10:03d}" for k in row],
+            "store": [f"store {k % 10}" for k in row],
+            "units": units[row, column],
+            "promotion": promotion[row, column].astype(np.int8),
+        }
+    )
+
+
+def run(folder: Path, item_stores: int, *, backtest: bool) -> dict[str, float]:
+    made = sales(item_stores)
+    made.write_csv(folder / "sales.csv")
+    command = [
+        sys.executable,
+        "-m",
+        "calibrl",
+        "order",
+        "--sales",
+        "sales.csv",
+        "--out",
+        "orders.csv",
+        "--workers",
+        "2",
+    ]
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    start = time.perf_counter()
+    subprocess.run(
+        command + (["--backtest", "90d"] if backtest else []), cwd=folder, check=True, capture_output=True, text=True
+    )
+    wall = time.perf_counter() - start
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return {"rows": len(made), "seconds": wall, "cpu seconds": cpu, "peak GB so far": after.ru_maxrss / 2**20}
+
+
+def main() -> None:
+    options = argparse.ArgumentParser(description=__doc__)
+    options.add_argument("--sizes", default="125,250,500,1000")
+    options.add_argument("--backtest", action="store_true")
+    chosen = options.parse_args()
+    print(f"{'item-stores':>12} {'rows':>10} {'seconds':>9} {'cpu s':>8} {'GB':>6}")
+    with tempfile.TemporaryDirectory() as folder:
+        for size in (int(part) for part in chosen.sizes.split(",")):
+            found = run(Path(folder), size, backtest=chosen.backtest)
+            print(f"{size:>12} {found['rows']:>10.0f} {found['seconds']:>9.1f} {found['cpu seconds']:>8.1f}", end=" ")
+            print(f"{found['peak GB so far']:>6.2f}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

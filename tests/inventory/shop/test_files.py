@@ -1,0 +1,279 @@
+"""Reading a shop's files: what is understood, and what is refused with file, line and cure."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import polars as pl
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from calibrl.errors import CalibrlError
+from calibrl.inventory.shop.absent import settle
+from calibrl.inventory.shop.deliveries_file import read_deliveries
+from calibrl.inventory.shop.items_file import Item, read_items
+from calibrl.inventory.shop.orders import make_orders, read_shop
+from calibrl.inventory.shop.sales_file import AHEAD, read_sales
+from calibrl.inventory.shop.stock_file import Batch, read_stock
+from tests.inventory.shop.conftest import small_shop
+
+KEYS = (("bread", ""), ("milk", ""))
+TODAY = np.datetime64("2025-01-03")
+
+
+# The sales file.
+
+
+@pytest.mark.parametrize("name", ["sales.csv", "sales.tsv", "sales.parquet"])
+def test_sales_are_laid_out_by_item_and_day(write, tmp_path, name):
+    frame = pl.DataFrame(
+        {"date": ["2025-01-01", "2025-01-02", "2025-01-02"], "item": ["a", "a", "b"], "units": [3, 0, 7]}
+    )
+    if name.endswith(".tsv"):
+        path = write(frame.write_csv(separator="\t"), name)
+    else:
+        path = write(frame if name.endswith("csv") else frame.with_columns(pl.col("date").str.to_date()), name)
+    history = read_sales(path)
+    assert history.keys == (("a", ""), ("b", ""))
+    assert str(history.date) == "2025-01-02"
+    known = history.sales.units[:, :2]
+    assert np.array_equal(known, [[3, 0], [np.nan, 7]], equal_nan=True)
+    assert history.sales.units.shape == (2, 2 + AHEAD)
+    assert np.isnan(history.sales.units[:, 2:]).all()
+
+
+def test_names_of_columns_are_forgiving(write):
+    path = write("Date;ITEM;Units;In Stock;On Sale\n01.02.2025;007;3;no;x\n02.02.2025;007;4;yes;y\n")
+    history = read_sales(path)
+    assert history.keys == (("007", ""),)
+    assert history.sales.censored[0, :2].tolist() == [True, False]
+
+
+def test_rows_after_the_last_sale_are_plans(write):
+    path = write("date,item,units,promotion\n2025-01-01,a,3,0\n2025-01-04,a,,1\n")
+    history = read_sales(path)
+    assert str(history.date) == "2025-01-01"
+    assert history.sales.promotion is not None
+    assert history.sales.promotion[0, :5].tolist() == [0, 0, 0, 1, 0]
+
+
+BAD_SALES = {
+    "duplicate": (
+        "2025-01-01,a,3\n2025-01-02,a,4\n2025-01-01,a,5\n",
+        r"line 4: a on 2025-01-01 stands on line 2 already",
+    ),
+    "negative": ("2025-01-01,a,3\n2025-01-02,a,-4\n", r"line 3, column units: -4 is not a number of units sold"),
+    "date": ("2025-01-01,a,3\n03/04/2025,a,4\n", r"line 3, column date: '03/04/2025' is not a date; write it like"),
+    "impossible date": ("2025-02-30,a,3\n", r"line 2, column date: '2025-02-30' is not a date"),
+    "no date": ("2025-01-01,a,3\n,a,4\n", r"line 3, column date: is empty"),
+    "year": ("0025-01-01,a,3\n", r"line 2, column date: 0025-01-01 is not a date of our time"),
+    "text": ("2025-01-01,a,three\n", r"line 2, column units: 'three' is not a number"),
+    "comma": ('2025-01-01,a,"3,5"\n', r"line 2, column units: '3,5' is not a number; write decimals with a point"),
+    "infinite": ("2025-01-01,a,inf\n", r"line 2, column units: is infinite"),
+    "far too many": ("2025-01-01,a,1e12\n", r"line 2, column units: 1e\+12 is more than a shop sells"),
+    "no item": ("2025-01-01,,3\n", r"line 2, column item: is empty"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_SALES)
+def test_bad_sales_are_refused_with_their_line(write, case):
+    body, message = BAD_SALES[case]
+    path = write("date,item,units\n" + body)
+    with pytest.raises(CalibrlError, match=f"^{re.escape(str(path))}, {message}") as problem:
+        read_sales(path)
+    assert "\n" not in str(problem.value)
+
+
+def test_lines_are_counted_past_empty_ones(write):
+    path = write("date,item,units\n\n2025-01-01,a,3\n\n2025-01-02,a,x\n")
+    with pytest.raises(CalibrlError, match="line 5, column units"):
+        read_sales(path)
+
+
+def test_missing_columns_are_named_with_what_was_found(write):
+    path = write("day,item,sold\n2025-01-01,a,3\n")
+    with pytest.raises(CalibrlError, match=r"no column date and no column units among day, item, sold"):
+        read_sales(path)
+
+
+def test_flags_are_yes_or_no(write):
+    path = write("date,item,units,promotion\n2025-01-01,a,3,maybe\n")
+    with pytest.raises(CalibrlError, match="line 2, column promotion: 'maybe' is neither yes nor no"):
+        read_sales(path)
+
+
+# Days without a row.
+
+
+def days(n: int) -> np.ndarray:
+    return np.datetime64("2025-01-06") + np.arange(n)  # a Monday
+
+
+def settled(units: list[list[float]], store: list[int]):
+    array = np.array(units, dtype=float)
+    return settle(array, np.array(store), np.zeros(array.shape, dtype=bool), days(array.shape[1]))
+
+
+def test_a_day_without_any_row_is_closed_in_a_shop_of_several_items():
+    found = settled([[3, np.nan, 4], [1, np.nan, np.nan], [2, np.nan, 2]], [0, 0, 0])
+    assert found.closed.tolist() == [[False, True, False]] * 3
+    assert np.isnan(found.units[:, 1]).all()
+    assert found.units[1, 2] == 0  # its record holds sales only
+
+
+def test_a_record_with_zeros_has_missing_days_not_zeros():
+    found = settled([[3, 0, np.nan, 4], [1, 1, 1, 1], [2, 2, 2, 2]], [0, 0, 0])
+    assert np.isnan(found.units[0, 2])
+    assert not found.closed.any()
+    assert "1 item-days without a row count as missing" in found.notes[0]
+
+
+def test_a_gap_too_long_to_be_bad_luck_is_missing():
+    item = [5.0] * 30 + [np.nan] * 40 + [5.0] * 30
+    found = settled([item, [1.0] * 100, [1.0] * 100], [0, 0, 0])
+    assert np.isnan(found.units[0, 30:70]).all()
+    rare = ([1.0] + [np.nan] * 12) * 8
+    assert (settled([rare, [1.0] * 104, [1.0] * 104], [0, 0, 0]).units[0] >= 0).all()
+
+
+def test_a_single_item_shop_is_closed_on_a_weekday_it_never_records():
+    weeks = np.tile([2.0, 3, 2, np.nan, 5, 6, np.nan], 10)
+    weeks[3::14] = 1.0  # every other Thursday sells one
+    found = settled([weeks.tolist()], [0])
+    assert found.closed[0, 6::7].all()
+    assert not found.closed[0, 3::7].any()
+    assert (found.units[0, 10::14] == 0).all()
+
+
+# The other files.
+
+
+def test_items_say_what_they_say_and_the_rest_is_assumed(write):
+    path = write(
+        "item,shelf_life,delivery_days,cost_of_lost_sale\nbread,1,Mon Wed Fri,2.5\nmilk,,daily,\n", "items.csv"
+    )
+    found = read_items(path, KEYS, sales="sales.csv")
+    bread, milk = found.rules
+    assert (bread.shelf_life, bread.cost_of_lost_sale, bread.deliveries) == (1, 2.5, "Mon Wed Fri")
+    assert milk == Item()
+    assert "single units" in found.assumed[0]
+
+
+def test_without_an_item_file_every_default_is_stated():
+    (note,) = read_items(None, KEYS, sales="sales.csv").assumed
+    for words in ("3 days", "single units", "no minimum", "tomorrow", "every day", "per unit wasted", "per lost sale"):
+        assert words in note
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("bread,0,1,Mon,1", r"line 2, column shelf_life: 0 is not a shelf life in days; expected 1 or more"),
+        ("bread,1.5,1,Mon,1", r"line 2, column shelf_life: 1.5 is not a shelf life in days; expected a whole number"),
+        ("bread,1,0,Mon,1", r"column pack_size: 0 is not a pack size"),
+        ("bread,1,1,Moon,1", r"column delivery_days: 'Moon' is no weekday; write them like Mon Wed Fri"),
+        ("bread,1,1,Mon,0", r"column cost_of_waste: 0 is not a cost per unit"),
+        ("cake,1,1,Mon,1", r"line 2, column item: 'cake' is not in sales.csv; correct the name"),
+        ("bread,1,1,Mon,1\nbread,2,1,Mon,1", r"line 3, column item: 'bread' stands on line 2 already"),
+    ],
+)
+def test_bad_items_are_refused(write, line, message):
+    path = write(f"item,shelf_life,pack_size,delivery_days,cost_of_waste\n{line}\n", "items.csv")
+    with pytest.raises(CalibrlError, match=message):
+        read_items(path, KEYS, sales="sales.csv")
+
+
+def test_stock_comes_in_batches(write):
+    path = write(
+        "item,units,expires,arrives\nbread,3,2025-01-04,\nbread,2,2025-01-06,2025-01-05\nmilk,9,2025-01-02,\n", "s.csv"
+    )
+    found = read_stock(path, KEYS, today=TODAY, sales="sales.csv", stores=False)
+    assert found.batches == ((Batch(3, 0, 1), Batch(2, 2, 3)), ())
+    assert found.on_hand.tolist() == [3, 0]
+    assert "9 units expired by 2025-01-03" in found.notes[0]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("item,units,expires\ncake,3,2025-01-04\n", r"line 2, column item: 'cake' is not in sales.csv"),
+        ("item,units,expires\nbread,-3,2025-01-04\n", r"line 2, column units: -3 is not a number of units"),
+        ("item,units,expires\nbread,,2025-01-04\n", r"line 2, column units: is no stock"),
+        (
+            "item,units,expires\nbread,3,2025-01-02\n",
+            r"every batch had expired by 2025-01-03, the last day of sales.csv",
+        ),
+        (
+            "item,units,expires,as_of\nbread,3,2025-01-09,2025-01-01\n",
+            r"line 2, column as_of: counted on 2025-01-01, but",
+        ),
+        ("item,units,expires,as_of\nbread,3,2025-01-09,2025-01-08\n", r"sales.csv ends on 2025-01-03; add the sales"),
+        ("item,units\nbread,3\n", r"no column expires among item, units"),
+    ],
+)
+def test_bad_stock_is_refused(write, text, message):
+    path = write(text, "stock.csv")
+    with pytest.raises(CalibrlError, match=message):
+        read_stock(path, KEYS, today=TODAY, sales="sales.csv", stores=False)
+
+
+def test_deliveries_are_laid_out_and_added_up(write):
+    history = read_sales(write("date,item,units\n2025-01-01,a,3\n2025-01-02,a,4\n"))
+    path = write("date,item,units\n2025-01-02,a,5\n2025-01-02,a,1\n2024-12-01,a,9\n", "deliveries.csv")
+    assert read_deliveries(path, history, sales="sales.csv")[0, :2].tolist() == [0, 6]
+
+
+# Nothing that can be written into a file ends in a traceback.
+
+TEXT = small_shop(40, items=("bread", "milk")).write_csv()
+WORDS = st.one_of(
+    st.sampled_from(
+        ["", "-1", "1e400", "NaN", "2025-13-01", "0", "1e9", ",", ",,,", '"', ";", "\t", "\x00", "é", "9" * 40]
+    ),
+    st.text(max_size=12),
+)
+
+
+@given(data=st.data())
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_no_malformed_file_gives_a_traceback(tmp_path, data):
+    lines = TEXT.splitlines()
+    for _ in range(data.draw(st.integers(1, 3))):
+        at = data.draw(st.integers(0, len(lines) - 1))
+        kind = data.draw(st.sampled_from(["cell", "line", "drop", "twice", "cut"]))
+        if kind == "cell":
+            cells = lines[at].split(",")
+            cells[data.draw(st.integers(0, len(cells) - 1))] = data.draw(WORDS)
+            lines[at] = ",".join(cells)
+        elif kind == "line":
+            lines[at] = data.draw(st.text(max_size=30))
+        elif kind == "drop":
+            del lines[at]
+        elif kind == "twice":
+            lines.insert(at, lines[at])
+        else:
+            lines = lines[: at + 1]
+    path = tmp_path / "sales.csv"
+    path.write_bytes("\n".join(lines).encode("utf-8", "surrogatepass"))
+    try:
+        shop = read_shop(path)
+        orders = make_orders(shop, paths_per_item=20)
+    except CalibrlError as problem:
+        assert "\n" not in str(problem)
+        return
+    assert all(order.plan.order >= 0 for order in orders)
+
+
+@given(content=st.binary(max_size=200), name=st.sampled_from(["stock.csv", "items.csv", "items.parquet", "stock.tsv"]))
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_no_bytes_give_a_traceback(tmp_path, content, name):
+    sales = tmp_path / "sales.csv"
+    sales.write_text(TEXT)
+    path = tmp_path / name
+    path.write_bytes(content)
+    try:
+        read_shop(sales, **{name.split(".")[0]: path})
+    except CalibrlError as problem:
+        assert str(path) in str(problem)
