@@ -66,20 +66,29 @@ def imagined_returns(
     """
     if world.reward is None:
         raise CalibrlError("this world has no reward; learn one, or pass a reward function of your own")
-    rewards = []
     with torch.inference_mode():
-        for step in imagine(
-            nets, world, observation, plans, propagation=propagation, particles=particles, noise=noise, tables=tables
-        ):
-            reward = world.reward(*step)
-            if reward.shape != step.after.shape[:-1]:
-                raise CalibrlError(
-                    f"the reward has shape {tuple(reward.shape)} for observations {tuple(step.after.shape)}; "
-                    f"expected {tuple(step.after.shape[:-1])}, one number each"
-                )
-            rewards.append(reward)
-        total = torch.stack(rewards).sum(0)
-        value = total.nan_to_num(DIVERGED, posinf=DIVERGED, neginf=DIVERGED).mean(2)
+        steps = list(
+            imagine(
+                nets,
+                world,
+                observation,
+                plans,
+                propagation=propagation,
+                particles=particles,
+                noise=noise,
+                tables=tables,
+            )
+        )
+        # A reward is a function of any number of steps: asked once for all of them, not once for each.
+        passed = torch.stack([steps[0].observation, *(step.after for step in steps)])
+        actions = plans.permute(2, 0, 1, 3).unsqueeze(3).expand(*passed[1:].shape[:-1], -1)
+        reward = world.reward(passed[:-1], actions, passed[1:])
+        if reward.shape != actions.shape[:-1]:
+            raise CalibrlError(
+                f"the reward has shape {tuple(reward.shape)} for observations {tuple(passed[1:].shape)}; "
+                f"expected {tuple(actions.shape[:-1])}, one number each"
+            )
+        value = reward.sum(0).nan_to_num(DIVERGED, posinf=DIVERGED, neginf=DIVERGED).mean(2)
     # A copy from outside the inference mode is a tensor like any other.
     return value.clone()
 

@@ -212,7 +212,7 @@ def test_a_particle_that_leaves_the_numbers_counts_as_published(generator):
 
     def broken(observation, action, following):
         value = torch.ones(following.shape[:-1])
-        value[:, 0, 0], value[:, 1, 1] = math.nan, math.inf
+        value[..., 0, 0], value[..., 1, 1] = math.nan, math.inf
         return value
 
     world = World(model_input, WORLD.target, WORLD.next_observation, broken)
