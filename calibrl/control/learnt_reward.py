@@ -26,7 +26,7 @@ class View:
 
     world: on imagined observations. before: an observation (…, o) as imagination starts from it. after: (next
     observation (…, o), reward (…), terminated (…)) → the imagined observation it should have led to.
-    inputs, outputs: of the networks, the action counted among the inputs.
+    inputs, outputs: of the networks, the action counted among the inputs. device: where its functions compute.
     """
 
     world: World
@@ -35,11 +35,14 @@ class View:
     observation_size: int
     inputs: int
     outputs: int
+    device: torch.device | str = "cpu"
 
     def rows(
         self, observation: Tensor, action: Tensor, next_observation: Tensor, reward: Tensor, terminated: Tensor
     ) -> tuple[Tensor, Tensor]:
         """What the networks are given, x (…, inputs), and what they are to forecast, y (…, outputs)."""
+        parts = (observation, action, next_observation, reward, terminated)
+        observation, action, next_observation, reward, terminated = (part.to(self.device) for part in parts)
         before = self.before(observation)
         x = torch.cat([self.world.model_input(before), action], -1)
         return x, self.world.target(before, self.after(next_observation, reward, terminated))
@@ -134,6 +137,7 @@ def learnt(world: World, scales: Scales, *, observation_size: int, action_size: 
         observation_size=observation_size + 2,
         inputs=seen + action_size,
         outputs=target_size + 2,
+        device=scales.target.device,
     )
 
 

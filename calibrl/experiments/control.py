@@ -10,7 +10,7 @@ import importlib
 import sys
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol, cast
 
@@ -158,11 +158,14 @@ def run(
 
 
 def task_of(preset: Preset, reward: Reward | None = None) -> Task:
-    """The task a preset names: one of the four, or any Gymnasium id."""
-    if preset.task in TASKS:
-        found = task(preset.task)
-        return found if reward is None else found.with_reward(reward)
-    return task_from_env(preset.task, reward=reward, steps=preset.steps)
+    """The task a preset names, one of the four or any Gymnasium id, with the preset's steps a trial."""
+    if preset.task not in TASKS:
+        return task_from_env(preset.task, reward=reward, steps=preset.steps)
+    found = task(preset.task)
+    # A known return is of whole episodes.
+    solved = found.solved if found.steps == preset.steps else None
+    found = replace(found, steps=preset.steps, solved=solved)
+    return found if reward is None else found.with_reward(reward)
 
 
 def reward_named(name: str) -> Reward:

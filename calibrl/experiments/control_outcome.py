@@ -24,8 +24,7 @@ Losses = dict[str, tuple[Sequence[int], Sequence[float], Sequence[float]]]
 def draw(out: Path, outcome: Outcome, preset: Preset, *, others: Sequence[Row] = ()) -> list[Path]:
     """All figures, and the videos where the environment can be drawn; `others` are rows to show beside the run's."""
     rows = [*outcome.rows, *others]
-    solved = outcome.task.solved if preset.steps == outcome.task.steps else None
-    figures = {"control-learning": control_figures.learning(rows, solved=solved)}
+    figures = {"control-learning": control_figures.learning(rows, solved=outcome.task.solved)}
     if any("calibration_loss" in row.metrics for row in rows):
         figures["control-calibration"] = control_figures.calibration(rows)
     losses, count = losses_by_horizon(outcome.records, horizons_of(preset))

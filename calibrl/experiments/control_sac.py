@@ -8,6 +8,7 @@ from pathlib import Path
 
 from calibrl.control.presets import Preset
 from calibrl.control.tasks import Task
+from calibrl.errors import CalibrlError
 from calibrl.experiments import control_figures
 from calibrl.experiments.control import EXPERIMENT, Moment, Nobody, Watch, append_missing, task_of
 from calibrl.results import Row, origin, read
@@ -21,13 +22,14 @@ def run_sac(
     """As many environment steps as the preset's agents make, seed after seed; rows and the figure of all rows there."""
     watch = watch or Nobody()
     what, file = task_of(preset), out / "rows.jsonl"
+    if not resume and file.exists() and any(row.arm == ARM for row in read(file)):
+        raise CalibrlError(f"{out} already holds a run of SAC; add --resume to go on with it, or choose another --out")
     for number in range(seed, seed + preset.seeds):
         for row in seed_rows(out, what, preset, number, device=device, resume=resume, watch=watch):
             append_missing(file, [row])
             watch.trial([row])
     rows = [row for row in read(file) if row.experiment == EXPERIMENT and row.preset == preset.name]
-    solved = what.solved if preset.steps == what.steps else None
-    return control_figures.save({"control-learning": control_figures.learning(rows, solved=solved)}, out)
+    return control_figures.save({"control-learning": control_figures.learning(rows, solved=what.solved)}, out)
 
 
 def seed_rows(

@@ -179,3 +179,13 @@ def test_curves_are_means_and_standard_errors_over_seeds():
     assert steps.tolist() == [10]
     assert mean[0] == pytest.approx(3)
     assert error[0] == pytest.approx(np.std([1, 2, 6], ddof=1) / 3**0.5)
+
+
+def test_sac_joins_the_same_folder_and_figure(tmp_path):
+    done = call("--preset", "tiny", "--agent", "sac", *SMALL, "--out", tmp_path)
+    assert done.exit_code == 0, done.output
+    assert call("--preset", "tiny", *SMALL, "--out", tmp_path, "--resume").exit_code == 0
+    rows = read(tmp_path / "rows.jsonl")
+    assert {row.arm: row.step for row in rows} == {"sac": 42, "calibrated": 42, "uncalibrated": 42}
+    refused = call("--preset", "tiny", "--agent", "sac", *SMALL, "--out", tmp_path)
+    assert "already holds a run of SAC" in str(refused.exception)
