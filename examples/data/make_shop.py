@@ -20,7 +20,8 @@ WEEKDAY = (DAYS.astype(int) + 3) % 7
 STORES = {"Market Street": 1.0, "Station": 0.7}
 CLOSED = {"Market Street": {6}, "Station": set()}  # Market Street keeps Sundays free
 
-# item: daily demand, weekday factors from Monday, summer factor, shelf life, pack, minimum, lead, delivery days, costs, price
+# item: daily demand, weekday factors from Monday, summer factor, shelf life, pack, minimum, lead, delivery days,
+# cost of waste and of a lost sale, price
 ITEMS = {
     "croissant": (60, (0.8, 0.8, 0.8, 0.9, 1.1, 1.6, 1.4), 1.0, 1, 1, 0, 1, "daily", 0.40, 0.90, 1.30),
     "sandwich": (34, (1.1, 1.1, 1.1, 1.1, 1.1, 0.7, 0.5), 1.0, 2, 4, 0, 1, "daily", 1.40, 2.10, 3.50),
@@ -81,7 +82,7 @@ def live(rng: np.random.Generator, name: str, store: str) -> tuple[list[list], l
         if open_day[day]:
             cells = [DAYS[day], name, store, sold_on[day], f"{price * (0.8 if promotion[day] else 1):.2f}"]
             sales.append([*cells, int(promotion[day]), int(not sold_out)])
-        # Tonight's order for the delivery after the lead time: last week's sales of the days it has to last, and a quarter more.
+        # Tonight's order: last week's sales of the days it has to last for, and a quarter more.
         target = day + lead
         if delivers(when, (WEEKDAY[0] + target) % 7):
             gap = next(k for k in range(1, 8) if delivers(when, (WEEKDAY[0] + target + k) % 7))
@@ -107,6 +108,10 @@ def write(name: str, header: list[str], rows: list[list[object]]) -> None:
         writer.writerows(rows)
 
 
+def in_order(row: list) -> tuple:
+    return row[0], row[1], row[2]
+
+
 def main() -> None:
     sales, deliveries, stock = [], [], []
     for k, name in enumerate(ITEMS):
@@ -114,13 +119,12 @@ def main() -> None:
             parts = live(np.random.default_rng([2026, k, j]), name, store)
             for total, part in zip((sales, deliveries, stock), parts, strict=True):
                 total += part
-    for ahead in (1, 2):  # a promotion is planned for the weekend
-        for store in STORES:
-            sales.append([LAST + ahead, "strawberries 500 g", store, "", "2.56", 1, ""])
-    key = lambda row: (row[0], row[1], row[2])  # noqa: E731
+    # A promotion is planned for the weekend.
+    sales += [[LAST + day, "strawberries 500 g", store, "", "2.56", 1, ""] for day in (1, 2) for store in STORES]
     recent = [row for row in deliveries if row[0] > LAST - 130]
-    write("sales.csv", ["date", "item", "store", "units", "price", "promotion", "in_stock"], sorted(sales, key=key))
-    write("deliveries.csv", ["date", "item", "store", "units"], sorted(recent, key=key))
+    header = ["date", "item", "store", "units", "price", "promotion", "in_stock"]
+    write("sales.csv", header, sorted(sales, key=in_order))
+    write("deliveries.csv", ["date", "item", "store", "units"], sorted(recent, key=in_order))
     write("stock.csv", ["item", "store", "as_of", "units", "expires", "arrives"], stock)
     header = ["item", "shelf_life", "pack_size", "minimum_order", "lead_days", "delivery_days", "cost_of_waste"]
     rows = [[name, *about[3:8], f"{about[8]:.2f}", f"{about[9]:.2f}"] for name, about in ITEMS.items()]

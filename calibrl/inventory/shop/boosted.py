@@ -14,6 +14,7 @@ from torch import Tensor
 
 from calibrl.data import Data
 from calibrl.distributions import Rounded
+from calibrl.forecasters.remembering import Remembered
 from calibrl.inventory.shop.demand import Fitted, Floats, LinearDemand, as_counts, middle_of, usable, width_of
 from calibrl.inventory.shop.features import LEAD_IN, SCALE, SPREAD
 
@@ -34,12 +35,14 @@ class BoostedDemand:
 
     def __init__(self) -> None:
         self.line = LinearDemand()
+        self.rows = Remembered()
         self.trees: HistGradientBoostingRegressor | None = None
         self.width = np.zeros((0, 3))
 
     def update(self, data: Data) -> None:
-        """Learn from all rows at once; rows given before are forgotten."""
+        """Learn from all rows, these and those given before."""
         self.line.update(data)
+        data = self.rows.add(data)
         self.trees = None
         if len(data) < ENOUGH_ROWS:
             return

@@ -20,6 +20,7 @@ from torch.distributions import Normal
 from calibrl.data import Data
 from calibrl.distributions import Rounded
 from calibrl.errors import CalibrlError
+from calibrl.forecasters.remembering import Remembered
 from calibrl.inventory.shop.features import HISTORY, LEAD_IN, SCALE, SHUT, SPREAD
 
 Floats = NDArray[np.float64]
@@ -51,10 +52,12 @@ class LinearDemand:
 
     def __init__(self, slopes: Callable[[Floats, Floats], Floats] | None = None) -> None:
         self.slopes = slopes or median_slopes
+        self.rows = Remembered()
         self.fitted: Fitted | None = None
 
     def update(self, data: Data) -> None:
-        """Learn from all rows at once; rows given before are forgotten."""
+        """Learn from all rows, these and those given before."""
+        data = self.rows.add(data)
         x, y = data.x.double().numpy(), data.y.double().numpy()
         if x.ndim != 3 or x.shape[:2] != y.shape:
             raise CalibrlError(f"features {x.shape} do not fit demand {y.shape}; expected (n, leads, k) and (n, leads)")
@@ -78,8 +81,9 @@ def same_weekday() -> LinearDemand:
 def as_counts(x: Floats, middle: Floats, width: Floats) -> Rounded:
     """Counts around a median (n, leads) in units, with the spread that width (leads, 3) makes of the features."""
     spread = 1.25 * (_parts(x, middle) * width).sum(-1)
-    # A short record knows its own level less well.
-    spread *= np.sqrt(1 + 1 / np.maximum(x[..., HISTORY], 0.25))
+    # A short record knows its own level less well; without any, the spread is that of the guess.
+    weeks = x[..., HISTORY]
+    spread *= np.where(weeks > 0, np.sqrt(1 + 1 / np.maximum(weeks, 0.25)), 1.0)
     shut = x[..., SHUT] > 0
     loc = torch.from_numpy(np.where(shut, -1.0, middle))
     scale = torch.from_numpy(np.where(shut, 0.05, np.maximum(spread, 0.2)))

@@ -236,6 +236,14 @@ WORDS = st.one_of(
 )
 
 
+def outcome(work):
+    """What the work gives, or the words in which it was refused; any other error is a traceback."""
+    try:
+        return work()
+    except CalibrlError as problem:
+        return str(problem)
+
+
 @given(data=st.data())
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_no_malformed_file_gives_a_traceback(tmp_path, data):
@@ -257,13 +265,8 @@ def test_no_malformed_file_gives_a_traceback(tmp_path, data):
             lines = lines[: at + 1]
     path = tmp_path / "sales.csv"
     path.write_bytes("\n".join(lines).encode("utf-8", "surrogatepass"))
-    try:
-        shop = read_shop(path)
-        orders = make_orders(shop, paths_per_item=20)
-    except CalibrlError as problem:
-        assert "\n" not in str(problem)
-        return
-    assert all(order.plan.order >= 0 for order in orders)
+    found = outcome(lambda: make_orders(read_shop(path), paths_per_item=20))
+    assert "\n" not in found if isinstance(found, str) else all(order.plan.order >= 0 for order in found)
 
 
 @given(content=st.binary(max_size=200), name=st.sampled_from(["stock.csv", "items.csv", "items.parquet", "stock.tsv"]))
@@ -273,7 +276,5 @@ def test_no_bytes_give_a_traceback(tmp_path, content, name):
     sales.write_text(TEXT)
     path = tmp_path / name
     path.write_bytes(content)
-    try:
-        read_shop(sales, **{name.split(".")[0]: path})
-    except CalibrlError as problem:
-        assert str(path) in str(problem)
+    found = outcome(lambda: read_shop(sales, **{name.split(".")[0]: path}))
+    assert str(path) in found if isinstance(found, str) else found.rules

@@ -1,0 +1,268 @@
+"""From sales to honest demand: bridged days, sold-out days, calibrated margins, joint paths."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import polars as pl
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from calibrl import Data
+from calibrl.inventory.shop import features, honest
+from calibrl.inventory.shop.boosted import BoostedDemand
+from calibrl.inventory.shop.demand import LinearDemand, same_weekday
+from calibrl.inventory.shop.record import _at_least, bridged
+from calibrl.inventory.shop.sales_file import read_sales
+from tests.contracts import check_answers, check_leaves_chance_alone, check_repeatable, check_two_batches, check_unseen
+from tests.inventory.shop.conftest import small_shop
+
+
+@pytest.fixture
+def history(write):
+    return read_sales(write(small_shop(200)))
+
+
+# The record.
+
+
+def test_an_odd_closure_does_not_lower_the_weekday(write):
+    frame = small_shop(120)
+    day = np.datetime64("2025-01-01") + 100
+    shut = frame.with_columns(pl.when(pl.col("date") == day.item()).then(0).otherwise("units").alias("units"))
+    record = bridged(read_sales(write(shut)))
+    assert record.odd[:, 100].all()
+    assert record.usual[:, 100] == pytest.approx(np.median(record.usual[:, [93, 86, 79, 72, 65]], 1))
+
+
+def test_a_weekday_that_is_always_closed_is_no_odd_closure(history):
+    record = bridged(history)
+    sundays = np.flatnonzero(history.sales.weekday[: history.today + 1] == 6)
+    assert not record.odd[:, sundays[4:]].any()
+    assert (record.usual[:, sundays[4:]] == 0).all()
+    x = features.rows(features.tables(record), np.arange(3), np.full(3, record.today), 7)
+    shut = x[..., features.SHUT] > 0
+    ahead = history.sales.weekday[record.today + 1 : record.today + 8]
+    assert (shut == (ahead == 6)).all()
+
+
+def test_a_date_closed_two_years_running_is_closed_again(write):
+    date = np.datetime64("2022-06-01") + np.arange(1290)
+    open_day = ~np.isin([str(day)[5:] for day in date], ["12-25"])
+    rows = {"date": date[open_day], "item": "a", "units": 20}
+    frame = pl.concat([pl.DataFrame({**rows, "item": item}) for item in "abc"])
+    record = bridged(read_sales(write(frame), today=np.datetime64("2025-12-11")))
+    days = record.history.sales.dates
+    ahead = np.flatnonzero(record.announced[0] & (days > np.datetime64("2025-01-01")))
+    assert [str(days[k]) for k in ahead] == ["2025-12-25"]
+
+
+@given(mean=st.floats(1, 200), above=st.floats(-2, 3))
+def test_a_sold_out_day_counts_as_the_mean_of_days_that_sell_at_least_so_much(mean, above):
+    spread = np.sqrt(mean + (0.2 * mean) ** 2 + 0.25)
+    sold = max(0.0, mean + above * spread)
+    found = float(_at_least(np.array([sold]), np.array([mean]))[0])
+    truth = stats.truncnorm.mean((sold - mean) / spread, np.inf, loc=mean, scale=spread)
+    assert found == pytest.approx(min(truth, max(mean, sold + 2 * spread)), rel=1e-6)
+
+
+# Features look back only.
+
+
+def test_features_do_not_see_the_evening_after(history):
+    evening = history.today - 30
+    early = features.tables(bridged(history.at(evening)))
+    late = features.tables(bridged(history))
+    i = np.arange(3)
+    at = np.full(3, evening)
+    assert np.allclose(features.rows(early, i, at, 10), features.rows(late, i, at, 10))
+
+
+# Forecasters.
+
+
+@pytest.mark.parametrize("make", [LinearDemand, same_weekday, BoostedDemand])
+@pytest.mark.parametrize(
+    "check", [check_answers, check_repeatable, check_leaves_chance_alone, check_two_batches, check_unseen]
+)
+def test_forecasters_keep_the_contract(make, check, history):
+    table = features.tables(bridged(history))
+    data, _ = honest._data(table, range(60, 170), 170, 3, np.random.default_rng(0))
+    known = data[~data.y.isnan().any(1)]
+    check(make, known[:100], known[100:])
+
+
+def rows_of(n: int, rng: np.random.Generator, *, holiday: bool = False) -> Data:
+    """Rows whose demand is 20 by the weekday's mean, 32 when the second regressor says so."""
+    x = np.zeros((n, 1, features.LEAD_IN + 4))
+    x[..., features.SCALE] = 20.0
+    x[..., features.SPREAD] = 4.0
+    x[..., features.HISTORY] = 52.0
+    x[..., features.LEAD_IN + 2] = 1.0
+    flag = rng.random(n) < 0.3
+    x[:, 0, features.LEAD_IN + 1] = flag * holiday
+    y = rng.poisson(20 * np.where(flag & holiday, 1.6, 1.0))
+    return Data.of(x, y[:, None].astype(float))
+
+
+def test_the_line_finds_the_median_and_the_spread():
+    data = rows_of(4000, np.random.default_rng(0), holiday=True)
+    model = LinearDemand()
+    model.update(data)
+    plain, special = (data.x[:, 0, features.LEAD_IN + 1] == k for k in (0, 1))
+    forecast = model(data.x)
+    median = forecast.icdf(torch.full((4000, 1), 0.5))
+    assert abs(float(median[plain].mean()) - 20) <= 1
+    assert abs(float(median[special].mean()) - 32) <= 1.5
+    assert float(forecast.base.scale[plain].mean()) == pytest.approx(np.sqrt(20), rel=0.15)
+
+
+def test_without_rows_the_line_is_the_same_weekday():
+    data = rows_of(5, np.random.default_rng(0))
+    median = LinearDemand()(data.x).icdf(torch.full((5, 1), 0.5))
+    assert median.flatten().tolist() == [20.0] * 5
+
+
+def test_trees_learn_what_a_line_cannot():
+    rng = np.random.default_rng(1)
+    n = 6000
+    x = np.zeros((n, 1, features.LEAD_IN + 5))
+    x[..., features.SCALE], x[..., features.SPREAD], x[..., features.HISTORY] = 20.0, 4.0, 52.0
+    x[..., features.LEAD_IN + 2] = 1.0
+    a, b = rng.random(n) < 0.5, rng.random(n) < 0.5
+    x[:, 0, features.LEAD_IN], x[:, 0, features.LEAD_IN + 1] = a, b
+    data = Data.of(x, rng.poisson(np.where(a ^ b, 40, 10))[:, None].astype(float))
+    line, trees = LinearDemand(), BoostedDemand()
+    line.update(data)
+    trees.update(data)
+    off = [float((model(data.x).icdf(torch.full((n, 1), 0.5)) - data.y).abs().mean()) for model in (line, trees)]
+    assert off[1] < 0.5 * off[0]
+
+
+# Calibration.
+
+
+def test_kaplan_meier_agrees_with_a_hand_computation():
+    z = np.array([[1.0], [2.0], [3.0], [4.0], [np.nan]])
+    cut = np.array([[False], [True], [False], [False], [False]])
+    # Sizes at risk 4, 3, 2, 1: masses 1/4, then 0, then 3/4 · 1/2, then the rest.
+    expected = 4 * np.array([1 / 4, 0, 3 / 8, 3 / 8, 0])
+    assert honest.kaplan_meier(z, cut)[:, 0] == pytest.approx(expected)
+
+
+@given(seed=st.integers(0, 1000), share=st.floats(0, 0.6))
+def test_kaplan_meier_gives_away_all_weight_and_none_to_the_cut(seed, share):
+    rng = np.random.default_rng(seed)
+    z = rng.normal(size=(60, 2))
+    cut = rng.random((60, 2)) < share
+    weight = honest.kaplan_meier(z, cut)
+    assert weight.sum(0) == pytest.approx([60, 60])
+    largest = z.argmax(0)
+    cut[largest, [0, 1]] = False
+    assert (weight[cut] == 0).all()
+
+
+def test_sold_out_days_do_not_hide_demand(write):
+    """Sales cut off at 13 where demand is Poisson(12): taken for demand they would forecast too little."""
+    rng = np.random.default_rng(3)
+    date = np.datetime64("2024-01-01") + np.arange(400)
+    parts = []
+    for k in range(12):
+        demand = rng.poisson(12, 400)
+        shelf = rng.choice([9, 13, 30], 400)
+        parts.append(
+            pl.DataFrame(
+                {"date": date, "item": f"i{k:02d}", "units": np.minimum(demand, shelf), "in_stock": demand <= shelf}
+            )
+        )
+    frame = pl.concat(parts)
+
+    def upper(file: pl.DataFrame) -> float:
+        record = bridged(read_sales(write(file)))
+        demand = honest.learn(record, leads=1, rng=np.random.default_rng(0))
+        return float(demand.forecast(record).icdf(torch.full((12, 1), 0.8)).mean())
+
+    told, blind = upper(frame.with_columns(pl.col("in_stock").cast(pl.Int8))), upper(frame.drop("in_stock"))
+    truth = stats.poisson.ppf(0.8, 12)
+    assert abs(told - truth) <= 1.5
+    assert blind < told - 1
+
+
+def test_forecasts_cover_what_they_promise(write):
+    """Trained on the past, calibrated on later days, judged on days after those."""
+    rng = np.random.default_rng(5)
+    date = np.datetime64("2024-01-01") + np.arange(420)
+    weekday = (date.astype(int) + 3) % 7
+    frame = pl.concat(
+        [
+            pl.DataFrame(
+                {
+                    "date": date,
+                    "item": f"i{k:02d}",
+                    "units": rng.negative_binomial(6, 6 / (6 + (5 + 4 * k) * (1 + 0.5 * (weekday == 5)))),
+                }
+            )
+            for k in range(15)
+        ]
+    )
+    history = read_sales(write(frame))
+    demand = honest.learn(bridged(history.at(330)), leads=3, rng=rng)
+    inside = []
+    for evening in range(330, 415, 3):
+        record = bridged(history.at(evening))
+        forecast = demand.forecast(record)
+        low, high = (forecast.icdf(torch.full((15, 3), level)).numpy() for level in (0.05, 0.95))
+        y = history.sales.units[:, evening + 1 : evening + 4]
+        inside.append((low <= y) & (y <= high))
+    assert 0.85 <= np.mean(inside) <= 0.96
+
+
+# Paths.
+
+
+def test_paths_keep_margins_and_ranks():
+    rng = np.random.default_rng(0)
+    rho = np.array([[1.0, 0.8, 0.0], [0.8, 1.0, 0.0], [0.0, 0.0, 1.0]])
+    rank = honest.ranks(rho, 2000, rng)
+    assert (np.sort(rank, 0) == np.arange(2000)[:, None]).all()
+    base = torch.distributions.Normal(torch.tensor([[50.0, 100, 10]]).double(), torch.tensor([[5.0, 10, 2]]).double())
+    drawn = honest.paths(base, rank)
+    assert drawn.shape == (1, 2000, 3)
+    assert (drawn == np.rint(drawn)).all()
+    assert drawn[0].mean(0) == pytest.approx([50, 100, 10], rel=0.01)
+    assert drawn[0].std(0) == pytest.approx([5, 10, 2], rel=0.05)
+    found = np.corrcoef(drawn[0].T)
+    assert found[0, 1] == pytest.approx(0.8, abs=0.05)
+    assert abs(found[0, 2]) < 0.06
+
+
+def test_correlation_with_gaps_is_the_correlation():
+    rng = np.random.default_rng(0)
+    z = rng.multivariate_normal([0, 0], [[1, 0.6], [0.6, 1]], 20_000)
+    z[rng.random(z.shape) < 0.2] = np.nan
+    assert honest.correlation(z)[0, 1] == pytest.approx(0.6, abs=0.03)
+
+
+def test_an_item_without_sales_gets_the_median_items_demand(write):
+    frame = pl.concat(
+        [
+            small_shop(120),
+            pl.DataFrame(
+                {"date": [np.datetime64("2025-04-30").item()], "item": ["new"], "units": [None]},
+                schema_overrides={"units": pl.Int64},
+            ),
+        ]
+    )
+    history = read_sales(write(frame))
+    record = bridged(history)
+    new = history.keys.index(("new", ""))
+    others = np.delete(record.usual[:, : record.today + 1], new, 0).mean(1)
+    assert record.prior == pytest.approx(np.median(others), rel=0.05)
+    demand = honest.learn(record, leads=2, rng=np.random.default_rng(0))
+    forecast = demand.forecast(replace(record))
+    assert float(forecast.mean[new, 0]) == pytest.approx(record.prior, rel=0.35)
+    assert float(forecast.stddev[new, 0]) > 2 * float(forecast.stddev[0, 0])

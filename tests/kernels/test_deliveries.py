@@ -1,0 +1,115 @@
+"""The delivery kernel against a plain simulation written from its description, and against the newsvendor."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from calibrl.kernels import deliveries as kernel
+
+
+def reference(path, opening, arriving, day, decided, life, order, level, expected, pack, minimum):
+    """One path, day by day, with a dictionary of batches: last day → units."""
+    h = len(path)
+    shelf = {e: float(u) for e, u in enumerate(opening)}
+    brought = [float(order)] + [0.0] * (len(day) - 1)
+    out = np.zeros(kernel.COUNTS)
+    for d in range(h):
+        if len(arriving):
+            for e in range(h + 1):
+                shelf[e] = shelf.get(e, 0.0) + arriving[d][e]
+        for k, when in enumerate(day):
+            if when == d:
+                last = min(d + life - 1, h)
+                shelf[last] = shelf.get(last, 0.0) + brought[k]
+        total = sum(shelf.values())
+        sold = min(total, path[d])
+        unmet = path[d] - sold
+        shelf = {e: u * (1 - sold / total) if total else 0.0 for e, u in shelf.items()}
+        waste = shelf.pop(d, 0.0)
+        if d < day[0]:
+            out[kernel.LOST_BEFORE] += unmet
+            out[kernel.OUT_BEFORE] = max(out[kernel.OUT_BEFORE], float(unmet > 0))
+        else:
+            out[kernel.UNMET] += unmet
+            out[kernel.WASTE] += waste
+            out[kernel.HELD] += sum(shelf.values())
+            if d < day[1]:
+                out[kernel.LOST] += unmet
+                out[kernel.OUT] = max(out[kernel.OUT], float(unmet > 0))
+            if d == day[0] + life - 1:
+                out[kernel.ORDER_WASTE] += waste
+        for k in range(1, len(day)):
+            if decided[k] == d:
+                there = sum(u for e, u in shelf.items() if e >= day[k])
+                if len(arriving):
+                    there += sum(arriving[c][e] for c in range(d + 1, day[k] + 1) for e in range(day[k], h + 1))
+                there += sum(brought[j] for j in range(k) if day[j] > d and day[j] + life - 1 >= day[k])
+                there -= sum(expected[d + 1 : day[k]])
+                wanted = level[k] - max(there, 0.0)
+                if wanted > 1e-9:
+                    brought[k] = math.ceil(max(wanted, minimum) / pack - 1e-9) * pack
+    return out
+
+
+@given(seed=st.integers(0, 10_000))
+def test_a_path_is_followed_as_described(seed):
+    rng = np.random.default_rng(seed)
+    h = int(rng.integers(4, 12))
+    path = rng.poisson(6, h).astype(float)
+    lead = int(rng.integers(1, 4))
+    day = np.unique(np.concatenate([[lead - 1, lead], rng.integers(lead - 1, h, 3)]))
+    day = day[day < h]
+    decided = np.maximum(day - lead, -1)
+    decided[1:] = np.maximum(decided[1:], 0)
+    life = int(rng.integers(1, 6))
+    opening = rng.poisson(2, h + 1).astype(float)
+    arriving = rng.poisson(0.3, (h, h + 1)).astype(float) if rng.random() < 0.5 else np.zeros((0, h + 1))
+    if len(arriving):
+        arriving *= np.arange(h + 1) >= np.arange(h)[:, None]  # nothing arrives expired
+    level = rng.uniform(0, 20, len(day))
+    pack, minimum, order = int(rng.integers(1, 5)), int(rng.integers(0, 6)), int(rng.integers(0, 30))
+    expected = np.full(h, 6.0)
+    found = np.zeros(kernel.COUNTS)
+    room = np.zeros(h + 1), np.zeros(len(day))
+    kernel.follow(path, opening, arriving, day, decided, life, order, level, expected, pack, minimum, *room, found)
+    truth = reference(path, opening, arriving, day, decided, life, order, level, expected, pack, minimum)
+    assert found == pytest.approx(truth, abs=1e-9)
+
+
+@given(wanted=st.floats(-5, 200), pack=st.integers(1, 24), minimum=st.integers(0, 50))
+def test_orders_are_whole_packs_and_no_less_than_the_minimum(wanted, pack, minimum):
+    order = kernel.rounded_up(wanted, pack, minimum)
+    if wanted <= 1e-9:
+        assert order == 0
+    else:
+        assert order % pack == 0
+        assert order >= max(wanted - 1e-6, minimum)
+        assert order - pack < max(wanted, minimum)
+
+
+@pytest.mark.parametrize(("waste", "lost"), [(1.0, 1.0), (1.0, 3.0), (4.0, 1.0)])
+def test_goods_of_one_day_are_ordered_by_the_newsvendor_quantile(waste, lost):
+    demand = np.sort(stats.poisson.ppf((np.arange(2000) + 0.5) / 2000, 30))
+    paths = np.stack([demand, np.random.default_rng(0).permutation(demand)], 1)
+    levels = np.quantile(paths, [0.5, 0.8], axis=0)
+    order, _ = kernel.best_order(
+        paths,
+        np.zeros(3),
+        np.zeros((0, 3)),
+        np.array([0, 1]),
+        np.array([-1, 0]),
+        1,
+        levels,
+        levels[:, 0],
+        80,
+        1,
+        0,
+        np.array([lost, waste, 0.0]),
+    )
+    assert order == stats.poisson.ppf(lost / (lost + waste), 30)
