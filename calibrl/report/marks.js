@@ -15,7 +15,7 @@ function make(name, attributes = {}, ...children) {
 
 const isNumber = (value) => typeof value === "number" && Number.isFinite(value);
 
-/** A number printed by a Python format such as .1f, .3g, .1e or .1%. */
+/** A number printed by a Python format such as .1f, ",.0f", .3g, .1e or .1%. */
 function show(form, value, sign = false) {
   if (!isNumber(value)) return "–";
   const [, digits, kind] = /\.(\d+)([fge%])/.exec(form) ?? [null, "4", "g"];
@@ -25,6 +25,7 @@ function show(form, value, sign = false) {
   else if (kind === "f") text = value.toFixed(places);
   else if (kind === "e") text = value.toExponential(places);
   else text = String(Number(value.toPrecision(Math.max(places, 1))));
+  if (form.startsWith(",")) text = text.replace(/\B(?<!\.\d*)(?=(\d{3})+(?!\d))/g, ",");
   if (!/[1-9]/.test(text)) text = text.replace("-", "");
   return (sign && value > 0 ? "+" : "") + text.replaceAll("-", "−");
 }
@@ -102,7 +103,7 @@ function tickText(value, ticks, form = "") {
   if (size !== 0 && (size >= 1e6 || size < 1e-3)) return show(".0e", shown);
   const places = Math.max(0, Math.min(6, -Math.floor(Math.log10(gap) + 1e-9)));
   const exact = Number(gap.toPrecision(3)) * 10 ** places;
-  return show(`.${places + (Math.abs(exact - Math.round(exact)) > 1e-6 ? 1 : 0)}f`, shown) + (percent ? "\u202f%" : "");
+  return show(`${form.startsWith(",") ? "," : ""}.${places + (Math.abs(exact - Math.round(exact)) > 1e-6 ? 1 : 0)}f`, shown) + (percent ? "\u202f%" : "");
 }
 
 /** Shapes that tell arms apart without colour. */

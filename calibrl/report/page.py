@@ -186,6 +186,6 @@ def _figure(path: Path, about: Experiment) -> str:
     # Panels side by side would be too small to read in a column.
     size = ' class="wide"' if width > 2 * height else ""
     return (
-        f'<figure{size}><img alt="{html.escape(words)}" width="{width}" height="{height}" src="data:image/png;base64,{data}">'
-        f"<figcaption>{html.escape(words)}</figcaption></figure>"
+        f'<figure{size}><img alt="{html.escape(words)}" width="{width}" height="{height}"'
+        f' src="data:image/png;base64,{data}"><figcaption>{html.escape(words)}</figcaption></figure>'
     )

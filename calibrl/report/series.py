@@ -151,12 +151,19 @@ def _pack(values: Floats, each: bool, base: int | None = None) -> dict[str, Any]
 
 
 def _paper(study: Study, about: Experiment, metrics: dict[str, Metric]) -> dict[str, list[list[float | None]]]:
-    """Printed means by metric, problem and arm; only metrics of which something is printed."""
-    if about.paper is None:
+    """Printed means by metric, problem and arm; only metrics of which something is printed.
+
+    Numbers about data that are not ours stay in the table: on one scale they would tell nothing.
+    """
+    paper = about.paper
+    if paper is None:
         return {}
     found = {}
     for name in metrics:
-        numbers = [[about.paper.at(problem, arm, name) for arm in study.arms] for problem in study.problems]
+        numbers = [
+            [paper.at(problem, arm, name) if problem in paper.numbers else None for arm in study.arms]
+            for problem in study.problems
+        ]
         if any(number for line in numbers for number in line):
             found[name] = [[number.mean if number else None for number in line] for line in numbers]
     return found

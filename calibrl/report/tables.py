@@ -89,6 +89,8 @@ def _cell(means: Mean, changes: Difference | None, at: tuple[int, int], metric: 
 def show(value: float, metric: Metric, sign: str = "") -> str:
     """A number as its metric is printed, with a real minus sign; never a minus zero."""
     text = f"{value:{sign}{metric.form}}"
+    if metric.form.endswith("g") and "e+" in text and abs(value) < 1e9:
+        text = f"{float(text):{sign}.0f}"  # 41350 reads better than 4.135e+04
     if not any(digit in text for digit in "123456789"):
         text = text.replace("-", "+" if sign else "")
     return text.replace("-", "−").replace("%", "\u202f%")

@@ -68,6 +68,12 @@ def test_reliability_curves_keep_their_seeds():
     np.testing.assert_allclose(shares[2, :, 0], np.linspace(0.05, 0.95, 19))
 
 
+def test_numbers_about_other_data_are_not_drawn():
+    rows = [Row("inventory", "bakery", arm, 0, {"reward": -1.0}) for arm in ("uncalibrated", "calibrated")]
+    assert CATALOGUE["inventory"].paper.at("bakery", "calibrated", "reward").mean == -16793
+    assert data(rows, CATALOGUE["inventory"])["paper"] == {}
+
+
 def test_too_many_numbers_travel_as_means():
     rows = learning_rows(arms=2, seeds=3, steps=5)
     found = data(rows, Experiment("mine", "", "arm 0"), RETURN, each=False)
