@@ -128,7 +128,7 @@ def print_outcome(rows: Sequence[Row]) -> None:
     from calibrl.experiments.control_outcome import summary
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
-    names = ("", "seeds", "steps", "last", "best", "calibration loss", "90 % holds")
+    names = ("", "seeds", "steps", "last", "best", "cal. loss", "90 % holds")
     for name in names:
         table.add_column(name, justify="left" if not name else "right", no_wrap=True)
     for line in summary(rows):
@@ -136,8 +136,8 @@ def print_outcome(rows: Sequence[Row]) -> None:
     console = Console()
     console.print(table)
     console.print(
-        "last, best: return, mean over seeds ± standard error. The rest is about one-step forecasts of trajectories not "
-        "yet trained on, over all trials; in brackets without the map.",
+        "last, best: return, mean over seeds ± standard error. cal. loss, 90 % holds: of one-step forecasts of "
+        "trajectories not yet trained on, over all trials; in brackets without the map.",
         highlight=False,
     )
 
@@ -162,8 +162,8 @@ class Line:
         self._shown = time.monotonic()
         earned = _means(moment.earned)
         words = " · ".join(f"{arm} {value:.1f}{self._honesty.get(arm, '')}" for arm, value in earned.items())
-        what = f"trial {moment.trial}/{moment.trials} step {moment.step}/{moment.steps}: {words}, {self._left(at)}"
-        self._bar.update(self._task, description=what, completed=at)
+        where = f"trial {moment.trial}/{moment.trials} step {moment.step}/{moment.steps}, {self._left(at)}"
+        self._bar.update(self._task, description=f"{where}: {words}", completed=at, refresh=True)
 
     def trial(self, rows: Sequence[Row]) -> None:
         """Keep what was measured, and print it where there is no live line."""
@@ -176,14 +176,14 @@ class Line:
         trial = int(rows[0].metrics["trial"])
         at = (trial + 1) / (self._preset.trials + 1)
         if self._bar is None:
-            what = f"trial {trial}/{self._preset.trials}, {rows[0].step} steps: {' · '.join(words)}, {self._left(at)}"
-            self._console.print(what, markup=False, highlight=False, soft_wrap=True)
+            where = f"trial {trial}/{self._preset.trials}, {rows[0].step} steps, {self._left(at)}"
+            self._console.print(f"{where}: {' · '.join(words)}", markup=False, highlight=False, soft_wrap=True)
 
     def _left(self, at: float) -> str:
         done = at - (self._begun_at or 0.0)
         # The random trial takes no time: it says nothing about the others.
         if done <= 1 / (self._preset.trials + 1):
-            return "time left unknown"
+            return "… left"
         seconds = (time.monotonic() - self._started) / done * (1 - at)
         return f"{seconds / 60:.0f} min left" if seconds >= 90 else f"{seconds:.0f} s left"
 
@@ -192,13 +192,16 @@ class Line:
 def watching(preset: Preset) -> Iterator[Line]:
     """A live line on a terminal, plain lines elsewhere."""
     from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn
+    from rich.progress import Progress, TextColumn
+    from rich.table import Column
 
     console = Console(stderr=True)
     if not console.is_terminal:
         yield Line(preset, console, None)
         return
-    with Progress(TextColumn("{task.description}"), BarColumn(20), console=console, transient=True) as bar:
+    # One line, however narrow the terminal: what matters most comes first.
+    words = TextColumn("{task.description}", markup=False, table_column=Column(no_wrap=True, overflow="ellipsis"))
+    with Progress(words, console=console, transient=True) as bar:
         yield Line(preset, console, bar)
 
 

@@ -106,7 +106,7 @@ def summary(rows: Sequence[Row]) -> list[tuple[str, ...]]:
         best = [row.metrics["best"] for row in final.values()]
         scored = [row for row in mine if "calibration_loss" in row.metrics]
         honest = ["", ""]
-        for i, (name, form) in enumerate((("calibration_loss", ".3f"), ("coverage_90", ".1%"))):
+        for i, (name, form) in enumerate((("calibration_loss", ".3f"), ("coverage_90", ".0%"))):
             if scored:
                 with_map, bare = (np.mean([row.metrics[name + end] for row in scored]) for end in ("", "_bare"))
                 differs = arm.startswith("calibrated")
