@@ -96,48 +96,6 @@ CATALOGUE: dict[str, Experiment] = {
             "beliefs": "What LinUCB and CalLinUCB expected of two arms where they disagreed",
         },
     ),
-    "mdp": Experiment(
-        title="Discrete MDPs: why calibrated is the right kind of right",
-        question=(
-            "Does a model have to be sharp to value a policy right, or calibrated? On random MDPs both are known "
-            "exactly. On FrozenLake, CliffWalking, Taxi and mazes a model is learnt from too few rows (table) or "
-            "through too coarse features (coarse): what does it promise for its plan, what does the plan deliver "
-            "(0 is acting at random, 1 is optimal), and does recalibrating the model help?"
-        ),
-        baseline="raw",
-        metrics={
-            "calibration_error": Metric("calibration error", ".3f", "lower"),
-            "brier": Metric("Brier score", ".3f", "lower"),
-            "value_error": Metric("error in the policy's value", ".1e", "lower"),
-            "promise_error": Metric("|promised - delivered|", ".3f", "lower"),
-            "delivered": Metric("delivered return", ".3f", "higher"),
-        },
-        along=Axis("rows_per_state_and_action", "rows for each state and action", ("task", "learner")),
-        figures={
-            "mdp-theory": "Two states, and random MDPs: only miscalibrated models get values wrong",
-            "mdp-planning-table": "Planning with a table that has too few rows, by amount of data",
-            "mdp-planning-coarse": "Planning with features that are too coarse, by amount of data",
-        },
-    ),
-    "safety": Experiment(
-        title="Safety: is a 90 % kept nine times in ten?",
-        question=(
-            "An agent plans a path that its model holds to be safe with 90 % and carries it out. How often does it "
-            "leave the safe set? The over-confident arm believes its bare model, the calibrated one R∘T; two more "
-            "correct R∘T on plans it made before, by a map or by conformal ranks; the truth is told the real dynamics."
-        ),
-        baseline="over-confident",
-        metrics={
-            "violations": Metric("left the safe set", ".1%", "lower"),
-            "expected_violations": Metric("the model expected", ".1%"),
-            "return": Metric("return", ".3f", "higher"),
-        },
-        along=Axis("episodes", "episodes of experience", ("world",)),
-        figures={
-            "safety-rates": "How often plans left the safe set, by amount of experience",
-            "safety-paths": "Paths carried out under the bare and under the calibrated model",
-        },
-    ),
     "inventory": Experiment(
         title="Perishable inventory",
         question=(
@@ -186,6 +144,48 @@ CATALOGUE: dict[str, Experiment] = {
             "control-calibration": "How honest one-step forecasts were on trajectories not yet trained on",
             "control-horizon": "How honest imagined rollouts were, by how far they looked ahead",
             "control-predictions": "One-step forecasts along new trajectories, with 90 % intervals",
+        },
+    ),
+    "mdp": Experiment(
+        title="Discrete MDPs: why calibrated is the right kind of right",
+        question=(
+            "Does a model have to be sharp to value a policy right, or calibrated? On random MDPs both are known "
+            "exactly. On FrozenLake, CliffWalking, Taxi and mazes a model is learnt from too few rows (table) or "
+            "through too coarse features (coarse): what does it promise for its plan, what does the plan deliver "
+            "(0 is acting at random, 1 is optimal), and does recalibrating the model help?"
+        ),
+        baseline="raw",
+        metrics={
+            "calibration_error": Metric("calibration error", ".3f", "lower"),
+            "brier": Metric("Brier score", ".3f", "lower"),
+            "value_error": Metric("error in the policy's value", ".1e", "lower"),
+            "promise_error": Metric("|promised - delivered|", ".3f", "lower"),
+            "delivered": Metric("delivered return", ".3f", "higher"),
+        },
+        along=Axis("rows_per_state_and_action", "rows for each state and action", ("task", "learner")),
+        figures={
+            "mdp-theory": "Two states, and random MDPs: only miscalibrated models get values wrong",
+            "mdp-planning-table": "Planning with a table that has too few rows, by amount of data",
+            "mdp-planning-coarse": "Planning with features that are too coarse, by amount of data",
+        },
+    ),
+    "safety": Experiment(
+        title="Safety: is a 90 % kept nine times in ten?",
+        question=(
+            "An agent plans a path that its model holds to be safe with 90 % and carries it out. How often does it "
+            "leave the safe set? The over-confident arm believes its bare model, the calibrated one R∘T; two more "
+            "correct R∘T on plans it made before, by a map or by conformal ranks; the truth is told the real dynamics."
+        ),
+        baseline="over-confident",
+        metrics={
+            "violations": Metric("left the safe set", ".1%", "lower"),
+            "expected_violations": Metric("the model expected", ".1%"),
+            "return": Metric("return", ".3f", "higher"),
+        },
+        along=Axis("episodes", "episodes of experience", ("world",)),
+        figures={
+            "safety-rates": "How often plans left the safe set, by amount of experience",
+            "safety-paths": "Paths carried out under the bare and under the calibrated model",
         },
     ),
     "quality": Experiment(
