@@ -120,7 +120,7 @@ class PerishableStore(gymnasium.Env[Observation, Any]):
         self._day += 1
         info = {"demand": demand, "order": order, "delivered": delivered}
         info |= {"sold": day.sold, "wasted": day.wasted, "unmet": day.unmet}
-        return self._observation(), -day.cost(self.costs), False, self._day >= self.days, info
+        return self._observation(), 0.0 - day.cost(self.costs), False, self._day >= self.days, info
 
     def _episode(self, options: dict[str, Any]) -> tuple[NDArray[np.int64], np.datetime64]:
         """An episode's demand (days,) and its first date."""

@@ -1,8 +1,8 @@
 """The kernels of `stock` for short lives and horizons: a path's whole stock stays in registers.
 
 The shelf is a tuple, so that its length is known to the compiler, and so are those of `days` and `issuing`: it
-writes out all days and ages and does sixteen paths at a time. It stops doing so beyond `LIMIT` ages × days, and
-`stock` takes over.
+writes out all days and ages and does sixteen paths at a time. It stops doing so beyond `LIMITS` ages × days (by
+issuing), and `stock` takes over.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from numba.cpython.unsafe.tuple import tuple_setitem
 
 from calibrl.kernels.stock import _HALF, _NONE, _TINY, BLOCK, FIFO, GIVEN_UP, RANDOM, Units
 
-LIMIT = 30
+LIMITS = (49, 30, 30)
 Shelf: TypeAlias = tuple[np.float32, ...]
 
 
-def fits(ages: int, days: int) -> bool:
+def fits(ages: int, days: int, issuing: int) -> bool:
     """Whether these kernels are the quick ones."""
-    return ages * days <= LIMIT
+    return ages * days <= LIMITS[issuing]
 
 
 @njit(cache=True, fastmath=True, error_model="numpy")

@@ -20,7 +20,7 @@ def open_loop_costs(
     arrivals[:] = night.incoming
     arrivals[:, night.lead_days - 1 :] += orders
     given, how = (arrivals, night.blocks, len(night.paths)), ISSUING.index(planner.issuing)
-    if stock_small.fits(len(night.shelf), night.horizon):
+    if stock_small.fits(len(night.shelf), night.horizon, how):
         days, issuing = (0,) * night.horizon, (0,) * how
         return stock_small.open_loop_costs(*given, tuple(night.shelf), days, *_prices(planner), issuing, give_up)
     return stock.open_loop_costs(*given, night.shelf, *_prices(planner), how, give_up)
@@ -34,7 +34,7 @@ def closed_loop_costs(
     incoming = night.incoming.astype(np.float32)
     given, how = (first, levels, night.blocks, len(night.paths)), ISSUING.index(planner.issuing)
     terms = (np.float32(planner.rules.pack), np.float32(planner.rules.smallest), *_prices(planner))
-    if stock_small.fits(len(night.shelf), night.horizon):
+    if stock_small.fits(len(night.shelf), night.horizon, how):
         days, lead, issuing = (0,) * night.horizon, tuple(incoming[: night.lead_days]), (0,) * how
         return stock_small.closed_loop_costs(*given, tuple(night.shelf), days, incoming, lead, *terms, issuing, give_up)
     return stock.closed_loop_costs(*given, night.shelf, incoming, night.lead_days, *terms, how, give_up)

@@ -11,14 +11,20 @@ from calibrl.errors import CalibrlError
 from calibrl.inventory.planners.evaluate import closed_loop_costs
 from calibrl.inventory.planners.night import Floats, Night, Planner
 
+LONGEST = 14
+"""Days beyond which nothing is looked at: what keeps longer is hardly ever wasted."""
+
 
 @dataclass(frozen=True)
 class OrderUpTo(Planner):
     """The best of `candidates` pairs of tonight's order and a service level for the nights after.
 
-    Tonight's orders are those that would meet demand on the day of delivery with each of √candidates chances; the
-    service level is the quantile of demand, day by day, up to which later nights order what is missing on their
-    path. Because later orders answer to what happened, tonight's need not insure against it.
+    A service level is the chance to meet a day's demand: a later night orders what is missing, on its path, to that
+    quantile of demand. Because later orders answer to what happened, tonight's need not insure against it. Pairs
+    are searched on a grid, tonight's order then once more between the neighbours of the best.
+
+    Paths that end before tonight's order and the next would expire are carried on with their own first days:
+    later orders that cannot be wasted any more would be too large, and tonight's too small.
     """
 
     candidates: int = 144
@@ -30,17 +36,22 @@ class OrderUpTo(Planner):
 
     def wanted(self, night: Night) -> float:
         """See `Planner`."""
-        chances = service_levels(isqrt(self.candidates))
-        first = np.unique(self.rules.nearest(quantiles(night.demand_on_arrival - night.on_arrival, chances)))
+        night = night.carried_on(min(len(night.stock) + night.lead_days + 1, LONGEST))
+        side = max(isqrt(self.candidates) - 1, 1)
+        chances = service_levels(side)
         levels = quantiles(night.cover, chances)
-        pairs = np.repeat(first, len(levels))
-        costs = closed_loop_costs(self, night, pairs, np.tile(levels, (len(first), 1)), give_up=True)
-        return float(pairs[costs.argmin()])
+        first = np.unique(self.rules.nearest(quantiles(night.demand_on_arrival - night.on_arrival, chances)))
+        pairs, rows = np.repeat(first, side), np.tile(levels, (len(first), 1))
+        at, later = divmod(int(closed_loop_costs(self, night, pairs, rows, give_up=True).argmin()), side)
+        between = np.linspace(first[max(at - 1, 0)], first[min(at + 1, len(first) - 1)], self.candidates - side**2)
+        near = np.unique(np.append(self.rules.nearest(between), first[at]))
+        costs = closed_loop_costs(self, night, near, np.tile(levels[later], (len(near), 1)), give_up=True)
+        return float(near[costs.argmin()])
 
 
 def service_levels(number: int) -> Floats:
     """(n,) chances between 0 and 1, closer together towards 1."""
-    return 1 - (1 - (np.arange(number) + 0.5) / number) ** 1.5
+    return 1 - (1 - (np.arange(number) + 0.5) / number) ** 2
 
 
 def quantiles(units: Floats, chances: Floats) -> Floats:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -83,6 +83,14 @@ class Night:
     def demand_on_arrival(self) -> Floats:
         """(m,) demand of the first day on which tonight's order can be sold."""
         return self.paths[:, self.lead_days - 1]
+
+    def carried_on(self, days: int) -> Night:
+        """The same night looking `days` ahead: paths that are shorter start again from their first day."""
+        extra = days - self.horizon
+        if extra <= 0:
+            return self
+        paths = np.pad(self.paths, ((0, 0), (0, extra)), mode="wrap")
+        return replace(self, paths=paths, incoming=np.pad(self.incoming, (0, extra)))
 
     @property
     def horizon(self) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import product
 
 import numpy as np
 
@@ -10,6 +11,8 @@ from calibrl.errors import CalibrlError
 from calibrl.inventory.planners.evaluate import closed_loop_costs
 from calibrl.inventory.planners.levels import quantiles
 from calibrl.inventory.planners.night import Night, Planner
+
+_NIGHTS = 5
 
 
 @dataclass(frozen=True)
@@ -52,16 +55,18 @@ class Newsvendor(Planner):
 class Oracle(Planner):
     """Orders what will be asked for. paths: (1, h), the demand to come.
 
-    With whole packs or a minimum order, tonight's quantities around that are compared, later nights ordering
-    the nearest they can.
+    Whole packs and minimum orders do not fit demand: then tonight's and the next nights' orders are tried one
+    smaller and one larger as well, all together.
     """
 
     def wanted(self, night: Night) -> float:
         """See `Planner`."""
         if len(night.paths) != 1:
             raise CalibrlError(f"{len(night.paths)} paths are a forecast; give the oracle (1, h), the demand to come")
-        missing = float(night.demand_on_arrival[0] - night.on_arrival[0])
         step = self.rules.smallest
-        choices = np.unique(self.rules.nearest(missing + step * np.arange(-2, 3)))
-        costs = closed_loop_costs(self, night, choices, np.tile(night.cover, (len(choices), 1)))
-        return float(choices[costs.argmin()])
+        nights = min(night.horizon, _NIGHTS)
+        tries = step * np.array(list(product((0, -1, 1), repeat=nights)))
+        levels = np.tile(night.cover, (len(tries), 1))
+        levels[:, :nights] += tries
+        first = self.rules.nearest(night.demand_on_arrival - night.on_arrival + tries[:, 0])
+        return float(first[closed_loop_costs(self, night, first, levels).argmin()])

@@ -1,0 +1,119 @@
+"""The compiled plans against the plain reference, and both against the exact store."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from calibrl.inventory.store import ISSUING, one_day
+from calibrl.kernels import stock, stock_reference, stock_small
+
+ONE = np.float32(1)
+# (ages, days, lead), issuing: the paper's; what does not keep; and one that only the general kernel is made for.
+CASES = [((3, 5, 1), 0), ((3, 5, 1), 1), ((3, 5, 1), 2), ((1, 3, 2), 0), *(((8, 9, 3), i) for i in range(3))]
+
+
+def night(ages, days, paths=70, seed=0):
+    generator = np.random.default_rng(seed)
+    demand = generator.poisson(9, (paths, days)).astype(float)
+    demand[:, days // 2] = 0  # a closed day
+    on_hand = np.append(generator.integers(0, 8, ages - 1), 0).astype(float)
+    return generator, demand, on_hand
+
+
+def small_open(arrivals, demand, on_hand, waste, unmet, issuing, give_up=False):
+    given = (arrivals.astype(np.float32), stock.in_blocks(demand), len(demand), tuple(on_hand.astype(np.float32)))
+    return stock_small.open_loop_costs(*given, (0,) * demand.shape[1], waste, unmet, (0,) * issuing, give_up)
+
+
+def any_open(arrivals, demand, on_hand, waste, unmet, issuing, give_up=False):
+    given = (arrivals.astype(np.float32), stock.in_blocks(demand), len(demand), on_hand.astype(np.float32))
+    return stock.open_loop_costs(*given, waste, unmet, issuing, give_up)
+
+
+def kernels(ages, days):
+    return [any_open, small_open] if stock_small.fits(ages, days, 2) else [any_open]
+
+
+@pytest.mark.parametrize(("size", "issuing"), CASES)
+def test_fixed_plans_cost_what_the_reference_says(size, issuing):
+    ages, days, _ = size
+    generator, demand, on_hand = night(ages, days)
+    arrivals = generator.integers(0, 20, (40, days)).astype(float)
+    expected = stock_reference.open_loop_costs(arrivals, demand, on_hand, waste=1.5, unmet=2.0, issuing=issuing)
+    for kernel in kernels(ages, days):
+        found = kernel(arrivals, demand, on_hand, np.float32(1.5), np.float32(2), issuing)
+        np.testing.assert_allclose(found, expected, rtol=2e-6)
+
+
+@pytest.mark.parametrize("issuing", range(3))
+def test_giving_up_poor_plans_keeps_the_best(issuing):
+    generator, demand, on_hand = night(3, 5, paths=200)
+    arrivals = generator.integers(0, 20, (400, 5)).astype(float)
+    for kernel in kernels(3, 5):
+        whole = kernel(arrivals, demand, on_hand, ONE, ONE, issuing)
+        quick = kernel(arrivals, demand, on_hand, ONE, ONE, issuing, give_up=True)
+        assert quick.argmin() == whole.argmin()
+        assert (quick == stock.GIVEN_UP).mean() > 0.5
+        kept = quick < stock.GIVEN_UP
+        np.testing.assert_array_equal(quick[kept], whole[kept])
+
+
+@pytest.mark.parametrize(("size", "issuing"), CASES)
+def test_policies_cost_what_the_reference_says(size, issuing):
+    ages, days, lead = size
+    generator, demand, on_hand = night(ages, days)
+    first = generator.integers(0, 20, 30).astype(float)
+    # Off the grid of whole units, because float32 and float64 may round a tie to different packs.
+    levels = generator.integers(0, 40 * lead, (30, days)) + 0.3
+    demand += 0 if issuing else generator.random(demand.shape)
+    incoming = np.pad(generator.integers(0, 9, lead).astype(float), (0, days - lead))
+    terms = {"pack": 4.0, "minimum": 8.0, "waste": 1.5, "unmet": 2.0}
+    expected = stock_reference.closed_loop_costs(
+        first, levels, demand, on_hand, incoming=incoming, lead=lead, issuing=issuing, **terms
+    )
+    single = [np.float32(terms[name]) for name in ("pack", "minimum", "waste", "unmet")]
+    given_units = (first.astype(np.float32), levels.astype(np.float32), stock.in_blocks(demand), len(demand))
+    coming, shelf = incoming.astype(np.float32), on_hand.astype(np.float32)
+    found = [stock.closed_loop_costs(*given_units, shelf, coming, lead, *single, issuing, False)]
+    if stock_small.fits(ages, days, 2):
+        tags = (tuple(shelf), (0,) * days, coming, tuple(coming[:lead]))
+        found.append(stock_small.closed_loop_costs(*given_units, *tags, *single, (0,) * issuing, False))
+    for costs in found:
+        np.testing.assert_allclose(costs, expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize("issuing", [1, 2])
+@settings(deadline=None, max_examples=40)
+@given(
+    start=st.lists(st.integers(0, 6), min_size=1, max_size=5),
+    arrivals=st.lists(st.integers(0, 9), min_size=4, max_size=4),
+    demand=st.lists(st.integers(0, 9), min_size=4, max_size=4),
+)
+def test_the_reference_is_the_exact_store_where_nothing_is_drawn(issuing, start, arrivals, demand):
+    on_hand, cost = np.array(start), 0.0
+    for units, wanted in zip(arrivals, demand, strict=True):
+        day = one_day(on_hand, wanted, units, issuing=ISSUING[issuing])
+        on_hand, cost = day.stock, cost + 3 * day.wasted + 2 * day.unmet
+    found = stock_reference.open_loop_costs(
+        np.array([arrivals]), np.array([demand]), np.array(start), waste=3, unmet=2, issuing=issuing
+    )
+    assert found[0] == pytest.approx(cost)
+
+
+def test_proportional_issuing_is_the_mean_of_random_draws():
+    on_hand, demand = np.array([5, 0, 4]), 6
+    generator = np.random.default_rng(0)
+    days = [one_day(on_hand, demand, 3, rng=generator) for _ in range(4000)]
+    planned = stock_reference.open_loop_costs(
+        np.array([[3]]), np.array([[demand]]), on_hand, waste=1, unmet=1, issuing=stock.RANDOM
+    )
+    assert planned[0] == pytest.approx(np.mean([day.wasted + day.unmet for day in days]), abs=0.05)
+
+
+def test_blocks_hold_all_paths():
+    paths = np.arange(70.0 * 3).reshape(70, 3)
+    blocks = stock.in_blocks(paths)
+    assert blocks.shape == (2, 3, stock.BLOCK)
+    np.testing.assert_array_equal(blocks.transpose(0, 2, 1).reshape(-1, 3)[:70], paths)
+    assert (blocks[1, :, 70 - stock.BLOCK :] == 0).all()
