@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from calibrl.errors import CalibrlError, MissingExtra
 from calibrl.experiments.jobs import Plan
@@ -44,9 +44,28 @@ def _safety(preset: str) -> Plan:
     return plan(chosen(preset))
 
 
+def _inventory(preset: str) -> Plan:
+    from calibrl.experiments.inventory import plan
+    from calibrl.inventory.presets import chosen
+
+    return plan(chosen(preset))
+
+
+def _control(preset: str, seeds: int) -> Plan:
+    from calibrl.control.presets import PRESETS
+    from calibrl.experiments.control_jobs import plan
+
+    return plan(replace(PRESETS[preset], seeds=seeds))
+
+
 EVERYTHING: dict[str, Sizes] = {
     "core": Sizes(lambda: _core(range(5)), lambda: _core(range(100, 120))),
     "bandits": Sizes(lambda: _bandits("small"), lambda: _bandits("paper")),
+    "inventory": Sizes(lambda: _inventory("small"), lambda: _inventory("paper")),
+    # Published sizes of the other tasks are for a GPU, as fleets: `calibrl run control`.
+    "control": Sizes(
+        lambda: _control("cartpole-demo", 1), lambda: _control("cartpole-small", 10), needs=("mujoco", "control")
+    ),
     "mdp": Sizes(lambda: _mdp("quick"), lambda: _mdp("full"), needs=("gymnasium", "control")),
     "safety": Sizes(lambda: _safety("quick"), lambda: _safety("full")),
 }

@@ -30,7 +30,7 @@ def _experiments() -> Lines:
     from calibrl.experiments.catalogue import CATALOGUE
     from calibrl.experiments.everything import EVERYTHING
 
-    return {name: CATALOGUE[name].title for name in EVERYTHING}
+    return {name: CATALOGUE[name].title if name in CATALOGUE else name for name in EVERYTHING}
 
 
 def _presets() -> Lines:

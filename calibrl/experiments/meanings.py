@@ -105,5 +105,5 @@ CONTROL = {
     "calibration.map": Meaning("which map R is fitted; sigmoid is the paper's"),
     "calibration.held_out": Meaning("share of the rows that R is fitted on", _PETS),
     "calibration.block": Meaning("consecutive rows that share a side"),
-    "calibration.memory": Meaning("trials that a map fitted on fresh rows looks back"),
+    "calibration.forget": Meaning("weight that R's rows keep for each newer trial; 1 forgets nothing"),
 }

@@ -1,0 +1,90 @@
+"""The control experiment as independent jobs: every agent learns by itself, on any worker.
+
+Agents of a fleet give the rows they would give alone, so a run may be cut into agents. On one GPU a fleet is faster
+(`calibrl run control --device cuda`); on cores and clusters, agents side by side are.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from dataclasses import asdict, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from calibrl.control.arms import Member, arm
+from calibrl.control.presets import PRESETS, Preset
+from calibrl.experiments.control import EXPERIMENT, Nobody, Outcome, Record, assemble, one_trial, task_of
+from calibrl.experiments.jobs import Found, Kept, Plan
+from calibrl.experiments.store import Arrays
+from calibrl.parallel import Job
+from calibrl.results import Row
+
+TIMES = ("acting_s", "scoring_s", "training_s")
+"""Metrics that no two runs share; a row's seconds say as much."""
+
+
+def plan(preset: Preset, *, seed: int = 0) -> Plan:
+    """One job for each agent: an arm and a seed. Arms of one seed start alike and have the same luck."""
+    members = [Member(arm(name), number) for number in range(seed, seed + preset.seeds) for name in preset.arms]
+    jobs = tuple(Job(job_name(preset, member), learn_alone, (preset, member)) for member in members)
+    base = PRESETS.get(preset.name, preset).what_decides_rows()
+    overrides = {name: value for name, value in preset.what_decides_rows().items() if value != base[name]}
+    if preset.trials != PRESETS.get(preset.name, preset).trials:
+        overrides["trials"] = preset.trials
+    draw = partial(_draw, preset=preset, members=members)
+    return Plan(EXPERIMENT, jobs, preset=preset.name, overrides=overrides, draw=draw)
+
+
+def job_name(preset: Preset, member: Member) -> str:
+    """What the job of an agent is called."""
+    return f"{preset.task}, {member.arm.name}, seed {member.seed}"
+
+
+def learn_alone(preset: Preset, member: Member) -> Iterator[Row | Kept]:
+    """All trials of one agent; a row after each."""
+    what = task_of(preset)
+    alone = replace(preset, arms=(member.arm.name,), seeds=1)
+    with tempfile.TemporaryDirectory() as nothing_yet:
+        (company,) = assemble(Path(nothing_yet), what, alone, seed=member.seed, device="cpu", make_plan=None)
+    try:
+        while company.done < preset.trials:
+            for row in one_trial(company, what, alone, Nobody()):
+                yield replace(row, metrics={key: value for key, value in row.metrics.items() if key not in TIMES})
+    finally:
+        for environment in company.environments:
+            environment.close()
+    yield Kept(_packed(company.records[0]))
+
+
+def _packed(record: Record) -> dict[str, NDArray[Any]]:
+    """What figures need of an agent, as arrays."""
+    found = {f"forecasts, {trial}": part.numpy() for trial, part in record.forecasts.items()}
+    if record.pits:
+        found["pits"] = torch.stack(record.pits).numpy()
+    return found
+
+
+def _unpacked(kept: Arrays, rows: list[Row]) -> Record:
+    forecasts = {
+        int(name.split(", ")[1]): torch.from_numpy(values)
+        for name, values in kept.items()
+        if name.startswith("forecasts, ")
+    }
+    pits = list(torch.from_numpy(np.asarray(kept["pits"]))) if "pits" in kept else []
+    return Record(rows=[asdict(row) for row in rows], pits=pits, forecasts=forecasts)
+
+
+def _draw(out: Path, found: Found, *, preset: Preset, members: list[Member]) -> None:
+    from calibrl.experiments import control_outcome
+
+    records = {}
+    for member in members:
+        name = job_name(preset, member)
+        records[member] = _unpacked(found.kept(name), [row for row in found.rows if row.job == name])
+    control_outcome.draw(out, Outcome(task_of(preset), records, finished=True), preset)
