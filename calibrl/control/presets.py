@@ -221,6 +221,20 @@ def preset(name: str) -> Preset:
     return PRESETS[name]
 
 
+def overrides(changed_preset: Preset) -> dict[str, Any]:
+    """What differs from the preset of the same name, as far as rows depend on it: {"ensemble.members": 7}."""
+    base = PRESETS.get(changed_preset.name)
+    if base is None:
+        return {}
+    before = dict(_leaves(base))
+    decisive = ("steps", "ensemble.", "planner.", "calibration.")
+    return {
+        name: _plain(value)
+        for name, value in _leaves(changed_preset)
+        if name.startswith(decisive) and value != before[name]
+    }
+
+
 def preset_for_env(env_id: str, steps: int) -> Preset:
     """Settings for any other environment: those of the small presets, for trials of `steps`."""
     return Preset(env_id, env_id, steps=steps, trials=10, ensemble=_SMALL_ENSEMBLE, planner=_SMALL_PLANNER)

@@ -22,7 +22,7 @@ from calibrl.control.arms import Member, fleets
 from calibrl.control.fleet import Fleet
 from calibrl.control.learnt_reward import View, view_of
 from calibrl.control.plan import MakePlan
-from calibrl.control.presets import Preset
+from calibrl.control.presets import Preset, overrides
 from calibrl.control.state import agent_state, load_agents
 from calibrl.control.stepping import episode_seed
 from calibrl.control.tasks import TASKS, Task, task, task_from_env
@@ -277,6 +277,7 @@ def one_trial(company: Company, what: Task, preset: Preset, watch: Watch) -> lis
             metrics={name: float(f"{value:.6g}") for name, value in metrics.items()},
             seconds=float(f"{sum(seconds.values()) / len(fleet):.4g}"),
             settings=preset.what_decides_rows() if number == 0 else {},
+            overrides=overrides(preset),
             origin=origin() if number == 0 else {},
         )
         record.rows.append(asdict(row))

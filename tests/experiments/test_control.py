@@ -8,7 +8,7 @@ from gymnasium.spaces import Box
 from typer.testing import CliRunner
 
 from calibrl.cli import app
-from calibrl.control.presets import PRESETS, PUBLISHED, changed, preset
+from calibrl.control.presets import PRESETS, PUBLISHED, changed, overrides, preset
 from calibrl.control.trial import run_trial
 from calibrl.errors import CalibrlError
 from calibrl.experiments.control_figures import curve
@@ -169,6 +169,7 @@ def test_one_field_changes_and_nothing_else():
     assert changed(base, ["ensemble.probabilistic=false"]).ensemble.probabilistic is False
     assert changed(base, ["planner.inertia=0.2"]).planner.inertia == 0.2
     assert changed(base, ["trials=2"]) == base
+    assert overrides(changed(base, ["trials=9", "ensemble.members=7"])) == {"ensemble.members": 7}
     with pytest.raises(CalibrlError, match="3 weight decays for 2 layers"):
         changed(base, ["ensemble.decay=1,2,3"])
 
