@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import os
 import warnings
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +27,14 @@ def make_env(env_id: str, **options: Any) -> gymnasium.Env[Any, Any]:
     except ImportError:
         raise MissingExtra("gymnasium", "control") from None
     if env_id.startswith("calibrl/"):
-        import calibrl.control.envs  # noqa: F401
+        try:
+            import calibrl.control.envs  # noqa: F401
+        except AttributeError as problem:
+            # MuJoCo loads the OpenGL that MUJOCO_GL names when it is imported, and fails so where there is none.
+            named = os.environ.get("MUJOCO_GL")
+            raise CalibrlError(
+                f"MuJoCo cannot be imported with MUJOCO_GL={named!r}: {_line(problem)}; unset MUJOCO_GL"
+            ) from None
     try:
         with warnings.catch_warnings():
             # A newer version, or none named, is no reason to refuse the one that was asked for.

@@ -9,6 +9,7 @@ from calibrl.forecasters.nets import Nets, Shape
 from calibrl.kernels.fused_nets import FusedNets, Sizes
 from calibrl.kernels.layered import Layered
 from calibrl.kernels.matched import matched_draw, matched_draw_reference
+from calibrl.maps.gaussian import CELLS
 
 
 def nets_of(shape: Shape, agents: int) -> Nets:
@@ -48,6 +49,29 @@ def drawn(repeat: int, tables: bool) -> float:
     return float((got - want).abs().max())
 
 
+def imagined(tables: bool, particles: int = 3) -> float:
+    """A whole rollout by DS, beside `imagined_returns`; the world is not compiled here."""
+    from calibrl.planning.fused_rollout import fused_returns
+    from calibrl.planning.rollout import World, imagined_returns
+
+    generator = torch.Generator().manual_seed(5)
+    world = World(
+        model_input=torch.sin,
+        target=lambda before, after: after - before,
+        next_observation=torch.add,
+        reward=lambda before, action, after: after.square().sum(-1) - before[..., 0] * action[..., 0],
+    )
+    nets = nets_of(Shape(inputs=5, outputs=3, hidden=(20, 20), members=2), agents=2)
+    fused = FusedNets(nets, Layered(Sizes.of(nets), torch.device("cpu"), trunk=torch.float32))
+    observation, plans = torch.randn(2, 3, generator=generator), torch.randn(2, 7, 4, 2, generator=generator)
+    noise = torch.randn(2, 4, 7 * particles, 3, generator=generator)
+    lines = torch.randn(2, 3, CELLS, 2, generator=generator) if tables else None
+    given = {"particles": particles, "noise": noise, "tables": lines}
+    got = fused_returns(fused, world, observation, plans, **given)
+    want = imagined_returns(nets, world, observation, plans, propagation="DS", **given)
+    return float((got - want).abs().max() / want.abs().max())
+
+
 if __name__ == "__main__":
     found = {
         "layered two": layered((20, 20), own_rows=False),
@@ -59,4 +83,5 @@ if __name__ == "__main__":
         "drawn from tables": drawn(1, tables=True),
         "drawn repeated from tables": drawn(5, tables=True),
     }
+    found |= {"imagined": imagined(tables=False), "imagined from tables": imagined(tables=True)}
     json.dump(found, sys.stdout)

@@ -1,0 +1,174 @@
+"""Planning and training at full size on one GPU, each beside the plain eager version in the same run.
+
+python benchmarks/planning.py --device cuda [--out results/control/speed.jsonl]
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import statistics
+import time
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from calibrl import results
+from calibrl.control.arms import Member, arm
+from calibrl.control.fleet import Fleet
+from calibrl.control.learnt_reward import known
+from calibrl.control.plan import Captured, Plainly, PlanInputs
+from calibrl.control.presets import PRESETS, Preset
+from calibrl.control.tasks import Task, task
+from calibrl.forecasters.nets import Nets, Shape
+from calibrl.maps import fit_smooth
+from calibrl.planning.propagation import stacked_tables
+
+TARGET_MS = {"halfcheetah": 8.0, "cartpole": 20.0, "pusher": 6.0}
+Record = Callable[..., None]
+
+
+def run(record: Record) -> None:
+    """Everything: one action of each task, a fleet of Cartpole, a late trial of HalfCheetah."""
+    print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}")
+    for name in TARGET_MS:
+        one_action(name, record)
+    fleet_of_cartpoles(record)
+    late_trial(record)
+
+
+def one_action(name: str, record: Record) -> None:
+    """Milliseconds of one planned action: eager, captured, fused, fused and calibrated."""
+    preset, what = PRESETS[name], task(name)
+    flop = work(preset, what)
+    bare, honest = (prepared(preset, what, agents=1, calibrated=flag) for flag in (False, True))
+    versions = {
+        "eager PyTorch": Plainly(*bare),
+        "reference in a CUDA graph": Captured(*bare, fused=False),
+        "fused": Captured(*bare),
+        "fused, calibrated": Captured(*honest),
+    }
+    # All versions in turn, several times: what the machine does to one it does to all.
+    found: dict[str, list[float]] = {label: [] for label in versions}
+    for _ in range(4):
+        for label, plan in versions.items():
+            found[label] += milliseconds(plan, repeats=2 if label == "eager PyTorch" else 10)
+    eager = statistics.median(found["eager PyTorch"])
+    for label, times in found.items():
+        ms = statistics.median(times)
+        print(
+            f"{name:12} {label:26} {ms:8.2f} ms  {flop / ms / 1e9:5.0f} TFLOP/s  {eager / ms:5.1f} × as fast as eager",
+            flush=True,
+        )
+        record(f"plan {name}", label, {"ms": ms, "tflops": flop / ms / 1e9, "speedup": eager / ms})
+    ratio = statistics.median(found["fused, calibrated"]) / statistics.median(found["fused"])
+    print(f"{name:12} calibrated / uncalibrated {ratio:.3f}; aim ≤ {TARGET_MS[name]} ms and ≤ 1.05")
+
+
+def fleet_of_cartpoles(record: Record, agents: int = 20) -> None:
+    """Twenty agents' actions at once: time for each, and memory."""
+    torch.cuda.reset_peak_memory_stats()
+    preset, what = PRESETS["cartpole"], task("cartpole")
+    plan = Captured(*prepared(preset, what, agents=agents, calibrated=True))
+    ms = statistics.median(milliseconds(plan, repeats=4)) / agents
+    gigabytes = torch.cuda.max_memory_allocated() / 2**30
+    print(f"cartpole × {agents}: {ms:.2f} ms an agent's action, {work(preset, what) / ms / 1e9:.0f} TFLOP/s, "
+          f"{gigabytes:.1f} GiB", flush=True)  # fmt: skip
+    record("fleet cartpole", f"{agents} agents", {"ms": ms, "gigabytes": gigabytes})
+
+
+def late_trial(record: Record, rows: int = 50_000) -> None:
+    """A HalfCheetah trial at 50 000 rows: 1000 actions in the environment, scoring left out, and the training."""
+    from calibrl.control.trial import run_trial
+
+    preset, what = PRESETS["halfcheetah"], task("halfcheetah")
+    view = known(what.world, observation_size=18, action_size=6, target_size=18)
+    fleet = Fleet(view, [Member(arm("calibrated"), 0)], preset, low=what.low, high=what.high, device="cuda")
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(1, rows, view.inputs, generator=generator)
+    y = 0.1 * torch.randn(1, rows, view.outputs, generator=generator)
+    fleet.learn(x[:, :1000], y[:, :1000])
+    environments = [what.make()]
+    run_trial(fleet, environments, steps=3, seeds=[0])
+    fleet.learn(x[:, 1000 : rows - 1000], y[:, 1000 : rows - 1000])
+    torch.cuda.synchronize()
+    began = time.perf_counter()
+    run_trial(fleet, environments, steps=1000, seeds=[1])
+    torch.cuda.synchronize()
+    acted = time.perf_counter()
+    fleet.learn(x[:, rows - 1000 :], y[:, rows - 1000 :])
+    torch.cuda.synchronize()
+    acting, training = acted - began, time.perf_counter() - acted
+    print(
+        f"halfcheetah trial at {rows} rows: {acting:.1f} s acting + {training:.1f} s training; aim ≤ 20 s", flush=True
+    )
+    record("trial halfcheetah", "fused", {"acting_s": acting, "training_s": training})
+
+
+def work(preset: Preset, what: Task) -> float:
+    """Floating-point operations that one action takes: a multiplication and an addition for each weight."""
+    plan, widths = preset.planner, shape(preset, what).widths
+    weights = sum(a * b for a, b in itertools.pairwise(widths))
+    return 2.0 * weights * preset.ensemble.members * plan.population * plan.particles * plan.horizon * plan.sweeps
+
+
+def shape(preset: Preset, what: Task) -> Shape:
+    seen = what.world.model_input(torch.zeros(what.observation_size)).shape[-1]
+    return Shape(seen + what.action_size, what.target_size, preset.ensemble.hidden, preset.ensemble.members)
+
+
+def prepared(preset: Preset, what: Task, *, agents: int, calibrated: bool) -> tuple:
+    """What a planner is made of, for untrained networks and maps of a forecaster that is too sure of itself."""
+    generator = torch.Generator().manual_seed(0)
+    sizes = shape(preset, what)
+    nets = Nets.fresh(sizes, [torch.Generator().manual_seed(seed) for seed in range(agents)]).to("cuda")
+    # Small answers, as trained networks give: untrained ones would leave every real range within a few steps.
+    nets.weights[-1].mul_(0.01)
+    low, high = what.low.cuda(), what.high.cuda()
+    maps = [fit_smooth(z=1.5 * torch.randn(500, sizes.outputs, generator=generator)) for _ in range(agents)]
+    inputs = PlanInputs.empty(
+        preset.planner,
+        agents=agents,
+        observation_size=what.observation_size,
+        outputs=sizes.outputs,
+        start=((low + high) / 2).expand(preset.planner.horizon, -1),
+        tables=stacked_tables(maps, sizes.outputs, device="cuda") if calibrated else None,
+    )
+    inputs.observation.normal_(std=0.1)
+    inputs.draw([torch.Generator("cuda").manual_seed(seed) for seed in range(agents)])
+    return nets, what.world, inputs, preset.planner, low, high
+
+
+@torch.no_grad()
+def milliseconds(plan: Callable[[], Tensor], *, repeats: int) -> list[float]:
+    """Of single calls, by the GPU's own clock."""
+    plan()
+    found = []
+    for _ in range(repeats):
+        first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        first.record()
+        answer = plan()
+        last.record()
+        torch.cuda.synchronize()
+        found.append(first.elapsed_time(last))
+    assert bool(answer.isfinite().all())
+    return found
+
+
+def main() -> None:
+    words = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    words.add_argument("--out", help="also append the rows to this .jsonl file")
+    out = words.parse_args().out
+    settings = {"device": torch.cuda.get_device_name()}
+    origin = results.origin()
+
+    def record(job: str, version: str, metrics: dict[str, float]) -> None:
+        if out:
+            results.append(out, [results.Row("gpu speed", job, version, 0, metrics, settings=settings, origin=origin)])
+
+    run(record)
+
+
+if __name__ == "__main__":
+    main()
