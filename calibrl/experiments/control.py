@@ -286,8 +286,9 @@ def one_trial(company: Company, what: Task, preset: Preset, watch: Watch) -> lis
 
 
 def rows_of(view: View, trial: Trial) -> tuple[Tensor, Tensor]:
-    """What the networks are to learn from a trial: x (g, T, k), y (g, T, d)."""
-    return view.rows(trial.observation, trial.action, trial.next_observation, trial.reward, trial.terminated)
+    """What the networks are to learn from a trial: x (g, T, k), y (g, T, d), on the CPU."""
+    x, y = view.rows(trial.observation, trial.action, trial.next_observation, trial.reward, trial.terminated)
+    return x.cpu(), y.cpu()
 
 
 @torch.no_grad()
