@@ -1,0 +1,105 @@
+"""The replay: honest about the past, exact in its shelves, paired in its differences."""
+
+from __future__ import annotations
+
+import numpy as np
+import polars as pl
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from calibrl.errors import CalibrlError
+from calibrl.inventory.shop import backtest
+from calibrl.inventory.shop.figures import COLORS, backtest_figure
+from calibrl.inventory.shop.items_file import Item
+from calibrl.inventory.shop.orders import read_shop
+from calibrl.inventory.shop.output import replay_frame
+from tests.inventory.shop.conftest import small_shop
+
+
+@pytest.fixture(scope="module")
+def shop(tmp_path_factory):
+    path = tmp_path_factory.mktemp("shop") / "sales.csv"
+    small_shop(170).write_csv(path)
+    items = path.with_name("items.csv")
+    items.write_text("item,shelf_life\nbread,1\nmilk,3\nrolls,2\n")
+    return read_shop(path, items=items)
+
+
+@pytest.fixture(scope="module")
+def replayed(shop):
+    delivered = np.full(shop.history.sales.units.shape, 20.0)
+    return backtest.replay(shop, 14, delivered=delivered)
+
+
+def test_real_deliveries_are_replayed_as_they_were(shop, replayed):
+    """Bread keeps for a day: what is delivered is sold or thrown away by the evening."""
+    demand = np.nan_to_num(shop.history.sales.units[0, shop.history.today - 13 : shop.history.today + 1])
+    found = replayed.outcome[backtest.PRESENT]
+    assert (found.sold[0] == np.minimum(demand, 20)).all()
+    assert (found.unmet[0] == np.maximum(demand - 20, 0)).all()
+    assert (found.wasted[0] == 20 - found.sold[0]).all()
+
+
+def test_all_policies_meet_the_same_demand(replayed):
+    demand = [found.sold + found.unmet for found in replayed.outcome.values()]
+    assert all((each == demand[0]).all() for each in demand)
+    assert list(replayed.outcome) == [backtest.PRESENT, backtest.HEURISTIC, backtest.BARE, backtest.HONEST]
+    assert set(replayed.outcome) <= set(COLORS)
+
+
+def test_planning_beats_a_fixed_delivery(replayed):
+    assert replayed.money(backtest.HONEST).sum() < replayed.money(backtest.PRESENT).sum()
+
+
+def test_differences_are_paired(replayed):
+    saved, low, high = replayed.saving(backtest.HONEST, backtest.PRESENT)
+    assert saved == pytest.approx(replayed.money(backtest.PRESENT).sum() - replayed.money(backtest.HONEST).sum())
+    assert low <= saved <= high
+    assert replayed.saving(backtest.HONEST, backtest.HONEST) == (0.0, 0.0, 0.0)
+    assert replayed.resampled_by == "weeks"
+
+
+def test_tables_and_figure_hold_every_policy(shop, replayed):
+    frame = replay_frame(replayed, shop.history.keys, stores=False)
+    assert len(frame) == 4 * 3
+    total = frame.filter(pl.col("policy") == backtest.HONEST)["cost"].sum()
+    assert total == pytest.approx(replayed.money(backtest.HONEST).sum(), abs=0.1)
+    assert len(backtest_figure(replayed).axes) == 2
+
+
+def test_the_replay_does_not_look_ahead(tmp_path):
+    frame = small_shop(170)
+    day = np.datetime64("2025-01-01") + 150
+    frame.write_csv(tmp_path / "whole.csv")
+    frame.filter(pl.col("date") <= day.item()).write_csv(tmp_path / "cut.csv")
+    whole = backtest.replay(read_shop(tmp_path / "whole.csv", today=day), 7)
+    cut = backtest.replay(read_shop(tmp_path / "cut.csv"), 7)
+    for name, found in whole.outcome.items():
+        assert (found.sold == cut.outcome[name].sold).all()
+        assert (found.wasted == cut.outcome[name].wasted).all()
+    assert backtest.STAND_IN in whole.outcome
+
+
+def test_too_short_a_history_says_what_would_do(shop):
+    with pytest.raises(CalibrlError, match=r"a backtest of 150 days needs 220 days of sales, the file has 170; try"):
+        backtest.replay(shop, 150)
+
+
+@given(
+    life=st.integers(1, 6),
+    lead=st.integers(1, 4),
+    orders=st.lists(st.integers(0, 30), min_size=8, max_size=8),
+    demand=st.lists(st.one_of(st.integers(0, 30).map(float), st.just(float("nan"))), min_size=8, max_size=8),
+)
+def test_units_ordered_are_sold_wasted_left_or_under_way(life, lead, orders, demand):
+    world = backtest._World((Item(shelf_life=life, lead_days=lead),), seed=0)
+    for ordered, wanted in zip(orders, demand, strict=True):
+        world.order(np.array([0]), [ordered])
+        world.live(np.array([wanted]), np.array([False]))
+    found = world.outcome(8)
+    left = int(world.stock[0].sum()) + sum(world.coming[0])
+    assert sum(orders) == found.sold.sum() + found.wasted.sum() + left
+    batches = world.batches(0)
+    assert sum(batch.units for batch in batches) == left
+    assert all(batch.last >= max(1, batch.arrives) for batch in batches)

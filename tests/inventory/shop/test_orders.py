@@ -1,0 +1,243 @@
+"""Orders: when they come, the rules they obey, that they know nothing of the future, and how they are explained."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import numpy as np
+import polars as pl
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from calibrl.inventory.planners import OrderUpTo
+from calibrl.inventory.shop.calendar import schedule
+from calibrl.inventory.shop.items_file import WEEKDAYS, Item
+from calibrl.inventory.shop.orders import make_orders, read_shop
+from calibrl.inventory.shop.output import orders_frame, totals
+from calibrl.inventory.shop.planning import judged, plan, situation
+from calibrl.inventory.shop.sales_file import AHEAD
+from calibrl.inventory.shop.stock_file import Batch
+from calibrl.inventory.shop.words import reason
+from tests.inventory.shop.conftest import small_shop
+
+THURSDAY = np.datetime64("2026-05-28")
+
+
+def on(*names: str) -> tuple[bool, ...]:
+    return tuple(name in names for name in WEEKDAYS)
+
+
+# The calendar.
+
+
+@pytest.mark.parametrize(
+    ("item", "first", "cover"),
+    [
+        (Item(), 0, 1),
+        (Item(lead_days=3), 2, 1),
+        (Item(delivery_days=on("Fri", "Mon")), 0, 3),
+        (Item(delivery_days=on("Thu")), 6, 7),
+        (Item(delivery_days=on("Fri"), lead_days=2), 7, 7),
+    ],
+)
+def test_the_next_delivery_and_the_days_it_must_last(item, first, cover):
+    found = schedule(item, THURSDAY)
+    assert int(found.day[0]) == first
+    assert len(found.cover) == cover
+
+
+@given(
+    days=st.sets(st.sampled_from(WEEKDAYS), min_size=1),
+    lead=st.integers(1, 14),
+    life=st.integers(1, 400),
+    ahead=st.integers(0, 6),
+)
+def test_two_deliveries_are_always_in_sight(days, lead, life, ahead):
+    item = Item(delivery_days=on(*days), lead_days=lead, shelf_life=life)
+    found = schedule(item, THURSDAY + ahead)
+    assert len(found.day) >= 2
+    assert found.day[0] >= lead - 1
+    assert found.day[1] < found.horizon <= AHEAD
+    assert (found.decided[1:] >= 0).all()
+    weekday = (THURSDAY + ahead + 1 + found.day).astype(int) + 3
+    assert all(WEEKDAYS[k % 7] in days for k in weekday)
+
+
+# Planning.
+
+
+def at_night(item: Item, mean: float = 20.0, stock: tuple[Batch, ...] = (), seed: int = 0):
+    when = schedule(item, THURSDAY)
+    paths = np.random.default_rng(seed).poisson(mean, (300, when.horizon)).astype(float)
+    return situation(item, when, paths, stock)
+
+
+@given(pack=st.integers(1, 24), minimum=st.integers(0, 60), mean=st.floats(0.2, 80), held=st.integers(0, 60))
+def test_orders_obey_packs_and_minimum(pack, minimum, mean, held):
+    item = Item(pack_size=pack, minimum_order=minimum)
+    order = plan(at_night(item, mean, (Batch(held, 0, 2),))).order
+    assert order % pack == 0
+    assert order == 0 or order >= minimum
+
+
+def test_the_dearer_the_lost_sale_the_larger_the_order():
+    orders = [plan(at_night(Item(cost_of_lost_sale=cost))).order for cost in (0.2, 1.0, 5.0, 25.0)]
+    assert orders == sorted(orders)
+    assert orders[0] < orders[-1]
+
+
+def test_stock_that_keeps_is_subtracted_and_stock_that_expires_is_not():
+    bare = plan(at_night(Item())).order
+    assert plan(at_night(Item(), stock=(Batch(10, 0, 3),))).order == pytest.approx(bare - 10, abs=2)
+    weekly = Item(delivery_days=on("Mon"), shelf_life=7)
+    bare = plan(at_night(weekly)).order
+    assert plan(at_night(weekly, stock=(Batch(40, 0, 1),))).order == bare  # gone before Monday
+    assert plan(at_night(weekly, stock=(Batch(200, 0, 30),))).order < bare - 80
+
+
+def test_what_is_under_way_counts():
+    item = Item(lead_days=2, shelf_life=5)
+    coming = (Batch(40, 1, 5),)
+    assert plan(at_night(item, stock=coming)).order < plan(at_night(item)).order
+
+
+def test_an_order_lasts_until_the_delivery_after_next():
+    daily, weekly = Item(shelf_life=10), Item(shelf_life=10, delivery_days=on("Fri"))
+    assert plan(at_night(weekly)).order > 6 * 20
+    assert plan(at_night(daily)).order < 3 * 20
+
+
+def test_no_other_order_costs_less():
+    at = at_night(Item(shelf_life=2, cost_of_lost_sale=2.0), mean=15)
+    from calibrl.inventory.shop.planning import HOLDING, _levels
+    from calibrl.kernels import deliveries as kernel
+
+    chosen = plan(at).order
+    expected = at.paths.mean(0)
+    price = np.array([2.0, 1.0, HOLDING])
+
+    def cost(order: int, level) -> float:
+        return kernel.mean_cost(
+            at.paths, at.opening, at.arriving, at.when.day, at.when.decided, 2, order, level, expected, 1, 0, price
+        )
+
+    table = np.array([[cost(order, level) for order in range(61)] for level in _levels(at)])
+    assert table[:, chosen].min() <= table.min() * 1.01
+
+
+def test_with_daily_deliveries_it_is_as_good_as_the_order_up_to_planner():
+    rng = np.random.default_rng(0)
+    item = Item()
+    gaps = []
+    for seed in range(6):
+        at = at_night(item, mean=12.0 + 3 * seed, seed=seed)
+        stock = np.array([2, 3, 0])
+        here = replace(at, opening=np.array([2.0, 3, 0, *np.zeros(at.when.horizon - 2)]))
+        theirs = int(OrderUpTo()(np.tile(at.paths, (1, 2))[:, :5], stock, rng=rng))
+        gaps.append(plan(here).order - theirs)
+    assert np.abs(gaps).max() <= 4
+
+
+def test_a_plan_says_what_to_expect():
+    at = at_night(Item(shelf_life=1), mean=20)
+    found = judged(at, 20, np.full(len(at.when.day), 20.0))
+    day = at.paths[:, 0]
+    assert found.out == pytest.approx((day > 20).mean())
+    assert found.lost == pytest.approx(np.maximum(day - 20, 0).mean())
+    assert found.waste == pytest.approx(np.maximum(20 - day, 0).mean())
+
+
+# The whole way.
+
+
+@pytest.fixture
+def shop(write):
+    return read_shop(write(small_shop(160)))
+
+
+def test_orders_are_repeatable_and_threads_change_nothing(shop):
+    one, two = make_orders(shop, seed=3), make_orders(shop, seed=3, workers=2)
+    assert [order.plan for order in one] == [order.plan for order in two]
+
+
+def test_an_order_does_not_depend_on_rows_after_its_day(write):
+    frame = small_shop(200)
+    day = np.datetime64("2025-01-01") + 150
+    early = frame.filter(pl.col("date") <= day.item())
+    rng = np.random.default_rng(1)
+    later = frame.with_columns(
+        pl.when(pl.col("date") > day.item())
+        .then(pl.Series(rng.integers(0, 900, len(frame))))
+        .otherwise("units")
+        .alias("units")
+    )
+    cut = orders_frame(make_orders(read_shop(write(early, "early.csv"))), stores=False)
+    for other in (frame, later):
+        whole = orders_frame(make_orders(read_shop(write(other), today=day)), stores=False)
+        assert whole.equals(cut)
+
+
+def test_orders_follow_demand(write):
+    frame = small_shop(160)
+    orders = {order.key[0]: order for order in make_orders(read_shop(write(frame)))}
+    # The file ends on a Monday: Tuesday sells 12, 24 and 36 on average.
+    for name, mean in (("bread", 12), ("milk", 24), ("rolls", 36)):
+        assert orders[name].quantile(0.5) == pytest.approx(mean, rel=0.25)
+        assert mean <= orders[name].plan.order <= 2 * mean
+
+
+def test_closed_tomorrow_orders_nothing(write):
+    frame = small_shop(160).filter(pl.col("date") <= np.datetime64("2025-05-31").item())  # a Saturday
+    for order in make_orders(read_shop(write(frame))):
+        assert order.plan.order == 0
+        assert "Sunday 1 June is closed" in reason(order)
+
+
+def test_an_item_nobody_bought_for_weeks_is_off_the_list(write):
+    frame = small_shop(160).filter((pl.col("item") != "milk") | (pl.col("date") <= np.datetime64("2025-04-01").item()))
+    orders = {order.key[0]: order for order in make_orders(read_shop(write(frame)))}
+    assert orders["milk"].plan.order == 0
+    assert reason(orders["milk"]).startswith("Not sold for 69 days")
+    assert orders["bread"].plan.order > 0
+
+
+def test_a_shop_without_any_sales_orders_on_a_stated_guess(write):
+    sales = write("date,item,units\n")
+    items = write("item,shelf_life\nbread,2\n", "items.csv")
+    shop = read_shop(sales, items=items, today=THURSDAY)
+    (order,) = make_orders(shop)
+    assert 1 <= order.plan.order <= 5
+    assert "guess" in reason(order)
+
+
+# Words.
+
+
+def test_reasons_are_sentences_with_the_numbers_of_the_order(shop):
+    for order in make_orders(shop):
+        words = reason(order)
+        assert words[0].isupper()
+        assert words.endswith(".")
+        assert words.count(".") == 1 or re.search(r"\d\.\d", words)
+        assert f"order {order.plan.order} " in words
+        assert f"about {order.quantile(0.5):.0f} " in words
+
+
+def test_reasons_name_packs_stock_and_minimum(shop):
+    order = make_orders(shop)[0]
+    item = replace(order.item, pack_size=6, minimum_order=12)
+    told = replace(order, item=item, plan=replace(order.plan, order=12), on_hand=9.0, expiring=0.0, promotion=True)
+    words = reason(told)
+    assert "2 packs of 6, the least one can order" in words
+    assert "9 are on the shelf" in words
+    assert "with the promotion" in words
+    waiting = replace(told, when=schedule(replace(item, delivery_days=on("Sat")), order.today), daily=np.ones(20))
+    waiting = replace(waiting, shut=np.zeros(20, dtype=bool))
+    assert "by Friday" in reason(waiting)
+
+
+def test_totals_are_sums(shop):
+    orders = make_orders(shop)
+    assert totals(orders).startswith(f"{sum(order.plan.order for order in orders):,} units of 3 items")
