@@ -25,7 +25,10 @@ function showCard(panel, index) {
 
 function swatch(arm) {
   const drawn = make("svg", { viewBox: "-11 -7 22 14", width: 22, height: 14, "aria-hidden": "true" });
-  drawn.append(make("path", { class: "curve", d: "M-11 0H11", "stroke-dasharray": dash(arm) }), marker(arm, 0, 0, { class: "dot" }));
+  drawn.append(
+    make("path", { class: "curve", d: "M-11 0H11", "stroke-dasharray": dash(arm) }),
+    marker(arm, 0, 0, { class: "dot" }),
+  );
   return make("span", { class: `swatch arm arm-${arm % COLOURS}` }, drawn);
 }
 
@@ -50,7 +53,12 @@ function listen(panel) {
     if (event.key === "Escape") leave();
     if (step === undefined && jump === undefined) return;
     event.preventDefault();
-    stop = jump ?? Math.max(0, Math.min(panel.stops.length - 1, stop === null ? (step > 0 ? 0 : panel.stops.length - 1) : stop + step));
+    stop =
+      jump ??
+      Math.max(
+        0,
+        Math.min(panel.stops.length - 1, stop === null ? (step > 0 ? 0 : panel.stops.length - 1) : stop + step),
+      );
     speaker.textContent = showCard(panel, stop);
   });
   return panel.node;

@@ -43,7 +43,10 @@ function chosenSeeds(text, seeds) {
   const everything = seeds.map((_, i) => i);
   if (!text.trim() || text.trim() === "all") return everything;
   const wanted = [];
-  for (const part of text.split(",").map((piece) => piece.trim()).filter(Boolean)) {
+  for (const part of text
+    .split(",")
+    .map((piece) => piece.trim())
+    .filter(Boolean)) {
     const range = /^(\d+)(?:\s*[-–]\s*(\d+))?$/.exec(part);
     if (!range) return null;
     wanted.push([Number(range[1]), Number(range[2] ?? range[1])]);

@@ -1,6 +1,7 @@
 // One study: its controls, and its charts drawn from the choices.
 
 const MANY = 12; // more problems than this are shown one at a time
+const KEYS = "Arrow keys read values.";
 
 class Study {
   constructor(root, data, choice) {
@@ -29,7 +30,11 @@ class Study {
       this.changed();
     };
     const pick = (name, label, options, value) => {
-      const list = make("select", { id: id(name) }, ...options.map(([key, text]) => make("option", { value: key, selected: key === value }, text)));
+      const list = make(
+        "select",
+        { id: id(name) },
+        ...options.map(([key, text]) => make("option", { value: key, selected: key === value }, text)),
+      );
       list.addEventListener("change", change(name));
       return make("p", { class: "field" }, make("label", { for: id(name) }, label), list);
     };
@@ -43,19 +48,38 @@ class Study {
       arms.append(make("label", { class: "chip", for: id(`arm${i}`) }, box, swatch(i), make("span", {}, arm)));
     });
     const fields = make("div", { class: "fields" });
-    if (data.metrics.length > 1) fields.append(pick("metric", "Metric", data.metrics.map((metric, i) => [i, metric.heading]), choice.metric));
+    if (data.metrics.length > 1)
+      fields.append(
+        pick(
+          "metric",
+          "Metric",
+          data.metrics.map((metric, i) => [i, metric.heading]),
+          choice.metric,
+        ),
+      );
     if (data.problems.length > 1) {
       const every = [ALL, `all ${data.problems.length} problems`];
       fields.append(pick("problem", "Problem", [every, ...data.problems.map((name, i) => [i, name])], choice.problem));
     }
     if (data.baseline !== null && data.arms.length > 1) {
-      const views = [["values", "values"], ["difference", `difference to ${data.arms[data.baseline]}`]];
+      const views = [
+        ["values", "values"],
+        ["difference", `difference to ${data.arms[data.baseline]}`],
+      ];
       fields.append(pick("view", "Show", views, choice.view));
     }
     if (data.seeds.length > 1 && data.each) {
       const span = `${data.seeds[0]}-${data.seeds.at(-1)}`;
       const hint = `all; or some of ${span}`;
-      this.seeds = make("input", { id: id("seeds"), type: "text", value: choice.seeds, placeholder: hint, autocomplete: "off", spellcheck: "false", "aria-describedby": id("note") });
+      this.seeds = make("input", {
+        id: id("seeds"),
+        type: "text",
+        value: choice.seeds,
+        placeholder: hint,
+        autocomplete: "off",
+        spellcheck: "false",
+        "aria-describedby": id("note"),
+      });
       this.seeds.addEventListener("input", change("seeds"));
       fields.append(make("p", { class: "field" }, make("label", { for: id("seeds") }, "Seeds"), this.seeds));
       const each = make("input", { type: "checkbox", id: id("each"), checked: choice.each });
@@ -71,7 +95,12 @@ class Study {
       root.querySelector(".reset").focus();
     });
     fields.append(reset);
-    return make("div", { class: "controls", role: "group", "aria-label": `Choose what is shown: ${root.dataset.title}` }, arms, fields);
+    return make(
+      "div",
+      { class: "controls", role: "group", "aria-label": `Choose what is shown: ${root.dataset.title}` },
+      arms,
+      fields,
+    );
   }
 
   changed() {
@@ -84,9 +113,16 @@ class Study {
     const at = (nested) => path.reduce((part, i) => part?.[i], nested);
     if (pack.each) {
       const values = at(pack.each);
-      return values ? summary(this.kept.map((i) => values[i]), this.data.reach) : null;
+      return values
+        ? summary(
+            this.kept.map((i) => values[i]),
+            this.data.reach,
+          )
+        : null;
     }
-    return isNumber(at(pack.mean)) ? interval(at(pack.mean), at(pack.error) ?? NaN, at(pack.count), this.data.reach) : null;
+    return isNumber(at(pack.mean))
+      ? interval(at(pack.mean), at(pack.error) ?? NaN, at(pack.count), this.data.reach)
+      : null;
   }
 
   /** The paired difference to the baseline, in the same place. */
@@ -107,7 +143,8 @@ class Study {
     const kept = chosenSeeds(choice.seeds, data.seeds);
     this.seeds?.setAttribute("aria-invalid", kept === null);
     if (kept === null) {
-      this.note.textContent = `Seeds are numbers or ranges such as ${data.seeds[0]}-${data.seeds.at(-1)}; none of this study is “${choice.seeds}”.`;
+      const span = `${data.seeds[0]}-${data.seeds.at(-1)}`;
+      this.note.textContent = `Seeds are numbers or ranges such as ${span}; none of this study is “${choice.seeds}”.`;
       return;
     }
     this.kept = kept;
@@ -132,7 +169,13 @@ class Study {
     for (const { name, draw } of panels) {
       grid.append(make("figure", { class: "panel" }, make("figcaption", {}, name), ...draw(most).map(listen)));
     }
-    return make("section", { class: "group", "aria-label": `${title}, ${this.root.dataset.title}` }, make("h4", {}, title), make("p", { class: "hint" }, hint), grid);
+    return make(
+      "section",
+      { class: "group", "aria-label": `${title}, ${this.root.dataset.title}` },
+      make("h4", {}, title),
+      make("p", { class: "hint" }, hint),
+      grid,
+    );
   }
 
   over(rest) {
@@ -143,7 +186,8 @@ class Study {
     const { data, choice, metric } = this;
     const paired = choice.view === "difference";
     const packs = data.finals[metric.key];
-    const problems = choice.problem === ALL ? (data.problems.length > MANY ? [] : data.problems.map((_, p) => p)) : [choice.problem];
+    const problems =
+      choice.problem === ALL ? (data.problems.length > MANY ? [] : data.problems.map((_, p) => p)) : [choice.problem];
     const panels = [];
     for (const p of problems) {
       const items = [];
@@ -151,12 +195,24 @@ class Study {
         if (paired && arm === data.baseline) continue;
         const found = paired ? this.change(packs[p], arm) : this.stat(packs[p], arm);
         if (!found) continue;
-        const each = !choice.each || !packs[p].each ? null : paired ? found.each : this.kept.map((i) => packs[p].each[arm][i]);
-        items.push({ ...found, each, arm, name: data.arms[arm], paper: paired ? null : data.paper[metric.key]?.[p][arm] });
+        const each =
+          !choice.each || !packs[p].each ? null : paired ? found.each : this.kept.map((i) => packs[p].each[arm][i]);
+        items.push({
+          ...found,
+          each,
+          arm,
+          name: data.arms[arm],
+          paper: paired ? null : data.paper[metric.key]?.[p][arm],
+        });
       }
       if (!items.length) continue;
-      const label = `${metric.heading}${paired ? `, difference to ${data.arms[data.baseline]}` : ""}, ${data.problems[p]}: ${items.map((item) => `${item.name} ${describe({ ...item, form: metric.form, signed: paired })}`).join("; ")}. Arrow keys read values.`;
-      panels.push({ name: data.problems[p], draw: (width) => [dotPanel(width, { items, form: metric.form, signed: paired, zero: paired, label })] });
+      const what = paired ? `${metric.heading}, difference to ${data.arms[data.baseline]}` : metric.heading;
+      const told = items.map((item) => `${item.name} ${describe({ ...item, form: metric.form, signed: paired })}`);
+      const label = `${what}, ${data.problems[p]}: ${told.join("; ")}. ${KEYS}`;
+      panels.push({
+        name: data.problems[p],
+        draw: (width) => [dotPanel(width, { items, form: metric.form, signed: paired, zero: paired, label })],
+      });
     }
     const arrow = metric.better ? `, ${metric.better} is better` : "";
     const paper = !paired && data.paper[metric.key] ? " Hollow diamonds: the paper." : "";
@@ -167,7 +223,9 @@ class Study {
   curves() {
     const { data, choice, metric } = this;
     const paired = choice.view === "difference";
-    const wanted = data.curves.filter((curve) => curve.values[metric.key] && (choice.problem === ALL || curve.problems.includes(choice.problem)));
+    const wanted = data.curves.filter(
+      (curve) => curve.values[metric.key] && (choice.problem === ALL || curve.problems.includes(choice.problem)),
+    );
     const panels = wanted.map((curve) => {
       const pack = curve.values[metric.key];
       const lines = this.shown
@@ -181,13 +239,21 @@ class Study {
       const seen = lines.filter((line) => line.points.some(Boolean));
       const last = (line) => describe({ ...line.points.findLast(Boolean), form: metric.form, signed: paired });
       const what = paired ? `${metric.heading}, difference to ${data.arms[data.baseline]}` : metric.heading;
-      const label = `${what}, by ${curve.heading}, ${curve.title}; at the end ${seen.map((line) => `${line.name} ${last(line)}`).join("; ")}. Arrow keys read values.`;
-      const draw = (width) => [curvePanel(width, { lines: seen, xs: curve.x, form: metric.form, heading: curve.heading, label, paired })];
+      const told = seen.map((line) => `${line.name} ${last(line)}`).join("; ");
+      const label = `${what}, by ${curve.heading}, ${curve.title}; at the end ${told}. ${KEYS}`;
+      const draw = (width) => [
+        curvePanel(width, { lines: seen, xs: curve.x, form: metric.form, heading: curve.heading, label, paired }),
+      ];
       return seen.length ? { name: curve.title, draw } : null;
     });
     const what = paired ? `Paired difference to ${data.arms[data.baseline]}` : metric.heading;
     const band = paired ? "its 95 % interval" : "one standard error";
-    return this.group(`${what} by ${data.curves[0]?.heading}`, this.over(`; the band is ${band}`), 320, panels.filter(Boolean));
+    return this.group(
+      `${what} by ${data.curves[0]?.heading}`,
+      this.over(`; the band is ${band}`),
+      320,
+      panels.filter(Boolean),
+    );
   }
 
   honesty() {
@@ -199,17 +265,26 @@ class Study {
         .map((arm) => ({ arm, name: data.arms[arm], points: data.levels.map((_, i) => this.stat(pack, arm, i)) }))
         .filter((line) => line.points.some(Boolean));
       if (!lines.length) return;
-      const half = lines.map((line) => `${line.name} ${show(".0%", line.points[data.levels.length - 1]?.mean)}`).join("; ");
-      const label = `Reliability, ${data.problems[p]}: below the 95 % level fell ${half}. Arrow keys read values.`;
-      const bars = `PIT histogram, ${data.problems[p]}. Arrow keys read values.`;
+      const below = lines.map((line) => `${line.name} ${show(".0%", line.points.at(-1)?.mean)}`).join("; ");
+      const top = data.levels.at(-1);
+      const label = `Reliability, ${data.problems[p]}: below the ${top} % level fell ${below}. ${KEYS}`;
+      const bars = `PIT histogram, ${data.problems[p]}. ${KEYS}`;
       panels.push({
         name: data.problems[p],
         draw: (width) => {
-          const half = width > 560 ? width / 2 : width;
-          return [reliabilityPanel(half, { lines, levels: data.levels, label }), pitPanel(half, { lines, levels: data.levels, label: bars })];
+          const side = width > 560 ? width / 2 : width; // beside each other, or one above the other
+          return [
+            reliabilityPanel(side, { lines, levels: data.levels, label }),
+            pitPanel(side, { lines, levels: data.levels, label: bars }),
+          ];
         },
       });
     });
-    return this.group("Are the forecasts honest?", "Left or above: share of outcomes below each promised level; honest is the diagonal. Then the PIT histogram: honest is flat at 1.", 280, panels);
+    return this.group(
+      "Are the forecasts honest?",
+      "Share of outcomes below each promised level: honest is the diagonal. PIT histogram: honest is flat at 1.",
+      280,
+      panels,
+    );
   }
 }

@@ -80,9 +80,13 @@ function nice(low, high, wanted) {
   const power = 10 ** Math.floor(Math.log10(rough));
   const fine = [1, 2, 2.5, 5, 10].find((factor) => factor * power >= rough * 0.999) ?? 10;
   // At least two ticks, or nobody can read the scale.
-  const step = [fine, fine / 2, fine / 5].map((factor) => factor * power).find((size) => Math.floor(high / size) - Math.ceil(low / size) >= 1) ?? power / 10;
+  const step =
+    [fine, fine / 2, fine / 5]
+      .map((factor) => factor * power)
+      .find((size) => Math.floor(high / size) - Math.ceil(low / size) >= 1) ?? power / 10;
   const found = [];
-  for (let i = Math.ceil(low / step); i * step <= high + step * 1e-9; i += 1) found.push(Number((i * step).toPrecision(12)));
+  for (let i = Math.ceil(low / step); i * step <= high + step * 1e-9; i += 1)
+    found.push(Number((i * step).toPrecision(12)));
   return found;
 }
 
@@ -103,7 +107,12 @@ function tickText(value, ticks, form = "") {
   if (size !== 0 && (size >= 1e6 || size < 1e-3)) return show(".0e", shown);
   const places = Math.max(0, Math.min(6, -Math.floor(Math.log10(gap) + 1e-9)));
   const exact = Number(gap.toPrecision(3)) * 10 ** places;
-  return show(`${form.startsWith(",") ? "," : ""}.${places + (Math.abs(exact - Math.round(exact)) > 1e-6 ? 1 : 0)}f`, shown) + (percent ? "\u202f%" : "");
+  return (
+    show(
+      `${form.startsWith(",") ? "," : ""}.${places + (Math.abs(exact - Math.round(exact)) > 1e-6 ? 1 : 0)}f`,
+      shown,
+    ) + (percent ? "\u202f%" : "")
+  );
 }
 
 /** Shapes that tell arms apart without colour. */

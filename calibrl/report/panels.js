@@ -5,7 +5,14 @@
 const LETTER = 6.3; // average width of a letter of the small print, in pixels
 
 function canvas(width, height, label) {
-  return make("svg", { viewBox: `0 0 ${width} ${height}`, width, height, role: "img", tabindex: 0, "aria-label": label });
+  return make("svg", {
+    viewBox: `0 0 ${width} ${height}`,
+    width,
+    height,
+    role: "img",
+    tabindex: 0,
+    "aria-label": label,
+  });
 }
 
 function words(x, y, text, attributes = {}) {
@@ -58,7 +65,11 @@ function dotPanel(width, { items, form, signed, label, zero }) {
   const bottom = top + row * items.length;
   const node = canvas(width, bottom + 22, label);
   const reached = items.flatMap((item) => [item.mean, item.low, item.high, item.paper, ...(item.each ?? [])]);
-  const { at: x, ticks } = fit(reached, left + 4, width - 10, { log: form.endsWith("e"), zero, ticks: (width - left) / 62 });
+  const { at: x, ticks } = fit(reached, left + 4, width - 10, {
+    log: form.endsWith("e"),
+    zero,
+    ticks: (width - left) / 62,
+  });
   axisX(node, x, ticks, { top, bottom, form });
   if (zero) node.append(make("line", { class: "zero", x1: x(0), x2: x(0), y1: top, y2: bottom }));
   const glow = make("rect", { class: "glow", x: 0, width, height: row, visibility: "hidden" });
@@ -73,7 +84,8 @@ function dotPanel(width, { items, form, signed, label, zero }) {
     if (isNumber(item.low)) {
       group.append(make("line", { class: "whisker", x1: x(item.low), x2: x(item.high), y1: y, y2: y }));
     }
-    if (isNumber(item.paper)) group.append(make("path", { class: "paper", d: SHAPES[3], transform: `translate(${x(item.paper)} ${y})` }));
+    if (isNumber(item.paper))
+      group.append(make("path", { class: "paper", d: SHAPES[3], transform: `translate(${x(item.paper)} ${y})` }));
     if (isNumber(item.mean)) group.append(marker(item.arm, x(item.mean), y, { class: "dot" }));
     node.append(group);
   });
@@ -81,7 +93,9 @@ function dotPanel(width, { items, form, signed, label, zero }) {
     title: item.name,
     lines: [
       { arm: item.arm, text: describe({ ...item, form, signed }) },
-      isNumber(item.low) ? { text: `95 % interval ${show(form, item.low, signed)} to ${show(form, item.high, signed)}` } : null,
+      isNumber(item.low)
+        ? { text: `95 % interval ${show(form, item.low, signed)} to ${show(form, item.high, signed)}` }
+        : null,
       { text: `${item.count} seed${item.count === 1 ? "" : "s"}` },
       isNumber(item.paper) ? { text: `paper: ${show(form, item.paper)}` } : null,
     ].filter(Boolean),
@@ -113,14 +127,24 @@ function curvePanel(width, { lines, xs, form, heading, label, paired }) {
   ]);
   const { at: y, ticks } = fit(seen, bottom, top, { log: form.endsWith("e"), ticks: height / 45, zero: paired });
   axisY(node, y, ticks, { left, right, form });
-  axisX(node, x, xs.length <= 8 || log ? xs : nice(xs[0], xs.at(-1), width / 80), { top, bottom, heading, plain: true });
+  axisX(node, x, xs.length <= 8 || log ? xs : nice(xs[0], xs.at(-1), width / 80), {
+    top,
+    bottom,
+    heading,
+    plain: true,
+  });
   if (paired) node.append(make("line", { class: "zero", x1: left, x2: right, y1: y(0), y2: y(0) }));
   const rule = make("line", { class: "rule", y1: top, y2: bottom, visibility: "hidden" });
   node.append(rule);
   for (const line of lines) {
     const group = make("g", { class: `arm arm-${line.arm % COLOURS}` });
     for (const seed of line.each ?? []) {
-      group.append(make("path", { class: "thread", d: linePath(seed.map((value, i) => (isNumber(value) ? [x(xs[i]), y(value)] : null))) }));
+      group.append(
+        make("path", {
+          class: "thread",
+          d: linePath(seed.map((value, i) => (isNumber(value) ? [x(xs[i]), y(value)] : null))),
+        }),
+      );
     }
     const known = line.points.map((point, i) => (point ? { ...point, x: x(xs[i]) } : null)).filter(Boolean);
     const banded = known.filter((point) => isNumber(band(point)[0]) && (!y.log || band(point)[0] > 0));
@@ -129,15 +153,25 @@ function curvePanel(width, { lines, xs, form, heading, label, paired }) {
       const down = banded.map((point) => [point.x, y(band(point)[0])]).reverse();
       group.append(make("path", { class: "band", d: `${linePath([...up, ...down])}Z` }));
     }
-    group.append(make("path", { class: "curve", "stroke-dasharray": dash(line.arm), d: linePath(known.map((point) => [point.x, y(point.mean)])) }));
-    if (known.length <= 15) known.forEach((point) => group.append(marker(line.arm, point.x, y(point.mean), { class: "dot small" })));
+    group.append(
+      make("path", {
+        class: "curve",
+        "stroke-dasharray": dash(line.arm),
+        d: linePath(known.map((point) => [point.x, y(point.mean)])),
+      }),
+    );
+    if (known.length <= 15)
+      known.forEach((point) => group.append(marker(line.arm, point.x, y(point.mean), { class: "dot small" })));
     node.append(group);
   }
   const stops = xs.map((value, i) => ({
     title: `${heading}: ${show(".6g", value)}`,
     lines: lines
       .filter((line) => line.points[i])
-      .map((line) => ({ arm: line.arm, text: `${line.name} ${describe({ ...line.points[i], form, signed: paired })}` })),
+      .map((line) => ({
+        arm: line.arm,
+        text: `${line.name} ${describe({ ...line.points[i], form, signed: paired })}`,
+      })),
   }));
   return { node, stops, ...sweep(xs.map(x), rule, bottom) };
 }
@@ -145,7 +179,8 @@ function curvePanel(width, { lines, xs, form, heading, label, paired }) {
 /** Hovering along x: the stop nearest to the pointer, marked by a rule. */
 function sweep(positions, rule, bottom) {
   return {
-    nearest: (px) => positions.reduce((best, at, i) => (Math.abs(at - px) < Math.abs(positions[best] - px) ? i : best), 0),
+    nearest: (px) =>
+      positions.reduce((best, at, i) => (Math.abs(at - px) < Math.abs(positions[best] - px) ? i : best), 0),
     at(stop) {
       const x = positions[stop ?? 0];
       rule.setAttribute("visibility", stop === null ? "hidden" : "visible");
@@ -173,13 +208,21 @@ function reliabilityPanel(width, { lines, levels, label }) {
   for (const line of lines) {
     const points = line.points.map((point, i) => (point ? [x(levels[i]), y(100 * point.mean)] : null));
     const group = make("g", { class: `arm arm-${line.arm % COLOURS}` });
-    group.append(make("path", { class: "curve", "stroke-dasharray": dash(line.arm), d: linePath([[left, bottom], ...points, [right, top]]) }));
+    group.append(
+      make("path", {
+        class: "curve",
+        "stroke-dasharray": dash(line.arm),
+        d: linePath([[left, bottom], ...points, [right, top]]),
+      }),
+    );
     points.forEach((point, i) => point && i % 2 && group.append(marker(line.arm, ...point, { class: "dot small" })));
     node.append(group);
   }
   const stops = levels.map((level, i) => ({
     title: `promised ${level}\u202f%, happened`,
-    lines: lines.filter((line) => line.points[i]).map((line) => ({ arm: line.arm, text: `${line.name} ${describe({ ...line.points[i], form: ".1%" })}` })),
+    lines: lines
+      .filter((line) => line.points[i])
+      .map((line) => ({ arm: line.arm, text: `${line.name} ${describe({ ...line.points[i], form: ".1%" })}` })),
   }));
   return { node, stops, ...sweep(levels.map(x), rule, bottom) };
 }
@@ -204,7 +247,10 @@ function pitPanel(width, { lines, levels, label }) {
   const rule = make("line", { class: "rule", y1: top, y2: bottom, visibility: "hidden" });
   node.append(rule);
   for (const bar of bars) {
-    const steps = bar.heights.flatMap((height, i) => [[x(edges[i]), y(height)], [x(edges[i + 1]), y(height)]]);
+    const steps = bar.heights.flatMap((height, i) => [
+      [x(edges[i]), y(height)],
+      [x(edges[i + 1]), y(height)],
+    ]);
     const group = make("g", { class: `arm arm-${bar.arm % COLOURS}` });
     group.append(make("path", { class: "band", d: `${linePath([[left, bottom], ...steps, [right, bottom]])}Z` }));
     group.append(make("path", { class: "curve", "stroke-dasharray": dash(bar.arm), d: linePath(steps) }));
@@ -214,5 +260,13 @@ function pitPanel(width, { lines, levels, label }) {
     title: `PIT ${edges[i]} to ${edge}\u202f%`,
     lines: bars.map((bar) => ({ arm: bar.arm, text: `${bar.name} ${show(".2f", bar.heights[i])}` })),
   }));
-  return { node, stops, ...sweep(edges.slice(1).map((edge, i) => x((edge + edges[i]) / 2)), rule, bottom) };
+  return {
+    node,
+    stops,
+    ...sweep(
+      edges.slice(1).map((edge, i) => x((edge + edges[i]) / 2)),
+      rule,
+      bottom,
+    ),
+  };
 }
