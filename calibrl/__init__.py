@@ -92,6 +92,8 @@ if TYPE_CHECKING:
     from calibrl.maps import fit_platt as fit_platt
     from calibrl.maps import fit_sigmoid as fit_sigmoid
     from calibrl.maps import fit_smooth as fit_smooth
+    from calibrl.parallel import Job as Job
+    from calibrl.parallel import run_jobs as run_jobs
     from calibrl.planning.chance import ChanceConstraint as ChanceConstraint
     from calibrl.planning.discrete import MDP as MDP
     from calibrl.planning.improved import improved_cross_entropy as improved_cross_entropy
@@ -123,6 +125,7 @@ for _module, _names in {
     "forecasters.tabular": "SoftmaxTransitions TabularTransitions",
     "inventory.environment": "PerishableStore",
     "maps": "FitMap IDENTITY Map fit_affine fit_auto fit_beta fit_isotonic fit_platt fit_sigmoid fit_smooth",
+    "parallel": "Job run_jobs",
     "planning.chance": "ChanceConstraint",
     "planning.discrete": "MDP",
     "planning.improved": "improved_cross_entropy",

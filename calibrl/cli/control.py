@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from calibrl.cli.execute import Address, Backend, Force, How, TensorBoard, Workers, execute
+
 if TYPE_CHECKING:
     from calibrl.control.presets import Preset
     from calibrl.experiments.control import Moment
@@ -39,8 +41,16 @@ def control(
         float | None, typer.Option(min=0, help="Stop after the trial that crosses this limit; go on with --resume.")
     ] = None,
     video: Annotated[bool, typer.Option(help="End with an animation of each arm's best trial.")] = True,
+    backend: Backend = None,
+    workers: Workers = None,
+    address: Address = None,
+    force: Force = False,
+    tensorboard: TensorBoard = None,
 ) -> None:
-    """Learn a task by planning with a learnt model of it, calibrated and not, side by side."""
+    """Learn a task by planning with a learnt model of it, calibrated and not, side by side.
+
+    With --backend, --workers or --address every agent learns by itself, as a job; else all learn in one batch here.
+    """
     from calibrl.errors import CalibrlError
     from calibrl.experiments.control import check_device, reward_named
 
@@ -50,7 +60,11 @@ def control(
     check_device(device)
     folder = out or Path("out/control") / chosen.name.replace("/", "-").replace(":", "-")
     paid = None if reward is None else reward_named(reward)
-    if agent == "sac":
+    if (backend, workers, address, force, tensorboard) != (None, None, None, False, None):
+        if agent == "sac" or device != "cpu" or paid is not None or minutes is not None:
+            raise CalibrlError("--agent sac, --device, --reward and --minutes are for runs here; leave --backend out")
+        _run_jobs(folder, chosen, How(backend, workers, address, resume, force, tensorboard), seed=seed)
+    elif agent == "sac":
         _run_sac(folder, chosen, seed=seed, device=device, resume=resume)
     else:
         _run_model(folder, chosen, seed=seed, device=device, resume=resume, minutes=minutes, reward=paid, video=video)
@@ -109,6 +123,14 @@ def _run_model(folder: Path, preset: Preset, *, video: bool, **options: Any) -> 
     if not outcome.finished:
         typer.echo("Stopped before the last trial; the same command with --resume goes on")
     typer.echo(f"Rows and {len(files)} figures are in {folder}; the figure to start with is {files[0]}")
+
+
+def _run_jobs(folder: Path, preset: Preset, how: How, *, seed: int) -> None:
+    from calibrl.experiments.control_jobs import plan
+
+    (found,) = execute({folder: plan(preset, seed=seed)}, how)
+    print_outcome(found.rows)
+    typer.echo(f"Rows and figures are in {folder}; the figure to start with is {folder / 'control-learning.png'}")
 
 
 def _run_sac(folder: Path, preset: Preset, **options: Any) -> None:

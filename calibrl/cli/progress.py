@@ -32,12 +32,12 @@ class Shown(Watcher):
                 BarColumn(),
                 TextColumn("{task.completed}/{task.total} jobs, {task.fields[rows]} rows,"),
                 TimeElapsedColumn(),
-                TextColumn("left"),
+                TextColumn("passed,"),
                 TimeRemainingColumn(),
+                TextColumn("left"),
             )
             self._bar = Progress(*columns, console=self._console, transient=True)
             self._bar.start()
-            self._task = self._bar.add_task(self.name, total=None, rows=0)
         return self
 
     def __exit__(
@@ -51,7 +51,7 @@ class Shown(Watcher):
         self.total, self.done, self._before = total, done, done
         self._began = time.monotonic()
         if self._bar is not None:
-            self._bar.update(self._task, total=total, completed=done)
+            self._task = self._bar.add_task(self.name, total=total, completed=done, rows=0)
         elif done:
             self._say(f"{done} were done before")
 

@@ -18,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 
 from calibrl.control.arms import Member, arm
-from calibrl.control.presets import PRESETS, Preset
+from calibrl.control.presets import PRESETS, Preset, overrides
 from calibrl.experiments.control import EXPERIMENT, Nobody, Outcome, Record, assemble, one_trial, task_of
 from calibrl.experiments.jobs import Found, Kept, Plan
 from calibrl.experiments.store import Arrays
@@ -33,12 +33,11 @@ def plan(preset: Preset, *, seed: int = 0) -> Plan:
     """One job for each agent: an arm and a seed. Arms of one seed start alike and have the same luck."""
     members = [Member(arm(name), number) for number in range(seed, seed + preset.seeds) for name in preset.arms]
     jobs = tuple(Job(job_name(preset, member), learn_alone, (preset, member)) for member in members)
-    base = PRESETS.get(preset.name, preset).what_decides_rows()
-    overrides = {name: value for name, value in preset.what_decides_rows().items() if value != base[name]}
+    changed = overrides(preset)
     if preset.trials != PRESETS.get(preset.name, preset).trials:
-        overrides["trials"] = preset.trials
+        changed["trials"] = preset.trials  # a job is all of an agent's trials: one that is finished cannot go on
     draw = partial(_draw, preset=preset, members=members)
-    return Plan(EXPERIMENT, jobs, preset=preset.name, overrides=overrides, draw=draw)
+    return Plan(EXPERIMENT, jobs, preset=preset.name, overrides=changed, draw=draw)
 
 
 def job_name(preset: Preset, member: Member) -> str:

@@ -156,8 +156,8 @@ class Store:
             )
         if any(not row.job for row in rows):
             raise CalibrlError(
-                f"{self.path} holds rows that say no job: an older calibrl wrote them; choose another --out, or "
-                "--force to replace them"
+                f"{self.path} holds rows that belong to no job: an older calibrl wrote them, or a run without "
+                "--backend; choose another --out, or --force to replace them"
             )
         if not resume and rows:
             raise CalibrlError(
