@@ -37,7 +37,7 @@ from calibrl.results import Row
 
 EXPERIMENT = "inventory"
 MAPS: dict[str, FitMap] = {"isotonic": fit_isotonic, "smooth": fit_smooth}
-TUNING_DAYS = 56
+TUNING_DAYS = 28
 """Rules of thumb are tuned on so many days before the test."""
 REPORTED = ("uncalibrated", "calibrated", "best, uncalibrated", "best")
 """Arms whose PITs are kept for figures."""

@@ -68,7 +68,8 @@ class Fleet:
         shelf = torch.from_numpy(stock).to(self.device, torch.float32)
         shape = (len(paths), self.planner.trajectories, paths.shape[-1])
         shares = torch.rand(shape, generator=generator, device=self.device)
-        orders = torch.floor(shares * demand.amax(1, keepdim=True) + 0.5)
+        most = demand.amax(1) if self.planner.reach is None else self.planner.reach * demand.mean(1)
+        orders = torch.floor(shares * most[:, None] + 0.5)
         best = self._costs(orders, demand, shelf).argmin(1)
         first: NDArray[np.int64] = orders[torch.arange(len(orders)), best, 0].long().cpu().numpy()
         return first

@@ -18,14 +18,16 @@ from calibrl.planning.search import Bounds, CrossEntropy, Objective, cross_entro
 class RandomTrajectories(Planner):
     """The paper's: the first order of the best of `trajectories` random ones, judged on the same demand paths.
 
-    Each day's order is drawn evenly from 0 to the largest demand of that day in any path.
+    Each day's order is drawn evenly from 0 to `reach` times the demand expected that day: the same orders are tried
+    under a narrow forecast and under a wide one of the same mean. reach=None: to the largest demand in any path.
     """
 
     trajectories: int = 5000
+    reach: float | None = 2.0
 
     def wanted(self, night: Night) -> float:
         """See `Planner`."""
-        bounds, most = _bounds(night)
+        bounds, most = _bounds(night, self.reach)
         objective = _objective(self, night, most, give_up=True)
         best = random_shooting(objective, bounds, plans=self.trajectories, generator=_generator(night.rng))
         return float(best[0, 0]) * most[0]
@@ -48,9 +50,10 @@ class CrossEntropyOrders(Planner):
         return float(best[0, 0]) * most[0]
 
 
-def _bounds(night: Night) -> tuple[Bounds, Floats]:
-    """Orders are searched for as shares, 0 to 1, of the largest demand of their day: the bounds, and those (h,)."""
-    most = night.paths[:, night.lead_days - 1 :].max(0)
+def _bounds(night: Night, reach: float | None = None) -> tuple[Bounds, Floats]:
+    """Orders are searched for as shares, 0 to 1, of the most that is worth trying: the bounds, and those (h,)."""
+    ahead = night.paths[:, night.lead_days - 1 :]
+    most = ahead.max(0) if reach is None else reach * ahead.mean(0)
     return Bounds(torch.zeros(1), torch.ones(1), len(most)), most
 
 
