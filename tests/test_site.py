@@ -1,0 +1,58 @@
+"""The documentation site asks nothing of the network, and what pages link to comes along."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("material", reason="comes with the docs extra")
+ROOT = Path(__file__).parent.parent
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("site")
+    done = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(folder)],
+        cwd=ROOT,
+        env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+def test_nothing_is_loaded_from_elsewhere(site):
+    loaded = re.compile(
+        r"<(?:script|img|iframe|source)\b[^>]*\bsrc=\"(?:https?:)?//|<link\b[^>]*\bhref=\"(?:https?:)?//"
+    )
+    for page in site.rglob("*.html"):
+        assert not loaded.search(page.read_text(encoding="utf-8")), page
+
+
+def test_links_lead_somewhere(site):
+    for page in site.rglob("*.html"):
+        if page.name == "404.html":  # its links are from the root of a server
+            continue
+        for target in re.findall(r'<a [^>]*href="([^"#?]+)', page.read_text(encoding="utf-8")):
+            if not re.match(r"[a-z]+:", target):
+                assert (page.parent / target).exists(), f"{page.relative_to(site)} links to {target}"
+
+
+def test_rows_and_examples_come_along(site):
+    assert (site / "source" / "results" / "bandits" / "table1.jsonl").exists()
+    code = (site / "source" / "examples" / "bandit_service.py.html").read_text(encoding="utf-8")
+    assert "Durable" in code
+
+
+def test_every_public_name_is_documented(site):
+    import calibrl
+
+    pages = "".join(page.read_text(encoding="utf-8") for page in (site / "api").glob("*.html"))
+    missing = [name for name in calibrl.__all__ if not re.search(rf'id="calibrl[\w.]*\.{re.escape(name)}"', pages)]
+    assert [name for name in missing if name != "__version__"] == [], "name their modules on a page of docs/api"
