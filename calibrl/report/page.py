@@ -86,7 +86,7 @@ def _parts(rows: Sequence[Row]) -> list[Part]:
             mark = preset or "no preset" if len(by_name[name]) > 1 else ""
             title = f"{about.title} ({mark})" if mark else about.title
             kept = about if about.baseline else replace(about, baseline=found[0].arm)
-            key = _key(f"{name} {mark}", [part.key for part in parts])
+            key = _key(f"{name} {mark}", ["main", *(part.key for part in parts)])
             parts.append(Part(key, title, kept, found, _charts(found, kept)))
     return parts
 

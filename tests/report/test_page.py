@@ -99,6 +99,14 @@ def test_presets_are_sections_of_their_own(tmp_path):
     assert 'id="bandits-small"' in page
 
 
+def test_anchors_stay_distinct_whatever_experiments_are_called(tmp_path):
+    rows = [Row(name, "p", "a", 0, {"m": 1.0}) for name in ("main", "a b", "a-b", "A.B", "!", "core.1")]
+    append(tmp_path / "rows.jsonl", rows)
+    parsed = Outline()
+    parsed.feed(write_report(tmp_path, tmp_path / "report.html").read_text())
+    assert len(set(parsed.ids)) == len(parsed.ids)
+
+
 def test_small_studies_keep_their_seeds_when_a_large_one_cannot(tmp_path, monkeypatch):
     append(tmp_path / "rows.jsonl", [*learning_rows(arms=3, seeds=5, steps=20), *bandit_rows()])
     monkeypatch.setattr("calibrl.report.page.NUMBERS", 100)
