@@ -113,7 +113,7 @@ def paths_at(forecast: Distribution, rank: Tensor) -> Floats:
     else:
         at = moved.expand(len(rank), leads, m).gather(-1, rank)
         units = from_zscore(base, at.movedim(-1, 0)).movedim(0, -1)
-    whole = units.round_().clamp_(min=0).transpose(1, 2)
+    whole = units.clamp_(min=0).round_().transpose(1, 2)
     return whole.double().cpu().contiguous().numpy()
 
 

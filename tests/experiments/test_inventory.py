@@ -1,0 +1,171 @@
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from calibrl import CalibrlError
+from calibrl.cli import app
+from calibrl.cli.inventory import print_rows, read_rows
+from calibrl.experiments.inventory import (
+    Calibrated,
+    expected,
+    honesty,
+    plan,
+    planner_for,
+    play_model,
+    shop,
+    true_paths,
+    with_map,
+)
+from calibrl.experiments.jobs import Kept, carry_out
+from calibrl.experiments.paper import TABLE_2
+from calibrl.inventory.planners import Heuristic
+from calibrl.inventory.presets import ARMS, MODELS, PRESETS, PROBLEMS, Arm, chosen
+from calibrl.maps import IDENTITY
+from calibrl.results import read
+
+TINY = replace(PRESETS["tiny"], seeds=1, arms=("heuristic", "uncalibrated", "calibrated", "weekday", "oracle"))
+
+
+@pytest.fixture(scope="module")
+def where():
+    return shop("bakery", "test", 4, 8)
+
+
+@pytest.fixture(scope="module")
+def base(where):
+    return expected(where, MODELS["paper"], TINY, seed=0)
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory):
+    out = tmp_path_factory.mktemp("inventory")
+    return carry_out(plan(TINY), out), out
+
+
+def test_rows_are_table_2(found):
+    rows = found[0].rows
+    assert {row.arm for row in rows} == set(TINY.arms)
+    for row in rows:
+        m = row.metrics
+        assert m["reward"] == -(m["wasted"] + m["stockouts"])
+        assert m["waste_share"] == pytest.approx(m["wasted"] / m["shipped"], rel=1e-5)
+        assert TABLE_2.at(row.problem, "calibrated", "reward") is not None
+    assert next(row for row in rows if row.arm == "oracle").metrics["reward"] == 0
+    assert set(TABLE_2.about("any")) <= set(TINY.arms)
+
+
+def test_rows_are_repeatable(found):
+    again = [item for model in ("paper", "weekday", "") for item in play_model(TINY, model, 0)]
+    rows = [item for item in again if not isinstance(item, Kept)]
+    assert {row.arm: row.metrics for row in rows} == {row.arm: row.metrics for row in found[0].rows}
+
+
+def test_figures_and_rows_are_written(found):
+    _, out = found
+    assert {"table.png", "reliability.png", "days.png", "inventory.jsonl"} <= {path.name for path in out.iterdir()}
+    rows = read(out / "inventory.jsonl")
+    assert rows[0].settings["test"] == "2018-06-01 to 2018-06-08"
+    assert rows[0].origin["version"]
+
+
+def test_periods_do_not_overlap(where, base):
+    sales = where.sales
+    assert str(sales.dates[where.calibrate]) == "2018-02-01"
+    assert str(sales.dates[where.first]) == "2018-06-01"
+    assert base.rows.day.min() == where.calibrate - 1
+    assert base.rows.day.max() == where.last - 1
+    assert base.rank.shape == (len(base.rows), 5, TINY.paths)
+    assert base.record.shape == (len(base.rows), 5)
+
+
+def test_a_map_is_learnt_before_the_test_alone(where, base):
+    arm = Arm("paper", mapping="isotonic")
+    before = with_map(base, arm, where).maps[where.first - 1]
+    target = torch.from_numpy(base.rows.day)[:, None] + torch.arange(1, 6)
+    spoilt = replace(base, record=torch.where(target >= where.first, 5.0, base.record))
+    p = torch.linspace(0.1, 0.9, 9, dtype=torch.float64)[:, None].expand(-1, 5)
+    torch.testing.assert_close(before(p), with_map(spoilt, arm, where).maps[where.first - 1](p))
+
+
+def test_bare_and_calibrated_paths_share_their_ranks(where, base):
+    bare, honest = (
+        with_map(base, Arm("paper", mapping=name), where).paths(where.first, where.last) for name in ("", "isotonic")
+    )
+    assert bare.shape == honest.shape == (4, 8, TINY.paths, 5)
+    for i in range(4):
+        order = np.argsort(bare[i, 0, :, 0], kind="stable")
+        assert (np.diff(honest[i, 0, order, 0]) >= 0).mean() > 0.8
+
+
+def test_honesty_is_that_of_the_forecasts(where, base):
+    bare = with_map(base, Arm("paper"), where)
+    numbers = honesty(bare, where)
+    z = bare.record(where.first, where.last)
+    seen = z[:, 0][~z[:, 0].isnan()]
+    assert numbers["below_50_day_1"] == pytest.approx(float((seen <= 0).double().mean()))
+    inside = torch.special.ndtr(z[~z.isnan()])
+    assert numbers["coverage_80"] == pytest.approx(float(((inside >= 0.1) & (inside <= 0.9)).double().mean()), abs=0.02)
+
+
+def test_the_oracle_sees_the_days_that_come(where):
+    ahead = true_paths(where)
+    assert ahead.shape == (4, 8, 1, 5)
+    np.testing.assert_array_equal(ahead[:, :, 0, 0], where.demand)
+    np.testing.assert_array_equal(ahead[:, 0, 0, :5], where.demand[:, :5])
+
+
+def test_a_rule_is_tuned_on_days_before_the_test(where, base):
+    arm = Arm("paper", tuned=(Heuristic(factor=0.0), Heuristic(factor=1.3)))
+    assert planner_for(arm, base, where, TINY, shelf_life=3, seed=0) == Heuristic(factor=1.3)
+    flat = Calibrated(base, dict.fromkeys(range(where.calibrate - 1, where.last), IDENTITY))
+    assert flat.paths(where.calibrate, where.calibrate).shape == (4, 1, TINY.paths, 5)
+
+
+def test_the_command_prints_its_table(found, capsys, tmp_path):
+    print_rows(read_rows(found[1]))
+    printed = capsys.readouterr().out
+    assert "-16,793" in printed
+    assert "4 series × 8 days × 1 seeds" in printed
+    done = CliRunner().invoke(app, ["run", "inventory", "--rows", str(found[1])])
+    assert done.exit_code == 0
+    with pytest.raises(CalibrlError, match="holds no rows of inventory"):
+        read_rows(tmp_path)
+
+
+def test_a_run_goes_on_where_it_stopped(found, tmp_path):
+    first = carry_out(plan(TINY), found[1], resume=True)
+    assert len(first.rows) == len(found[0].rows)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--preset", "papr"], "preset 'papr' is unknown"),
+        (["--data", "bakry"], "data 'bakry' is unknown"),
+        (["--period", "never"], "period 'never' is unknown"),
+        (["--arm", "calibated"], "arm 'calibated' is unknown"),
+        (["--device", "cuda"], "is not there"),
+        (["--rows", "nowhere"], "nowhere does not exist"),
+    ],
+)
+def test_bad_options_are_refused_in_words(arguments, words, tmp_path):
+    if arguments == ["--device", "cuda"] and torch.cuda.is_available():
+        pytest.skip("here a GPU is there")
+    done = CliRunner().invoke(app, ["run", "inventory", "--preset", "tiny", "--out", str(tmp_path), *arguments])
+    assert done.exit_code != 0
+    assert words in str(done.exception)
+
+
+def test_presets_name_what_is_there():
+    for preset in PRESETS.values():
+        preset.check()
+        assert all(arm.model in ("", *MODELS) for arm in map(ARMS.__getitem__, preset.arms))
+    assert chosen("paper").trajectories == 5000
+    assert chosen("paper").paths == 300
+    for problem in PROBLEMS.values():
+        assert {"test", "later", "tuning"} == set(problem.periods)
+    with pytest.raises(CalibrlError, match="cannot be sold"):
+        replace(TINY, shelf_lives=(0,)).check()

@@ -1,0 +1,164 @@
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.stats import kstest, norm, spearmanr
+from torch.distributions import Gamma, Normal
+
+from calibrl import CalibrlError, Empirical, Recalibrated, fit_isotonic, fit_smooth
+from calibrl.forecasters.dropout import Passes
+from calibrl.inventory.demand import Periods, Refit, in_units, joint_ranks, judge, paths
+from calibrl.inventory.features import features
+from tests.inventory.test_sales import sales
+
+
+def seed(value: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(value)
+
+
+@pytest.fixture
+def passes():
+    """Four forecasts of three days; days move together from pass to pass."""
+    generator = seed(3)
+    common = torch.randn(200, 4, 1, generator=generator)
+    own = torch.randn(200, 4, 3, generator=generator)
+    return Passes(50 + 10 * (0.9 * common + 0.44 * own))
+
+
+@pytest.fixture
+def mapping():
+    """A map learnt from outcomes that scatter three times as much as forecast, and lie higher."""
+    z = 0.5 + 3 * torch.randn(2000, 3, generator=seed(1), dtype=torch.float64)
+    return fit_isotonic(z=z)
+
+
+def test_paths_have_the_forecasts_margins(passes):
+    found = paths(passes, 200, seed())
+    assert found.shape == (4, 200, 3)
+    assert (found == found.round()).all()
+    levels = (np.arange(200) + 0.5) / 200
+    for i in range(4):
+        for lead in range(3):
+            wanted = norm.ppf(levels, passes.loc[i, lead], passes.scale[i, lead])
+            np.testing.assert_allclose(np.sort(found[i, :, lead]), wanted, atol=0.5 + 1e-4)
+
+
+def test_recalibrated_paths_keep_their_ranks(passes, mapping):
+    # So many units that rounding makes no ties.
+    many = passes.times(torch.tensor(1e4))
+    bare, honest = paths(many, 200, seed()), paths(Recalibrated(many, mapping), 200, seed())
+    for i in range(4):
+        for lead in range(3):
+            order = np.argsort(bare[i, :, lead])
+            assert (np.diff(honest[i, order, lead]) >= 0).all()
+        together = spearmanr(bare[i])[0], spearmanr(honest[i])[0]
+        np.testing.assert_allclose(together[1], together[0], atol=0.06)
+        assert together[0][0, 1] > 0.6
+
+
+def test_recalibrated_paths_have_the_honest_margins(passes, mapping):
+    forecast = Recalibrated(passes, mapping)
+    found = paths(forecast, 200, seed())
+    wanted = forecast.icdf(((torch.arange(200, dtype=torch.float64) + 0.5) / 200)[:, None, None].expand(-1, 4, 3))
+    np.testing.assert_allclose(np.sort(found, 1).transpose(1, 0, 2), wanted.clamp(min=0).round(), atol=1.0)
+    assert (found >= 0).all()
+
+
+def test_paths_of_other_forecasts_have_independent_days():
+    found = paths(Normal(torch.full((2, 3), 100.0), torch.full((2, 3), 20.0)), 500, seed())
+    assert abs(spearmanr(found[0])[0] - np.eye(3)).max() < 0.15
+    drawn = paths(Empirical(100 + 20 * torch.randn(400, 2, 3, generator=seed())), 500, seed(1))
+    assert drawn.shape == (2, 500, 3)
+    assert drawn.mean() == pytest.approx(100, abs=2)
+
+
+@given(count=st.sampled_from([2, 7, 200, 350]))
+def test_every_path_has_a_place_of_its_own(count):
+    forecast = Passes(torch.randn(200, 2, 3, generator=seed(4)))
+    rank = joint_ranks(forecast, count, seed())
+    assert rank.shape == (2, 3, count)
+    np.testing.assert_array_equal(np.sort(rank.numpy(), -1), np.broadcast_to(np.arange(count), (2, 3, count)))
+
+
+def test_one_path_is_refused(passes):
+    with pytest.raises(CalibrlError, match="2 or more"):
+        paths(passes, 1, seed())
+
+
+def test_units_scale_forecasts_of_all_kinds(passes, mapping):
+    level = torch.tensor([[1.0], [2.0], [3.0], [10.0]])
+    for forecast in (passes, Normal(passes.loc, passes.scale), Recalibrated(passes, mapping)):
+        found = in_units(forecast, level)
+        torch.testing.assert_close(found.mean, forecast.mean * level, rtol=1e-4, atol=1e-3)
+        torch.testing.assert_close(found.stddev, forecast.stddev * level, rtol=1e-3, atol=1e-3)
+    with pytest.raises(CalibrlError, match="cannot be turned into units"):
+        in_units(Gamma(level, level), level)
+
+
+def test_counts_of_a_perfect_forecast_have_uniform_pits():
+    generator = seed(5)
+    mean = 0.5 + 3 * torch.rand(4000, 1, generator=generator, dtype=torch.float64)
+    forecast = Normal(mean, torch.full_like(mean, 1.5))
+    units = (mean + 1.5 * torch.randn(mean.shape, generator=generator, dtype=torch.float64)).round().clamp(min=0)
+    assert float((units == 0).double().mean()) > 0.1
+    z = judge(forecast, units, generator)
+    assert kstest(z.numpy().reshape(-1), "norm").pvalue > 0.01
+
+
+def test_unknown_demand_is_not_judged():
+    z = judge(Normal(torch.zeros(2, 1), torch.ones(2, 1)), torch.tensor([[torch.nan], [0.0]]), seed())
+    assert z.isnan().tolist() == [[True], [False]]
+
+
+# Maps as days pass.
+
+
+def record(days: int, series: int = 20):
+    day = np.repeat(np.arange(days), series)
+    # The forecast is right for 50 days, then demand rises by two of its standard deviations.
+    shift = torch.from_numpy(np.where(day[:, None] + np.arange(1, 4) > 50, 2.0, 0.0))
+    return torch.randn(len(day), 3, generator=seed(6), dtype=torch.float64) + shift, day
+
+
+def test_a_map_knows_only_days_that_have_ended():
+    z, day = record(80)
+    spoilt = z.clone()
+    spoilt[torch.from_numpy(day[:, None] + np.arange(1, 4)) > 60] = 99.0
+    for refit in (Refit(fit_smooth), Refit(fit_smooth, window=28, every=7)):
+        honest, wrong = (refit.maps(values, day, first=60, last=60)[60] for values in (z, spoilt))
+        p = torch.linspace(0.05, 0.95, 19, dtype=torch.float64)[:, None].expand(-1, 3)
+        torch.testing.assert_close(honest(p), wrong(p))
+
+
+def test_a_map_that_is_learnt_again_follows_drift():
+    z, day = record(80)
+    once = Refit(fit_smooth).maps(z, day, first=45, last=75)
+    weekly = Refit(fit_smooth, window=14, every=7).maps(z, day, first=45, last=75)
+    assert sorted(once) == sorted(weekly) == list(range(45, 76))
+    assert once[45] is once[75]
+    assert weekly[45] is weekly[51]
+    assert weekly[45] is not weekly[52]
+    half = torch.full((1, 3), 0.5, dtype=torch.float64)
+    assert float(once[75](half).mean()) == pytest.approx(0.5, abs=0.1)
+    # Half of the outcomes used to lie below the forecast's median; now a fortieth do.
+    assert float(weekly[75](half).mean()) < 0.1
+
+
+def test_bad_windows_and_periods_are_refused():
+    with pytest.raises(CalibrlError, match="window 0"):
+        Refit(fit_smooth, window=0)
+    with pytest.raises(CalibrlError, match="calibrate_from"):
+        Periods("2024-01-01", "2024-03-01", "2024-02-01", "2024-04-01")
+
+
+def test_periods_cut_rows_by_target_date():
+    made = sales(np.random.default_rng(0).poisson(20, (2, 100)).astype(float))
+    rows = features(made)
+    when = Periods("2024-01-01", "2024-03-01", "2024-03-20", "2024-04-01")
+    fit, held, test = (part(rows, made) for part in (when.fit, when.calibration, when.test))
+    assert made.dates[(fit.day + 5).max()] == np.datetime64("2024-02-29")
+    assert made.dates[(held.day + 1).min()] == np.datetime64("2024-03-01")
+    assert made.dates[(held.day + 5).max()] == np.datetime64("2024-03-19")
+    assert made.dates[test.day.min()] == np.datetime64("2024-03-19")
+    assert made.dates[test.day.max()] == np.datetime64("2024-03-31")

@@ -1,0 +1,95 @@
+"""One day of one shop, followed through the code: evening forecast, paths, order, sales, what is learnt."""
+
+import numpy as np
+import pytest
+import torch
+
+from calibrl import Data, Prequential, learn
+from calibrl.forecasters.seasonal import SeasonalNaive
+from calibrl.inventory.day import collect_from, play
+from calibrl.inventory.demand import in_units, paths
+from calibrl.inventory.features import features
+from calibrl.inventory.planners import Heuristic, Newsvendor, Oracle, OrderUpTo, RandomTrajectories
+from calibrl.inventory.sales import bakery
+
+SHELF_LIFE = 3
+
+
+@pytest.fixture(scope="module")
+def shop():
+    """The evenings of one series: 200 to learn from, then 20 to play."""
+    sales = bakery().select(np.array([0]))
+    rows = features(sales, "history", leads=5)
+    return rows[np.arange(0, 200)], rows[np.arange(205, 225)]
+
+
+@pytest.fixture
+def model(shop):
+    past, _ = shop
+    model = Prequential(SeasonalNaive())
+    # Judged on the second half before it learns it: from then on it is calibrated.
+    model.forecaster.update(past.data[:100])
+    model.update(past.data[100:])
+    return model
+
+
+def test_one_day_step_by_step(shop, model):
+    _, evenings = shop
+    planner = OrderUpTo()
+    collect = collect_from(evenings, planner=planner, shelf_life=SHELF_LIFE, n_paths=100, seed=1)
+    data, outcome = collect(model)
+
+    # The evening: what is known → a forecast of five days in units → 100 paths → an order.
+    forecast = in_units(model(evenings.data.x[:1]), evenings.level[:1])
+    assert forecast.batch_shape == (1, 5)
+    ahead = paths(forecast, 100, torch.Generator().manual_seed(1))[0]
+    assert ahead.shape == (100, 5)
+    assert outcome.order == planner(ahead, np.zeros(SHELF_LIFE, dtype=np.int64), rng=np.random.default_rng(1))
+
+    # The day: every unit is sold, wasted or left, and every customer served or not.
+    demand = int(evenings.units[0, 0])
+    day = outcome.day
+    assert day.sold + day.unmet == demand
+    assert outcome.order == day.sold + day.wasted + day.stock.sum()
+
+    # The record: nothing yet, because the first evening's fifth day has not come.
+    assert len(data) == 0
+
+
+def test_an_evening_is_learnt_when_its_last_day_has_ended(shop, model):
+    _, evenings = shop
+    collect = collect_from(evenings, planner=Newsvendor(), shelf_life=SHELF_LIFE, n_paths=20)
+    seen = [collect(model)[0] for _ in range(7)]
+    assert [len(data) for data in seen] == [0, 0, 0, 0, 1, 1, 1]
+    for t, data in enumerate(seen[4:]):
+        torch.testing.assert_close(data.y, evenings.data.y[t : t + 1])
+
+
+def test_a_fortnight_of_algorithm_1(shop, model):
+    _, evenings = shop
+    collect = collect_from(evenings, planner=OrderUpTo(), shelf_life=SHELF_LIFE, n_paths=50)
+    before = model.mapping
+    outcomes = list(learn(collect, model, rounds=14))
+    assert model.mapping is not before
+    shipped = sum(outcome.order for outcome in outcomes)
+    sold, wasted = (sum(getattr(outcome.day, name) for outcome in outcomes) for name in ("sold", "wasted"))
+    assert shipped == sold + wasted + outcomes[-1].day.stock.sum()
+
+
+def test_many_series_share_their_luck():
+    generator = np.random.default_rng(0)
+    demand = generator.poisson(20, (3, 10)).astype(float)
+    forecast = generator.poisson(20, (3, 10, 40, 5)).astype(float)
+    for planner in (RandomTrajectories(trajectories=100), OrderUpTo(), Heuristic()):
+        one, other = (play(planner, forecast, demand, shelf_life=2, seed=4) for _ in range(2))
+        np.testing.assert_array_equal(one.shipped, other.shipped)
+        np.testing.assert_array_equal(one.wasted, other.wasted)
+        assert (one.reward == -(one.wasted + one.unmet).sum(1)).all()
+    known = np.pad(demand, ((0, 0), (0, 5)))[:, np.arange(10)[:, None] + np.arange(5)][:, :, None]
+    assert play(Oracle(), known, demand, shelf_life=2, seed=4).reward.sum() == 0
+
+
+def test_rows_of_the_walk_are_data(shop):
+    past, _ = shop
+    assert isinstance(past.data, Data)
+    assert past.data.x.shape == (200, 56)
