@@ -127,16 +127,17 @@ def eager_step(
 
 @dataclass(frozen=True)
 class Case:
-    """A preset, and for how many of its sweeps it is timed, how often."""
+    """A preset, for how many of its sweeps it is timed, how often, and how many agents plan side by side."""
 
     preset: Preset
     sweeps: int
     repeats: int
+    agents: int = 1
 
     @property
     def name(self) -> str:
         part = "" if self.sweeps == self.preset.planner.sweeps else f", {self.sweeps} of its sweeps"
-        return f"{self.preset.name}{part}"
+        return f"{self.preset.name}{part}" + (f", {self.agents} agents" if self.agents > 1 else "")
 
     @property
     def task(self) -> Task:
@@ -157,7 +158,7 @@ class Case:
         where, ensemble = self.task, self.preset.ensemble
         inputs = where.world.model_input(torch.zeros(where.observation_size)).shape[-1] + where.action_size
         shape = Shape(inputs, where.target_size, hidden=ensemble.hidden, members=ensemble.members)
-        nets = Nets.fresh(shape, [torch.Generator().manual_seed(0)])
+        nets = Nets.fresh(shape, [torch.Generator().manual_seed(seed) for seed in range(self.agents)])
         # As small a spread as trained networks forecast: untrained ones would drive the imagined world to infinity.
         nets.max_logvar -= 6
         return nets
@@ -166,10 +167,11 @@ class Case:
 def our_plan(case: Case, nets: Nets, tables: Tensor | None = None) -> Job:
     """Our planning of one action: the noise drawn, every sweep, the plan."""
     where, planner, generator = case.task, case.preset.planner, torch.Generator().manual_seed(0)
-    observation = torch.zeros(1, where.observation_size)
-    start = ((where.low + where.high) / 2).expand(1, planner.horizon, -1)
+    g = case.agents
+    observation = torch.zeros(g, where.observation_size)
+    start = ((where.low + where.high) / 2).expand(g, planner.horizon, -1)
     sizes = {"horizon": planner.horizon, "plans": planner.population, "particles": planner.particles}
-    shape = noise_shape("DS", agents=1, outputs=where.target_size, **sizes)
+    shape = noise_shape("DS", agents=g, outputs=where.target_size, **sizes)
 
     def objective(plans: Tensor) -> Tensor:
         return imagined_returns(
@@ -184,7 +186,7 @@ def our_plan(case: Case, nets: Nets, tables: Tensor | None = None) -> Job:
         )
 
     def plan() -> Tensor:
-        uniform = torch.rand((case.sweeps, 1, planner.population, *start.shape[1:]), generator=generator)
+        uniform = torch.rand((case.sweeps, g, planner.population, *start.shape[1:]), generator=generator)
         return cross_entropy_fleet(objective, where.low, where.high, case.search, start, uniform)
 
     return plan
@@ -194,11 +196,11 @@ def planning(cases: list[Case], clock: Callable[[], float]) -> Iterator[Match]:
     """An action by us and by the peer."""
     for case in cases:
         nets, where, planner = case.nets(), case.task, case.preset.planner
-        eager = Eager(nets, where.world, planner.particles)
+        eager = [Eager(nets.agent(agent), where.world, planner.particles) for agent in range(case.agents)]
         observation = torch.zeros(1, where.observation_size)
 
         def theirs(case=case, where=where, planner=planner, eager=eager, observation=observation) -> object:
-            return eager.plan(observation, where.low, where.high, planner.horizon, case.search)
+            return [each.plan(observation, where.low, where.high, planner.horizon, case.search) for each in eager]
 
         times = in_turns(our_plan(case, nets), theirs, case.repeats, clock)
         yield Match(f"plan an action: {case.name}", PEER, *times, 3.0)
@@ -209,7 +211,7 @@ def calibrated(cases: list[Case], clock: Callable[[], float]) -> Iterator[Match]
     for case in cases:
         nets, d = case.nets(), case.task.target_size
         scale, shift = torch.linspace(0.7, 1.5, d).double(), torch.linspace(-0.2, 0.2, d).double()
-        tables = stacked_tables([Affine(scale=scale, shift=shift)], d)
+        tables = stacked_tables([Affine(scale=scale, shift=shift)] * case.agents, d)
         times = in_turns(our_plan(case, nets, tables), our_plan(case, nets), case.repeats, clock)
         yield Match(f"calibrated: {case.name}", "the same, uncalibrated", *times, 1 / 1.1)
 
@@ -258,8 +260,9 @@ def on_cpu(*, quick: bool, threads: int) -> Iterator[Match]:
     small, half_cheetah, cartpole = (preset(name) for name in ("cartpole-small", "halfcheetah", "cartpole"))
     middle = replace(small, name="cartpole-small, 3 × 200 wide", ensemble=replace(small.ensemble, hidden=(200,) * 3))
     cases = [Case(small, small.planner.sweeps, 21), Case(middle, middle.planner.sweeps, 11)]
+    both_arms = Case(small, small.planner.sweeps, 21, agents=2)
     published = [] if quick else [Case(half_cheetah, 1, 3), Case(cartpole, 1, 2)]
-    yield from planning(cases + published, clock)
+    yield from planning([cases[0], both_arms, *cases[1:], *published], clock)
     yield from calibrated(cases + published[:1], clock)
     yield from training(cases + published, clock)
 
