@@ -58,10 +58,15 @@ class Row:
         return (self.experiment, self.preset, self.problem, self.arm, self.seed, self.step)
 
 
-def origin(command: str | None = None) -> dict[str, Any]:
+def command() -> str:
+    """The command that this process was given."""
+    return " ".join(["calibrl", *sys.argv[1:]])
+
+
+def origin(words: str | None = None) -> dict[str, Any]:
     """Where rows come from: command (this process's own if not given), code and package versions, machine, time."""
     return {
-        "command": command or " ".join(["calibrl", *sys.argv[1:]]),
+        "command": words or command(),
         **_versions(),
         "machine": f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores",
         "date": datetime.now(UTC).strftime("%Y-%m-%dT%H:%MZ"),

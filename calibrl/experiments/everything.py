@@ -81,8 +81,10 @@ def plans(size: str, *, only: Sequence[str] | None = None) -> tuple[dict[str, Pl
     for name, sizes in EVERYTHING.items():
         if only and name not in only:
             continue
-        if sizes.needs and importlib.util.find_spec(sizes.needs[0]) is None:
-            left_out[name] = str(MissingExtra(*sizes.needs))
-        else:
+        try:
+            if sizes.needs and importlib.util.find_spec(sizes.needs[0]) is None:
+                raise MissingExtra(*sizes.needs)
             ready[name] = sizes.small() if size == "small" else sizes.full()
+        except MissingExtra as problem:
+            left_out[name] = str(problem)
     return ready, left_out

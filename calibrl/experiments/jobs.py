@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
@@ -15,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibrl.experiments.store import Arrays, Run, Store
-from calibrl.parallel import Job, run_jobs
-from calibrl.results import Row, origin
+from calibrl.parallel import Job, check_backend, run_jobs
+from calibrl.results import Row, command, origin
 
 
 @dataclass(frozen=True)
@@ -110,6 +109,7 @@ def carry_out_all(
 ) -> list[Found]:
     """As `carry_out`, for several plans, each with a folder of its own, by one set of workers."""
     by, watcher = by or Workers(), watcher or Watcher()
+    check_backend(by.backend, workers=by.workers, address=by.address)  # before any file is touched
     with ExitStack() as stack:
         tasks: dict[str, tuple[Store, str]] = {}
         todo: list[Job] = []
@@ -165,11 +165,6 @@ def stamped(job: Job, run: Run, words: str) -> Iterator[Row | Kept]:
             began, where = now, {}
         else:
             yield item
-
-
-def command() -> str:
-    """The command that this process was given."""
-    return " ".join(["calibrl", *sys.argv[1:]])
 
 
 def stacked(found: Found, names: Sequence[str], key: str) -> NDArray[Any]:

@@ -47,6 +47,7 @@ class Store:
         self.folder, self.run = folder, run
         self.path = folder / file
         self._rows: dict[str, dict[tuple[Any, ...], Row]] = {}
+        self._new: set[tuple[str, tuple[Any, ...]]] = set()
         self._finished: set[str] = set()
         self._file: IO[str] | None = None
         self._log: IO[str] | None = None
@@ -89,7 +90,10 @@ class Store:
 
     def add(self, job: str, row: Row) -> None:
         """Write a row at once, unless it is here from an earlier attempt at its job."""
-        rows = self._rows.setdefault(job, {})
+        rows, new = self._rows.setdefault(job, {}), (job, row.key)
+        if new in self._new:
+            raise CalibrlError(f"job {job!r} gave two rows for {row.key}; tell them apart by problem, arm or step")
+        self._new.add(new)
         if row.key not in rows:
             rows[row.key] = row
             assert self._file is not None, "open the store first"

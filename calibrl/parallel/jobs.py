@@ -59,7 +59,10 @@ def run_jobs(
     `on_item(job, item)` hears each item of a job that is a generator, once; `on_done(job, result)` each result. Both
     run in this process, one at a time, as things happen.
     """
-    _check(jobs, backend=backend, workers=workers, address=address)
+    check_backend(backend, workers=workers, address=address)
+    twice = [name for name, count in Counter(job.name for job in jobs).items() if count > 1]
+    if twice:
+        raise CalibrlError(f"{len(twice)} job names are there twice, like {twice[0]!r}; give every job its own")
     heard: list[list[Any]] = [[] for _ in jobs]
     results: list[Any] = [None] * len(jobs)
     # A job that is started again yields the same items: those heard before are counted, not heard twice.
@@ -156,13 +159,11 @@ def _pool(backend: str, workers: int | None, address: str | None) -> Pool:
     return Cluster(workers if workers or address else cores(), address)
 
 
-def _check(jobs: Sequence[Job], *, backend: str, workers: int | None, address: str | None) -> None:
+def check_backend(backend: str, *, workers: int | None = None, address: str | None = None) -> None:
+    """Refuse what `run_jobs` could not do."""
     if backend not in BACKENDS:
         raise CalibrlError(f"backend {backend!r} is unknown; use {', '.join(BACKENDS)}")
     if workers is not None and workers < 1:
         raise CalibrlError(f"{workers} workers can do nothing; use 1 or more")
     if address is not None and backend != "ray":
         raise CalibrlError(f"address {address!r} is a Ray cluster's, but the backend is {backend!r}; use backend 'ray'")
-    twice = [name for name, count in Counter(job.name for job in jobs).items() if count > 1]
-    if twice:
-        raise CalibrlError(f"{len(twice)} job names are there twice, like {twice[0]!r}; give every job its own")

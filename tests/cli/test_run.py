@@ -15,7 +15,7 @@ from calibrl.cli.execute import How
 from calibrl.errors import CalibrlError, MissingExtra
 from calibrl.experiments import everything
 from calibrl.experiments.everything import EVERYTHING, Sizes, plans
-from calibrl.results import append, read
+from calibrl.results import Row, append, read
 from tests.crash_plan import plan
 
 BANDITS = ("run", "bandits", "--problem", "wine", "--rounds", "60", "--policy", "linucb", "--policy", "callinucb")
@@ -105,6 +105,21 @@ def test_bad_options_are_named(tmp_path):
         assert expected in str(found.exception)
     (tmp_path / "file").touch()
     assert "is a file" in str(shell(*BANDITS, "--out", tmp_path / "file").exception)
+
+
+def test_a_mistyped_backend_does_not_cost_the_rows_that_force_would_replace(tmp_path):
+    shell(*BANDITS, "--trials", 1, "--out", tmp_path)
+    before = read(tmp_path)
+    assert "unknown" in str(shell(*BANDITS, "--out", tmp_path, "--force", "--backend", "threads").exception)
+    assert read(tmp_path) == before
+
+
+def test_rows_that_cannot_be_told_apart_are_refused(tmp_path):
+    with open_store(tmp_path) as store:
+        row = Row("bandits", "p", "a", 0, {"m": 1.0})
+        store.add("job", row)
+        with pytest.raises(CalibrlError, match=r"gave two rows for .* tell them apart"):
+            store.add("job", row)
 
 
 def test_options_imply_the_backend():
