@@ -11,6 +11,8 @@ from calibrl.errors import CalibrlError
 from calibrl.inventory.planners.evaluate import closed_loop_costs
 from calibrl.inventory.planners.night import Floats, Night, Planner
 
+LIKELY = 0.7
+"""Where on the grid of chances the best pair is expected."""
 LONGEST = 14
 """Days beyond which nothing is looked at: what keeps longer is hardly ever wasted."""
 
@@ -41,9 +43,14 @@ class OrderUpTo(Planner):
         chances = service_levels(side)
         levels = quantiles(night.cover, chances)
         first = np.unique(self.rules.nearest(quantiles(night.demand_on_arrival - night.on_arrival, chances)))
-        pairs, rows = np.repeat(first, side), np.tile(levels, (len(first), 1))
-        at, later = divmod(int(closed_loop_costs(self, night, pairs, rows, give_up=True).argmin()), side)
-        between = np.linspace(first[max(at - 1, 0)], first[min(at + 1, len(first) - 1)], self.candidates - side**2)
+        tonight, after = (index.ravel() for index in np.indices((len(first), side)))
+        # The likeliest come first: the sooner a good pair is found, the sooner poor ones are given up.
+        likely = np.argsort(np.abs(tonight - LIKELY * len(first)) + np.abs(after - LIKELY * side))
+        costs = closed_loop_costs(self, night, first[tonight[likely]], levels[after[likely]], give_up=True)
+        best = likely[costs.argmin()]
+        at, later = tonight[best], after[best]
+        low, high = first[max(at - 1, 0)], first[min(at + 1, len(first) - 1)]
+        between = low + (high - low) * np.linspace(0, 1, self.candidates - side**2)
         near = np.unique(np.append(self.rules.nearest(between), first[at]))
         costs = closed_loop_costs(self, night, near, np.tile(levels[later], (len(near), 1)), give_up=True)
         return float(near[costs.argmin()])

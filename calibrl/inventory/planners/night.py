@@ -66,7 +66,8 @@ class Night:
     @cached_property
     def cover(self) -> Floats:
         """(m, h) demand from day k until the day an order placed in the night before it is delivered, included."""
-        total = np.cumsum(np.pad(self.paths, ((0, 0), (1, 0))), axis=1)
+        total = np.zeros((len(self.paths), self.horizon + 1))
+        np.cumsum(self.paths, axis=1, out=total[:, 1:])
         ends = np.minimum(np.arange(self.horizon) + self.lead_days, self.horizon)
         return total[:, ends] - total[:, :-1]
 
@@ -86,11 +87,11 @@ class Night:
 
     def carried_on(self, days: int) -> Night:
         """The same night looking `days` ahead: paths that are shorter start again from their first day."""
-        extra = days - self.horizon
-        if extra <= 0:
+        if days <= self.horizon:
             return self
-        paths = np.pad(self.paths, ((0, 0), (0, extra)), mode="wrap")
-        return replace(self, paths=paths, incoming=np.pad(self.incoming, (0, extra)))
+        incoming = np.zeros(days)
+        incoming[: self.horizon] = self.incoming
+        return replace(self, paths=self.paths[:, np.arange(days) % self.horizon], incoming=incoming)
 
     @property
     def horizon(self) -> int:
@@ -163,7 +164,9 @@ class Planner(ABC):
             raise CalibrlError(
                 f"incoming of shape {coming.shape} does not fit {days} days of paths; expected ({days},)"
             )
-        return Night(demand, units, np.pad(coming, (0, days - len(coming))), self.issuing, lead, rng)
+        filled = np.zeros(days)
+        filled[: len(coming)] = coming
+        return Night(demand, units, filled, self.issuing, lead, rng)
 
     @abstractmethod
     def wanted(self, night: Night) -> float:
