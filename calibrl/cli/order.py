@@ -190,7 +190,10 @@ def _show_replay(replay: Replay) -> None:
             "of the same days. With --deliveries the real deliveries are replayed."
         )
     if replay.sold_out:
-        _say(f"On {replay.sold_out} item-days the shelf sold out: their demand counts as what was sold, no more.")
+        _say(
+            f"On {replay.sold_out} item-days the shelf sold out; their demand is estimated, {replay.estimated:,} units "
+            "more than was sold, and counted alike for every policy."
+        )
 
 
 def print_rows(rows: list[dict[str, str]], *, text: tuple[str, ...]) -> None:

@@ -3,6 +3,10 @@
 Every evening the tool sees what it would have seen then, by the code that orders tonight (`History.at`), places the
 orders that were due, and the next day's sales are served from the shelf that resulted. All policies start from the
 same empty shelves some days before the count begins, and meet the same demand and the same luck.
+
+On a day that sold out nobody knows how many more would have been sold. Counting none would make the shop's own
+deliveries look perfect, since no sale they missed is on record; so all policies meet the demand that the record is
+bridged with (`record._at_least`).
 """
 
 from __future__ import annotations
@@ -60,14 +64,15 @@ class Outcome:
 class Replay:
     """The outcomes of all policies over the days that count.
 
-    rules: s; dates: (n,); outcome: by policy; sold_out: item-days whose demand is only known from below.
+    rules: s; dates: (n,); outcome: by policy; sold_out: item-days whose demand is an estimate, and estimated: the
+    units by which it exceeds what was sold on them.
     """
 
     rules: tuple[Item, ...]
     dates: NDArray[np.datetime64]
     outcome: dict[str, Outcome]
-    sold_out: int
-    notes: tuple[str, ...] = ()
+    sold_out: int = 0
+    estimated: int = 0
 
     def money(self, policy: str) -> Floats:
         """(s, n): the cost of waste and lost sales."""
@@ -117,6 +122,7 @@ def replay(
     present = STAND_IN if delivered is None else PRESENT
     worlds = {name: _World(shop.rules, seed) for name in (present, HEURISTIC, BARE, HONEST)}
     teacher = _Teacher(shop.rules, seed)
+    customers = _customers(shop)
     for evening in range(start, history.today):
         now = history.at(evening)
         on_day(str(now.date))
@@ -138,15 +144,24 @@ def replay(
                     decide=decide,
                 )
                 world.order(np.flatnonzero(due), [found.order for _, found in planned])
-            world.live(history.written.units[:, evening + 1], history.sales.closed[:, evening + 1])
+            world.live(customers[:, evening + 1])
     counted = slice(history.today + 1 - days, history.today + 1)
-    blind = int((history.sales.censored & ~np.isnan(history.sales.units))[:, counted].sum())
+    blind = history.sales.censored[:, counted]
     return Replay(
         rules=shop.rules,
         dates=history.sales.dates[counted],
         outcome={name: world.outcome(days) for name, world in worlds.items()},
-        sold_out=blind,
+        sold_out=int(blind.sum()),
+        estimated=round(float((customers - history.sales.units)[:, counted][blind].sum())),
     )
+
+
+def _customers(shop: Shop) -> Floats:
+    """(s, t): units asked for, in whole units; none on days without a record."""
+    sales = shop.history.sales
+    estimate = np.maximum(sales.units, bridged(shop.history).usual)
+    asked = np.where(sales.censored, estimate, sales.units)
+    return np.rint(np.where(np.isnan(asked) | sales.closed, 0.0, asked))
 
 
 def _stock_up(factor: float) -> Callable[[Situation], Plan]:
@@ -236,12 +251,11 @@ class _World:
         for k, amount in enumerate(units):
             self.coming[k][0] += int(amount)
 
-    def live(self, demand: Floats, closed: NDArray[np.bool_]) -> None:
-        """A day: deliveries, customers, waste. A day without a record has no customers, but food still ages."""
+    def live(self, customers: Floats) -> None:
+        """A day: deliveries, customers (s,), waste. On a day without customers food still ages."""
         sold, wasted, unmet = [], [], []
-        for k, wanted in enumerate(demand):
-            customers = 0 if np.isnan(wanted) or closed[k] else round(float(wanted))
-            day = one_day(self.stock[k], customers, self.coming[k][0], rng=self.rngs[k])
+        for k, wanted in enumerate(customers):
+            day = one_day(self.stock[k], wanted, self.coming[k][0], rng=self.rngs[k])
             self.stock[k] = day.stock
             self.coming[k] = [*self.coming[k][1:], 0]
             sold.append(day.sold)

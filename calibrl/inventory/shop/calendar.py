@@ -12,6 +12,9 @@ from calibrl.inventory.shop.sales_file import AHEAD
 
 Ints = NDArray[np.int64]
 
+BEYOND = 3
+"""Days to plan for after a delivery has expired, so that what follows it is not cut short."""
+
 SEEN_LIFE = 14
 """Days after a delivery to look ahead: what keeps longer is held back by the cost of holding, not by waste."""
 
@@ -41,7 +44,7 @@ def schedule(item: Item, today: np.datetime64) -> Schedule:
     coming = open_days[open_days >= item.lead_days - 1]
     first, second = int(coming[0]), int(coming[1])
     third = int(coming[2]) if len(coming) > 2 else second + (second - first)
-    horizon = min(max(first + min(item.shelf_life, SEEN_LIFE) + 1, third), AHEAD)
+    horizon = min(max(first + min(item.shelf_life, SEEN_LIFE) + BEYOND, third), AHEAD)
     within = coming[coming < horizon]
     return Schedule(day=within, decided=np.maximum(within - item.lead_days, -1), horizon=horizon)
 
