@@ -79,6 +79,9 @@ if TYPE_CHECKING:
     from calibrl.forecasters import SklearnForecaster as SklearnForecaster
     from calibrl.forecasters import SklearnQuantiles as SklearnQuantiles
     from calibrl.forecasters import TorchForecaster as TorchForecaster
+    from calibrl.forecasters.dropout import BayesianDenseNet as BayesianDenseNet
+    from calibrl.forecasters.seasonal import ExponentialSmoothing as ExponentialSmoothing
+    from calibrl.forecasters.seasonal import SeasonalNaive as SeasonalNaive
     from calibrl.forecasters.tabular import SoftmaxTransitions as SoftmaxTransitions
     from calibrl.forecasters.tabular import TabularTransitions as TabularTransitions
     from calibrl.inventory.environment import PerishableStore as PerishableStore
@@ -122,6 +125,8 @@ for _module, _names in {
     "forecasters": (
         "BatchedEnsemble Ensemble MCDropout SklearnClassifier SklearnForecaster SklearnQuantiles TorchForecaster"
     ),
+    "forecasters.dropout": "BayesianDenseNet",
+    "forecasters.seasonal": "ExponentialSmoothing SeasonalNaive",
     "forecasters.tabular": "SoftmaxTransitions TabularTransitions",
     "inventory.environment": "PerishableStore",
     "maps": "FitMap IDENTITY Map fit_affine fit_auto fit_beta fit_isotonic fit_platt fit_sigmoid fit_smooth",
