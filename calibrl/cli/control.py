@@ -189,11 +189,10 @@ class Line:
 
     def trial(self, rows: Sequence[Row]) -> None:
         """Keep what was measured, and print it where there is no live line."""
-        earned, words = {}, []
-        for row in rows:
-            earned[f"{row.arm}-{row.seed}"] = row.metrics["return"]
-            if "calibration_loss" in row.metrics:
-                self._honesty[row.arm] = f" (loss {row.metrics['calibration_loss']:.2f})"
+        earned = {f"{row.arm}-{row.seed}": row.metrics["return"] for row in rows}
+        losses = {f"{row.arm}-{row.seed}": row.metrics.get("calibration_loss") for row in rows}
+        seen = {name: loss for name, loss in losses.items() if loss is not None}
+        self._honesty.update({arm: f" (loss {loss:.2f})" for arm, loss in _means(seen).items()})
         words = [f"{arm} {value:.1f}{self._honesty.get(arm, '')}" for arm, value in _means(earned).items()]
         trial = int(rows[0].metrics["trial"])
         at = (trial + 1) / (self._preset.trials + 1)
