@@ -10,10 +10,7 @@ BENCH := $(VENV)/.bench-installed
 # The main job on embedded data: no download, no GPU. Ends with the path of a report.
 demo: $(STAMP)
 	rm -rf out/demo
-	$(BIN)/calibrl run core --out out/demo/core
-	$(BIN)/calibrl run bandits --out out/demo/bandits
-	$(BIN)/calibrl run mdp --out out/demo/mdp
-	$(BIN)/calibrl run safety --out out/demo/safety
+	$(BIN)/calibrl run all --small --backend processes --out out/demo
 	$(BIN)/calibrl report out/demo
 
 test: $(STAMP) lint docs
@@ -34,6 +31,8 @@ bench: $(BENCH)
 	$(BIN)/python benchmarks/maps.py
 	$(BIN)/python benchmarks/bandit.py
 	$(BIN)/python benchmarks/mdp.py
+	$(BIN)/python benchmarks/inventory.py
+	$(BIN)/python benchmarks/planning.py
 	$(BIN)/python benchmarks/inventory.py
 
 $(STAMP): pyproject.toml constraints.txt

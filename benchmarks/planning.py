@@ -1,6 +1,7 @@
 """How fast one action is planned, beside a plain per-member implementation in the same run.
 
     python benchmarks/planning.py [--threads 1] [--quick] [--out results/control/speed.jsonl]
+    python benchmarks/planning.py --device cuda [--out results/control/speed-gpu.jsonl]
 
 The peer is written here the way PETS is usually written: a list of `nn.Sequential` members, asked one after the other,
 `torch.distributions` for the draws, a loop over steps. Both plan with the same networks, world, CEM settings and
@@ -15,6 +16,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
+import planning_gpu
 import torch
 from rich.console import Console
 from rich.table import Table
@@ -267,23 +269,22 @@ def on_cpu(*, quick: bool, threads: int) -> Iterator[Match]:
     yield from training(cases + published, clock)
 
 
-DEVICES = {"cpu": on_cpu}
-"""What is timed on each kind of device."""
-
-
 def main() -> None:
     words = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    words.add_argument("--device", choices=sorted(DEVICES), default="cpu")
+    words.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="cuda: planning_gpu.py")
     words.add_argument("--threads", type=int, default=1)
     words.add_argument("--quick", action="store_true", help="only the small presets: seconds instead of minutes")
     words.add_argument("--out", help="also append the rows to this .jsonl file")
     given = words.parse_args()
+    if given.device == "cuda":
+        planning_gpu.run_and_record(given.out)
+        return
     where = f"{given.device}, {given.threads} thread{'s' * (given.threads > 1)}"
     table = Table(title=f"calibrl beside its peers, {where}: median; factor = peer / calibrl")
     for heading in ("job", "calibrl", "peer", "peer's time", "factor", "aim"):
         table.add_column(heading)
     rows = []
-    for match in DEVICES[given.device](quick=given.quick, threads=given.threads):
+    for match in on_cpu(quick=given.quick, threads=given.threads):
         verdict = "[green]met" if match.met else "[red]missed"
         aim = f"≥ {match.at_least:.2g} × {verdict}"
         seconds = [f"{1e3 * timing.median:.3g} ms" for timing in (match.ours, match.theirs)]

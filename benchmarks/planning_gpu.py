@@ -1,11 +1,10 @@
 """Planning and training at full size on one GPU, each beside the plain eager version in the same run.
 
-python benchmarks/planning.py --device cuda [--out results/control/speed.jsonl]
+python benchmarks/planning.py --device cuda [--out results/control/speed-gpu.jsonl]
 """
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import statistics
 import time
@@ -156,10 +155,8 @@ def milliseconds(plan: Callable[[], Tensor], *, repeats: int) -> list[float]:
     return found
 
 
-def main() -> None:
-    words = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    words.add_argument("--out", help="also append the rows to this .jsonl file")
-    out = words.parse_args().out
+def run_and_record(out: str | None) -> None:
+    """Everything, with a row for each number in a .jsonl file if one is named."""
     settings = {"device": torch.cuda.get_device_name()}
     origin = results.origin()
 
@@ -168,7 +165,3 @@ def main() -> None:
             results.append(out, [results.Row("gpu speed", job, version, 0, metrics, settings=settings, origin=origin)])
 
     run(record)
-
-
-if __name__ == "__main__":
-    main()
