@@ -33,7 +33,6 @@ bench: $(BENCH)
 	$(BIN)/python benchmarks/mdp.py
 	$(BIN)/python benchmarks/inventory.py
 	$(BIN)/python benchmarks/planning.py
-	$(BIN)/python benchmarks/inventory.py
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "calibrl needs Python 3.11 or newer; try: make PYTHON=python3.12 …")'
