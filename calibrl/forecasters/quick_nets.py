@@ -19,6 +19,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from calibrl.forecasters.nets import Nets, Shape
+from calibrl.kernels.ensemble_draw import ensemble_draw
 
 BLOCK = 2**19
 """Activations of all networks in one block: about what stays in the cache between two layers."""
@@ -49,14 +50,16 @@ def quickest_trunk(shape: Shape) -> torch.dtype:
 class QuickNets:
     """Networks at one moment of their training, for `imagined_returns`; made anew after each training.
 
-    weights: each (g · e, in, out); biases: each (g · e, 1, out), scale and bound folded in; lowest, highest: e^min
-    and e^max (g · e, 1, d), None where networks have no variance.
+    weights: each (g · e, in, out); biases: each (g · e, 1, out), scale and bound folded in; the head's are transposed.
+    lowest, highest: e^min and e^max, (g, 1, d, 1), 0 where networks have no variance. trunk: the hidden layers' dtype;
+    block: rows that go through at once.
     """
 
     weights: list[Tensor]
     biases: list[Tensor]
-    lowest: Tensor | None
-    highest: Tensor | None
+    lowest: Tensor
+    highest: Tensor
+    probabilistic: bool
     agents: int
     members: int
     trunk: torch.dtype
@@ -77,30 +80,29 @@ class QuickNets:
             biases[1:-1] = [bias.to(trunk) for bias in biases[1:-1]]
             # A product with few columns is slow, one with few rows is not: the head is multiplied from the left.
             weights[-1], biases[-1] = (part.transpose(1, 2).contiguous() for part in (weights[-1], biases[-1]))
-            lowest = highest = None
+            lowest, highest = (bound.transpose(2, 3) for bound in (nets.min_logvar, nets.max_logvar))
             if nets.probabilistic:
-                lowest, highest = (bound.transpose(2, 3) for bound in (nets.min_logvar, nets.max_logvar))
                 above = torch.cat([torch.zeros_like(highest), highest], 2).expand(g, e, -1, -1).flatten(0, 1)
                 biases[-1] = biases[-1] - above
-                lowest, highest = lowest.exp(), highest.exp()
+            lowest, highest = (bound.exp() * nets.probabilistic for bound in (lowest, highest))
         block = max(1, BLOCK // (g * e * max(nets.shape.hidden)))
-        return cls(weights, biases, lowest, highest, g, e, trunk, block)
+        return cls(weights, biases, lowest, highest, nets.probabilistic, g, e, trunk, block)
 
     def moments(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """As `Nets.moments`."""
-        mean, variance = self._answers(x)
+        mean, share = self._answers(x)
+        variance = torch.addcmul(self.lowest, self.highest, share)
         return mean.transpose(2, 3), variance.transpose(2, 3)
 
     def matched_draw(self, x: Tensor, draws: Tensor) -> Tensor:
         """μ + σ · draw of the Gaussian that matches all networks' answers, (g, n, d), for x (g, n, in)."""
-        mean, variance = self._answers(x)
-        middle = mean.mean(1)
-        apart = mean - middle.unsqueeze(1)
-        spread = torch.addcmul(variance, apart, apart).mean(1).sqrt_()
-        return torch.addcmul(middle.transpose(1, 2), spread.transpose(1, 2), draws)
+        return ensemble_draw(*self._answers(x), self.lowest, self.highest, draws)
 
     def _answers(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean and variance by every network with the rows last, (g, e, d, n): how the head computes them."""
+        """Every network's mean, and the share of `highest` in its variance, rows last as the head has them.
+
+        (g, e, d, n) each.
+        """
         g, e, n = self.agents, self.members, x.shape[-2]
         rows = (x.unsqueeze(1).expand(g, e, n, -1) if x.dim() == 3 else x).flatten(0, 1)
         if n <= self.block:
@@ -108,10 +110,10 @@ class QuickNets:
         else:
             output = torch.cat([self._head(some) for some in rows.split(self.block, 1)], 2)
         output = output.view(g, e, -1, n)
-        if self.lowest is None or self.highest is None:
+        if not self.probabilistic:
             return output, torch.zeros_like(output)
         mean, raw = output.chunk(2, 2)
-        return mean, raw.sigmoid_().mul_(self.highest).add_(self.lowest)
+        return mean, raw.sigmoid_()
 
     def _head(self, x: Tensor) -> Tensor:
         """Rows (g · e, n, in) → means and log-variances below the upper bound (g · e, 2d or d, n)."""

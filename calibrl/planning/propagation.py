@@ -65,13 +65,18 @@ class Propagation:
         return asked if self.random else 1
 
 
-def distribution(model: Model, x: Tensor, draws: Tensor) -> Tensor:
-    """DS and E: one Gaussian of all networks for each particle."""
-    whole = getattr(model, "matched_draw", None)
-    if whole is not None and x.shape[:3] == draws.shape[:3]:
-        return whole(x.flatten(1, 2), draws.flatten(1, 2)).view(draws.shape)
+def expectation(model: Model, x: Tensor, draws: Tensor) -> Tensor:
+    """E: one Gaussian of all networks for each plan, at E[g(ε)]."""
     mean, variance = matched(*_by_all(model, x))
     return torch.addcmul(mean, variance.sqrt(), draws)
+
+
+def distribution(model: Model, x: Tensor, draws: Tensor) -> Tensor:
+    """DS: one Gaussian of all networks for each particle."""
+    whole = getattr(model, "matched_draw", None)
+    if whole is None or x.shape[2] < draws.shape[2]:
+        return expectation(model, x, draws)
+    return whole(x.flatten(1, 2), draws.flatten(1, 2)).view(draws.shape)
 
 
 def plan_matched(model: Model, x: Tensor, draws: Tensor) -> Tensor:
@@ -109,7 +114,7 @@ def any_network(model: Model, x: Tensor, draws: Tensor) -> Tensor:
 
 
 PROPAGATIONS = {
-    "E": Propagation(distribution, random=False),
+    "E": Propagation(expectation, random=False),
     "DS": Propagation(distribution),
     "MM": Propagation(plan_matched),
     "TS1": Propagation(any_network, shuffles=True),

@@ -109,7 +109,8 @@ def imagine(
     observation: (g, o), where each agent is, or (g, n, o), where each plan begins. plans: (g, n, h, a).
     propagation: E, DS, MM, TS1 or TSinf. noise: standard normal, of `noise_shape`; drawn by the caller, so that
     a rollout is a pure function and an agent's luck its own. tables: None, or the agents' calibrated draws,
-    (g, d, CELLS, 2), as `stacked_tables` gives them; (g, h, d, CELLS, 2) for a map per step.
+    (g, d, CELLS, 2), as `stacked_tables` gives them; (g, h, d, CELLS, 2) for a map per step. Gradients flow to plans
+    and observations that ask for them.
     """
     g, n, h, _ = plans.shape
     way = propagation_named(propagation)
@@ -119,7 +120,8 @@ def imagine(
             f"noise of shape {tuple(noise.shape)} does not fit {g} agents, {h} steps and {n} plans of {p} particles; "
             f"expected ({g}, {h}, {n * p}, …), as noise_shape() says"
         )
-    model = nets.ready() if hasattr(nets, "ready") else nets
+    steered = plans.requires_grad or observation.requires_grad
+    model = nets.ready() if hasattr(nets, "ready") and not steered else nets
     draws = calibrated_draws(noise, tables).unflatten(2, (n, p)) if way.random else _expected(tables, plans)
     state = observation[:, :, None] if observation.dim() == 3 else observation[:, None, None]
     for action, luck in zip(plans.unsqueeze(3).unbind(2), draws.unbind(1), strict=True):

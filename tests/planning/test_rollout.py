@@ -228,6 +228,44 @@ def test_a_particle_that_leaves_the_numbers_counts_as_published(generator):
     assert found.tolist() == [[(DIVERGED + 2) / 2, (DIVERGED + 2) / 2, 2.0]]
 
 
+@pytest.mark.parametrize("propagation", list(PROPAGATIONS))
+def test_a_single_plan_of_a_single_agent(propagation, generator):
+    model, plans = nets(1), torch.randn(1, 1, H, A, generator=generator)
+    noise = luck(propagation, generator, agents=1, plans=1)
+    found = imagined_returns(
+        model, WORLD, torch.zeros(1, SIZE), plans, propagation=propagation, particles=P, noise=noise
+    )
+    slow = slow_returns(
+        model,
+        WORLD,
+        torch.zeros(1, SIZE),
+        plans,
+        propagation=propagation,
+        particles=1 if propagation == "E" else P,
+        noise=noise,
+        mappings=[None],
+    )
+    torch.testing.assert_close(found, slow, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("propagation", list(PROPAGATIONS))
+def test_gradients_reach_the_plan(propagation, generator):
+    """The slope of the last observation in the first action, by differences."""
+    model, noise = nets(1), luck(propagation, generator, agents=1, plans=1)
+
+    def last(plans):
+        *_, step = imagine(model, WORLD, torch.zeros(1, SIZE), plans, propagation=propagation, particles=P, noise=noise)
+        return step.after.mean()
+
+    plans = torch.randn(1, 1, H, A, generator=generator, requires_grad=True)
+    last(plans).backward()
+    nudge = torch.zeros(1, 1, H, A)
+    nudge[0, 0, 0, 0] = 1e-2
+    with torch.no_grad():
+        slope = (last(plans + nudge) - last(plans - nudge)) / 2e-2
+    assert plans.grad[0, 0, 0, 0].item() == pytest.approx(slope.item(), rel=0.05, abs=2e-3)
+
+
 def test_returns_are_tensors_like_any_other(generator):
     found = imagined_returns(
         nets(),
