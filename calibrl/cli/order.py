@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -32,6 +32,7 @@ def order(
     date: Annotated[str | None, typer.Option(help="Order at the close of this day; default: the last sale.")] = None,
     backtest: Annotated[str | None, typer.Option(help="Replay the past as well: 90d, 12w or 3m.")] = None,
     deliveries: Annotated[Path | None, typer.Option(help="For the backtest: date, item, units delivered.")] = None,
+    plot: Annotated[Path | None, typer.Option(help="Draw the first few items: .png, .svg or .pdf.")] = None,
     seed: Annotated[int, typer.Option(min=0, help="Of the demand paths.")] = 0,
     workers: Annotated[int, typer.Option(min=1, help="Threads to plan with.")] = 2,
 ) -> None:
@@ -40,6 +41,8 @@ def order(
     from calibrl.inventory.shop.orders import make_orders, read_shop
 
     expect_suffix(out, ".csv", ".tsv", ".parquet")
+    if plot is not None:
+        expect_suffix(plot, ".png", ".svg", ".pdf")
     days = None if backtest is None else _days(backtest)
     if deliveries is not None and days is None:
         raise CalibrlError(f"--deliveries {deliveries} is for a backtest; add --backtest 90d")
@@ -48,7 +51,7 @@ def order(
     if days is not None:
         replay = _replayed(shop, days, deliveries, sales=sales, seed=seed, workers=workers)
     orders = make_orders(shop, seed=seed, workers=workers)
-    written = _write(out, shop, orders, replay)
+    written = _write(out, shop, orders, replay, plot)
     _warn(shop)
     _show(shop, orders, written)
     if replay is not None:
@@ -103,29 +106,34 @@ def _replayed(shop: Shop, days: int, deliveries: Path | None, *, sales: Path, se
         return replay(shop, days, delivered=delivered, seed=seed, workers=workers, on_day=step)
 
 
-def _write(out: Path, shop: Shop, orders: Sequence[Order], replay: Replay | None) -> list[Path]:
-    """The orders and, after a backtest, its table and figure beside them: all of the files or none."""
+def _write(out: Path, shop: Shop, orders: Sequence[Order], replay: Replay | None, plot: Path | None) -> list[Path]:
+    """The orders, their picture and, after a backtest, its table and figure beside them: all of the files or none."""
     from contextlib import ExitStack
 
     from calibrl.files import replacing
-    from calibrl.inventory.shop.figures import backtest_figure
+    from calibrl.inventory.shop.figures import backtest_figure, orders_figure
     from calibrl.inventory.shop.output import orders_frame, replay_frame
     from calibrl.tables import write_table
 
-    beside = [out.with_name(f"{out.stem}-backtest{suffix}") for suffix in (out.suffix, ".png")]
-    written = [out, *(beside if replay is not None else [])]
+    stores = shop.history.stores
+    table, picture = (out.with_name(f"{out.stem}-backtest{suffix}") for suffix in (out.suffix, ".png"))
+    written: dict[Path, Callable[[Path], None]] = {
+        out: lambda path: write_table(orders_frame(orders, stores=stores), path)
+    }
+    if plot is not None:
+        written[plot] = lambda path: orders_figure(orders, shop.history).savefig(path, dpi=130)
+    if replay is not None:
+        written[table] = lambda path: write_table(replay_frame(replay, shop.history.keys, stores=stores), path)
+        written[picture] = lambda path: backtest_figure(replay).savefig(path, dpi=130)
     try:
         with ExitStack() as files:
-            temporary = [files.enter_context(replacing(path)) for path in written]
-            write_table(orders_frame(orders, stores=shop.history.stores), temporary[0])
-            if replay is not None:
-                write_table(replay_frame(replay, shop.history.keys, stores=shop.history.stores), temporary[1])
-                backtest_figure(replay).savefig(temporary[2], dpi=150)
+            for path, write in written.items():
+                write(files.enter_context(replacing(path)))
     except OSError as problem:
         raise CalibrlError(
             f"{out}: cannot be written ({problem.strerror or problem}); choose a folder you may write to"
         ) from None
-    return written
+    return list(written)
 
 
 def _show(shop: Shop, orders: Sequence[Order], written: list[Path]) -> None:

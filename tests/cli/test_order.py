@@ -81,9 +81,12 @@ def test_parquet_in_and_out_is_the_same(shell: Shell, tmp_path: Path) -> None:
 
 
 def test_a_backtest_reports_money_and_draws(shell: Shell, tmp_path: Path) -> None:
-    answer = shell(*FILES, "--out", "o/orders.csv", "--backtest", "1w", "--deliveries", "deliveries.csv")
+    answer = shell(
+        *FILES, "--out", "o/orders.csv", "--backtest", "1w", "--deliveries", "deliveries.csv", "--plot", "o/fan.png"
+    )
     assert answer.code == 0, answer.err
     assert {path.name for path in (tmp_path / "o").iterdir()} == {
+        "fan.png",
         "orders.csv",
         "orders-backtest.csv",
         "orders-backtest.png",

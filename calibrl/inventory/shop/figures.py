@@ -1,18 +1,63 @@
-"""The backtest as a picture: what each policy cost as the days went by, and what that was made of."""
+"""Pictures for a shop: sales and what is expected next, and what each way of ordering would have cost."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from calibrl.inventory.shop.backtest import BARE, HEURISTIC, HONEST, PRESENT, STAND_IN, Replay
+from calibrl.inventory.shop.orders import Order
+from calibrl.inventory.shop.sales_file import History, named
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 COLORS = {PRESENT: "#8a8d99", STAND_IN: "#8a8d99", HEURISTIC: "#e09f3e", BARE: "#c8553d", HONEST: "#1b7f79"}
 """One colour per policy: uncalibrated red, calibrated green, as in every figure."""
+
+
+SHOWN_ITEMS, SHOWN_DAYS = 6, 35
+"""Item-stores in a picture of orders, and days of the past."""
+
+
+def orders_figure(orders: Sequence[Order], history: History) -> Figure:
+    """The last weeks' sales of the first few item-stores, the days to come with their intervals, and the order."""
+    from matplotlib.figure import Figure
+
+    shown = orders[:SHOWN_ITEMS]
+    rows = -(-len(shown) // 2)
+    figure = Figure(figsize=(10, 2.4 * rows + 0.3), layout="constrained")
+    axes = np.atleast_1d(figure.subplots(rows, 2, squeeze=False)).ravel()
+    for ax in axes[len(shown) :]:
+        ax.set_axis_off()
+    for ax, order in zip(axes, shown, strict=False):
+        _fan(ax, order, history)
+    axes[0].legend(frameon=False, fontsize=7, loc="upper left")
+    return figure
+
+
+def _fan(ax: Axes, order: Order, history: History) -> None:
+    row, now = history.keys.index(order.key), history.today
+    past = slice(max(0, now + 1 - SHOWN_DAYS), now + 1)
+    days, sold = history.sales.dates[past], history.sales.units[row, past]
+    gone = history.sales.censored[row, past]
+    ax.plot(days, sold, color="#2b2d42", lw=1, marker=".", ms=4, label="sold")
+    ax.plot(days[gone], sold[gone], "^", color=COLORS[BARE], ms=5, label="sold out")
+    ahead = order.today + 1 + np.arange(order.fan.shape[1])
+    for low, high, alpha in ((0, 4, 0.2), (1, 3, 0.35)):
+        share = "90 %" if low == 0 else "50 %"
+        ax.fill_between(ahead, order.fan[low], order.fan[high], color=COLORS[HONEST], alpha=alpha, lw=0, label=share)
+    ax.plot(ahead, order.fan[2], color=COLORS[HONEST], lw=1.5)
+    at: Any = order.delivery  # matplotlib draws dates, its types do not say so
+    ax.axvline(at, color=COLORS[HEURISTIC], lw=1.2, ls="--", label="delivery")
+    ax.set_title(f"{named(order.key)}: order {order.plan.order}", fontsize=9, loc="left")
+    ax.set_ylim(0, None)
+    ax.tick_params(labelsize=7)
+    ax.tick_params(axis="x", labelrotation=20)
+    ax.spines[["top", "right"]].set_visible(False)
 
 
 def backtest_figure(replay: Replay) -> Figure:
@@ -34,7 +79,7 @@ def backtest_figure(replay: Replay) -> Figure:
         right.text(wasted + unmet, y, f"  {wasted:,} + {unmet:,}", va="center", fontsize=8)
     right.set_yticks(height, list(replay.outcome), fontsize=8)
     right.set(xlabel="units wasted (solid) and lost sales (hatched)")
-    right.margins(x=0.25)
+    right.margins(x=0.4)
     for ax in (left, right):
         ax.spines[["top", "right"]].set_visible(False)
     return figure

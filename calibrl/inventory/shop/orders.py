@@ -23,6 +23,9 @@ Floats = NDArray[np.float64]
 PATHS = 300
 """Demand paths per item."""
 
+FAN = (0.05, 0.25, 0.5, 0.75, 0.95)
+"""Quantiles of each day's demand: the median, and the ends of the 50 and 90 % intervals."""
+
 DORMANT = 28
 """Days without a sale or a record after which an item is off the list."""
 
@@ -42,9 +45,10 @@ class Order:
     """One item-store's order and all that is worth knowing about it.
 
     when: its deliveries, in days from tomorrow; demand: (m,) of the days the order has to last for; daily: (h,) mean
-    demand by day; shut: (h,) days that are closed; expiring: units that expire before the delivery; position: what
-    should be left when it comes; level: sales of an average open day; trend: last week over the four before;
-    sold_out: days of the last 28 on which the shelf was empty; dormant: days since the last sale.
+    demand by day; fan: (5, h) its quantiles at `FAN`; shut: (h,) days that are closed; expiring: units that expire
+    before the delivery; position: what should be left when it comes; level: sales of an average open day; trend: last
+    week over the four before; sold_out: days of the last 28 on which the shelf was empty; dormant: days since the
+    last sale.
     """
 
     key: Key
@@ -54,6 +58,7 @@ class Order:
     plan: Plan
     demand: Floats
     daily: Floats
+    fan: Floats
     shut: NDArray[np.bool_]
     on_hand: float
     expiring: float
@@ -166,6 +171,7 @@ def _order(shop: Shop, record: Record, k: int, planned: tuple[Situation, Plan]) 
         plan=decided,
         demand=at.paths[:, first:second].sum(1),
         daily=at.paths.mean(0),
+        fan=np.quantile(at.paths, FAN, axis=0),
         shut=at.paths.max(0) == 0,
         on_hand=float(sum(batch.units for batch in shelf)),
         expiring=float(sum(batch.units for batch in shelf if batch.last <= first)),
