@@ -28,8 +28,8 @@ from calibrl.maps import IDENTITY, FitMap, Map, fit_isotonic
 Floats = NDArray[np.float64]
 Index = NDArray[np.int64]
 
-ROWS = 40_000
-"""Rows to train on, and to calibrate on: more change nothing and take longer."""
+OUTCOMES = 200_000
+"""Outcomes, over all lead days, to train on and to calibrate on: more change nothing and take longer."""
 
 HELD_OUT = 120
 """Days at the end that the forecaster is not trained on; a quarter of a shorter history."""
@@ -115,8 +115,9 @@ def _data(
     record = table.record
     begun = record.begun[:, [max(0, day - 28) for day in evenings]] & (record.history.days_on_record > 0)[:, None]
     found = np.argwhere(begun)
-    if len(found) > ROWS:
-        found = found[np.sort(rng.choice(len(found), ROWS, replace=False))]
+    most = OUTCOMES // leads
+    if len(found) > most:
+        found = found[np.sort(rng.choice(len(found), most, replace=False))]
     series, evening = found[:, 0], found[:, 1] + (evenings.start if len(evenings) else 0)
     # In the order of time.
     order = np.argsort(evening, kind="stable")

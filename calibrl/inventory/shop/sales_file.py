@@ -12,6 +12,7 @@ Rows after the last sale, with `units` empty, are plans: their promotion, price,
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -63,7 +64,7 @@ class History:
         """Today: the order is decided when this day has closed."""
         return self.sales.dates[self.today]
 
-    @property
+    @cached_property
     def days_on_record(self) -> NDArray[np.int64]:
         """(s,): days with known sales up to today."""
         seen: NDArray[np.int64] = (~np.isnan(self.sales.units[:, : self.today + 1])).sum(1)

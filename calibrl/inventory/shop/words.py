@@ -14,6 +14,9 @@ OFTEN = 5
 NOTABLE = 0.15
 """A level or trend this far from the usual is worth a word."""
 
+ENOUGH = 2.0
+"""Sales of an average day below which such a difference is chance."""
+
 
 def reason(order: Order) -> str:
     """Why this order: demand, what moves it, stock, the order, and what may go wrong."""
@@ -44,9 +47,9 @@ def _drivers(order: Order) -> list[str]:
         found.append("with the promotion")
     if order.sold_out >= OFTEN:
         found.append(f"having sold out on {order.sold_out} of the last 28 days")
-    if abs(usual - 1) >= NOTABLE:
+    if abs(usual - 1) >= NOTABLE and order.level >= ENOUGH:
         found.append(f"{abs(usual - 1):.0%} {'above' if usual > 1 else 'below'} an average day".replace("%", " %"))
-    if abs(order.trend - 1) >= NOTABLE:
+    if abs(order.trend - 1) >= NOTABLE and order.level >= ENOUGH:
         way = "above" if order.trend > 1 else "below"
         found.append(f"after a week {abs(order.trend - 1):.0%} {way} the month before".replace("%", " %"))
     closed = [day for day in order.when.cover if order.shut[day]]
@@ -57,7 +60,7 @@ def _drivers(order: Order) -> list[str]:
 
 def _stock(order: Order) -> str:
     if not order.on_hand and not order.under_way:
-        return "nothing is on the shelf"
+        return "nothing is on the shelf" + _empty_before(order)
     count = f"{order.on_hand:.0f} {'is' if round(order.on_hand) == 1 else 'are'}" if order.on_hand else "none is"
     words = f"{count} on the shelf"
     if order.under_way:
@@ -66,7 +69,13 @@ def _stock(order: Order) -> str:
         words += f", {order.expiring:.0f} of which {_expire(order.expiring)} before the delivery"
     if order.when.day[0] > 0 and order.position < order.on_hand + order.under_way:
         words += f", of which {order.position:.0f} should be left on {_weekday(order.delivery)}"
-    return words
+    return words + _empty_before(order)
+
+
+def _empty_before(order: Order) -> str:
+    """A warning that no order can mend: the shelf will be empty before the delivery."""
+    likely = order.when.day[0] > 0 and order.plan.out_before >= 0.5
+    return f" and it will probably be empty before {_weekday(order.delivery)}" if likely else ""
 
 
 def _decision(order: Order) -> str:
@@ -81,7 +90,7 @@ def _decision(order: Order) -> str:
         why = ", the least one can order"
     if order.order_by > order.today:
         amount += f" by {_weekday(order.order_by)}"
-    return f"order {amount}{why} ({_chance(plan.out)} to run out, about {_some(plan.waste)} may be wasted)"
+    return f"order {amount}{why} ({_chance(plan.out)} to run out, {_some(plan.waste)} may be wasted)"
 
 
 def _period(order: Order) -> str:
@@ -114,7 +123,7 @@ def _chance(probability: float) -> str:
 
 
 def _some(units: float) -> str:
-    return "none" if units < 0.05 else f"{units:.1f}" if units < 3 else f"{units:.0f}"
+    return "hardly any" if units < 0.05 else f"about {units:.1f}" if units < 3 else f"about {units:.0f}"
 
 
 def _expire(units: float) -> str:
