@@ -198,7 +198,7 @@ _TINY = Preset(
     planner=PlannerSettings(horizon=4, population=12, elites=3, sweeps=2, particles=3),
 )
 _CARTPOLE_SMALL = _small(_CARTPOLE)
-_DEMO = replace(_CARTPOLE_SMALL, name="cartpole-demo", trials=5)
+_DEMO = replace(_CARTPOLE_SMALL, name="cartpole-demo", trials=4)
 
 PRESETS = {
     preset.name: preset
