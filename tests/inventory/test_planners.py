@@ -182,6 +182,25 @@ def test_a_longer_life_means_larger_orders():
     assert orders[0] < orders[1] < orders[2]
 
 
+def test_short_paths_are_carried_on_with_the_same_weekdays():
+    days = np.arange(12.0)[None]
+    planner = Heuristic()
+    seen = planner.night(days[:, :10], [0], incoming=[3]).carried_on(18)
+    np.testing.assert_array_equal(seen.paths[0], [*range(10), *range(3, 10), 3])
+    np.testing.assert_array_equal(seen.incoming, [3] + [0] * 17)
+    np.testing.assert_array_equal(planner.night(days[:, :3], [0]).carried_on(5).paths[0], [0, 1, 2, 0, 1])
+    night = planner.night(days, [0])
+    assert night.carried_on(12) is night
+
+
+def test_the_smallest_problems_have_an_answer():
+    for planner in FORECASTS.values():
+        assert planner([[7.0]], [0], rng=rng()) in range(12)
+        assert planner([[7.0, 3.0, 4.0]], [0, 0, 0], rng=rng()) in range(15)
+    for candidates in (1, 2, 5, 400):
+        assert OrderUpTo(candidates)([[7.0, 7.0, 7.0]], [0]) == 7
+
+
 def test_lives_longer_than_the_paths_are_planned_for():
     demand = paths(20, m=50)
     assert 20 < OrderUpTo()(demand, np.zeros(30)) <= demand.max()
@@ -244,12 +263,12 @@ def test_tuning_finds_the_cheapest_on_the_days_given():
     [
         (lambda: OrderUpTo()(np.zeros((0, 5)), [0]), r"paths of shape \(0, 5\)"),
         (lambda: OrderUpTo()(np.zeros(5), [0]), r"paths of shape \(5,\)"),
-        (lambda: OrderUpTo()([[1.0, np.nan]], [0]), "paths hold nan"),
-        (lambda: OrderUpTo()([[1.0, np.inf]], [0]), "paths hold inf"),
-        (lambda: OrderUpTo()([[1.0, -2.0]], [0]), "paths hold -2"),
-        (lambda: OrderUpTo()([["many"]], [0]), "paths are not numbers"),
+        (lambda: OrderUpTo()([[1.0, np.nan]], [0]), "paths: nan is no number"),
+        (lambda: OrderUpTo()([[1.0, np.inf]], [0]), "paths: inf"),
+        (lambda: OrderUpTo()([[1.0, -2.0]], [0]), "paths: -2"),
+        (lambda: OrderUpTo()([["many"]], [0]), "paths: not numbers"),
         (lambda: OrderUpTo()([[1.0]], []), r"stock of shape \(0,\)"),
-        (lambda: OrderUpTo()([[1.0]], [-1, 0]), "stock hold -1"),
+        (lambda: OrderUpTo()([[1.0]], [-1, 0]), "stock: -1"),
         (lambda: OrderUpTo(rules=Rules(lead_days=3))([[1.0, 2.0]], [0]), "look 3 days ahead"),
         (lambda: OrderUpTo()([[1.0, 2.0]], [0], incoming=[1, 2, 3]), r"incoming of shape \(3,\)"),
         (lambda: OrderUpTo(issuing="oldest"), "'oldest' is unknown"),
@@ -263,6 +282,7 @@ def test_tuning_finds_the_cheapest_on_the_days_given():
         (lambda: Rules(minimum=-1), "minimum -1"),
         (lambda: Rules(lead_days=0), "lead_days 0"),
         (lambda: Rules(pack=2.5), "pack 2.5"),
+        (lambda: Rules(minimum=np.nan), "minimum nan"),
     ],
 )
 def test_bad_input_is_refused_with_its_cure(call, words):

@@ -25,7 +25,7 @@ class OrderUpTo(Planner):
     quantile of demand. Because later orders answer to what happened, tonight's need not insure against it. Pairs
     are searched on a grid, tonight's order then once more between the neighbours of the best.
 
-    Paths that end before tonight's order and the next would expire are carried on with their own first days:
+    Paths that end before tonight's order and the next would expire are carried on with their own last week:
     later orders that cannot be wasted any more would be too large, and tonight's too small.
     """
 

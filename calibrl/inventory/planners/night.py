@@ -32,7 +32,7 @@ class Rules:
     def __post_init__(self) -> None:
         for name, least in (("pack", 1), ("minimum", 0), ("lead_days", 1)):
             value = getattr(self, name)
-            if value != int(value) or value < least:
+            if not (np.isfinite(value) and value == int(value) and value >= least):
                 raise CalibrlError(f"{name} {value} cannot be kept to; use a whole number of {least} or more")
 
     @property
@@ -86,12 +86,15 @@ class Night:
         return self.paths[:, self.lead_days - 1]
 
     def carried_on(self, days: int) -> Night:
-        """The same night looking `days` ahead: paths that are shorter start again from their first day."""
-        if days <= self.horizon:
+        """The same night looking `days` ahead: shorter paths repeat their last week, or all they have."""
+        known = self.horizon
+        if days <= known:
             return self
         incoming = np.zeros(days)
-        incoming[: self.horizon] = self.incoming
-        return replace(self, paths=self.paths[:, np.arange(days) % self.horizon], incoming=incoming)
+        incoming[:known] = self.incoming
+        again = min(known, 7)
+        day = np.append(np.arange(known), known - again + np.arange(days - known) % again)
+        return replace(self, paths=self.paths[:, day], incoming=incoming)
 
     @property
     def horizon(self) -> int:
@@ -177,8 +180,8 @@ def _checked(value: ArrayLike, name: str, expected: str) -> Floats:
     try:
         array = np.asarray(value, dtype=np.float64)
     except (TypeError, ValueError):
-        raise CalibrlError(f"{name} are not numbers; expected {expected}") from None
+        raise CalibrlError(f"{name}: not numbers; expected {expected}") from None
     if array.size and not (array.min() >= 0 and array.max() < np.inf):
         wrong = array[~((array >= 0) & (array < np.inf))][0]
-        raise CalibrlError(f"{name} hold {wrong}, no number of units; expected {expected}, finite and 0 or more")
+        raise CalibrlError(f"{name}: {wrong} is no number of units; expected {expected}, all finite and 0 or more")
     return array
