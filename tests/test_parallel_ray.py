@@ -80,6 +80,15 @@ def test_a_machine_without_ray_says_how_to_get_it(monkeypatch):
         run_jobs([Job("a", square, (1,))], backend="ray")
 
 
+@pytest.mark.parametrize("address", ["127.0.0.1:1", "ray://127.0.0.1:1", "127.0.0.1:99999"])
+def test_a_cluster_that_does_not_answer_is_named(address, monkeypatch):
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    with pytest.raises(
+        CalibrlError, match=f"no Ray cluster answers at '{address}' .* start one with: ray start --head"
+    ):
+        run_jobs([Job("a", square, (1,))], backend="ray", address=address)
+
+
 def test_killing_the_driver_loses_nothing(tmp_path):
     words = [sys.executable, "-m", "tests.crash_plan", str(tmp_path), "ray"]
     file = tmp_path / "rows.jsonl"

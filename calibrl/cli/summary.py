@@ -81,13 +81,15 @@ def _print(name: str, run: dict[str, Any]) -> None:
     for key, metric in run["metrics"].items():
         shown = Shown(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
         shown.add_column(metric.heading, no_wrap=True)
-        against = f"to {run['baseline']}" if run["baseline"] else "difference"
-        for heading in ("mean ± s.e.", against, "95 % interval", "seeds"):
+        compared = (f"to {run['baseline']}", "95 % interval") if run["baseline"] else ()
+        for heading in ("mean ± s.e.", "seeds", *compared):
             shown.add_column(heading, justify="right", no_wrap=True)
         for problem, arms in run["tables"][key].items():
             shown.add_row(f"[bold]{problem}")
             for arm, cell in arms.items():
-                shown.add_row(f"  {arm}", *_words(cell, metric.form), end_section=arm == list(arms)[-1])
+                shown.add_row(
+                    f"  {arm}", *_words(cell, metric.form)[: 2 + len(compared)], end_section=arm == list(arms)[-1]
+                )
         console.print(shown)
 
 
@@ -98,7 +100,7 @@ def _words(cell: Cell, form: str) -> tuple[str, ...]:
         change = f"{cell.change:+{form}}"
         low, high = cell.interval
         interval = f"{low:+{form}} … {high:+{form}}" if math.isfinite(low) else ""
-    return f"{cell.mean:{form}}{error}", change, interval, str(cell.count)
+    return f"{cell.mean:{form}}{error}", str(cell.count), change, interval
 
 
 def _plain(run: dict[str, Any]) -> dict[str, Any]:

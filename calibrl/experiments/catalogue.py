@@ -218,4 +218,14 @@ CATALOGUE: dict[str, Experiment] = {
             "theirs_s": Metric("seconds, peer", ".2g"),
         },
     ),
+    "parallel speed": Experiment(
+        title="Two workers beside one",
+        question="How many times faster do two workers make the bandit table, by CPU time and by the wall clock?",
+        baseline="",
+        metrics={
+            "cpu_factor": Metric("times faster, CPU", ".2f", "higher"),
+            "wall_factor": Metric("times faster, wall", ".2f", "higher"),
+            "load": Metric("load of the two cores", ".1f"),
+        },
+    ),
 }

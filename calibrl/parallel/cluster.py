@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib
 import logging
 import os
+import re
+import socket
 from collections.abc import Iterator
 from types import TracebackType
 from typing import Any, Self
@@ -36,15 +38,13 @@ class Cluster:
         self._ray = ray
         if not ray.is_initialized():
             self._ours = True
+            _knock(self._address)
             local: dict[str, Any] = {} if self._address else {"num_cpus": self._workers, "include_dashboard": False}
             try:
                 # Workers are heard through their messages, not through their prints.
                 ray.init(self._address or "local", log_to_driver=False, logging_level=logging.ERROR, **local)
             except (ConnectionError, RuntimeError, ValueError, TimeoutError) as problem:
-                first = str(problem).strip().splitlines()[0] if str(problem).strip() else type(problem).__name__
-                raise CalibrlError(
-                    f"no Ray cluster answers at {self._address!r} ({first}); start one with: ray start --head"
-                ) from None
+                raise _nobody(self._address, problem) from None
         ours = {name: value for name, value in os.environ.items() if name.startswith("CALIBRL_")}
         environment = {"env_vars": {**ours, **THREADS}}
         task = ray.remote(num_cpus=1, max_retries=0, num_returns="streaming", runtime_env=environment)
@@ -85,6 +85,21 @@ class Cluster:
         if not isinstance(message, Item):
             del self._stream[ready[0]]
         return number, message
+
+
+def _knock(address: str | None) -> None:
+    """See that somebody listens at host:port; Ray itself would try for minutes."""
+    found = re.fullmatch(r"(?:ray://)?([^/:]+):(\d+)", address or "")
+    if found:
+        try:
+            socket.create_connection((found[1], int(found[2])), timeout=10).close()
+        except (OSError, OverflowError) as problem:
+            raise _nobody(address, problem) from None
+
+
+def _nobody(address: str | None, problem: Exception) -> CalibrlError:
+    first = next(iter(str(problem).strip().splitlines()), type(problem).__name__)
+    return CalibrlError(f"no Ray cluster answers at {address!r} ({first}); start one with: ray start --head")
 
 
 def _perform(job: Job, version: str) -> Iterator[Message]:
