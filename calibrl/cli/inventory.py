@@ -116,20 +116,20 @@ def print_rows(rows: Sequence[Row]) -> None:
             header_style="bold",
         )
         shown.add_column("", no_wrap=True)
-        for heading in ("shipped", "waste", "short", "reward", "gain", "80%", "paper"):
+        for heading in ("units", "waste", "short", "reward", "gain", "80 %", "paper"):
             shown.add_column(heading, justify="right", no_wrap=True)
         base = arms.get("uncalibrated")
         for arm, reward in arms.items():
             gain = ""
             if base is not None and base.mean and arm not in ("uncalibrated", "oracle"):
-                gain = f"{100 * reward.change / abs(base.mean):+.0f}%"
+                gain = f"{100 * reward.change / abs(base.mean):+.0f}"
             printed = TABLE_2.at(problem, arm, "reward")
             holds = cells["coverage_80"].get(problem, {}).get(arm)
             shown.add_row(
                 arm,
-                f"{cells['shipped'][problem][arm].mean:,.0f}",
-                f"{100 * cells['waste_share'][problem][arm].mean:.1f}%",
-                f"{100 * cells['stockout_share'][problem][arm].mean:.1f}%",
+                f"{cells['shipped'][problem][arm].mean / 1000:,.0f}k",
+                f"{100 * cells['waste_share'][problem][arm].mean:.1f}",
+                f"{100 * cells['stockout_share'][problem][arm].mean:.1f}",
                 f"{reward.mean:,.0f}" + (f" ± {reward.error:,.0f}" if seeds > 1 else ""),
                 gain,
                 f"{100 * holds.mean:.0f}" if holds else "",
@@ -139,8 +139,8 @@ def print_rows(rows: Sequence[Row]) -> None:
         if about.get("note"):
             console.print(f"Covered: {about['note']}.", highlight=False)
     console.print(
-        "reward: minus units wasted and units asked for in vain (short), ± standard error over seeds; shares are of "
-        "the units shipped; gain: over uncalibrated, on the same seeds; 80%: share of days inside the forecast's 80 % "
-        "interval; paper: 100 items of a grocery chain, other data.",
+        "units: shipped, in thousands; waste, short: % of them thrown away, and asked for in vain; reward: minus both, "
+        "in units, ± standard error over seeds; gain: % less than uncalibrated, on the same seeds; 80 %: days inside "
+        "the forecast's 80 % interval, in %; paper: its reward, on 100 items of a grocery chain, other data.",
         highlight=False,
     )

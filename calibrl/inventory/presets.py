@@ -157,13 +157,13 @@ class Preset:
             raise CalibrlError(f"shelf life {wrong[0] if wrong else 'none'} cannot be sold; use 1 day or more")
 
 
-QUICK = Training(steps=400, batch=256, rate=3e-3, minimum=200, every=50)
+QUICK = Training(steps=800, batch=256, rate=3e-3, minimum=400, every=50)
 TINY = Training(steps=20, batch=64, minimum=1, every=10, slices=2)
 
 PRESETS = {
     preset.name: preset
     for preset in (
-        Preset("small", seeds=2, seed=0, paths=100, trajectories=1000, training=QUICK, series=18, days=28),
+        Preset("small", seeds=2, seed=0, paths=150, training=QUICK, series=18, days=28),
         Preset("paper", shelf_lives=(3, 2, 5)),
         Preset("best", arms=tuple(ARMS), shelf_lives=(3, 2, 5)),
         Preset("tiny", seeds=2, seed=0, paths=20, trajectories=50, training=TINY, series=4, days=8),

@@ -15,6 +15,7 @@ from calibrl.experiments.inventory import (
     plan,
     planner_for,
     play_model,
+    saving,
     shop,
     true_paths,
     with_map,
@@ -122,6 +123,17 @@ def test_a_rule_is_tuned_on_days_before_the_test(where, base):
     assert planner_for(arm, base, where, TINY, shelf_life=3, seed=0) == Heuristic(factor=1.3)
     flat = Calibrated(base, dict.fromkeys(range(where.calibrate - 1, where.last), IDENTITY))
     assert flat.paths(where.calibrate, where.calibrate).shape == (4, 1, TINY.paths, 5)
+
+
+def test_a_saving_has_an_interval_over_series():
+    generator = np.random.default_rng(0)
+    base = -generator.uniform(50, 150, (3, 60))
+    mean, low, high = saving(base, 0.8 * base)
+    assert (mean, low, high) == pytest.approx((0.2, 0.2, 0.2))
+    mean, low, high = saving(base, base * generator.uniform(0.3, 1.3, (1, 60)))
+    assert low < mean < high
+    assert mean == pytest.approx(0.2, abs=0.1)
+    assert 0.05 < high - low < 0.3
 
 
 def test_the_command_prints_its_table(found, capsys, tmp_path):
