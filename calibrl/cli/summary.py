@@ -77,11 +77,12 @@ def _print(name: str, run: dict[str, Any]) -> None:
     from rich.table import Table as Shown
 
     console = Console()
-    console.print(f"[bold]{run['title']}[/bold] ({name})", highlight=False)
+    against = f"; differences to {run['baseline']} on the same seeds" if run["baseline"] else ""
+    console.print(f"[bold]{run['title']}[/bold] ({name}){against}", highlight=False)
     for key, metric in run["metrics"].items():
         shown = Shown(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
-        shown.add_column(metric.heading, no_wrap=True)
-        compared = (f"to {run['baseline']}", "95 % interval") if run["baseline"] else ()
+        shown.add_column(metric.heading)  # the one to be wrapped where a terminal is narrow: never a number
+        compared = ("difference", "95 % interval") if run["baseline"] else ()
         for heading in ("mean ± s.e.", "seeds", *compared):
             shown.add_column(heading, justify="right", no_wrap=True)
         for problem, arms in run["tables"][key].items():
