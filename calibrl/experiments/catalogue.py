@@ -228,4 +228,24 @@ CATALOGUE: dict[str, Experiment] = {
             "load": Metric("load of the two cores", ".1f"),
         },
     ),
+    "inventory speed": Experiment(
+        title="Speed of ordering beside plain NumPy",
+        question="How many times faster is one evening's plan than the same written in NumPy, in the same run?",
+        baseline="",
+        metrics={
+            "factor": Metric("times faster", ".1f", "higher"),
+            "ours_s": Metric("seconds, calibrl", ".2g", "lower"),
+            "theirs_s": Metric("seconds, NumPy", ".2g"),
+        },
+    ),
+    "gpu speed": Experiment(
+        title="Planning and training on a GPU",
+        question="How long does one action or one training step take, and how many times faster than plain PyTorch?",
+        baseline="eager PyTorch",
+        metrics={
+            "speedup": Metric("times faster", ".1f", "higher"),
+            "ms": Metric("milliseconds", ".3g", "lower"),
+            "tflops": Metric("TFLOP/s", ".3g", "higher"),
+        },
+    ),
 }
