@@ -182,6 +182,14 @@ def test_a_longer_life_means_larger_orders():
     assert orders[0] < orders[1] < orders[2]
 
 
+@pytest.mark.parametrize("make", [OrderUpTo, RandomTrajectories, CrossEntropyOrders])
+def test_a_pack_larger_than_a_days_demand_is_bought_when_lost_sales_are_dear(make):
+    demand = paths(0.3)
+    dear, cheap = (make(costs=Costs(unmet=unmet), rules=Rules(pack=12)) for unmet in (40, 1))
+    assert dear(demand, [0, 0, 0], rng=rng()) == 12
+    assert cheap(demand, [0, 0, 0], rng=rng()) == 0
+
+
 def test_short_paths_are_carried_on_with_the_same_weekdays():
     days = np.arange(12.0)[None]
     planner = Heuristic()
@@ -274,6 +282,7 @@ def test_tuning_finds_the_cheapest_on_the_days_given():
         (lambda: OrderUpTo(issuing="oldest"), "'oldest' is unknown"),
         (lambda: OrderUpTo(0), "candidates 0"),
         (lambda: RandomTrajectories()([[1.0, 2.0]], [0]), "rng is None"),
+        (lambda: RandomTrajectories(reach=0), "reach 0"),
         (lambda: RandomTrajectories(0)([[1.0, 2.0]], [0], rng=rng()), "plans 0"),
         (lambda: Heuristic(-1), "factor -1"),
         (lambda: Newsvendor(1.5), "quantile 1.5"),

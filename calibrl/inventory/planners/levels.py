@@ -40,9 +40,10 @@ class OrderUpTo(Planner):
         """See `Planner`."""
         night = night.carried_on(min(len(night.stock) + night.lead_days + 1, LONGEST))
         side = max(isqrt(self.candidates) - 1, 1)
-        chances = service_levels(side)
-        levels = quantiles(night.cover, chances)
-        first = np.unique(self.rules.nearest(quantiles(night.demand_on_arrival - night.on_arrival, chances)))
+        levels = quantiles(night.cover, service_levels(side))
+        missing = quantiles(night.demand_on_arrival - night.on_arrival, service_levels(max(side - 1, 1)))
+        # A pack that is too large for a day's demand may still be worth its keep.
+        first = np.unique(self.rules.nearest(np.append(missing, self.rules.smallest)))
         tonight, after = (index.ravel() for index in np.indices((len(first), side)))
         # The likeliest come first: the sooner a good pair is found, the sooner poor ones are given up.
         likely = np.argsort(np.abs(tonight - LIKELY * len(first)) + np.abs(after - LIKELY * side))

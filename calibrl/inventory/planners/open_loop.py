@@ -25,9 +25,14 @@ class RandomTrajectories(Planner):
     trajectories: int = 5000
     reach: float | None = 2.0
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.reach is not None and not (np.isfinite(self.reach) and self.reach > 0):
+            raise CalibrlError(f"reach {self.reach} leaves no orders to try; use a number above 0, or None")
+
     def wanted(self, night: Night) -> float:
         """See `Planner`."""
-        bounds, most = _bounds(night, self.reach)
+        bounds, most = _bounds(self, night, self.reach)
         objective = _objective(self, night, most, give_up=True)
         best = random_shooting(objective, bounds, plans=self.trajectories, generator=_generator(night.rng))
         return float(best[0, 0]) * most[0]
@@ -44,16 +49,18 @@ class CrossEntropyOrders(Planner):
 
     def wanted(self, night: Night) -> float:
         """See `Planner`."""
-        bounds, most = _bounds(night)
+        bounds, most = _bounds(self, night)
         objective = _objective(self, night, most, give_up=False)
         best = cross_entropy(objective, bounds, settings=self.search, generator=_generator(night.rng))
         return float(best[0, 0]) * most[0]
 
 
-def _bounds(night: Night, reach: float | None = None) -> tuple[Bounds, Floats]:
+def _bounds(planner: Planner, night: Night, reach: float | None = None) -> tuple[Bounds, Floats]:
     """Orders are searched for as shares, 0 to 1, of the most that is worth trying: the bounds, and those (h,)."""
     ahead = night.paths[:, night.lead_days - 1 :]
     most = ahead.max(0) if reach is None else reach * ahead.mean(0)
+    # Where anything is asked for at all, the smallest order that can be placed is worth trying.
+    most = np.where(most > 0, np.maximum(most, planner.rules.smallest), 0)
     return Bounds(torch.zeros(1), torch.ones(1), len(most)), most
 
 
