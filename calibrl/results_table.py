@@ -48,8 +48,8 @@ def by_run(rows: Iterable[Row]) -> dict[str, list[Row]]:
 
 
 def latest(rows: Sequence[Row]) -> list[Row]:
-    """One row per key: where a run was repeated, the last one counts."""
-    return list({row.key: row for row in rows}.values())
+    """One row per key and overrides: where a run was repeated, the last one counts."""
+    return list({(row.key, str(row.overrides)): row for row in rows}.values())
 
 
 def table(rows: Sequence[Row], metric: str, baseline: str) -> dict[str, dict[str, Cell]]:

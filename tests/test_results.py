@@ -45,6 +45,8 @@ def test_a_line_cut_short_loses_only_itself(tmp_path):
 
 def test_a_repeated_run_replaces_its_rows():
     assert latest([row("a", 0, 1.0), row("b", 0, 5.0), row("a", 0, 2.0)])[0].metrics == {"m": 2.0}
+    other = Row("e", "p", "a", 0, {"m": 3.0}, overrides={"planner.horizon": 5})
+    assert len(latest([row("a", 0, 1.0), other])) == 2, "another run's row is not a repetition"
 
 
 def test_differences_are_paired():

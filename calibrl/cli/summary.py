@@ -74,11 +74,12 @@ def _metrics(rows: Sequence[Row], usual: dict[str, Metric], asked: list[str] | N
 def _print(name: str, run: dict[str, Any]) -> None:
     from rich import box
     from rich.console import Console
+    from rich.markup import escape
     from rich.table import Table as Shown
 
     console = Console()
     against = f"; differences to {run['baseline']} on the same seeds" if run["baseline"] else ""
-    console.print(f"[bold]{run['title']}[/bold] ({name}){against}", highlight=False)
+    console.print(f"[bold]{run['title']}[/bold] {escape(f'({name}){against}')}", highlight=False)
     for key, metric in run["metrics"].items():
         shown = Shown(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
         shown.add_column(metric.heading)  # the one to be wrapped where a terminal is narrow: never a number
@@ -86,7 +87,7 @@ def _print(name: str, run: dict[str, Any]) -> None:
         for heading in ("mean ± s.e.", "seeds", *compared):
             shown.add_column(heading, justify="right", no_wrap=True)
         for problem, arms in run["tables"][key].items():
-            shown.add_row(f"[bold]{problem}")
+            shown.add_row(f"[bold]{escape(problem)}")
             for arm, cell in arms.items():
                 shown.add_row(
                     f"  {arm}", *_words(cell, metric.form)[: 2 + len(compared)], end_section=arm == list(arms)[-1]
