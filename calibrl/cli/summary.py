@@ -90,7 +90,9 @@ def _print(name: str, run: dict[str, Any]) -> None:
             shown.add_row(f"[bold]{escape(problem)}")
             for arm, cell in arms.items():
                 shown.add_row(
-                    f"  {arm}", *_words(cell, metric.form)[: 2 + len(compared)], end_section=arm == list(arms)[-1]
+                    f"  {escape(arm)}",
+                    *_words(cell, metric.form)[: 2 + len(compared)],
+                    end_section=arm == list(arms)[-1],
                 )
         console.print(shown)
 
