@@ -36,7 +36,7 @@ def draw(out: Path, outcome: Outcome, preset: Preset, *, others: Sequence[Row] =
         if record.forecasts
     }
     if forecasts:
-        figures["control-predictions"] = control_figures.predictions(forecasts, dimension=0, name="change of the first number")
+        figures["control-predictions"] = control_figures.predictions(forecasts, dimension=0, name="first number")
     return control_figures.save(figures, out)
 
 
