@@ -133,7 +133,7 @@ def print_rows(rows: Sequence[Row]) -> None:
                 f"{reward.mean:,.0f}" + (f" ± {reward.error:,.0f}" if seeds > 1 else ""),
                 gain,
                 f"{100 * holds.mean:.0f}" if holds else "",
-                f"{printed.mean:,.0f}" if printed else "",
+                f"{printed.mean / 1000:,.1f}k" if printed else "",
             )
         console.print(shown)
         if about.get("note"):

@@ -6,165 +6,32 @@ random trajectories and the same draws of which units are sold.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
-from torch.distributions import Distribution, Normal
 
-from calibrl.algorithm import Forecaster, recalibrate
 from calibrl.diagnostics import calibration_error, calibration_loss, coverage, crps
 from calibrl.experiments.honesty import reliability_metrics
+from calibrl.experiments.inventory_forecasts import Forecasts, Mapped, Shop, expected, shop, true_paths, with_map
 from calibrl.experiments.jobs import Found, Kept, Plan
-from calibrl.forecasters.dropout import BayesianDenseNet
-from calibrl.forecasters.seasonal import SeasonalNaive
 from calibrl.inventory.day import Season, play
-from calibrl.inventory.demand import Refit, in_units, joint_ranks, judge, paths_at
-from calibrl.inventory.features import LEADS, Features, features, levels
 from calibrl.inventory.planners import Planner, RandomTrajectories
-from calibrl.inventory.presets import ARMS, MODELS, PRESETS, PROBLEMS, Arm, Model, Preset
-from calibrl.inventory.sales import Floats, Sales
+from calibrl.inventory.presets import ARMS, MODELS, PRESETS, Arm, Preset
 from calibrl.kernels import normal
-from calibrl.maps import IDENTITY, FitMap, Map, fit_isotonic, fit_smooth
+from calibrl.maps import IDENTITY
 from calibrl.parallel import Job
 from calibrl.results import Row
 
 EXPERIMENT = "inventory"
-MAPS: dict[str, FitMap] = {"isotonic": fit_isotonic, "smooth": fit_smooth}
 TUNING_DAYS = 28
 """Rules of thumb are tuned on so many days before the test."""
 REPORTED = ("uncalibrated", "calibrated", "best, uncalibrated", "best")
 """Arms whose PITs are kept for figures."""
-
-
-@dataclass(frozen=True)
-class Shop:
-    """Sales cut for an experiment: series with enough history, and the days of each period as columns.
-
-    calibrate, first, last: first day of the calibration period, first and last day of the test.
-    """
-
-    sales: Sales
-    scale: Floats
-    begin: int
-    calibrate: int
-    first: int
-    last: int
-
-    @property
-    def demand(self) -> Floats:
-        """(s, d): what was asked for on the test days, 0 where nobody knows."""
-        return np.nan_to_num(self.sales.demand[:, self.first : self.last + 1])
-
-
-@functools.lru_cache(maxsize=2)
-def shop(data: str, period: str, series: int | None = None, days: int | None = None) -> Shop:
-    """The sales of a problem and the columns of its periods; `series` and `days` keep only so many, spread evenly."""
-    problem = PROBLEMS[data]
-    when = problem.periods[period]
-    sales = problem.load()
-    enough = np.flatnonzero(sales.history(when.test_from) - sales.history(when.first) >= problem.history)
-    if series is not None:
-        enough = enough[np.linspace(0, len(enough) - 1, min(series, len(enough))).astype(np.int64)]
-    sales = sales.select(enough)
-    first, last = sales.day(when.test_from), sales.day(when.test_to)
-    return Shop(
-        sales=sales,
-        scale=levels(sales, when.test_from),
-        begin=sales.day(when.first),
-        calibrate=sales.day(when.calibrate_from),
-        first=first,
-        last=last if days is None else min(last, first + days - 1),
-    )
-
-
-@dataclass(frozen=True)
-class Forecasts:
-    """What a model expected on every evening of the calibration period and the test.
-
-    rows: those evenings, in the order of days; forecast: in units, (n, leads); rank: (n, leads, m), of the paths;
-    record: (n, leads), where demand fell, as z-scores.
-    """
-
-    rows: Features
-    forecast: Distribution
-    rank: Tensor
-    record: Tensor
-
-
-def expected(where: Shop, model: Model, preset: Preset, *, seed: int, device: str = "cpu") -> Forecasts:
-    """Train a model on the days before the calibration period and ask it about all evenings after."""
-    rows = features(where.sales, model.recipe, LEADS, scale=where.scale)
-    training = replace(preset.training, gap=len(where.sales.series) * LEADS)
-    forecaster: Forecaster = SeasonalNaive()
-    if model.is_network:
-        forecaster = BayesianDenseNet(
-            passes=preset.paths, noise=model.noise, training=training, seed=seed, device=device
-        )
-    forecaster.update(rows.targets_within(where.begin, where.calibrate - 1).data)
-    evenings = rows.decided_for(where.calibrate, where.last)
-    generator = torch.Generator().manual_seed(seed)
-    forecast = in_units(forecaster(evenings.data.x), evenings.level)
-    rank = joint_ranks(forecast, preset.paths, generator).cpu()
-    assert isinstance(forecast, Normal)
-    # The passes have given their ranks; what is left of them are the margins.
-    margins = Normal(forecast.loc.cpu(), forecast.scale.cpu(), validate_args=False)
-    return Forecasts(evenings, margins, rank, judge(margins, evenings.units, generator))
-
-
-@dataclass(frozen=True)
-class Calibrated:
-    """Forecasts with the map in force on each evening: `maps` by day."""
-
-    base: Forecasts
-    maps: dict[int, Map]
-
-    def on(self, first: int, last: int) -> tuple[list[NDArray[np.int64]], list[Distribution]]:
-        """The rows and forecasts of the evenings before the days first … last, day by day."""
-        at = [np.flatnonzero(self.base.rows.day == day - 1) for day in range(first, last + 1)]
-        found = []
-        for day, rows in zip(range(first, last + 1), at, strict=True):
-            assert isinstance(self.base.forecast, Normal)
-            bare = Normal(self.base.forecast.loc[rows], self.base.forecast.scale[rows], validate_args=False)
-            found.append(recalibrate(bare, self.maps[day - 1]))
-        return at, found
-
-    def paths(self, first: int, last: int) -> Floats:
-        """Demand paths (s, d, m, leads) of the evenings before the days first … last."""
-        at, forecasts = self.on(first, last)
-        return np.stack([paths_at(one, self.base.rank[rows]) for rows, one in zip(at, forecasts, strict=True)], 1)
-
-    def record(self, first: int, last: int) -> Tensor:
-        """Calibrated z-scores (n, leads) of forecasts made for the days first … last, and the days after each."""
-        at = [np.flatnonzero(self.base.rows.day == day - 1) for day in range(first, last + 1)]
-        days = range(first, last + 1)
-        return torch.cat(
-            [self.maps[day - 1].forward_z(self.base.record[rows]) for day, rows in zip(days, at, strict=True)]
-        )
-
-
-def with_map(base: Forecasts, arm: Arm, where: Shop) -> Calibrated:
-    """An arm's forecasts: bare, or with maps learnt from the record as it stood on each evening."""
-    evenings = range(where.calibrate - 1, where.last)
-    if not arm.mapping:
-        return Calibrated(base, dict.fromkeys(evenings, IDENTITY))
-    refit = Refit(MAPS[arm.mapping], arm.window, arm.every)
-    maps = refit.maps(base.record, base.rows.day, first=where.first - 1, last=where.last - 1)
-    return Calibrated(base, maps)
-
-
-def true_paths(where: Shop) -> Floats:
-    """What the oracle knows: (s, d, 1, leads)."""
-    days = len(where.sales.dates)
-    ahead = np.pad(np.nan_to_num(where.sales.demand), ((0, 0), (0, LEADS)))
-    columns = np.arange(where.first, where.last + 1)[:, None] + np.arange(LEADS)
-    return ahead[:, np.minimum(columns, days + LEADS - 1)][:, :, None, :]
 
 
 def planner_for(
@@ -176,7 +43,7 @@ def planner_for(
             return replace(arm.planner, trajectories=preset.trajectories)
         return arm.planner
     assert base is not None
-    bare = Calibrated(base, dict.fromkeys(range(where.calibrate - 1, where.last), IDENTITY))
+    bare = Mapped(base, dict.fromkeys(range(where.calibrate - 1, where.last), IDENTITY))
     begin = max(where.calibrate, where.first - TUNING_DAYS)
     past = bare.paths(begin, where.first - 1)[..., :1]
     demand = np.nan_to_num(where.sales.demand[:, begin : where.first])
@@ -200,7 +67,7 @@ def metrics(season: Season) -> dict[str, float]:
     }
 
 
-def honesty(arm: Calibrated, where: Shop) -> dict[str, float]:
+def honesty(arm: Mapped, where: Shop) -> dict[str, float]:
     """How honest an arm's forecasts were on the test days: per lead day, per series, and how sharp."""
     z = arm.record(where.first, where.last)
     pit = normal.cdf(z)
@@ -321,7 +188,7 @@ def _settings(preset: Preset, where: Shop, shelf_life: int) -> dict[str, Any]:
     return found | ({"note": where.sales.note} if where.sales.note else {})
 
 
-def _quantiles(arm: Calibrated, where: Shop) -> NDArray[np.float32]:
+def _quantiles(arm: Mapped, where: Shop) -> NDArray[np.float32]:
     """The 5, 25, 50, 75 and 95 % quantiles one day ahead, (s, d, 5), for pictures."""
     levels_ = torch.tensor([0.05, 0.25, 0.5, 0.75, 0.95], dtype=torch.float64)
     _, forecasts = arm.on(where.first, where.last)
