@@ -57,11 +57,11 @@ def whole_lines(file):
     return [(row["seed"], row["step"], row["metrics"]["value"]) for row in found]
 
 
-def wait_for_rows(out, driver, count):
+def wait_for_rows(out, driver, count, *, seconds=60):
     """Until so many more rows are on the disk than now, or the driver is done: moments that slow machines have too."""
     file = out / "rows.jsonl"
     before = len(whole_lines(file))
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + seconds
     while driver.poll() is None and len(whole_lines(file)) < before + count:
         assert time.monotonic() < deadline, (out / "words").read_text()
         time.sleep(0.01)
