@@ -20,7 +20,7 @@ def ensemble_draw(mean: Tensor, share: Tensor, lowest: Tensor, highest: Tensor, 
     highest (g, 1, d, 1). draws: (g, n, d), standard normal or recalibrated.
     """
     found = torch.empty_like(draws)
-    _draw(*(part.numpy() for part in (mean, share, lowest, highest, draws, found)))
+    _draw(mean.numpy(), share.numpy(), lowest.numpy(), highest.numpy(), draws.numpy(), found.numpy())
     return found
 
 
