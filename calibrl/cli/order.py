@@ -173,7 +173,7 @@ def _row(one: Order, *, stores: bool) -> dict[str, str]:
 
 def _show_replay(replay: Replay) -> None:
     """Money and units by policy, and what the calibrated plan saves over each other."""
-    from calibrl.inventory.shop.backtest import HONEST, STAND_IN
+    from calibrl.inventory.shop.backtest import BARE, HONEST, STAND_IN
 
     typer.echo(f"\nBacktest, {replay.dates[0]} to {replay.dates[-1]} ({len(replay.dates)} days):\n")
     rows = []
@@ -192,6 +192,10 @@ def _show_replay(replay: Replay) -> None:
         )
     print_rows(rows, text=("policy",))
     _say(f"In brackets a 95 % interval from resampling {replay.resampled_by}.")
+    _say(
+        f"Tomorrow's demand fell inside its 90 % interval on {replay.held[HONEST]:.1%} of days "
+        f"({replay.held[BARE]:.1%} uncalibrated)."
+    )
     if STAND_IN in replay.outcome:
         _say(
             "How the shop orders now is not in the files, so a stand-in takes its place: up to last week's sales "
@@ -218,4 +222,6 @@ def print_rows(rows: list[dict[str, str]], *, text: tuple[str, ...]) -> None:
 
 def _say(text: str) -> None:
     """A sentence, wrapped."""
-    typer.echo("\n".join(textwrap.wrap(text, WIDTH, subsequent_indent="  ", break_on_hyphens=False)))
+    # A per cent sign stays with its number.
+    lines = textwrap.wrap(text.replace(" %", "\u00a0%"), WIDTH, subsequent_indent="  ", break_on_hyphens=False)
+    typer.echo("\n".join(lines).replace("\u00a0", " "))

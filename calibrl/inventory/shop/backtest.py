@@ -65,7 +65,8 @@ class Replay:
     """The outcomes of all policies over the days that count.
 
     rules: s; dates: (n,); outcome: by policy; sold_out: item-days whose demand is an estimate, and estimated: the
-    units by which it exceeds what was sold on them.
+    units by which it exceeds what was sold on them; held: by policy, the share of open days with known demand on
+    which tomorrow's demand fell inside its 90 % interval.
     """
 
     rules: tuple[Item, ...]
@@ -73,6 +74,7 @@ class Replay:
     outcome: dict[str, Outcome]
     sold_out: int = 0
     estimated: int = 0
+    held: dict[str, float] = field(default_factory=dict)
 
     def money(self, policy: str) -> Floats:
         """(s, n): the cost of waste and lost sales."""
@@ -123,12 +125,16 @@ def replay(
     worlds = {name: _World(shop.rules, seed) for name in (present, HEURISTIC, BARE, HONEST)}
     teacher = _Teacher(shop.rules, seed)
     customers = _customers(shop)
+    inside: dict[str, list[Floats]] = {BARE: [], HONEST: []}
     for evening in range(start, history.today):
         now = history.at(evening)
         on_day(str(now.date))
         record = bridged(now)
         due = np.array([schedule(item, now.date).day[0] == item.lead_days - 1 for item in shop.rules])
         demand = teacher.lesson(record)
+        for name, days_held in inside.items():
+            drawn = teacher.paths(demand, record, calibrated=name == HONEST)
+            days_held.append(_inside(drawn[..., 0], history.sales.demand[:, evening + 1]))
         for name, world in worlds.items():
             if name == PRESENT:
                 world.deliver(np.rint(np.asarray(delivered)[:, evening + 1]).astype(np.int64))
@@ -152,8 +158,15 @@ def replay(
         dates=history.sales.dates[counted],
         outcome={name: world.outcome(days) for name, world in worlds.items()},
         sold_out=int(blind.sum()),
+        held={name: float(np.nanmean(part[-days:])) for name, part in inside.items()},
         estimated=round(float((customers - history.sales.units)[:, counted][blind].sum())),
     )
+
+
+def _inside(drawn: Floats, demand: Floats) -> Floats:
+    """(s,): 1 where demand (s,) fell inside the 90 % interval of paths (s, m), 0 where not, NaN on closed days."""
+    low, high = np.quantile(drawn, [0.05, 0.95], axis=1)
+    return np.where(np.isnan(demand) | (high == 0), np.nan, (low <= demand) & (demand <= high))
 
 
 def _customers(shop: Shop) -> Floats:

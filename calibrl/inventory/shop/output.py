@@ -52,8 +52,10 @@ def totals(orders: Sequence[Order]) -> str:
     waste, lost = (sum(part) for part in zip(*((o.plan.waste, o.plan.lost) for o in orders), strict=True))
     first, last = min(order.delivery for order in orders), max(order.delivery for order in orders)
     days = f"{first}" if first == last else f"{first} to {last}"
+    items, stores = (len(set(names)) for names in zip(*(order.key for order in orders), strict=True))
+    what = f"{items} item{'s' if items > 1 else ''}" + (f" in {stores} stores" if stores > 1 else "")
     return (
-        f"{units:,} units of {len(orders)} item{'s' if len(orders) > 1 else ''} for delivery on {days}; "
+        f"{units:,} units of {what}, for delivery on {days}; "
         f"expected waste {waste:,.0f}, expected lost sales {lost:,.0f}."
     )
 

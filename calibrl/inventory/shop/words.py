@@ -60,7 +60,8 @@ def _drivers(order: Order) -> list[str]:
 
 def _stock(order: Order) -> str:
     if not order.on_hand and not order.under_way:
-        return "nothing is on the shelf" + _empty_before(order)
+        later = f" until {_weekday(order.delivery)}" if order.when.day[0] > 0 else ""
+        return f"nothing is on the shelf{later}"
     count = f"{order.on_hand:.0f} {'is' if round(order.on_hand) == 1 else 'are'}" if order.on_hand else "none is"
     words = f"{count} on the shelf"
     if order.under_way:

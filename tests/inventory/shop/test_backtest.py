@@ -52,6 +52,18 @@ def test_planning_beats_a_fixed_delivery(replayed):
     assert replayed.money(backtest.HONEST).sum() < replayed.money(backtest.PRESENT).sum()
 
 
+def test_intervals_hold_what_they_promise(replayed):
+    """Poisson demand, 36 open item-days: nine in ten, give or take what chance does to so few."""
+    assert 0.75 <= replayed.held[backtest.HONEST] <= 1.0
+
+
+def test_an_interval_holds_demand_or_does_not():
+    drawn = np.tile(np.arange(101.0), (4, 1))
+    drawn[3] = 0
+    found = backtest._inside(drawn, np.array([50.0, 99.0, np.nan, 0.0]))
+    assert np.array_equal(found, [1, 0, np.nan, np.nan], equal_nan=True)
+
+
 def test_differences_are_paired(replayed):
     saved, low, high = replayed.saving(backtest.HONEST, backtest.PRESENT)
     assert saved == pytest.approx(replayed.money(backtest.PRESENT).sum() - replayed.money(backtest.HONEST).sum())
