@@ -17,17 +17,17 @@ from typing import Any, Protocol, cast
 import torch
 from torch import Tensor
 
-from calibrl.control import calibration, checkpoint, horizon, luck
+from calibrl.control import checkpoint
 from calibrl.control.arms import Member, fleets
 from calibrl.control.fleet import Fleet
 from calibrl.control.learnt_reward import View, view_of
 from calibrl.control.plan import MakePlan
 from calibrl.control.presets import Preset, overrides
+from calibrl.control.scoring import Score, score_trial
 from calibrl.control.state import agent_state, load_agents
 from calibrl.control.stepping import episode_seed
 from calibrl.control.tasks import TASKS, Task, task, task_from_env
 from calibrl.control.trial import Trial, run_trial
-from calibrl.diagnostics import calibration_loss
 from calibrl.errors import CalibrlError
 from calibrl.planning.rollout import Reward
 from calibrl.results import Row, append, origin, read
@@ -246,7 +246,7 @@ def one_trial(company: Company, what: Task, preset: Preset, watch: Watch) -> lis
     trial = run_trial(fleet, company.environments, steps=preset.steps, seeds=seeds, on_step=on_step)
     clock.append(time.perf_counter())
     x, y = rows_of(fleet.view, trial)
-    scores = score(company, trial, x, y) if fleet.learnt else [{} for _ in fleet.members]
+    scores = score_trial(fleet, trial, x, y, number) if fleet.learnt else [Score() for _ in fleet.members]
     clock.append(time.perf_counter())
     fleet.learn(x, y)
     clock.append(time.perf_counter())
@@ -256,6 +256,11 @@ def one_trial(company: Company, what: Task, preset: Preset, watch: Watch) -> lis
     rows = []
     for agent, (member, record) in enumerate(zip(fleet.members, company.records, strict=True)):
         earned = trial.returns[agent]
+        pits, forecast = scores[agent].pits, scores[agent].forecast
+        if pits is not None:
+            record.pits.append(pits)
+        if forecast is not None and number in REMEMBERED_TRIALS and member.seed == fleet.members[0].seed:
+            record.forecasts[number] = forecast
         before = [row["metrics"]["return"] for row in record.rows]
         if not before or earned > max(before):
             record.best = {"trial": number, "seed": seeds[agent], "actions": trial.action[agent].clone()}
@@ -264,7 +269,7 @@ def one_trial(company: Company, what: Task, preset: Preset, watch: Watch) -> lis
             "return": earned,
             "best": max([earned, *before]),
             "episodes": len(trial.episodes(agent)),
-            **scores[agent],
+            **scores[agent].metrics,
             **{name: value / len(fleet) for name, value in seconds.items()},
         }
         row = Row(
@@ -289,66 +294,3 @@ def rows_of(view: View, trial: Trial) -> tuple[Tensor, Tensor]:
     """What the networks are to learn from a trial: x (g, T, k), y (g, T, d), on the CPU."""
     x, y = view.rows(trial.observation, trial.action, trial.next_observation, trial.reward, trial.terminated)
     return x.cpu(), y.cpu()
-
-
-@torch.no_grad()
-def score(company: Company, trial: Trial, x: Tensor, y: Tensor) -> list[dict[str, float]]:
-    """How honest every agent's model was on a trajectory it has not yet seen, one step and many steps ahead."""
-    fleet = company.fleet
-    z, sd = fleet.judge(x, y)
-    ahead = pits_by_horizon(fleet, trial, company.done + 1)
-    found = []
-    for agent, (mapping, record) in enumerate(zip(fleet.maps, company.records, strict=True)):
-        outcome = y[agent].double().repeat_interleave(z.shape[1] // y.shape[1], 0)
-        numbers = calibration.score(z[agent], sd[agent], outcome, mapping)
-        if company.done + 1 in REMEMBERED_TRIALS and fleet.members[agent].seed == min(m.seed for m in fleet.members):
-            record.forecasts[company.done + 1] = quantiles(z[agent], sd[agent], outcome, mapping)
-        if ahead is not None:
-            record.pits.append(ahead[:, agent].float())
-            for ending, pits in zip(("", "_bare"), ahead[:, agent], strict=True):
-                for steps, part in zip(horizons_of(fleet.settings), pits, strict=True):
-                    numbers[f"calibration_loss_ahead_{steps}{ending}"] = calibration_loss(part)
-        found.append(numbers)
-    return found
-
-
-def quantiles(z: Tensor, sd: Tensor, y: Tensor, mapping: Any) -> Tensor:
-    """Outcomes with the 5 %, 50 % and 95 % quantiles of their calibrated forecasts: (n, d, 4) float32."""
-    mean = y - z * sd
-    levels = [mapping.inverse_z(torch.full_like(z, at)) for at in (-1.6448536269514722, 0.0, 1.6448536269514722)]
-    return torch.stack([y, *(mean + sd * level for level in levels)], -1).float()
-
-
-def horizons_of(preset: Preset) -> tuple[int, ...]:
-    """How far ahead forecasts are judged: no further than plans reach, in trials long enough."""
-    return tuple(h for h in horizon.HORIZONS if h <= min(preset.planner.horizon + 5, preset.steps // 2))
-
-
-def pits_by_horizon(fleet: Fleet, trial: Trial, number: int) -> Tensor | None:
-    """PITs (2, g, horizons, starts, o) of what the models imagined under the actions taken: under R∘T and under T.
-
-    Starts are the same for all agents, so there are none if episodes are shorter than the horizon.
-    """
-    ahead = horizons_of(fleet.settings)
-    start = horizon.starting_steps(trial.last.any(0), max(ahead))
-    if not len(start):
-        return None
-    view, device = fleet.view, fleet.device
-    imagined = view.before(trial.observation).to(device)
-    following = view.after(trial.next_observation, trial.reward, trial.terminated).to(device)
-    found = [
-        horizon.pits_ahead(
-            fleet.ensemble.nets,
-            view.world,
-            imagined,
-            trial.action.to(device),
-            following,
-            start,
-            horizons=ahead,
-            propagation=fleet.settings.planner.propagation,
-            tables=tables,
-            generator=torch.Generator().manual_seed(luck.number(0, "horizon", number)),
-        )
-        for tables in (fleet.tables(), None)
-    ]
-    return torch.stack(found)

@@ -12,10 +12,11 @@ from torch import Tensor
 from calibrl.control import horizon
 from calibrl.control.arms import Member
 from calibrl.control.presets import Preset
+from calibrl.control.scoring import horizons_of
 from calibrl.control.tasks import Task
 from calibrl.diagnostics import calibration_loss, noise_floor
 from calibrl.experiments import control_figures
-from calibrl.experiments.control import Outcome, Record, horizons_of
+from calibrl.experiments.control import Outcome, Record
 from calibrl.results import Row, read
 
 Losses = dict[str, tuple[Sequence[int], Sequence[float], Sequence[float]]]
