@@ -58,7 +58,9 @@ class Store:
             self.folder.mkdir(parents=True, exist_ok=True)
         except (FileExistsError, NotADirectoryError):
             raise CalibrlError(f"{self.folder} is a file, but rows go into a folder; choose another --out") from None
-        self._log = _locked(self.folder / FINISHED)
+        log = self.folder / FINISHED
+        new = not log.exists()
+        self._log = _locked(log)
         try:
             if force:
                 self._clear()
@@ -66,6 +68,8 @@ class Store:
                 self._recover(resume)
             self._file = self.path.open("a", encoding="utf-8")
         except BaseException:
+            if new:
+                log.unlink()
             self.close()
             raise
         return self

@@ -92,6 +92,7 @@ def test_rows_of_an_older_calibrl_are_not_gone_on_with(tmp_path):
     append(tmp_path / "old" / "bandits.jsonl", [type(row)(**(vars(row) | {"job": ""})) for row in rows])
     found = shell(*BANDITS, "--trials", 1, "--out", tmp_path / "old", "--resume")
     assert "an older calibrl wrote them" in str(found.exception)
+    assert [path.name for path in (tmp_path / "old").iterdir()] == ["bandits.jsonl"], "a refusal leaves nothing behind"
 
 
 def test_bad_options_are_named(tmp_path):
