@@ -112,7 +112,7 @@ def imagine(
     (g, d, CELLS, 2), as `stacked_tables` gives them; (g, h, d, CELLS, 2) for a map per step. Gradients flow to plans
     and observations that ask for them.
     """
-    g, n, h, _ = plans.shape
+    g, n, h, a = plans.shape
     way = propagation_named(propagation)
     p = way.particles(particles)
     if noise.shape[:3] != (g, h, n * p):
@@ -124,14 +124,15 @@ def imagine(
     model = nets.ready() if hasattr(nets, "ready") and not steered else nets
     draws = calibrated_draws(noise, tables).unflatten(2, (n, p)) if way.random else _expected(tables, plans)
     state = observation[:, :, None] if observation.dim() == 3 else observation[:, None, None]
-    for action, luck in zip(plans.unsqueeze(3).unbind(2), draws.unbind(1), strict=True):
-        # In the first step all particles of a plan are in one state: the networks are asked once for all.
-        seen = world.model_input(state).expand(g, n, -1, -1)
-        x = torch.cat([seen, action.expand(-1, -1, seen.shape[2], -1)], -1)
-        target = way.step(model, x, luck)
-        before = state.expand(g, n, p, -1)
-        state = world.next_observation(before, target)
-        yield Step(before, action.expand(-1, -1, p, -1), state)
+    actions = plans.unsqueeze(3).expand(g, n, h, p, a).unbind(2)
+    # In the first step all particles of a plan are in one state: the networks are asked once for all.
+    x = torch.cat([world.model_input(state).expand(g, n, 1, -1), actions[0][:, :, :1]], -1)
+    state = state.expand(g, n, p, -1)
+    for t, luck in enumerate(draws.unbind(1)):
+        if t:
+            x = torch.cat([world.model_input(state), actions[t]], -1)
+        before, state = state, world.next_observation(state, way.step(model, x, luck))
+        yield Step(before, actions[t], state)
 
 
 def noise_shape(
