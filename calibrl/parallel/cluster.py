@@ -29,6 +29,7 @@ class Cluster:
         self._stream: dict[Any, int] = {}
 
     def __enter__(self) -> Self:
+        # No reports to Ray's makers, and no warning about a default of theirs that will change.
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
         try:

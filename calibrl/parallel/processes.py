@@ -14,7 +14,7 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from multiprocessing.reduction import ForkingPickler
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, cast
 
 from calibrl.errors import CalibrlError
 from calibrl.parallel.worker import Failed, Item, Job, Lost, Message, one_thread, perform
@@ -77,8 +77,7 @@ class Processes:
     def hear(self) -> tuple[int, Message]:
         """Wait for a worker to say something, or to die."""
         while not self._unheard:
-            for pipe in wait(list(self._process)):
-                assert isinstance(pipe, Connection)
+            for pipe in cast("list[Connection]", wait(list(self._process))):
                 number = self._job.get(pipe)
                 try:
                     message: Message = pipe.recv()
