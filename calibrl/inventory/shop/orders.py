@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibrl.inventory.shop.calendar import Schedule, leads_needed, schedule
-from calibrl.inventory.shop.honest import Demand, learn, paths, ranks
+from calibrl.inventory.shop.honest import learn, paths, ranks
 from calibrl.inventory.shop.items_file import Item, items_named, read_items
 from calibrl.inventory.shop.planning import Plan, Situation, plan, situation
 from calibrl.inventory.shop.record import Record, bridged
@@ -203,6 +203,3 @@ def new_items(shop: Shop) -> list[str]:
     """The item-stores without any history, which start from the prior."""
     rows = zip(shop.history.keys, shop.history.days_on_record, strict=True)
     return [named(key) for key, days in rows if days == 0]
-
-
-__all__ = ["Demand", "Order", "Shop", "make_orders", "new_items", "plan_all", "read_shop"]
