@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from calibrl.control import checkpoint
+from calibrl.control.adapter import check_reward
 from calibrl.control.arms import Member, fleets
 from calibrl.control.fleet import Fleet
 from calibrl.control.learnt_reward import View, view_of
@@ -165,7 +166,10 @@ def task_of(preset: Preset, reward: Reward | None = None) -> Task:
     # A known return is of whole episodes.
     solved = found.solved if found.steps == preset.steps else None
     found = replace(found, steps=preset.steps, solved=solved)
-    return found if reward is None else found.with_reward(reward)
+    if reward is None:
+        return found
+    check_reward(found, reward)
+    return found.with_reward(reward)
 
 
 def reward_named(name: str) -> Reward:

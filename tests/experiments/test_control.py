@@ -133,6 +133,7 @@ def test_diverging_physics_is_named(tmp_path):
         (["--preset", "tiny", "--env", "Pendulum-v1"], r"name two tasks"),
         (["--preset", "tiny", "--reward", "nothing"], r"is not module:function"),
         (["--preset", "tiny", "--reward", "math:nothing"], r"has no function nothing"),
+        (["--preset", "tiny", "--reward", "torch:add"], r"the reward function (failed|gave)"),
         (["--preset", "tiny", "--device", "tpu"], r"device 'tpu' is unknown; use cpu or cuda"),
     ],
 )
