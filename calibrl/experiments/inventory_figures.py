@@ -46,7 +46,8 @@ def table_figure(rows: Sequence[Row]) -> Figure:
     """Waste and stock-outs of each arm, as shares of the units shipped, problem by problem; the mean over seeds."""
     import matplotlib.pyplot as plt
 
-    problems = list(dict.fromkeys(row.problem for row in rows))
+    lives = {row.problem: row.settings.get("shelf_life", 0) for row in rows}
+    problems = sorted(lives, key=lambda problem: lives[problem])
     arms = [arm for arm in dict.fromkeys(row.arm for row in rows) if arm != "oracle"]
     figure, axes = plt.subplots(
         1, len(problems), figsize=(3.6 * len(problems) + 1.8, 0.29 * len(arms) + 1.3), sharey=True, layout="constrained"

@@ -150,12 +150,15 @@ def test_a_run_goes_on_where_it_stopped(found, tmp_path):
         (["--period", "never"], "period 'never' is unknown"),
         (["--arm", "calibated"], "arm 'calibated' is unknown"),
         (["--device", "cuda"], "is not there"),
+        (["--device", "gpu"], "device 'gpu' is unknown"),
+        (["--data", "favorita"], "Kaggle"),
         (["--rows", "nowhere"], "nowhere does not exist"),
     ],
 )
-def test_bad_options_are_refused_in_words(arguments, words, tmp_path):
+def test_bad_options_are_refused_in_words(arguments, words, tmp_path, monkeypatch):
     if arguments == ["--device", "cuda"] and torch.cuda.is_available():
         pytest.skip("here a GPU is there")
+    monkeypatch.setenv("CALIBRL_DATA", str(tmp_path))
     done = CliRunner().invoke(app, ["run", "inventory", "--preset", "tiny", "--out", str(tmp_path), *arguments])
     assert done.exit_code != 0
     assert words in str(done.exception)
