@@ -57,11 +57,11 @@ class Cells:
         """The place of a row, in words."""
         return f"{self.place} {self.line[row]}"
 
-    def texts(self, name: str) -> list[str]:
-        """A column of names, none missing."""
-        text = self._text(name)
-        missing = (text.is_null() | (text == "")).fill_null(True)
-        if missing.any():
+    def texts(self, name: str, *, needed: bool = True) -> list[str]:
+        """A column of names; one left empty is an error if they are `needed`, else the empty text."""
+        text = self._text(name).fill_null("")
+        missing = text == ""
+        if needed and missing.any():
             self.complain(int(missing.arg_true()[0]), name, "is empty; every row needs one")
         return text.to_list()
 

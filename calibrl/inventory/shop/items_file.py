@@ -117,9 +117,9 @@ _FIELDS = [field.name for field in fields(Item)]
 def _rows(cells: Cells) -> dict[Key, int]:
     """The row of each item-store."""
     items = cells.texts("item")
-    stores = [store or "" for store in cells.frame["store"].to_list()] if cells.has("store") else [""] * len(items)
+    stores = cells.texts("store", needed=False) if cells.has("store") else [""] * len(items)
     found: dict[Key, int] = {}
-    for row, key in enumerate(zip(items, (str(store).strip() for store in stores), strict=True)):
+    for row, key in enumerate(zip(items, stores, strict=True)):
         if key in found:
             cells.complain(row, "item", f"{named(key)!r} stands on {cells.where(found[key])} already; keep one")
         found[key] = row
@@ -149,10 +149,8 @@ def _columns(cells: Cells) -> dict[str, dict[int, Any]]:
                 if value == 0 or value > 1e9:
                     cells.complain(row, name, f"{value:g} is not a cost per unit; expected more than 0")
     if cells.has("delivery_days"):
-        text = cells.frame["delivery_days"].cast(str).to_list()
-        found["delivery_days"] = {
-            row: _weekdays(cells, row, words) for row, words in enumerate(text) if words and words.strip()
-        }
+        text = cells.texts("delivery_days", needed=False)
+        found["delivery_days"] = {row: _weekdays(cells, row, words) for row, words in enumerate(text) if words}
     return found
 
 

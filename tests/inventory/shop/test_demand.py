@@ -192,6 +192,22 @@ def test_sold_out_days_do_not_hide_demand(write):
     assert blind < told - 1
 
 
+def test_the_forecaster_is_not_trained_on_the_days_that_calibrate_it(write):
+    frame = small_shop(200)
+    later = np.datetime64("2025-01-01") + 200 - 200 // 4
+    other = frame.with_columns(
+        pl.when(pl.col("date") >= later.item()).then(3 * pl.col("units")).otherwise("units").alias("units")
+    )
+
+    def learnt(file: pl.DataFrame) -> honest.Demand:
+        return honest.learn(bridged(read_sales(write(file))), leads=2, rng=np.random.default_rng(0), make=LinearDemand)
+
+    one, two = learnt(frame), learnt(other)
+    assert np.array_equal(one.forecaster.fitted.slope, two.forecaster.fitted.slope)
+    half = torch.full((1, 2), 0.5, dtype=torch.float64)
+    assert (two.mapping(half) < one.mapping(half)).all()  # what was the median is too low now
+
+
 def test_forecasts_cover_what_they_promise(write):
     """Trained on the past, calibrated on later days, judged on days after those."""
     rng = np.random.default_rng(5)

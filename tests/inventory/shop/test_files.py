@@ -161,6 +161,13 @@ def test_items_say_what_they_say_and_the_rest_is_assumed(write):
     assert "single units" in found.assumed[0]
 
 
+def test_a_store_may_have_rules_of_its_own(write):
+    keys = (("bread", "1"), ("bread", "2"))
+    frame = pl.DataFrame({"item": ["bread", "bread"], "store": [None, 2], "shelf_life": [1, 4]})
+    found = read_items(write(frame, "items.parquet"), keys, sales="sales.csv")
+    assert [item.shelf_life for item in found.rules] == [1, 4]
+
+
 def test_without_an_item_file_every_default_is_stated():
     (note,) = read_items(None, KEYS, sales="sales.csv").assumed
     for words in ("3 days", "single units", "no minimum", "tomorrow", "every day", "per unit wasted", "per lost sale"):
