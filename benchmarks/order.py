@@ -1,6 +1,6 @@
 """How long `calibrl order` takes, and how much memory, as shops grow: item-stores × three years of daily sales.
 
-    python benchmarks/order.py [--sizes 125,250,500,1000] [--backtest]
+    python benchmarks/order.py [--sizes 125,250,500,1000] [--shelf-life 3] [--backtest]
 
 The sales are made up (seasons, weekdays, promotions, closed Sundays, slow and fast sellers). Each size runs in a
 process of its own, as a user would start it, on two threads.
@@ -46,26 +46,16 @@ def sales(item_stores: int, *, seed: int = 0) -> pl.DataFrame:
     )
 
 
-def run(folder: Path, item_stores: int, *, backtest: bool) -> dict[str, float]:
+def run(folder: Path, item_stores: int, *, shelf_life: int, backtest: bool) -> dict[str, float]:
     made = sales(item_stores)
     made.write_csv(folder / "sales.csv")
-    command = [
-        sys.executable,
-        "-m",
-        "calibrl",
-        "order",
-        "--sales",
-        "sales.csv",
-        "--out",
-        "orders.csv",
-        "--workers",
-        "2",
-    ]
+    items = made.select("item").unique().with_columns(pl.lit(shelf_life).alias("shelf_life"))
+    items.write_csv(folder / "items.csv")
+    command = [sys.executable, "-m", "calibrl", "order", "--sales", "sales.csv", "--items", "items.csv"]
+    command += ["--out", "orders.csv", "--workers", "2", *(["--backtest", "90d"] if backtest else [])]
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     start = time.perf_counter()
-    subprocess.run(
-        command + (["--backtest", "90d"] if backtest else []), cwd=folder, check=True, capture_output=True, text=True
-    )
+    subprocess.run(command, cwd=folder, check=True, capture_output=True, text=True)
     wall = time.perf_counter() - start
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
@@ -75,12 +65,13 @@ def run(folder: Path, item_stores: int, *, backtest: bool) -> dict[str, float]:
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--sizes", default="125,250,500,1000")
+    options.add_argument("--shelf-life", type=int, default=3)
     options.add_argument("--backtest", action="store_true")
     chosen = options.parse_args()
     print(f"{'item-stores':>12} {'rows':>10} {'seconds':>9} {'cpu s':>8} {'GB':>6}")
     with tempfile.TemporaryDirectory() as folder:
         for size in (int(part) for part in chosen.sizes.split(",")):
-            found = run(Path(folder), size, backtest=chosen.backtest)
+            found = run(Path(folder), size, shelf_life=chosen.shelf_life, backtest=chosen.backtest)
             print(f"{size:>12} {found['rows']:>10.0f} {found['seconds']:>9.1f} {found['cpu seconds']:>8.1f}", end=" ")
             print(f"{found['peak GB so far']:>6.2f}", flush=True)
 

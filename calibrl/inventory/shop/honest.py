@@ -17,7 +17,7 @@ from torch.distributions import Distribution
 
 from calibrl.algorithm import Forecaster, recalibrate
 from calibrl.data import Data
-from calibrl.distributions import pit_z
+from calibrl.distributions import Recalibrated, pit_z
 from calibrl.distributions.scores import from_zscore
 from calibrl.inventory.shop import features
 from calibrl.inventory.shop.boosted import BoostedDemand
@@ -177,9 +177,12 @@ def ranks(rho: Floats, count: int, rng: np.random.Generator) -> NDArray[np.int64
 
 def paths(forecast: Distribution, rank: NDArray[np.int64]) -> Floats:
     """(s, m, leads) whole units: each day's m values are its forecast's even quantiles, joined by rank (m, leads)."""
-    count = len(rank)
-    level = (torch.arange(count, dtype=torch.float64) + 0.5) / count
-    shape = (count, *forecast.batch_shape)
-    even: Tensor = from_zscore(forecast, normal.quantile(level).reshape(-1, 1, 1).expand(shape))
-    values = np.maximum(np.rint(even.numpy()), 0.0)  # (m, s, leads)
-    return np.ascontiguousarray(np.take_along_axis(values, rank[:, None, :], 0).transpose(1, 0, 2))
+    count, leads = rank.shape
+    z = normal.quantile((torch.arange(count, dtype=torch.float64) + 0.5) / count)[:, None].expand(count, leads)
+    if isinstance(forecast, Recalibrated):
+        # R is the same for all items: turned round once, not once for each.
+        z = forecast.mapping.inverse_z(z)
+        forecast = forecast.base
+    joined = z.gather(0, torch.from_numpy(rank))
+    drawn: Tensor = from_zscore(forecast, joined[:, None, :].expand(count, *forecast.batch_shape))
+    return np.ascontiguousarray(np.maximum(np.rint(drawn.numpy()), 0.0).transpose(1, 0, 2))

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from calibrl import Data
+from calibrl import Data, Recalibrated, fit_isotonic
 from calibrl.inventory.shop import features, honest
 from calibrl.inventory.shop.boosted import BoostedDemand
 from calibrl.inventory.shop.demand import LinearDemand, same_weekday
@@ -254,6 +254,19 @@ def test_paths_keep_margins_and_ranks():
     found = np.corrcoef(drawn[0].T)
     assert found[0, 1] == pytest.approx(0.8, abs=0.05)
     assert abs(found[0, 2]) < 0.06
+
+
+def test_paths_of_a_calibrated_forecast_are_its_quantiles():
+    base = torch.distributions.Normal(torch.tensor([[20.0, 40], [200, 10]]).double(), torch.tensor(4.0).double())
+    rng = np.random.default_rng(0)
+    z = torch.from_numpy(rng.normal(0.5, 2, (400, 2)))
+    forecast = Recalibrated(base, fit_isotonic(z=z))
+    rank = np.stack([rng.permutation(99), rng.permutation(99)], 1)
+    drawn = honest.paths(forecast, rank)
+    for day in range(2):
+        level = torch.from_numpy((rank[:, day] + 0.5) / 99)
+        expected = forecast.icdf(level[:, None, None].expand(99, 2, 2))[..., day].T
+        assert drawn[..., day] == pytest.approx(np.maximum(np.rint(expected.numpy()), 0))
 
 
 def test_correlation_with_gaps_is_the_correlation():
