@@ -1,6 +1,7 @@
 """How long `calibrl order` takes, and how much memory, as shops grow: item-stores × three years of daily sales.
 
     python benchmarks/order.py [--sizes 125,250,500,1000] [--shelf-life 3] [--backtest]
+    python benchmarks/order.py --forecasters   # which one orders best: the table of docs/order.md, 10 minutes
 
 The sales are made up (seasons, weekdays, promotions, closed Sundays, slow and fast sellers). Each size runs in a
 process of its own, as a user would start it, on two threads.
@@ -18,6 +19,12 @@ from pathlib import Path
 
 import numpy as np
 import polars as pl
+
+from calibrl.inventory.sales import bakery
+from calibrl.inventory.shop import read_shop, replay
+from calibrl.inventory.shop.backtest import BARE, HONEST
+from calibrl.inventory.shop.boosted import BoostedDemand
+from calibrl.inventory.shop.demand import LinearDemand, same_weekday
 
 DAYS = 1095
 
@@ -62,12 +69,46 @@ def run(folder: Path, item_stores: int, *, shelf_life: int, backtest: bool) -> d
     return {"rows": len(made), "seconds": wall, "cpu seconds": cpu, "peak GB so far": after.ru_maxrss / 2**20}
 
 
+def bakery_file(path: Path) -> None:
+    """The bakery's sales as a shop would write them down: zeros on closed days and before a shop opened."""
+    sold = bakery()
+    row, column = np.divmod(np.arange(sold.units.size), len(sold.dates))
+    shop, product = zip(*(name.removeprefix("shop ").split(", product ") for name in sold.series), strict=True)
+    pl.DataFrame(
+        {
+            "date": sold.dates[column],
+            "item": np.array(product)[row],
+            "store": np.array(shop)[row],
+            "units": np.nan_to_num(sold.units).ravel(),
+            "promotion": sold.promotion.ravel().astype(int),
+            "holiday": sold.marks["holiday"].ravel().astype(int),
+        }
+    ).write_csv(path)
+
+
+def forecasters() -> None:
+    """Three forecasters, the same planner: September to November 2018 of the bakery, replayed."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "bakery.csv"
+        bakery_file(path)
+        shop = read_shop(path, today=np.datetime64("2018-11-30"))
+    for name, make in {"weekday": same_weekday, "line": LinearDemand, "line and trees": BoostedDemand}.items():
+        found = replay(shop, 91, make=make)
+        saved, low, high = found.saving(HONEST, BARE)
+        costs = ", ".join(f"{policy} {found.money(policy).sum():.0f}" for policy in found.outcome)
+        print(f"{name}: {costs}; calibration saves {saved:.0f} ({low:.0f} to {high:.0f})", flush=True)
+
+
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--sizes", default="125,250,500,1000")
     options.add_argument("--shelf-life", type=int, default=3)
+    options.add_argument("--forecasters", action="store_true")
     options.add_argument("--backtest", action="store_true")
     chosen = options.parse_args()
+    if chosen.forecasters:
+        forecasters()
+        return
     print(f"{'item-stores':>12} {'rows':>10} {'seconds':>9} {'cpu s':>8} {'GB':>6}")
     with tempfile.TemporaryDirectory() as folder:
         for size in (int(part) for part in chosen.sizes.split(",")):

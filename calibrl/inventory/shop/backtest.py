@@ -17,8 +17,10 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from calibrl.algorithm import Forecaster
 from calibrl.errors import CalibrlError
 from calibrl.inventory.sales import Floats
+from calibrl.inventory.shop.boosted import BoostedDemand
 from calibrl.inventory.shop.calendar import leads_needed, schedule
 from calibrl.inventory.shop.honest import Demand, calibrate, learn, paths, ranks
 from calibrl.inventory.shop.items_file import Item
@@ -110,9 +112,13 @@ def replay(
     delivered: Floats | None = None,
     seed: int = 0,
     workers: int = 1,
+    make: Callable[[], Forecaster] = BoostedDemand,
     on_day: Callable[[str], None] = lambda _: None,
 ) -> Replay:
-    """Replay the last `days` days. delivered: (s, t) what was really put on the shelf, if that is known."""
+    """Replay the last `days` days with forecasters from `make`.
+
+    delivered: (s, t) what was really put on the shelf, if that is known.
+    """
     history = shop.history
     start = history.today - days - WARM_UP
     if start < LEAST_HISTORY:
@@ -123,7 +129,7 @@ def replay(
         )
     present = STAND_IN if delivered is None else PRESENT
     worlds = {name: _World(shop.rules, seed) for name in (present, HEURISTIC, BARE, HONEST)}
-    teacher = _Teacher(shop.rules, seed)
+    teacher = _Teacher(shop.rules, seed, make)
     customers = _customers(shop)
     inside: dict[str, list[Floats]] = {BARE: [], HONEST: []}
     for evening in range(start, history.today):
@@ -210,6 +216,7 @@ class _Teacher:
 
     rules: tuple[Item, ...]
     seed: int
+    make: Callable[[], Forecaster]
     _demand: Demand | None = None
     _trained: int = 0
     _drawn: dict[bool, Floats] = field(default_factory=dict)
@@ -220,7 +227,7 @@ class _Teacher:
         rng = np.random.default_rng([self.seed, record.today])
         if self._demand is None or record.today - self._trained >= TRAIN_EVERY:
             leads = max(leads_needed(self.rules, record.history.date + ahead) for ahead in range(7))
-            self._demand, self._trained = learn(record, leads=leads, rng=rng), record.today
+            self._demand, self._trained = learn(record, leads=leads, rng=rng, make=self.make), record.today
         elif (record.today - self._trained) % CALIBRATE_EVERY == 0:
             now = self._demand
             self._demand = calibrate(now.forecaster, record, since=now.taught, leads=now.leads, rng=rng)
