@@ -22,8 +22,9 @@ from calibrl.errors import CalibrlError
 from calibrl.inventory.sales import Floats
 from calibrl.inventory.shop.boosted import BoostedDemand
 from calibrl.inventory.shop.calendar import leads_needed, schedule
-from calibrl.inventory.shop.honest import Demand, calibrate, learn, paths, ranks
+from calibrl.inventory.shop.honest import Demand, calibrate, learn
 from calibrl.inventory.shop.items_file import Item
+from calibrl.inventory.shop.joint import paths, ranks
 from calibrl.inventory.shop.orders import Shop, plan_all
 from calibrl.inventory.shop.planning import Plan, Situation, plan, up_to
 from calibrl.inventory.shop.record import Record, bridged

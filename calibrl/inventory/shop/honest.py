@@ -1,4 +1,4 @@
-"""Steps 2 to 5 of Algorithm 1 for a shop: train on the past, calibrate on the months after it, draw honest paths.
+"""Steps 2 to 5 of Algorithm 1 for a shop: train on the past, calibrate on the months after it.
 
 One map per lead day, pooled over all items. A day that sold out enters as "demand was at least this", by the weights
 of Kaplan and Meier: its share of the evidence goes to the days that did better.
@@ -12,17 +12,15 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 from torch.distributions import Distribution
 
 from calibrl.algorithm import Forecaster, recalibrate
 from calibrl.data import Data
-from calibrl.distributions import Recalibrated, pit_z
-from calibrl.distributions.scores import from_zscore
+from calibrl.distributions import pit_z
 from calibrl.inventory.shop import features
 from calibrl.inventory.shop.boosted import BoostedDemand
+from calibrl.inventory.shop.joint import correlation
 from calibrl.inventory.shop.record import Record
-from calibrl.kernels import normal
 from calibrl.maps import IDENTITY, FitMap, Map, fit_isotonic
 
 Floats = NDArray[np.float64]
@@ -151,38 +149,3 @@ def kaplan_meier(z: Floats, sold_out: NDArray[np.bool_]) -> Floats:
         before = np.concatenate([[1.0], survive[:-1]])
         weight[order, column] = np.where(cut, 0.0, before / at_risk) * len(order)
     return weight
-
-
-def correlation(z: Floats) -> Floats:
-    """(d, d): correlation of columns with gaps, pulled towards none by 50 rows' worth of doubt, positive definite."""
-    seen = ~np.isnan(z)
-    tame = np.where(seen, np.clip(z, -4, 4), 0.0)
-    both = seen.T.astype(np.float64) @ seen
-    square = tame.T @ tame
-    power = (tame**2).T @ seen
-    rho = square / np.sqrt(np.maximum(power * power.T, 1e-12)) * both / (both + 50)
-    np.fill_diagonal(rho, 1.0)
-    value, vector = np.linalg.eigh(rho)
-    fixed = (vector * np.maximum(value, 1e-3)) @ vector.T
-    scale = np.sqrt(np.diag(fixed))
-    return fixed / np.outer(scale, scale)
-
-
-def ranks(rho: Floats, count: int, rng: np.random.Generator) -> NDArray[np.int64]:
-    """(count, d): the ranks of `count` joint draws with these correlations, each column a permutation."""
-    draws = rng.standard_normal((count, len(rho))) @ np.linalg.cholesky(rho).T
-    found: NDArray[np.int64] = draws.argsort(0).argsort(0)
-    return found
-
-
-def paths(forecast: Distribution, rank: NDArray[np.int64]) -> Floats:
-    """(s, m, leads) whole units: each day's m values are its forecast's even quantiles, joined by rank (m, leads)."""
-    count, leads = rank.shape
-    z = normal.quantile((torch.arange(count, dtype=torch.float64) + 0.5) / count)[:, None].expand(count, leads)
-    if isinstance(forecast, Recalibrated):
-        # R is the same for all items: turned round once, not once for each.
-        z = forecast.mapping.inverse_z(z)
-        forecast = forecast.base
-    joined = z.gather(0, torch.from_numpy(rank))
-    drawn: Tensor = from_zscore(forecast, joined[:, None, :].expand(count, *forecast.batch_shape))
-    return np.ascontiguousarray(np.maximum(np.rint(drawn.numpy()), 0.0).transpose(1, 0, 2))

@@ -11,8 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibrl.inventory.shop.calendar import Schedule, leads_needed, schedule
-from calibrl.inventory.shop.honest import learn, paths, ranks
+from calibrl.inventory.shop.honest import learn
 from calibrl.inventory.shop.items_file import Item, items_named, read_items
+from calibrl.inventory.shop.joint import paths, ranks
 from calibrl.inventory.shop.planning import Plan, Situation, plan, situation
 from calibrl.inventory.shop.record import Record, bridged
 from calibrl.inventory.shop.sales_file import History, Key, named, read_sales

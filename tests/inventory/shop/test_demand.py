@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from calibrl import Data, Recalibrated, fit_isotonic
-from calibrl.inventory.shop import features, honest
+from calibrl.inventory.shop import features, honest, joint
 from calibrl.inventory.shop.boosted import BoostedDemand
 from calibrl.inventory.shop.demand import LinearDemand, same_weekday
 from calibrl.inventory.shop.record import _at_least, bridged
@@ -243,10 +243,10 @@ def test_forecasts_cover_what_they_promise(write):
 def test_paths_keep_margins_and_ranks():
     rng = np.random.default_rng(0)
     rho = np.array([[1.0, 0.8, 0.0], [0.8, 1.0, 0.0], [0.0, 0.0, 1.0]])
-    rank = honest.ranks(rho, 2000, rng)
+    rank = joint.ranks(rho, 2000, rng)
     assert (np.sort(rank, 0) == np.arange(2000)[:, None]).all()
     base = torch.distributions.Normal(torch.tensor([[50.0, 100, 10]]).double(), torch.tensor([[5.0, 10, 2]]).double())
-    drawn = honest.paths(base, rank)
+    drawn = joint.paths(base, rank)
     assert drawn.shape == (1, 2000, 3)
     assert (drawn == np.rint(drawn)).all()
     assert drawn[0].mean(0) == pytest.approx([50, 100, 10], rel=0.01)
@@ -262,7 +262,7 @@ def test_paths_of_a_calibrated_forecast_are_its_quantiles():
     z = torch.from_numpy(rng.normal(0.5, 2, (400, 2)))
     forecast = Recalibrated(base, fit_isotonic(z=z))
     rank = np.stack([rng.permutation(99), rng.permutation(99)], 1)
-    drawn = honest.paths(forecast, rank)
+    drawn = joint.paths(forecast, rank)
     for day in range(2):
         level = torch.from_numpy((rank[:, day] + 0.5) / 99)
         expected = forecast.icdf(level[:, None, None].expand(99, 2, 2))[..., day].T
@@ -273,7 +273,7 @@ def test_correlation_with_gaps_is_the_correlation():
     rng = np.random.default_rng(0)
     z = rng.multivariate_normal([0, 0], [[1, 0.6], [0.6, 1]], 20_000)
     z[rng.random(z.shape) < 0.2] = np.nan
-    assert honest.correlation(z)[0, 1] == pytest.approx(0.6, abs=0.03)
+    assert joint.correlation(z)[0, 1] == pytest.approx(0.6, abs=0.03)
 
 
 def test_an_item_without_sales_gets_the_median_items_demand(write):
