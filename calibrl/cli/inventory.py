@@ -122,7 +122,7 @@ def print_rows(rows: Sequence[Row]) -> None:
         for arm, reward in arms.items():
             gain = ""
             if base is not None and base.mean and arm not in ("uncalibrated", "oracle"):
-                gain = f"{100 * reward.change / abs(base.mean):+.0f}"
+                gain = f"{100 * reward.change / abs(reward.mean - reward.change):+.0f}"
             printed = TABLE_2.at(problem, arm, "reward")
             holds = cells["coverage_80"].get(problem, {}).get(arm)
             shown.add_row(
@@ -130,7 +130,7 @@ def print_rows(rows: Sequence[Row]) -> None:
                 f"{cells['shipped'][problem][arm].mean / 1000:,.0f}k",
                 f"{100 * cells['waste_share'][problem][arm].mean:.1f}",
                 f"{100 * cells['stockout_share'][problem][arm].mean:.1f}",
-                f"{reward.mean:,.0f}" + (f" ± {reward.error:,.0f}" if seeds > 1 else ""),
+                f"{reward.mean:,.0f}" + (f" ± {reward.error:,.0f}" if reward.count > 1 else ""),
                 gain,
                 f"{100 * holds.mean:.0f}" if holds else "",
                 f"{printed.mean / 1000:,.1f}k" if printed else "",
