@@ -236,8 +236,9 @@ def overrides(changed_preset: Preset) -> dict[str, Any]:
 
 
 def preset_for_env(env_id: str, steps: int) -> Preset:
-    """Settings for any other environment: those of the small presets, for trials of `steps`."""
-    return Preset(env_id, env_id, steps=steps, trials=10, ensemble=_SMALL_ENSEMBLE, planner=_SMALL_PLANNER)
+    """Settings for any other environment: those of the small presets, with plans that look further ahead."""
+    planner = replace(_SMALL_PLANNER, horizon=30)
+    return Preset(env_id, env_id, steps=steps, trials=10, ensemble=_SMALL_ENSEMBLE, planner=planner)
 
 
 def changed(base: Preset, changes: Iterable[str]) -> Preset:
