@@ -24,7 +24,7 @@ class Boards(Watcher):
             import tensorboard  # noqa: F401 (torch says less clearly that it is missing)
             from torch.utils.tensorboard import SummaryWriter
         except ImportError:
-            raise MissingExtra("tensorboard", "dev") from None
+            raise MissingExtra("tensorboard", "tensorboard") from None
         self._folder, self._writer = folder, SummaryWriter
         self._open: dict[Path, Any] = {}
 
