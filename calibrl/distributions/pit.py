@@ -20,7 +20,7 @@ def pit(forecast: Distribution, y: Array, *, generator: torch.Generator | None =
     uniform; there p_t is drawn between P(Y < y_t) and P(Y ≤ y_t) with `generator`, which restores that
     exactly. NaN outcomes give NaN. PITs of very over-confident forecasts round to 0 and 1: see `pit_z`.
     """
-    return normal.cdf(pit_z(forecast, y, generator=generator))
+    return normal.cdf(pit_z(forecast, as_tensor(y, "y"), generator=generator))
 
 
 @returns_what_was_given

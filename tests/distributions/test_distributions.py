@@ -230,3 +230,11 @@ def test_a_column_of_outcomes_does_not_broadcast_to_a_square():
     y = torch.randn(6, 1)
     assert cal.pit(normal(6), y).shape == (6,)
     torch.testing.assert_close(cal.pit(normal(6), y), cal.pit(normal(6), y[:, 0]))
+
+
+def test_pits_of_an_array_are_an_array():
+    forecast = torch.distributions.Normal(torch.zeros(3), torch.ones(3))
+    outcome = np.array([-1.0, 0.0, 2.0])
+    found = cal.pit(forecast, outcome)
+    assert isinstance(found, np.ndarray)
+    np.testing.assert_allclose(found, stats.norm.cdf(outcome))
