@@ -9,7 +9,8 @@ from __future__ import annotations
 import importlib
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol, cast
@@ -36,6 +37,10 @@ from calibrl.results import Row, append, origin, read
 EXPERIMENT = "control"
 REMEMBERED_TRIALS = (1, 2, 3, 5, 10, 15)
 """Trials whose one-step forecasts are kept for the figure of predictions."""
+
+
+MANY_NUMBERS = 2_000_000
+"""Activations of one layer at one imagined step from which several threads are worth their while."""
 
 
 @dataclass(frozen=True)
@@ -137,7 +142,11 @@ def run(
     companies = assemble(folder, what, preset, seed=seed, device=device, make_plan=make_plan)
     restore_rows(file, companies)
     identity = preset.what_decides_rows()
-    try:
+    with ExitStack() as stack:
+        stack.enter_context(threads_for(preset))
+        for company in companies:
+            for environment in company.environments:
+                stack.callback(environment.close)
         while unfinished := [company for company in companies if company.done < preset.trials]:
             company = min(unfinished, key=lambda one: one.done)
             rows = one_trial(company, what, preset, watch)
@@ -148,14 +157,23 @@ def run(
             if minutes is not None and time.monotonic() - started > 60 * minutes:
                 unfinished = [one for one in companies if one.done < preset.trials]
                 break
-    finally:
-        for company in companies:
-            for environment in company.environments:
-                environment.close()
     records = {
         member: record for company in companies for member, record in zip(company.members, company.records, strict=True)
     }
     return Outcome(what, records, finished=not unfinished)
+
+
+@contextmanager
+def threads_for(preset: Preset) -> Iterator[None]:
+    """One thread while networks and plans are small: more would wait for each other longer than they compute."""
+    planner, ensemble = preset.planner, preset.ensemble
+    numbers = planner.population * planner.particles * ensemble.members * max(ensemble.hidden)
+    before = torch.get_num_threads()
+    torch.set_num_threads(1 if numbers < MANY_NUMBERS else before)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def task_of(preset: Preset, reward: Reward | None = None) -> Task:
