@@ -34,12 +34,20 @@ def order(
     deliveries: Annotated[Path | None, typer.Option(help="For the backtest: date, item, units delivered.")] = None,
     plot: Annotated[Path | None, typer.Option(help="Draw the first few items: .png, .svg or .pdf.")] = None,
     seed: Annotated[int, typer.Option(min=0, help="Of the demand paths.")] = 0,
-    workers: Annotated[int, typer.Option(min=1, help="Threads to plan with.")] = 2,
+    workers: Annotated[int, typer.Option(min=1, help="How many plan at a time.")] = 2,
+    backend: Annotated[
+        str, typer.Option(help="threads, processes, or ray: for tens of thousands of items.")
+    ] = "threads",
+    address: Annotated[str | None, typer.Option(help="Of a Ray cluster that runs already.")] = None,
 ) -> None:
     """Order for the next delivery: what to buy of every item, how sure that is, and why."""
     from calibrl.cli.steps import expect_suffix
-    from calibrl.inventory.shop.orders import make_orders, read_shop
+    from calibrl.inventory.shop.orders import THREADS, make_orders, read_shop
+    from calibrl.parallel import BACKENDS, check_backend
 
+    if backend != THREADS and backend not in BACKENDS:
+        raise CalibrlError(f"--backend {backend!r} is unknown; use {', '.join((THREADS, *BACKENDS))}")
+    check_backend("processes" if backend == THREADS else backend, workers=workers, address=address)
     expect_suffix(out, ".csv", ".tsv", ".parquet")
     if plot is not None:
         expect_suffix(plot, ".png", ".svg", ".pdf")
@@ -50,7 +58,7 @@ def order(
     replay = None
     if days is not None:
         replay = _replayed(shop, days, deliveries, sales=sales, seed=seed, workers=workers)
-    orders = make_orders(shop, seed=seed, workers=workers)
+    orders = make_orders(shop, seed=seed, workers=workers, backend=backend, address=address)
     written = _write(out, shop, orders, replay, plot)
     _warn(shop)
     _show(shop, orders, written)

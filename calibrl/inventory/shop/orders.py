@@ -18,6 +18,7 @@ from calibrl.inventory.shop.planning import Plan, Situation, plan, situation
 from calibrl.inventory.shop.record import Record, bridged
 from calibrl.inventory.shop.sales_file import History, Key, named, read_sales
 from calibrl.inventory.shop.stock_file import Batch, Stock, read_stock
+from calibrl.parallel import Job, run_jobs
 
 Floats = NDArray[np.float64]
 
@@ -26,6 +27,12 @@ PATHS = 300
 
 FAN = (0.05, 0.25, 0.5, 0.75, 0.95)
 """Quantiles of each day's demand: the median, and the ends of the 50 and 90 % intervals."""
+
+THREADS = "threads"
+"""Plan in this process. The kernel lets go of Python's lock: on one machine that is all it takes."""
+
+PORTION = 500
+"""Item-stores that another process plans at a time: some seconds of work."""
 
 DORMANT = 28
 """Days without a sale or a record after which an item is off the list."""
@@ -116,16 +123,45 @@ def read_shop(
     return Shop(history, known.rules, shelf, (*history.notes, *known.assumed, *shelf.notes))
 
 
-def make_orders(shop: Shop, *, seed: int = 0, workers: int = 1, paths_per_item: int = PATHS) -> list[Order]:
-    """An order for every item-store of the shop, in the order of its keys."""
+def make_orders(
+    shop: Shop,
+    *,
+    seed: int = 0,
+    workers: int = 1,
+    backend: str = THREADS,
+    address: str | None = None,
+    paths_per_item: int = PATHS,
+) -> list[Order]:
+    """An order for every item-store of the shop, in the order of its keys; whoever plans them, the same orders."""
     rng = np.random.default_rng(seed)
     record = bridged(shop.history)
     demand = learn(record, leads=leads_needed(shop.rules, shop.history.date), rng=rng)
     drawn = paths(demand.forecast(record), ranks(demand.rho, paths_per_item, rng))
-    return [
-        _order(shop, record, k, planned)
-        for k, planned in enumerate(plan_all(shop.rules, shop.history.date, drawn, shop.stock.batches, workers=workers))
+    rules, today, batches = shop.rules, shop.history.date, shop.stock.batches
+    if backend == THREADS:
+        plans = plan_all(rules, today, drawn, batches, workers=workers)
+    else:
+        plans = plan_apart(rules, today, drawn, batches, backend=backend, workers=workers, address=address)
+    return [_order(shop, record, k, planned) for k, planned in enumerate(plans)]
+
+
+def plan_apart(
+    rules: Sequence[Item],
+    today: np.datetime64,
+    drawn: Floats,
+    batches: Sequence[tuple[Batch, ...]],
+    *,
+    backend: str,
+    workers: int | None = None,
+    address: str | None = None,
+) -> list[tuple[Situation, Plan]]:
+    """As `plan_all`, in portions of item-stores on other cores or machines."""
+    cuts = [slice(start, start + PORTION) for start in range(0, len(rules), PORTION)]
+    jobs = [
+        Job(f"item-stores from {cut.start}", plan_all, (rules[cut], today, drawn[cut], batches[cut])) for cut in cuts
     ]
+    found = run_jobs(jobs, backend=backend, workers=workers, address=address)
+    return [planned for portion in found for planned in portion]
 
 
 def plan_all(

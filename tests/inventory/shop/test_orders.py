@@ -241,3 +241,11 @@ def test_reasons_name_packs_stock_and_minimum(shop):
 def test_totals_are_sums(shop):
     orders = make_orders(shop)
     assert totals(orders).startswith(f"{sum(order.plan.order for order in orders):,} units of 3 items")
+
+
+def test_other_processes_plan_the_same_orders(tmp_path, monkeypatch):
+    small_shop(170).write_csv(tmp_path / "sales.csv")
+    shop = read_shop(tmp_path / "sales.csv")
+    monkeypatch.setattr("calibrl.inventory.shop.orders.PORTION", 2)
+    here, elsewhere = (make_orders(shop, workers=2, backend=backend) for backend in ("threads", "processes"))
+    assert [order.plan for order in here] == [order.plan for order in elsewhere]
