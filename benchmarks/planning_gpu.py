@@ -11,13 +11,12 @@ import time
 from collections.abc import Callable
 
 import torch
-from torch import Tensor
 
 from calibrl import results
 from calibrl.control.arms import Member, arm
 from calibrl.control.fleet import Fleet
 from calibrl.control.learnt_reward import known
-from calibrl.control.plan import Captured, Plainly, PlanInputs
+from calibrl.control.plan import Captured, Plainly, Plan, PlanInputs
 from calibrl.control.presets import PRESETS, Preset
 from calibrl.control.tasks import Task, task
 from calibrl.forecasters.nets import Nets, Shape
@@ -140,7 +139,7 @@ def prepared(preset: Preset, what: Task, *, agents: int, calibrated: bool) -> tu
 
 
 @torch.no_grad()
-def milliseconds(plan: Callable[[], Tensor], *, repeats: int) -> list[float]:
+def milliseconds(plan: Plan, *, repeats: int) -> list[float]:
     """Of single calls, by the GPU's own clock."""
     plan()
     found = []
@@ -151,7 +150,7 @@ def milliseconds(plan: Callable[[], Tensor], *, repeats: int) -> list[float]:
         last.record()
         torch.cuda.synchronize()
         found.append(first.elapsed_time(last))
-    assert bool(answer.isfinite().all())
+    assert bool(answer.plan.isfinite().all())
     return found
 
 

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from calibrl.control.arms import Member
+from calibrl.control.presets import with_defaults
 from calibrl.errors import CalibrlError
 from calibrl.files import replacing
 
@@ -55,7 +56,7 @@ def read(file: Path, identity: dict[str, Any]) -> Any:
         raise CalibrlError(f"{file} cannot be read ({words}); remove it to start this agent afresh") from None
     if form != FORMAT:
         raise CalibrlError(f"{file} has format {form!r}, expected {FORMAT!r}; choose another place")
-    difference = _difference(identity, found)
+    difference = _difference(identity, with_defaults(found))
     if difference:
         name, wanted, there = difference
         raise CalibrlError(

@@ -86,7 +86,7 @@ class Fleet:
 
     def begin(self, agents: Sequence[int]) -> None:
         """These agents' episodes begin: what they had planned is over."""
-        self.inputs.start[list(agents)] = self._middle
+        self.inputs.begin(agents, self._middle)
 
     @torch.no_grad()
     def act(self, observation: Tensor) -> Tensor:
@@ -99,10 +99,9 @@ class Fleet:
             self._plan = self._make_plan(self.ensemble.nets, self.view.world, self.inputs, planner, self.low, self.high)
         self.inputs.observation.copy_(self.view.before(observation.to(self.device)))
         self.inputs.draw(self.planning)
-        plans = refuse_lost_plans(self._plan())
-        action = plans[:, 0].clone()
-        self.inputs.start[:, :-1].copy_(plans[:, 1:])
-        self.inputs.start[:, -1].copy_(self._middle[-1])
+        found = self._plan()
+        action = refuse_lost_plans(found.plan)[:, 0].clone()
+        self.inputs.go_on(found)
         return action
 
     # Steps 2 to 4: split, train T, train R.

@@ -14,26 +14,28 @@ import torch
 from torch import Tensor
 
 from calibrl.control.presets import PlannerSettings
+from calibrl.control.searches import METHODS, Found, Quest
 from calibrl.forecasters.nets import Nets
 from calibrl.kernels.fused_nets import FusedNets, fuse
 from calibrl.planning.propagation import Model
 from calibrl.planning.rollout import World, imagined_returns, noise_shape
-from calibrl.planning.search import CrossEntropy
-from calibrl.planning.side_by_side import cross_entropy_fleet
 
 
 @dataclass(frozen=True, eq=False)
 class PlanInputs:
     """What changes from one action to the next, written in place.
 
-    observation: (g, o), as imagination starts from it. start: (g, h, a), the plan to begin from. search: (sweeps,
-    g, n, h, a) and particles: (sweeps, *noise_shape), chance. tables: (g, d, cells, 2), the agents' calibrated
-    draws, or None where nobody is calibrated.
+    observation: (g, o), as imagination starts from it. start: (g, h, a), the plan to begin from; elites: (g, k, h, a),
+    more of them, NaN where an episode begins, for methods that remember any. search: (sweeps, g, n, h, a), drawn by
+    `luck`, and particles: (sweeps, *noise_shape), chance. tables: (g, d, cells, 2), the agents' calibrated draws, or
+    None where nobody is calibrated.
     """
 
     observation: Tensor
     start: Tensor
+    elites: Tensor
     search: Tensor
+    luck: Callable[..., Tensor]
     particles: Tensor
     tables: Tensor | None
 
@@ -49,7 +51,7 @@ class PlanInputs:
         tables: Tensor | None,
     ) -> PlanInputs:
         """Buffers for a fleet; start: (h, a)."""
-        device = start.device
+        device, method = start.device, METHODS[settings.method]
         shape = noise_shape(
             settings.propagation,
             agents=agents,
@@ -61,10 +63,22 @@ class PlanInputs:
         return cls(
             observation=torch.zeros(agents, observation_size, device=device),
             start=start.expand(agents, -1, -1).clone(),
+            elites=torch.full((agents, method.carried(settings), *start.shape), torch.nan, device=device),
             search=torch.zeros(settings.sweeps, agents, settings.population, *start.shape, device=device),
+            luck=method.luck,
             particles=torch.zeros(settings.sweeps, *shape, device=device),
             tables=tables,
         )
+
+    def begin(self, agents: Sequence[int], start: Tensor) -> None:
+        """These agents' episodes begin: they start from a plan (h, a), and know no better one."""
+        self.start[list(agents)] = start
+        self.elites[list(agents)] = torch.nan
+
+    def go_on(self, found: Found) -> None:
+        """The first actions of plans are done: the next search begins from what this one found."""
+        self.start.copy_(found.start)
+        self.elites.copy_(found.elites)
 
     def draw(self, generators: Sequence[torch.Generator]) -> None:
         """Fresh chance for every agent, each from its own generator."""
@@ -72,15 +86,15 @@ class PlanInputs:
         device = self.search.device
         for agent, generator in enumerate(generators):
             search, particles = self.search[:, agent], self.particles[:, agent]
-            search.copy_(torch.rand(search.shape, generator=generator, device=device))
+            search.copy_(self.luck(search.shape, generator=generator, device=device))
             particles.copy_(torch.randn(particles.shape, generator=generator, device=device))
 
 
 class Plan(Protocol):
     """How a fleet plans."""
 
-    def __call__(self) -> Tensor:
-        """Plans (g, h, a) for what lies in the inputs now."""
+    def __call__(self) -> Found:
+        """Plans for what lies in the inputs now."""
 
     def learnt(self) -> None:
         """The networks have changed."""
@@ -93,19 +107,17 @@ Returns: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 """(plans (g, n, h, a), noise of one sweep) → what each is imagined to earn (g, n)."""
 
 
-def plan_fleet(returns: Returns, inputs: PlanInputs, settings: PlannerSettings, low: Tensor, high: Tensor) -> Tensor:
-    """The plans (g, h, a) that the cross-entropy method finds by imagined returns, with fresh chance in each sweep."""
-    sweep = iter(inputs.particles)
-    search = CrossEntropy(
-        population=settings.population,
-        elites=settings.elites,
-        sweeps=settings.sweeps,
-        inertia=settings.inertia,
-        smallest_variance=settings.smallest_variance,
+def plan_fleet(returns: Returns, inputs: PlanInputs, settings: PlannerSettings, low: Tensor, high: Tensor) -> Found:
+    """The plans that the settings' method finds by imagined returns, with fresh chance in each sweep."""
+    quest = Quest(
+        value=lambda sweep, plans: returns(plans, inputs.particles[sweep]),
+        low=low,
+        high=high,
+        start=inputs.start,
+        elites=inputs.elites,
+        noise=inputs.search,
     )
-    return cross_entropy_fleet(
-        lambda plans: returns(plans, next(sweep)), low, high, search, inputs.start, inputs.search
-    )
+    return METHODS[settings.method].search(quest, settings)
 
 
 def plain_returns(nets: Model, world: World, inputs: PlanInputs, settings: PlannerSettings) -> Returns:
@@ -137,8 +149,8 @@ class Plainly:
     low: Tensor
     high: Tensor
 
-    def __call__(self) -> Tensor:
-        """Plans (g, h, a)."""
+    def __call__(self) -> Found:
+        """Plans."""
         returns = plain_returns(self.nets, self.world, self.inputs, self.settings)
         return plan_fleet(returns, self.inputs, self.settings, self.low, self.high)
 
@@ -181,8 +193,8 @@ class Captured:
         with torch.cuda.graph(self.graph):
             self.answer = plan_fleet(returns, inputs, settings, low, high)
 
-    def __call__(self) -> Tensor:
-        """Plans (g, h, a), in memory that the next call overwrites."""
+    def __call__(self) -> Found:
+        """Plans, in memory that the next call overwrites."""
         self.graph.replay()
         return self.answer
 

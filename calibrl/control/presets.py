@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from typing import Any
 
@@ -12,6 +12,9 @@ MAPS = ("smooth", "affine", "isotonic", "platt", "beta", "auto", "sigmoid")
 """Names of the maps R that an agent may fit; sigmoid is the paper's."""
 
 PROPAGATIONS = ("DS", "TS1", "TSinf", "E", "MM")
+
+METHODS = ("cem", "icem", "mppi", "random")
+"""Names of the searches for a plan: see `calibrl.control.searches`."""
 
 
 @dataclass(frozen=True)
@@ -50,10 +53,15 @@ class EnsembleSettings:
 
 @dataclass(frozen=True)
 class PlannerSettings:
-    """The cross-entropy method and the imagined rollouts it judges plans by.
+    """A search for plans, by default the cross-entropy method, and the imagined rollouts it judges plans by.
 
-    Each of `sweeps` draws `population` plans of `horizon` steps, rolls `particles` of each through the model by
+    Each of `sweeps` tries `population` plans of `horizon` steps, rolls `particles` of each through the model by
     `propagation`, and refits to the best `elites`. `inertia` is the share the old mean and variance keep.
+
+    method: cem; icem, its noise of `colour` β (power f^-β: 0 is white, larger is smoother in time), which carries the
+    share `kept` of its elites from sweep to sweep and from action to action; mppi, which instead of elites weighs every
+    plan by e^(return / `temperature`); random, the best of all plans. spread: the standard deviation that icem begins
+    with and mppi keeps, as a share of half the range.
     """
 
     horizon: int = 25
@@ -64,14 +72,28 @@ class PlannerSettings:
     smallest_variance: float = 0.001
     particles: int = 20
     propagation: str = "DS"
+    method: str = "cem"
+    colour: float = 2.0
+    kept: float = 0.3
+    spread: float = 0.5
+    temperature: float = 1.0
 
     def __post_init__(self) -> None:
+        if self.method not in METHODS:
+            raise CalibrlError(f"planner.method {self.method!r} is unknown; use one of {', '.join(METHODS)}")
         if self.propagation not in PROPAGATIONS:
             raise CalibrlError(f"propagation {self.propagation!r} is unknown; use one of {', '.join(PROPAGATIONS)}")
         if self.horizon < 1 or self.particles < 1:
             raise CalibrlError(f"horizon {self.horizon} and particles {self.particles} must both be 1 or more")
         if not 1 <= self.elites <= self.population:
             raise CalibrlError(f"{self.elites} elites of {self.population} plans cannot be; use 1 … {self.population}")
+        if self.colour < 0 or self.spread <= 0 or self.temperature <= 0:
+            raise CalibrlError(
+                f"planner.colour {self.colour} must be at least 0, planner.spread {self.spread} and "
+                f"planner.temperature {self.temperature} above 0"
+            )
+        if not 0 <= self.kept < 1:
+            raise CalibrlError(f"planner.kept {self.kept} is not a share in [0, 1); 0.3 carries three elites of ten")
 
 
 @dataclass(frozen=True)
@@ -212,6 +234,18 @@ PRESETS = {
         _TINY,
     )
 }
+
+
+def with_defaults(decides_rows: Mapping[str, Any]) -> dict[str, Any]:
+    """What `what_decides_rows` said in an earlier version, with the fields that it did not have yet.
+
+    A new field's default is therefore what was done before there was a choice.
+    """
+    parts = {"ensemble": EnsembleSettings, "planner": PlannerSettings, "calibration": CalibrationSettings}
+    filled = {
+        name: {**_plain(asdict(part())), **decides_rows[name]} for name, part in parts.items() if name in decides_rows
+    }
+    return {**decides_rows, **filled}
 
 
 def preset(name: str) -> Preset:

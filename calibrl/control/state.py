@@ -38,6 +38,7 @@ def agent_state(fleet: Fleet, agent: int) -> dict[str, Any]:
         "map": None if mapping is IDENTITY else mapping.to_dict(),
         "fresh": [z[one] for z in fleet.fresh],
         "start": fleet.inputs.start[one],
+        "elites": fleet.inputs.elites[one],
         "learnt": fleet.learnt,
     }
     copied: dict[str, Any] = _each_tensor(state, lambda part: part.detach().cpu().clone())
@@ -72,6 +73,8 @@ def load_agents(fleet: Fleet, states: Sequence[dict[str, Any]]) -> None:
     fleet.maps = [IDENTITY if state["map"] is None else map_from_dict(state["map"]) for state in states]
     fleet.fresh = [torch.cat(parts) for parts in zip(*(state["fresh"] for state in states), strict=True)]
     fleet.inputs.start.copy_(torch.cat([state["start"] for state in states]))
+    # Agents that were saved before there were planners with a memory had none.
+    fleet.inputs.elites.copy_(torch.cat([state.get("elites", state["start"][:, None][:, :0]) for state in states]))
     fleet.learnt = states[0]["learnt"]
     fleet.show_networks_to_planner()
     fleet.show_maps_to_planner()

@@ -8,6 +8,7 @@ where plans are read anyway.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
@@ -77,21 +78,21 @@ def improved_cross_entropy_fleet(
 ) -> Improved:
     """`improved_cross_entropy` for every agent: plan and mean (g, h, a), elites (g, k, h, a).
 
-    last: the step before's answer, or `first_elites`. noise: standard normal, one of `improved_noise_shapes` a sweep.
+    last: the step before's answer, or `first_elites`. noise: (g, n, h, a) for each sweep, standard normal: all of its n
+    plans are drawn, and the last of them make way for elites and mean. What is NaN of an elite is not known, as of one
+    that has yet to be found: there the drawn plan stays.
     """
     mean = torch.cat([last.mean[:, 1:], last.mean[:, -1:]], 1)
     spread = (settings.spread * (high - low) / 2).expand_as(mean)
-    colour = colouring(mean.shape[1], settings.colour).to(mean)
+    colour = _colouring(mean.shape[1], settings.colour, mean.device, mean.dtype)
     lost = torch.zeros(len(mean), dtype=torch.bool, device=mean.device)
-    elites, carried = last.elites, last.elites[:, : settings.carried]
+    # An old elite has lost its first step: its last one comes from a plan drawn for it.
+    elites = torch.cat([last.elites[:, :, 1:], torch.full_like(last.elites[:, :, :1], torch.nan)], 2)
     for sweep, white in enumerate(noise):
-        plans = (mean.unsqueeze(1) + spread.unsqueeze(1) * (colour @ white)).clamp(low, high)
-        if sweep == 0:
-            plans, ends = plans.split([settings.drawn(0), carried.shape[1]], 1)
-            carried = torch.cat([carried[:, :, 1:], ends[:, :, -1:]], 2)
-        else:
-            carried = elites[:, : settings.carried]
-        plans = torch.cat([plans, carried, *([mean.unsqueeze(1)] if sweep == settings.sweeps - 1 else [])], 1)
+        drawn = (mean.unsqueeze(1) + spread.unsqueeze(1) * (colour @ white)).clamp(low, high)
+        known = torch.cat([elites[:, : settings.carried], *([mean.unsqueeze(1)] if sweep == len(noise) - 1 else [])], 1)
+        new, room = drawn.split([drawn.shape[1] - known.shape[1], known.shape[1]], 1)
+        plans = torch.cat([new, torch.where(known.isnan(), room, known)], 1)
         value = evaluate_fleet(objective, plans)
         lost = lost | ~value.isfinite().all(1)
         elites = _taken(plans, value.topk(settings.elites).indices)
@@ -101,18 +102,16 @@ def improved_cross_entropy_fleet(
     return Improved(_lost_if(lost, elites[:, 0]), mean, elites)
 
 
-def improved_noise_shapes(
-    settings: ImprovedCrossEntropy, *, agents: int, horizon: int, actions: int, carried: int
-) -> list[tuple[int, ...]]:
-    """Of the noise (g, n, h, a) of each sweep; carried: elites of the step before that take part in the first one."""
-    extra = [min(carried, settings.carried)] + [0] * (settings.sweeps - 1)
-    return [(agents, settings.drawn(sweep) + extra[sweep], horizon, actions) for sweep in range(settings.sweeps)]
-
-
-def first_elites(low: Tensor, high: Tensor, *, agents: int, horizon: int) -> Improved:
-    """What a fleet's first search begins from: the middle of the bounds, and no elites."""
+def first_elites(low: Tensor, high: Tensor, *, agents: int, horizon: int, carried: int) -> Improved:
+    """What a fleet's first search begins from: the middle of the bounds, and elites nobody knows yet."""
     middle = ((low + high) / 2).expand(agents, horizon, -1)
-    return Improved(middle, middle, middle.new_zeros(agents, 0, horizon, len(low)))
+    return Improved(middle, middle, middle.new_full((agents, carried, horizon, len(low)), torch.nan))
+
+
+@functools.cache
+def _colouring(horizon: int, colour: float, device: torch.device, dtype: torch.dtype) -> Tensor:
+    """`colouring`, made once: a CUDA graph cannot fetch it from the CPU."""
+    return colouring(horizon, colour).to(device, dtype)
 
 
 def path_integral_fleet(

@@ -4,14 +4,13 @@ import pytest
 import torch
 
 from calibrl.errors import CalibrlError
-from calibrl.planning.improved import ImprovedCrossEntropy, improved_cross_entropy
+from calibrl.planning.improved import Improved, ImprovedCrossEntropy, colouring, improved_cross_entropy
 from calibrl.planning.path_integral import PathIntegral, path_integral
 from calibrl.planning.search import Bounds, CrossEntropy, cross_entropy, random_shooting, shifted
 from calibrl.planning.side_by_side import (
     cross_entropy_fleet,
     first_elites,
     improved_cross_entropy_fleet,
-    improved_noise_shapes,
     path_integral_fleet,
     random_shooting_fleet,
     refuse_lost_plans,
@@ -93,16 +92,48 @@ def test_path_integral():
 def test_improved_cross_entropy_over_time():
     settings = ImprovedCrossEntropy(population=30, elites=5, sweeps=3, kept=0.4)
     luck, own, alone = generators(), generators(), [None] * G
-    last = first_elites(LOW, HIGH, agents=G, horizon=H)
-    for _ in range(3):
-        shapes = improved_noise_shapes(settings, agents=G, horizon=H, actions=2, carried=last.elites.shape[1])
-        last = improved_cross_entropy_fleet(fleet_objective, LOW, HIGH, settings, last, _by_agent(shapes, luck))
+    last = first_elites(LOW, HIGH, agents=G, horizon=H, carried=0)
+    for step in range(3):
+        # A plain search draws new plans, and for each old elite one more; the rest of a sweep's room is not looked at.
+        drawn = [settings.drawn(0) + 2 * (step > 0), settings.drawn(1), settings.drawn(2)]
+        noise = _by_agent([(G, n, H, 2) for n in drawn], luck)
+        padded = [_with_room(part, room) for part, room in zip(noise, (0, 2, 3), strict=True)]
+        last = improved_cross_entropy_fleet(fleet_objective, LOW, HIGH, settings, last, padded)
         for agent in range(G):
             alone[agent] = improved_cross_entropy(
                 objective(agent), BOUNDS, settings=settings, last=alone[agent], generator=own[agent]
             )
             torch.testing.assert_close(last.plan[agent], alone[agent].plan)
             torch.testing.assert_close(last.mean[agent], alone[agent].mean)
+
+
+def _with_room(noise, room):
+    return torch.cat([noise, torch.full_like(noise[:, :1], torch.nan).expand(-1, room, -1, -1)], 1)
+
+
+def test_elites_that_are_not_known_are_drawn():
+    """An agent that begins among others that go on: in the room of its elites it tries new plans."""
+    settings = ImprovedCrossEntropy(population=30, elites=5, sweeps=3, kept=0.4)
+    noise = drawn(torch.randn, 3, 30, H, 2)
+    first = first_elites(LOW, HIGH, agents=G, horizon=H, carried=settings.carried)
+    seen = []
+
+    def watched(plans):
+        seen.append(plans)
+        return fleet_objective(plans)
+
+    found = improved_cross_entropy_fleet(watched, LOW, HIGH, settings, first, noise)
+    spread = settings.spread * (HIGH - LOW) / 2
+    coloured = torch.einsum("ts,gnsa->gnta", colouring(H, settings.colour), noise[0])
+    torch.testing.assert_close(seen[0], (spread * coloured).clamp(LOW, HIGH))
+    elites = found.elites[:, : settings.carried].clone()
+    elites[1] = torch.nan
+    mean = torch.where(torch.arange(G)[:, None, None] == 1, first.mean, found.mean)
+    seen.clear()
+    again = improved_cross_entropy_fleet(watched, LOW, HIGH, settings, Improved(mean, mean, elites), noise)
+    torch.testing.assert_close(again.plan[1], found.plan[1])
+    assert torch.equal(seen[0][[0, 2, 3], -2:, :-1], elites[[0, 2, 3], :, 1:])
+    assert all(plans.shape == (G, 30, H, 2) for plans in seen)
 
 
 def _by_agent(shapes, luck):
