@@ -41,6 +41,9 @@ def control(
         float | None, typer.Option(min=0, help="Stop after the trial that crosses this limit; go on with --resume.")
     ] = None,
     video: Annotated[bool, typer.Option(help="End with an animation of each arm's best trial.")] = True,
+    rows: Annotated[
+        Path | None, typer.Option(help="Show rows of earlier runs instead of running; figures go to --out.")
+    ] = None,
     backend: Backend = None,
     workers: Workers = None,
     address: Address = None,
@@ -54,6 +57,11 @@ def control(
     from calibrl.errors import CalibrlError
     from calibrl.experiments.control import check_device, reward_named
 
+    if rows is not None:
+        from calibrl.cli.control_rows import show_rows
+
+        show_rows(rows, out)
+        return
     chosen = _chosen(preset, env, set_ or [], arms=arms, map_=map_, seeds=seeds, trials=trials)
     if agent not in ("model", "sac"):
         raise CalibrlError(f"--agent {agent!r} is unknown; use model or sac")

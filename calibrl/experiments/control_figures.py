@@ -68,6 +68,40 @@ def learning(rows: Sequence[Row], *, solved: float | None = None) -> Figure:
     return figure
 
 
+def figure_4(rows: Sequence[Row], known: Mapping[str, tuple[float, str]]) -> Figure:
+    """The paper's figure 4 and more: a column for each preset; returns, the best so far, calibration loss.
+
+    known: {preset: (return, who published it)}, drawn as a line. Steps are shown as far as the model-based agents went;
+    where SAC went further, the legend says what it came to.
+    """
+    import matplotlib.pyplot as plt
+
+    names = list(dict.fromkeys(row.preset for row in rows))
+    size = (4.6 * len(names), 8.4)
+    figure, grid = plt.subplots(3, len(names), figsize=size, layout="constrained", squeeze=False, sharex="col")
+    titles = ("return of each trial", "best so far", "calibration loss on new trajectories")
+    for column, name in zip(grid.T, names, strict=True):
+        mine = [row for row in rows if row.preset == name]
+        arms = arms_of(mine)
+        reach = max(row.step for row in mine if row.arm != "sac" or arms == ["sac"])
+        shown = [row for row in mine if row.step <= reach]
+        for ax, metric, title in zip(column, ("return", "best", "calibration_loss"), titles, strict=True):
+            for arm in arms:
+                _line(ax, shown, arm, metric, label=_label(mine, arm) + _beyond(mine, arm, reach))
+            ax.set_title(f"{name}: {title}", fontsize=10, loc="left")
+            _tidy(ax)
+        if name in known:
+            level, who = known[name]
+            for ax in column[:2]:
+                ax.axhline(level, color=FAINT, lw=1, ls="--", zorder=0)
+            column[0].annotate(who, (0.01, level), xycoords=("axes fraction", "data"), fontsize=8, color="#6c757d",
+                               va="bottom")  # fmt: skip
+        column[2].set_yscale("log")
+        column[2].set_xlabel("environment steps")
+        column[1].legend(frameon=False, fontsize=8, loc="best")
+    return figure
+
+
 def calibration(rows: Sequence[Row]) -> Figure:
     """How honest one-step forecasts were on each new trajectory, before it was trained on."""
     import matplotlib.pyplot as plt
@@ -193,6 +227,15 @@ def _reliability(ax: Axes, rows: Sequence[Row], arm: str, ending: str) -> None:
 def _label(rows: Sequence[Row], arm: str) -> str:
     seeds = len({row.seed for row in rows if row.arm == arm})
     return f"{arm} ({seeds} seed{'s' if seeds > 1 else ''})"
+
+
+def _beyond(rows: Sequence[Row], arm: str, reach: int) -> str:
+    """What an arm came to where it went on beyond what is shown: the mean of its seeds' last returns."""
+    last = {row.seed: row for row in sorted(rows, key=lambda row: row.step) if row.arm == arm}.values()
+    if not any(row.step > reach for row in last):
+        return ""
+    came_to = np.mean([row.metrics["return"] for row in last])
+    return f": {came_to:,.0f} by {max(row.step for row in last):,} steps"
 
 
 def _title(rows: Sequence[Row]) -> str:

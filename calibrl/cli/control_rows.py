@@ -1,0 +1,100 @@
+"""`calibrl run control --rows`: what earlier runs found, as tables and figures."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+if TYPE_CHECKING:
+    from calibrl.experiments.control_claim import Claim
+    from calibrl.results import Row
+
+KNOWN = {
+    "cartpole": (181.0, "PETS, published"),
+    "pusher": (-68.0, "published, at 15 000 steps"),
+    "halfcheetah": (9600.0, "SAC, published, at 1 M steps"),
+}
+"""Returns that others published, and who."""
+FEWEST = 5
+"""Trials from which there is a curve to draw."""
+
+
+def show_rows(path: Path, out: Path | None) -> None:
+    """A summary of each preset, what calibrating saved, and where `out` is given the figures."""
+    from calibrl.cli.control import print_outcome
+    from calibrl.experiments.control_claim import claim
+
+    rows = _read(path)
+    for name, mine in _by_preset(rows).items():
+        typer.echo(f"\n{name}")
+        print_outcome(mine)
+        found = claim(mine)
+        if found is not None:
+            typer.echo(in_words(found))
+    if out is not None:
+        files = _draw(rows, out)
+        typer.echo(f"Figures: {', '.join(str(file) for file in files)}")
+
+
+def in_words(found: Claim) -> str:
+    """The claim's numbers as sentences."""
+    from calibrl.experiments.control_claim import mean_and_error
+
+    mean, error = mean_and_error(found.gain)
+    lines = [
+        f"calibrated − uncalibrated, {found.seeds} paired seeds, trials 1 to {found.trials}: "
+        f"{mean:+.1f} ± {error:.1f} a trial"
+    ]
+    for samples in found.samples:
+        many = int(samples.reached.sum())
+        if not many:
+            lines.append(f"a return of {samples.level:.0f}: not reached by both arms of any seed")
+            continue
+        saved, off = mean_and_error(samples.saved)
+        lines.append(
+            f"a return of {samples.level:.0f} ({many} of {found.seeds} seeds, both arms): after "
+            f"{samples.calibrated[samples.reached].mean():.0f} steps calibrated, "
+            f"{samples.uncalibrated[samples.reached].mean():.0f} uncalibrated; saved {saved:.0f} ± {off:.0f}, "
+            f"{samples.ratio:.2f} × the samples"
+        )
+    return "\n".join(lines)
+
+
+def _read(path: Path) -> list[Row]:
+    from calibrl.errors import CalibrlError
+    from calibrl.results import read
+
+    if not path.exists():
+        raise CalibrlError(f"{path} does not exist; give a .jsonl file or a folder of them")
+    found = [row for row in read(path) if row.experiment == "control"]
+    if not found:
+        raise CalibrlError(f"{path} holds no rows of control; run: calibrl run control --out {path}")
+    return found
+
+
+def _by_preset(rows: Sequence[Row]) -> dict[str, list[Row]]:
+    """Rows of each preset, and apart from them those with fields changed."""
+    found: dict[str, list[Row]] = {}
+    for row in rows:
+        changes = ", ".join(f"{name}={value}" for name, value in row.overrides.items())
+        found.setdefault(f"{row.preset}, {changes}" if changes else row.preset, []).append(row)
+    return found
+
+
+def _trials(rows: Sequence[Row]) -> int:
+    return len({row.step for row in rows if row.arm != "sac"})
+
+
+def _draw(rows: Sequence[Row], out: Path) -> list[Path]:
+    from calibrl.control.presets import PUBLISHED
+    from calibrl.experiments import control_figures
+
+    groups = _by_preset(rows)
+    figures = {f"control-{name}": control_figures.learning(mine) for name, mine in groups.items() if "," not in name}
+    full = [row for one in PUBLISHED if _trials(mine := groups.get(one.name, [])) >= FEWEST for row in mine]
+    if full:
+        figures["control-figure-4"] = control_figures.figure_4(full, KNOWN)
+    return control_figures.save(figures, out)

@@ -1,0 +1,83 @@
+"""The paper's claim about samples, on returns chosen so that the answer is known."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from calibrl.cli import app
+from calibrl.cli.control_rows import in_words
+from calibrl.experiments.control_claim import claim
+from calibrl.results import Row, append
+
+SLOW = (0.0, 20.0, 50.0, 80.0, 100.0)
+QUICK = (0.0, 50.0, 80.0, 100.0, 100.0)
+
+
+def rows(arm: str, seed: int, returns: tuple[float, ...], preset: str = "cartpole") -> list[Row]:
+    best = np.maximum.accumulate(returns)
+    return [
+        Row(
+            experiment="control",
+            problem="cartpole",
+            arm=arm,
+            seed=seed,
+            step=10 * (trial + 1),
+            preset=preset,
+            metrics={"trial": trial, "return": earned, "best": float(best[trial])},
+        )
+        for trial, earned in enumerate(returns)
+    ]
+
+
+def test_counts_the_samples_to_each_level() -> None:
+    pairs = [row for seed in (0, 1) for row in (*rows("calibrated", seed, QUICK), *rows("uncalibrated", seed, SLOW))]
+    found = claim(pairs, ways=(0.5, 1.0))
+    assert found is not None
+    assert (found.seeds, found.trials) == (2, 4)
+    half, whole = found.samples
+    assert half.level == 50
+    assert half.calibrated.tolist() == [20, 20]
+    assert half.uncalibrated.tolist() == [30, 30]
+    assert whole.saved.tolist() == [10, 10]
+    assert whole.ratio == 40 / 50
+    assert found.gain.tolist() == [np.subtract(QUICK, SLOW)[1:].mean()] * 2
+
+
+def test_only_trials_and_seeds_of_both_arms_count() -> None:
+    both = [*rows("calibrated", 0, QUICK), *rows("uncalibrated", 0, SLOW[:3]), *rows("calibrated", 7, QUICK)]
+    found = claim(both)
+    assert found is not None
+    assert (found.seeds, found.trials) == (1, 2)
+
+
+def test_a_level_nobody_reached_is_not_counted() -> None:
+    found = claim([*rows("calibrated", 0, (0.0, 1.0)), *rows("uncalibrated", 0, (0.0, 100.0))])
+    assert found is not None
+    assert not any(samples.reached.any() for samples in found.samples)
+    assert "not reached by both arms" in in_words(found)
+
+
+@pytest.mark.parametrize("only", ["calibrated", "uncalibrated"])
+def test_one_arm_alone_claims_nothing(only: str) -> None:
+    assert claim(rows(only, 0, QUICK)) is None
+
+
+def test_rows_are_shown_and_drawn(tmp_path: Path) -> None:
+    file = tmp_path / "rows.jsonl"
+    append(file, [*rows("calibrated", 0, QUICK), *rows("uncalibrated", 0, SLOW), *rows("sac", 0, (*SLOW, 0.0))])
+    shown = CliRunner().invoke(app, ["run", "control", "--rows", str(file), "--out", str(tmp_path / "figures")])
+    assert shown.exit_code == 0, shown.output
+    assert "1 paired seeds, trials 1 to 4" in shown.output
+    assert {path.name for path in (tmp_path / "figures").iterdir()} == {"control-cartpole.png", "control-figure-4.png"}
+
+
+def test_a_file_without_such_rows_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "rows.jsonl"
+    append(file, [Row(experiment="other", problem="p", arm="a", seed=0, metrics={})])
+    refused = CliRunner().invoke(app, ["run", "control", "--rows", str(file)])
+    assert refused.exit_code != 0
+    assert "holds no rows of control" in str(refused.exception)
