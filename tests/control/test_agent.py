@@ -32,13 +32,15 @@ def numbers(row):
     return {name: value for name, value in row.metrics.items() if not name.endswith("_s")}
 
 
-def test_a_fleet_gives_the_rows_of_separate_runs(tmp_path):
-    together = run(tmp_path / "together", replace(TINY, seeds=2), seed=5).rows
+@pytest.mark.parametrize("method", ["cem", "icem"])
+def test_a_fleet_gives_the_rows_of_separate_runs(method, tmp_path):
+    preset = replace(TINY, planner=replace(TINY.planner, method=method, kept=0.5))
+    together = run(tmp_path / "together", replace(preset, seeds=2), seed=5).rows
     alone = [
         row
         for seed in (5, 6)
         for arm in ("calibrated", "uncalibrated")
-        for row in run(tmp_path / f"{arm}-{seed}", replace(TINY, arms=(arm,)), seed=seed).rows
+        for row in run(tmp_path / f"{arm}-{seed}", replace(preset, arms=(arm,)), seed=seed).rows
     ]
     found = {row.key: numbers(row) for row in together}
     wanted = {row.key: numbers(row) for row in alone}

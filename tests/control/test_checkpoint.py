@@ -15,7 +15,7 @@ import torch
 
 from calibrl.control import checkpoint
 from calibrl.control.arms import fleets
-from calibrl.control.presets import PRESETS
+from calibrl.control.presets import PRESETS, EnsembleSettings, with_defaults
 from calibrl.errors import CalibrlError
 from calibrl.experiments.control import run
 
@@ -139,3 +139,35 @@ def test_other_settings_and_damaged_files_are_refused_and_nothing_is_lost(tmp_pa
     torch.save({"format": "another", "identity": {}, "state": 0}, file)
     with pytest.raises(CalibrlError, match="has format 'another'"):
         run(tmp_path, TINY, resume=True)
+
+
+NEWER = ("method", "colour", "kept", "spread", "temperature")
+"""Fields of the planner that version 1 of a checkpoint was first written without."""
+
+
+def test_agents_saved_before_there_were_planners_to_choose_from_go_on(tmp_path):
+    run(tmp_path / "whole", replace(TINY, trials=2))
+    run(tmp_path / "old", replace(TINY, trials=1))
+    for file in (tmp_path / "old" / "checkpoint").glob("*.pt"):
+        content = torch.load(file, weights_only=True)
+        assert set(content["identity"]["planner"]) >= set(NEWER)
+        for name in NEWER:
+            del content["identity"]["planner"][name]
+        del content["state"]["agent"]["elites"]
+        torch.save(content, file)
+    icem = replace(TINY, planner=replace(TINY.planner, method="icem"))
+    with pytest.raises(CalibrlError, match=r"was made with planner\.method 'cem', this run has 'icem'"):
+        run(tmp_path / "old", icem, resume=True)
+    run(tmp_path / "old", replace(TINY, trials=2), resume=True)
+    assert told(tmp_path / "old") == told(tmp_path / "whole")
+    assert all(row["overrides"] == {"steps": 12} for row in told(tmp_path / "old"))
+
+
+def test_what_an_earlier_version_did_not_say_is_the_default():
+    whole = replace(TINY, ensemble=EnsembleSettings(hidden=(8,), decay=(0.1,))).what_decides_rows()
+    old = {**whole, "planner": {name: value for name, value in whole["planner"].items() if name not in NEWER}}
+    assert old != whole
+    assert with_defaults(old) == with_defaults(whole) == whole
+    other = {**whole, "planner": {**whole["planner"], "method": "mppi"}}
+    assert with_defaults(other) == other
+    assert with_defaults({"task": "anything"}) == {"task": "anything"}

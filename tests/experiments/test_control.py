@@ -127,6 +127,7 @@ def test_diverging_physics_is_named(tmp_path):
         ),
         (["--preset", "tiny", "--set", "ensemble.members=many"], r"is not a whole number"),
         (["--preset", "tiny", "--set", "ensemble.members=0"], r"must be 1 or more"),
+        (["--preset", "tiny", "--set", "planner.method=cma"], r"use one of cem, icem, mppi, random"),
         (["--preset", "tiny", "--map", "linear"], r"map 'linear' is unknown; use one of smooth"),
         (["--preset", "tiny", "--arms", "calibrated,other"], r"arm 'other' is unknown; use one of"),
         (["--preset", "tiny", "--agent", "dqn"], r"--agent 'dqn' is unknown; use model or sac"),
@@ -171,6 +172,8 @@ def test_one_field_changes_and_nothing_else():
     assert changed(base, ["planner.inertia=0.2"]).planner.inertia == 0.2
     assert changed(base, ["trials=2"]) == base
     assert overrides(changed(base, ["trials=9", "ensemble.members=7"])) == {"ensemble.members": 7}
+    assert overrides(changed(base, ["planner.method=mppi"])) == {"planner.method": "mppi"}
+    assert overrides(changed(base, ["planner.method=cem", "planner.temperature=1"])) == {}
     with pytest.raises(CalibrlError, match="3 weight decays for 2 layers"):
         changed(base, ["ensemble.decay=1,2,3"])
 
