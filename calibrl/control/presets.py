@@ -148,6 +148,11 @@ class Preset:
             raise CalibrlError(
                 f"{self.trials} trials of {self.steps} steps with {self.seeds} seeds: use 1 or more each"
             )
+        if self.calibration.block >= self.steps > 1:
+            raise CalibrlError(
+                f"calibration.block {self.calibration.block} holds out all or nothing of a trial of {self.steps} "
+                f"steps; use less than {self.steps}"
+            )
 
     def what_decides_rows(self) -> dict[str, Any]:
         """The settings that an agent's rows depend on: not who runs beside it, nor for how long."""
