@@ -86,7 +86,7 @@ def judged(run: Recorded, block: int) -> dict[str, NDArray[np.float64]]:
     preset = replace(run.preset, calibration=replace(run.preset.calibration, block=block))
     what, members = task_of(preset), [Member(ARMS["calibrated"], seed) for seed in run.seeds]
     fleet = Fleet(view_of(what), members, preset, low=what.low, high=what.high)
-    found: dict[str, list[list[tuple[float, ...]]]] = defaultdict(list)
+    found: dict[str, list[list[tuple[float, float, float]]]] = defaultdict(list)
     new: list[Tensor] = []
     for x, y in zip(run.x.split(preset.steps, 1), run.y.split(preset.steps, 1), strict=True):
         if fleet.learnt:
