@@ -60,8 +60,8 @@ class PlannerSettings:
 
     method: cem; icem, its noise of `colour` β (power f^-β: 0 is white, larger is smoother in time), which carries the
     share `kept` of its elites from sweep to sweep and from action to action; mppi, which instead of elites weighs every
-    plan by e^(return / `temperature`); random, the best of all plans. spread: the standard deviation that icem begins
-    with and mppi keeps, as a share of half the range.
+    plan by e^(return / `temperature`), in units of a plan's return; random, the best of all plans. spread: the standard
+    deviation that icem begins with and mppi keeps, as a share of half the range.
     """
 
     horizon: int = 25
@@ -76,7 +76,7 @@ class PlannerSettings:
     colour: float = 2.0
     kept: float = 0.3
     spread: float = 0.5
-    temperature: float = 1.0
+    temperature: float = 0.1
 
     def __post_init__(self) -> None:
         if self.method not in METHODS:

@@ -73,7 +73,7 @@ def test_an_unknown_method_is_refused_with_the_known_ones():
     ("change", "message"),
     [
         ({"colour": -1.0}, r"planner\.colour -1\.0 must be at least 0"),
-        ({"spread": 0.0}, r"planner\.spread 0\.0 and planner\.temperature 1\.0 above 0"),
+        ({"spread": 0.0}, r"planner\.spread 0\.0 and planner\.temperature 0\.1 above 0"),
         ({"temperature": 0.0}, r"planner\.temperature 0\.0 above 0"),
         ({"kept": 1.0}, r"planner\.kept 1\.0 is not a share in \[0, 1\)"),
     ],

@@ -174,7 +174,7 @@ def test_one_field_changes_and_nothing_else():
     assert changed(base, ["trials=2"]) == base
     assert overrides(changed(base, ["trials=9", "ensemble.members=7"])) == {"ensemble.members": 7}
     assert overrides(changed(base, ["planner.method=mppi"])) == {"planner.method": "mppi"}
-    assert overrides(changed(base, ["planner.method=cem", "planner.temperature=1"])) == {}
+    assert overrides(changed(base, ["planner.method=cem", "planner.temperature=0.1"])) == {}
     with pytest.raises(CalibrlError, match="3 weight decays for 2 layers"):
         changed(base, ["ensemble.decay=1,2,3"])
 
