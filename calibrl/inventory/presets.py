@@ -61,6 +61,7 @@ ARMS = {
     "tuned heuristic": Arm("paper", tuned=FACTORS),
     "uncalibrated": Arm("paper"),
     "calibrated": Arm("paper", mapping="isotonic"),
+    "calibrated, weekly": Arm("paper", mapping="isotonic", window=120, every=7),
     "calibrated, default map": Arm("paper", mapping="smooth"),
     "uncalibrated, levels": Arm("paper", OrderUpTo()),
     "calibrated, levels": Arm("paper", OrderUpTo(), mapping="isotonic"),
@@ -77,8 +78,9 @@ ARMS = {
     "best": Arm("best", OrderUpTo(), mapping="isotonic", window=120, every=7),
     "oracle": Arm("", Oracle()),
 }
-"""The paper's three are heuristic, uncalibrated and calibrated. noise: with learnt noise. plus: with more features.
-best: with both, the closed-loop planner and a map that is refreshed weekly. weekday, tuned …: controls. oracle: it
+"""The paper's three are heuristic, uncalibrated and calibrated. weekly: the map is learnt again every week, from the
+last 120 days. noise: with learnt noise. plus: with more features.
+best: with both, the closed-loop planner and the weekly map. weekday, tuned …: controls. oracle: it
 knows demand.
 """
 
