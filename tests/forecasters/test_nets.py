@@ -11,7 +11,8 @@ from torch import nn
 
 from calibrl.errors import CalibrlError
 from calibrl.forecasters.nets import Nets, Shape, bounded
-from calibrl.forecasters.quick_nets import QuickNets, multiplies_bfloat16, quickest_trunk
+from calibrl.forecasters.quick_nets import QuickNets, quickest_trunk
+from calibrl.kernels.tiles import BLOCK, PAIRS, ROWS
 
 
 def seeds(agents):
@@ -91,17 +92,21 @@ def test_quick_networks_answer_the_same(agents, members, hidden, rows, probabili
         torch.testing.assert_close(ours, reference, rtol=1e-4, atol=1e-5)
 
 
-def test_quick_networks_work_through_blocks(generator, monkeypatch):
+@pytest.mark.parametrize("rows", [1, ROWS, ROWS + 1, BLOCK, BLOCK + 1, 2 * BLOCK + 33])
+def test_quick_networks_work_through_blocks(rows, generator):
     nets = some_nets(generator=generator)
-    monkeypatch.setattr("calibrl.forecasters.quick_nets.BLOCK", 8 * 8 * 10)
-    quick, x = QuickNets.of(nets), torch.randn(2, 33, 5, generator=generator)
-    assert quick.block == 10
+    quick, x = QuickNets.of(nets), torch.randn(2, rows, 5, generator=generator)
     for ours, reference in zip(quick.moments(x), nets.moments(x), strict=True):
         torch.testing.assert_close(ours, reference)
-    draws = torch.randn(2, 33, 3, generator=generator)
+    draws = torch.randn(2, rows, 3, generator=generator)
     mean, variance = nets.moments(x)
     spread = (variance.mean(1) + mean.var(1, correction=0)).sqrt()
     torch.testing.assert_close(quick.matched_draw(x, draws), mean.mean(1) + spread * draws)
+
+
+def test_networks_in_double_precision_stay_as_they_are(generator):
+    nets = some_nets(generator=generator)._each(torch.Tensor.double)
+    assert nets.ready() is nets
 
 
 def test_quick_networks_are_of_the_moment_they_are_made(generator):
@@ -115,7 +120,7 @@ def test_quick_networks_are_of_the_moment_they_are_made(generator):
 def test_narrow_layers_are_computed_in_full():
     assert quickest_trunk(Shape(5, 3, hidden=(64, 64))) == torch.float32
     assert quickest_trunk(Shape(5, 3, hidden=(200,))) == torch.float32
-    wide = torch.bfloat16 if multiplies_bfloat16() else torch.float32
+    wide = torch.bfloat16 if PAIRS else torch.float32
     assert quickest_trunk(Shape(5, 3, hidden=(200, 200))) == wide
 
 

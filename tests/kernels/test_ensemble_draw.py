@@ -1,26 +1,84 @@
-"""The compiled draw against the plain one, and against a mixture worked out by hand."""
+"""The compiled pass against networks in double precision, and its draw against a mixture worked out by hand."""
+
+import itertools
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.nn import functional
 
-from calibrl.kernels.ensemble_draw import ensemble_draw, ensemble_draw_reference
+from calibrl.kernels import ensemble_draw as module
+from calibrl.kernels.ensemble_draw import PackedNets, ensemble_answers, ensemble_draw, ensemble_draw_reference
+from calibrl.kernels.tiles import PAIRS
+
+TRUNKS = [torch.float32, *([torch.bfloat16] if PAIRS else [])]
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("shape", [(1, 1, 1, 1), (2, 3, 4, 37), (1, 5, 18, 300)])
-def test_compiled_equals_plain(shape, dtype, generator):
-    g, e, d, n = shape
-    # Halves of one tensor, as a head gives them: the rows of a network do not follow on another's.
-    mean, share = torch.rand(g, e, 2 * d, n, generator=generator, dtype=dtype).chunk(2, 2)
-    lowest, highest = torch.rand(2, g, 1, d, 1, generator=generator, dtype=dtype)
-    draws = torch.randn(g, n, d, generator=generator, dtype=dtype)
-    plain = ensemble_draw_reference(mean, share, lowest, highest, draws)
-    torch.testing.assert_close(ensemble_draw(mean, share, lowest, highest, draws), plain)
+def some_numbers(widths, networks, generator):
+    """Weights and biases of networks of those widths."""
+    ends = list(itertools.pairwise(widths))
+    weights = [torch.randn(networks, a, b, generator=generator) / a**0.5 for a, b in ends]
+    return weights, [0.3 * torch.randn(networks, 1, b, generator=generator) for _, b in ends]
+
+
+def plain_answers(weights, biases, x, d):
+    """The head (g, e, n, 2d) in double precision: means, and sigmoids of the rest."""
+    rows = x.double().unsqueeze(1) if x.dim() == 3 else x.double()
+    for i, parts in enumerate(zip(weights, biases, strict=True)):
+        weight, bias = (part.double().unflatten(0, (len(x), -1)) for part in parts)
+        rows = rows @ weight + bias
+        rows = functional.silu(rows) if i < len(weights) - 1 else rows
+    return rows[..., :d], rows[..., d:].sigmoid()
+
+
+@given(
+    agents=st.integers(1, 2),
+    members=st.integers(1, 3),
+    inputs=st.integers(1, 30),
+    outputs=st.integers(1, 20),
+    hidden=st.lists(st.integers(1, 150), min_size=1, max_size=3),
+    rows=st.integers(1, 30),
+    shared=st.booleans(),
+    trunk=st.sampled_from(TRUNKS),
+)
+def test_any_shape_is_computed_as_in_double_precision(agents, members, inputs, outputs, hidden, rows, shared, trunk):
+    generator = torch.Generator().manual_seed(rows)
+    numbers = some_numbers([inputs, *hidden, 2 * outputs], agents * members, generator)
+    bounds = torch.rand(2, agents, outputs, generator=generator)
+    x = torch.randn((agents, rows, inputs) if shared else (agents, members, rows, inputs), generator=generator)
+    nets = PackedNets.of(*numbers, *bounds, trunk=trunk)
+    plain = plain_answers(*numbers, x, outputs)
+    exact = trunk == torch.float32 or len(hidden) == 1
+    close = {"rtol": 1e-5, "atol": 1e-5} if exact else {"rtol": 0.05, "atol": 0.05}
+    for ours, reference in zip(ensemble_answers(nets, x), plain, strict=True):
+        torch.testing.assert_close(ours.double(), reference, **close)
+    if shared:
+        draws = torch.randn(agents, rows, outputs, generator=generator)
+        expected = ensemble_draw_reference(*plain, *bounds.double(), draws.double())
+        torch.testing.assert_close(ensemble_draw(nets, x, draws).double(), expected, **close)
 
 
 def test_two_networks_by_hand():
     """Means 1 and 3, variances 0.5 + 2 · 0.25 and 0.5 + 2 · 0.75: mean 2, variance 1.5 + 1, a draw of 2."""
-    mean, share = torch.tensor([1.0, 3.0]).reshape(1, 2, 1, 1), torch.tensor([0.25, 0.75]).reshape(1, 2, 1, 1)
-    lowest, highest = torch.full((1, 1, 1, 1), 0.5), torch.full((1, 1, 1, 1), 2.0)
-    found = ensemble_draw(mean, share, lowest, highest, torch.full((1, 1, 1), 2.0))
-    assert found.item() == pytest.approx(2 + 2 * 2.5**0.5)
+    weights = [torch.zeros(2, 1, 1), torch.zeros(2, 1, 2)]
+    log_odds = torch.tensor([1 / 3, 3.0]).log()
+    biases = [torch.zeros(2, 1, 1), torch.stack([torch.tensor([1.0, 3.0]), log_odds], -1).unsqueeze(1)]
+    nets = PackedNets.of(weights, biases, torch.tensor([[0.5]]), torch.tensor([[2.0]]), trunk=torch.float32)
+    mean, share = ensemble_answers(nets, torch.zeros(1, 1, 1))
+    assert mean.flatten().tolist() == [1, 3]
+    assert share.flatten().tolist() == pytest.approx([0.25, 0.75])
+    assert ensemble_draw(nets, torch.zeros(1, 1, 1), torch.full((1, 1, 1), 2.0)).item() == pytest.approx(
+        2 + 2 * 2.5**0.5
+    )
+
+
+@pytest.mark.parametrize("trunk", TRUNKS)
+def test_threads_share_out_the_rows(trunk, generator, monkeypatch):
+    numbers, bounds = some_numbers([4, 9, 9, 6], 4, generator), torch.rand(2, 2, 3, generator=generator)
+    nets, x = PackedNets.of(*numbers, *bounds, trunk=trunk), torch.randn(2, 701, 4, generator=generator)
+    draws = torch.randn(2, 701, 3, generator=generator)
+    alone = ensemble_draw(nets, x, draws)
+    monkeypatch.setattr(module, "WORTHWHILE", 1)
+    torch.set_num_threads(3)
+    assert torch.equal(ensemble_draw(nets, x, draws), alone)
