@@ -151,7 +151,8 @@ class Plainly:
 
     def __call__(self) -> Found:
         """Plans."""
-        returns = plain_returns(self.nets, self.world, self.inputs, self.settings)
+        # Made ready once for all sweeps.
+        returns = plain_returns(self.nets.ready(), self.world, self.inputs, self.settings)
         return plan_fleet(returns, self.inputs, self.settings, self.low, self.high)
 
     def learnt(self) -> None:
