@@ -15,7 +15,6 @@ import argparse
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from functools import partial
 
 import planning_gpu
 import torch
@@ -32,7 +31,7 @@ from calibrl.control.tasks import Task, task
 from calibrl.forecasters.ensemble_training import Batches, Learner, Training
 from calibrl.forecasters.nets import Nets, Shape
 from calibrl.maps import Affine
-from calibrl.planning.propagation import Model, stacked_tables
+from calibrl.planning.propagation import stacked_tables
 from calibrl.planning.rollout import World, imagined_returns, noise_shape
 from calibrl.planning.search import CrossEntropy, cut_normal
 from calibrl.planning.side_by_side import cross_entropy_fleet
@@ -168,7 +167,7 @@ class Case:
 
 
 def our_plan(case: Case, nets: Nets, tables: Tensor | None = None) -> Job:
-    """Our planning of one action: networks made ready, the noise drawn, every sweep, the plan."""
+    """Our planning of one action: the noise drawn, every sweep, the plan."""
     where, planner, generator = case.task, case.preset.planner, torch.Generator().manual_seed(0)
     g = case.agents
     observation = torch.zeros(g, where.observation_size)
@@ -176,7 +175,10 @@ def our_plan(case: Case, nets: Nets, tables: Tensor | None = None) -> Job:
     sizes = {"horizon": planner.horizon, "plans": planner.population, "particles": planner.particles}
     shape = noise_shape("DS", agents=g, outputs=where.target_size, **sizes)
 
-    def objective(ready: Model, plans: Tensor) -> Tensor:
+    # Both sides' networks are made once for all plans between two trainings.
+    ready = nets.ready()
+
+    def objective(plans: Tensor) -> Tensor:
         return imagined_returns(
             ready,
             where.world,
@@ -190,7 +192,7 @@ def our_plan(case: Case, nets: Nets, tables: Tensor | None = None) -> Job:
 
     def plan() -> Tensor:
         uniform = torch.rand((case.sweeps, g, planner.population, *start.shape[1:]), generator=generator)
-        return cross_entropy_fleet(partial(objective, nets.ready()), where.low, where.high, case.search, start, uniform)
+        return cross_entropy_fleet(objective, where.low, where.high, case.search, start, uniform)
 
     return plan
 

@@ -138,25 +138,29 @@ def plain_returns(nets: Model, world: World, inputs: PlanInputs, settings: Plann
     return returns
 
 
-@dataclass(frozen=True, eq=False)
 class Plainly:
     """Plan by calling `plan_fleet` each time: on a CPU there is nothing to gain by capturing it."""
 
-    nets: Nets
-    world: World
-    inputs: PlanInputs
-    settings: PlannerSettings
-    low: Tensor
-    high: Tensor
+    def __init__(
+        self, nets: Nets, world: World, inputs: PlanInputs, settings: PlannerSettings, low: Tensor, high: Tensor
+    ) -> None:
+        self.nets, self.world, self.inputs, self.settings, self.low, self.high = (
+            nets,
+            world,
+            inputs,
+            settings,
+            low,
+            high,
+        )
+        self.learnt()
 
     def __call__(self) -> Found:
         """Plans."""
-        # Made ready once for all sweeps.
-        returns = plain_returns(self.nets.ready(), self.world, self.inputs, self.settings)
-        return plan_fleet(returns, self.inputs, self.settings, self.low, self.high)
+        return plan_fleet(self.returns, self.inputs, self.settings, self.low, self.high)
 
     def learnt(self) -> None:
-        """Nothing is remembered of the networks."""
+        """Make the networks ready as they are now, for all plans until they change again."""
+        self.returns = plain_returns(self.nets.ready(), self.world, self.inputs, self.settings)
 
 
 class Captured:

@@ -97,7 +97,7 @@ class Writer:
                     product = self.pairs_product if pairs else self.multiply_add
                     b.store(product(number, each, b.load(place)), place)
         # Heads are narrow, and multiplied in floats.
-        if pairs or width > 1:
+        if pairs or width > 2:
             self.swish(sums, found, found_stride, kind)
             return
         with b.if_else(b.icmp_signed("==", kind, LONG(HEAD))) as (head, hidden):
@@ -232,9 +232,10 @@ def _tile(width: int, *, lanes: int = LANES, pairs: bool = False) -> Any:
     return tile
 
 
-_many, _one, _half = _tile(VECTORS), _tile(1), _tile(1, lanes=LANES // 2)
-_many_pairs, _one_pairs, _half_pairs = (
+_many, _two, _one, _half = _tile(VECTORS), _tile(2), _tile(1), _tile(1, lanes=LANES // 2)
+_many_pairs, _two_pairs, _one_pairs, _half_pairs = (
     _tile(VECTORS, pairs=True),
+    _tile(2, pairs=True),
     _tile(1, pairs=True),
     _tile(1, lanes=LANES // 2, pairs=True),
 )
@@ -257,14 +258,20 @@ def _network(x: Any, rows: int, numbers: Any, layers: Any, plain: int, room: Any
         while j < columns:
             left = columns - j
             wide = left > LANES * (VECTORS - 1) and kind != HEAD
+            width = VECTORS if wide else 2 if left > LANES else 1
             w, b = begin + weight + j * steps * 4, begin + bias + j * 4
             for row in range(0, rows, ROWS):
                 a, c = source + row * stride, target + row * found_stride + j * size
-                if wide:
+                if width > 2:
                     if pairs:
                         _many_pairs(a, stride, w, steps, b, c, found_stride, plain - j, kind)
                     else:
                         _many(a, stride, w, steps, b, c, found_stride, plain - j, kind)
+                elif width == 2:
+                    if pairs:
+                        _two_pairs(a, stride, w, steps, b, c, found_stride, plain - j, kind)
+                    else:
+                        _two(a, stride, w, steps, b, c, found_stride, plain - j, kind)
                 elif left > LANES // 2:
                     if pairs:
                         _one_pairs(a, stride, w, steps, b, c, found_stride, plain - j, kind)
@@ -274,7 +281,7 @@ def _network(x: Any, rows: int, numbers: Any, layers: Any, plain: int, room: Any
                     _half_pairs(a, stride, w, steps, b, c, found_stride, plain - j, kind)
                 else:
                     _half(a, stride, w, steps, b, c, found_stride, plain - j, kind)
-            j += LANES * (VECTORS if wide else 1)
+            j += LANES * width
         source, stride = target, found_stride
 
 

@@ -6,6 +6,7 @@ d in what the model forecasts.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
@@ -21,6 +22,9 @@ Reward: TypeAlias = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 DIVERGED = -1e6
 """The return of a particle that left the numbers, as published."""
+
+AT_ONCE = 2**20
+"""Numbers of observations whose rewards are asked for together: no more than stays in the processor's cache."""
 
 
 @dataclass(frozen=True)
@@ -67,28 +71,23 @@ def imagined_returns(
     if world.reward is None:
         raise CalibrlError("this world has no reward; learn one, or pass a reward function of your own")
     with torch.inference_mode():
-        steps = list(
-            imagine(
-                nets,
-                world,
-                observation,
-                plans,
-                propagation=propagation,
-                particles=particles,
-                noise=noise,
-                tables=tables,
-            )
+        steps = imagine(
+            nets, world, observation, plans, propagation=propagation, particles=particles, noise=noise, tables=tables
         )
-        # A reward is a function of any number of steps: asked once for all of them, not once for each.
-        passed = torch.stack([steps[0].observation, *(step.after for step in steps)])
-        actions = plans.permute(2, 0, 1, 3).unsqueeze(3).expand(*passed[1:].shape[:-1], -1)
-        reward = world.reward(passed[:-1], actions, passed[1:])
-        if reward.shape != actions.shape[:-1]:
-            raise CalibrlError(
-                f"the reward has shape {tuple(reward.shape)} for observations {tuple(passed[1:].shape)}; "
-                f"expected {tuple(actions.shape[:-1])}, one number each"
-            )
-        value = reward.sum(0).nan_to_num(DIVERGED, posinf=DIVERGED, neginf=DIVERGED).mean(2)
+        total, taken = plans.new_zeros(()), plans.permute(2, 0, 1, 3).unsqueeze(3)
+        together = max(1, AT_ONCE // (noise.shape[0] * noise.shape[2] * observation.shape[-1]))
+        # A reward is a function of any number of steps: asked once for many of them, not once for each.
+        while some := list(itertools.islice(steps, together)):
+            passed = torch.stack([some[0].observation, *(step.after for step in some)])
+            actions, taken = taken[: len(some)].expand(*passed[1:].shape[:-1], -1), taken[len(some) :]
+            reward = world.reward(passed[:-1], actions, passed[1:])
+            if reward.shape != actions.shape[:-1]:
+                raise CalibrlError(
+                    f"the reward has shape {tuple(reward.shape)} for observations {tuple(passed[1:].shape)}; "
+                    f"expected {tuple(actions.shape[:-1])}, one number each"
+                )
+            total = total + reward.sum(0)
+        value = total.nan_to_num(DIVERGED, posinf=DIVERGED, neginf=DIVERGED).mean(2)
     # A copy from outside the inference mode is a tensor like any other.
     return value.clone()
 

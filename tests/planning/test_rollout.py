@@ -308,3 +308,12 @@ def test_tables_have_a_line_for_every_cell():
     assert stacked_tables([None], D).shape == (1, D, CELLS, 2)
     one_for_all = Affine(scale=torch.tensor(2.0, dtype=torch.float64))
     assert stacked_tables([one_for_all, None], D).shape == (2, D, CELLS, 2)
+
+
+def test_rewards_asked_for_by_parts_add_up_to_the_same(generator, monkeypatch):
+    model, plans = nets(), torch.randn(G, N, H, A, generator=generator)
+    settings = {"propagation": "DS", "particles": P, "noise": luck("DS", generator)}
+    whole = imagined_returns(model, WORLD, torch.zeros(G, SIZE), plans, **settings)
+    for steps in (1, 3):
+        monkeypatch.setattr("calibrl.planning.rollout.AT_ONCE", steps * G * N * P * SIZE)
+        torch.testing.assert_close(imagined_returns(model, WORLD, torch.zeros(G, SIZE), plans, **settings), whole)
