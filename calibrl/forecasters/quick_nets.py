@@ -25,10 +25,10 @@ WIDE = 128
 
 
 def quickest_trunk(shape: Shape) -> torch.dtype:
-    """What hidden layers are computed in: bfloat16 where it halves their time, float32 elsewhere.
+    """What layers after the first are multiplied in: bfloat16 where it halves their time, float32 elsewhere.
 
-    Inputs, first layer and head are float32 in any case. Forecasts of trained ensembles move by about a hundredth of
-    their standard deviation.
+    Inputs, the first layer and all sums are float32 in any case. Forecasts of trained ensembles move by some
+    thousandths of their standard deviation.
     """
     wide = len(shape.hidden) > 1 and min(shape.hidden) >= WIDE
     return torch.bfloat16 if wide and PAIRS else torch.float32
@@ -49,7 +49,7 @@ class QuickNets:
 
     @classmethod
     def of(cls, nets: Nets, *, trunk: torch.dtype | None = None) -> QuickNets:
-        """Networks made ready. trunk: of the hidden layers; `quickest_trunk` if not given."""
+        """Networks made ready. trunk: of all but the first layer; `quickest_trunk` if not given."""
         g, e, d = nets.agents, nets.members, nets.shape.outputs
         with torch.no_grad():
             weights = [weight.flatten(0, 1) for weight in nets.weights]

@@ -46,14 +46,14 @@ class PackedNets:
     ) -> PackedNets:
         """Weights (g · e, in, out) and biases (g · e, 1, out), of the head d means and d log-variances.
 
-        trunk: what the hidden layers are multiplied in; inputs, first layer and head are float32 in any case.
+        trunk: what all but the first layer is multiplied in; sums, biases and answers are float32 in any case.
         """
         layers: list[list[int]] = []
         parts: list[Tensor] = []
         offset, half = 0, trunk == torch.bfloat16
         for i, (weight, bias) in enumerate(zip(weights, biases, strict=True)):
             before_head, (inputs, columns) = len(weights) - 1 - i, weight.shape[1:]
-            pairs, halves = half and i > 0 and before_head > 0, half and before_head > 1
+            pairs, halves = half and i > 0, half and before_head > 0
             kind = (SWISH_BFLOAT16 if halves else SWISH) if before_head else HEAD
             steps, width = -(-inputs // 2) if pairs else inputs, _filled(columns)
             bias_at = offset + 4 * steps * width

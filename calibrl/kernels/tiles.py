@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from functools import partial
 from typing import Any
 
 import numba
@@ -96,35 +97,29 @@ class Writer:
                 for each, place in zip(weights, places, strict=True):
                     product = self.pairs_product if pairs else self.multiply_add
                     b.store(product(number, each, b.load(place)), place)
-        # Heads are narrow, and multiplied in floats.
-        if pairs or width > 2:
-            self.swish(sums, found, found_stride, kind)
-            return
-        with b.if_else(b.icmp_signed("==", kind, LONG(HEAD))) as (head, hidden):
-            with head:
-                self.head(sums, found, found_stride, plain)
-            with hidden:
-                self.swish(sums, found, found_stride, kind)
+        # Floats go on to floats, pairs to pairs, a first layer to either; heads are narrow.
+        finishes = {SWISH: self.swish} if not pairs else {}
+        finishes |= {SWISH_BFLOAT16: self.rounded_swish} if PAIRS else {}
+        finishes |= {HEAD: partial(self.head, plain)} if width <= 2 else {}
+        for this, finish in finishes.items():
+            with b.if_then(b.icmp_signed("==", kind, LONG(this))):
+                finish(sums, found, found_stride)
 
-    def swish(self, sums: Any, found: Any, stride: Any, kind: Any) -> None:
-        """Write y · sigmoid(y), as floats or as bfloat16 numbers."""
+    def swish(self, sums: Any, found: Any, stride: Any) -> None:
+        """Write y · sigmoid(y)."""
+        self.each(sums, lambda y: self.b.fdiv(y, self.one_plus_falling(y)))
+        self.store_rows(sums, found, stride)
+
+    def rounded_swish(self, sums: Any, found: Any, stride: Any) -> None:
+        """Write y · sigmoid(y) as bfloat16 numbers."""
         b = self.b
-        if not PAIRS:
-            self.each(sums, lambda y: b.fdiv(y, self.one_plus_falling(y)))
-            self.store_rows(sums, found, stride)
-            return
-        with b.if_else(b.icmp_signed("==", kind, LONG(SWISH))) as (as_floats, rounded):
-            with as_floats:
-                self.each(sums, lambda y: b.fdiv(y, self.one_plus_falling(y)))
-                self.store_rows(sums, found, stride)
-            with rounded:
-                # Half of the bits are rounded away: fewer terms and the processor's estimate of 1/x are enough.
-                self.each(sums, lambda y: b.fmul(y, self.about_one_over(self.one_plus_falling(y, ROUGHLY))))
-                name = f"llvm.x86.avx512bf16.cvtneps2bf16.{32 * self.lanes}"
-                for i, places in enumerate(sums):
-                    for j, place in enumerate(places):
-                        where = self.at(b.add(found, b.mul(stride, LONG(i))), j * BYTES // 2)
-                        self.store(self.call(name, self.halves, b.load(place)), where)
+        # Half of the bits are rounded away: fewer terms and the processor's estimate of 1/x are enough.
+        self.each(sums, lambda y: b.fmul(y, self.about_one_over(self.one_plus_falling(y, ROUGHLY))))
+        name = f"llvm.x86.avx512bf16.cvtneps2bf16.{32 * self.lanes}"
+        for i, places in enumerate(sums):
+            for j, place in enumerate(places):
+                where = self.at(b.add(found, b.mul(stride, LONG(i))), j * BYTES // 2)
+                self.store(self.call(name, self.halves, b.load(place)), where)
 
     def each(self, sums: Any, change: Any) -> None:
         """Change every sum."""
@@ -136,7 +131,7 @@ class Writer:
         everywhere = ir.Constant(ir.IntType(self.lanes), -1)
         return self.call(f"llvm.x86.avx512.rcp14.ps.{32 * self.lanes}", self.floats, y, self.number(0.0), everywhere)
 
-    def head(self, sums: Any, found: Any, stride: Any, plain: Any) -> None:
+    def head(self, plain: Any, sums: Any, found: Any, stride: Any) -> None:
         """Write `plain` columns as they are and the sigmoid of the rest."""
         b = self.b
         for places in sums:
