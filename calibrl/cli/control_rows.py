@@ -96,5 +96,5 @@ def _draw(rows: Sequence[Row], out: Path) -> list[Path]:
     figures = {f"control-{name}": control_figures.learning(mine) for name, mine in groups.items() if "," not in name}
     full = [row for one in PUBLISHED if _trials(mine := groups.get(one.name, [])) >= FEWEST for row in mine]
     if full:
-        figures["control-figure-4"] = control_figures.figure_4(full, KNOWN)
+        figures["control-paper"] = control_figures.paper_figure(full, KNOWN)
     return control_figures.save(figures, out)

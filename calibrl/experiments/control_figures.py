@@ -68,8 +68,8 @@ def learning(rows: Sequence[Row], *, solved: float | None = None) -> Figure:
     return figure
 
 
-def figure_4(rows: Sequence[Row], known: Mapping[str, tuple[float, str]]) -> Figure:
-    """The paper's figure 4 and more: a column for each preset; returns, the best so far, calibration loss.
+def paper_figure(rows: Sequence[Row], known: Mapping[str, tuple[float, str]]) -> Figure:
+    """The paper's figure of control tasks, and more: a column for each preset; returns, the best so far, calibration loss.
 
     known: {preset: (return, who published it)}, drawn as a line. Steps are shown as far as the model-based agents went;
     where SAC went further, the legend says what it came to.

@@ -72,7 +72,7 @@ def test_rows_are_shown_and_drawn(tmp_path: Path) -> None:
     shown = CliRunner().invoke(app, ["run", "control", "--rows", str(file), "--out", str(tmp_path / "figures")])
     assert shown.exit_code == 0, shown.output
     assert "1 paired seeds, trials 1 to 4" in shown.output
-    assert {path.name for path in (tmp_path / "figures").iterdir()} == {"control-cartpole.png", "control-figure-4.png"}
+    assert {path.name for path in (tmp_path / "figures").iterdir()} == {"control-cartpole.png", "control-paper.png"}
 
 
 def test_a_file_without_such_rows_is_refused(tmp_path: Path) -> None:
