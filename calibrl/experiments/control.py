@@ -1,4 +1,4 @@
-"""The paper's figure of control tasks: agents that plan with a learnt model, calibrated or not, on continuous control tasks.
+"""The paper's figure of control tasks: agents that plan with a learnt model, calibrated or not.
 
 One random rollout, then trial after trial: plan and act, score the model on the new trajectory it has not yet seen,
 train, fit the map, write everything down. Arms of one seed start alike and have the same luck.

@@ -69,7 +69,7 @@ def learning(rows: Sequence[Row], *, solved: float | None = None) -> Figure:
 
 
 def paper_figure(rows: Sequence[Row], known: Mapping[str, tuple[float, str]]) -> Figure:
-    """The paper's figure of control tasks, and more: a column for each preset; returns, the best so far, calibration loss.
+    """The paper's figure of control tasks and more, a column for each preset: returns, best so far, calibration loss.
 
     known: {preset: (return, who published it)}, drawn as a line. Steps are shown as far as the model-based agents went;
     where SAC went further, the legend says what it came to.
