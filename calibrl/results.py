@@ -106,6 +106,16 @@ def read(path: str | Path) -> list[Row]:
     return [row for file in files for row in _read_file(file)]
 
 
+def read_experiment(path: str | Path, experiment: str) -> list[Row]:
+    """Rows of one experiment in a .jsonl file or a folder of them, or an error that says how to get some."""
+    if not Path(path).exists():
+        raise CalibrlError(f"{path} does not exist; give a .jsonl file or a folder of them")
+    found = [row for row in read(path) if row.experiment == experiment]
+    if not found:
+        raise CalibrlError(f"{path} holds no rows of {experiment}; run: calibrl run {experiment} --out {path}")
+    return found
+
+
 def _read_file(file: Path) -> Iterator[Row]:
     # Bytes: a crash may leave anything behind, even in the middle of a letter.
     for number, text in enumerate(file.read_bytes().splitlines(), start=1):

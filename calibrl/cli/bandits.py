@@ -103,16 +103,11 @@ def chosen(
 
 def show_rows(path: Path, *, trials: int | None, out: Path) -> None:
     """Print the table of rows that are there already, and draw it."""
-    from calibrl.errors import CalibrlError
     from calibrl.experiments.bandit_figures import table_figure
     from calibrl.experiments.bandits import summarise
-    from calibrl.results import read
+    from calibrl.results import read_experiment
 
-    if not path.exists():
-        raise CalibrlError(f"{path} does not exist; give a .jsonl file or a folder of them")
-    lines = summarise(read(path), trials=trials)
-    if not lines:
-        raise CalibrlError(f"{path} holds no rows of bandits; run: calibrl run bandits --out {path}")
+    lines = summarise(read_experiment(path, "bandits"), trials=trials)
     print_lines(lines)
     out.mkdir(parents=True, exist_ok=True)
     table_figure(lines).savefig(out / "table.png", dpi=130)

@@ -12,12 +12,12 @@ if TYPE_CHECKING:
     from calibrl.experiments.control_claim import Claim
     from calibrl.results import Row
 
-KNOWN = {
-    "cartpole": (181.0, "PETS, published"),
-    "pusher": (-68.0, "published, at 15 000 steps"),
-    "halfcheetah": (9600.0, "SAC, published, at 1 M steps"),
+WHO = {
+    "cartpole": "PETS, published",
+    "pusher": "published, at 15 000 steps",
+    "halfcheetah": "SAC, published, at 1 M steps",
 }
-"""Returns that others published, and who."""
+"""Whose returns the tasks' `solved` are."""
 FEWEST = 5
 """Trials from which there is a curve to draw."""
 
@@ -26,8 +26,9 @@ def show_rows(path: Path, out: Path | None) -> None:
     """A summary of each preset, what calibrating saved, and where `out` is given the figures."""
     from calibrl.cli.control import print_outcome
     from calibrl.experiments.control_claim import claim
+    from calibrl.results import read_experiment
 
-    rows = _read(path)
+    rows = read_experiment(path, "control")
     for name, mine in _by_preset(rows).items():
         typer.echo(f"\n{name}")
         print_outcome(mine)
@@ -63,18 +64,6 @@ def in_words(found: Claim) -> str:
     return "\n".join(lines)
 
 
-def _read(path: Path) -> list[Row]:
-    from calibrl.errors import CalibrlError
-    from calibrl.results import read
-
-    if not path.exists():
-        raise CalibrlError(f"{path} does not exist; give a .jsonl file or a folder of them")
-    found = [row for row in read(path) if row.experiment == "control"]
-    if not found:
-        raise CalibrlError(f"{path} holds no rows of control; run: calibrl run control --out {path}")
-    return found
-
-
 def _by_preset(rows: Sequence[Row]) -> dict[str, list[Row]]:
     """Rows of each preset, and apart from them those with fields changed."""
     found: dict[str, list[Row]] = {}
@@ -90,11 +79,13 @@ def _trials(rows: Sequence[Row]) -> int:
 
 def _draw(rows: Sequence[Row], out: Path) -> list[Path]:
     from calibrl.control.presets import PUBLISHED
+    from calibrl.control.tasks import task
     from calibrl.experiments import control_figures
 
     groups = _by_preset(rows)
     figures = {f"control-{name}": control_figures.learning(mine) for name, mine in groups.items() if "," not in name}
     full = [row for one in PUBLISHED if _trials(mine := groups.get(one.name, [])) >= FEWEST for row in mine]
     if full:
-        figures["control-paper"] = control_figures.paper_figure(full, KNOWN)
+        known = {name: (level, who) for name, who in WHO.items() if (level := task(name).solved) is not None}
+        figures["control-paper"] = control_figures.paper_figure(full, known)
     return control_figures.save(figures, out)

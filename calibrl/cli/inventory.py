@@ -40,7 +40,9 @@ def inventory(
 ) -> None:
     """Order perishable goods with calibrated and uncalibrated demand forecasts, and the rules they have to beat."""
     if rows is not None:
-        print_rows(read_rows(rows))
+        from calibrl.results import read_experiment
+
+        print_rows(read_experiment(rows, "inventory"))
         return
     from calibrl.experiments.inventory import plan
 
@@ -76,19 +78,6 @@ def chosen(
     )
     asked.check()
     return asked
-
-
-def read_rows(path: Path) -> list[Row]:
-    """Rows of an earlier run, or an error."""
-    from calibrl.errors import CalibrlError
-    from calibrl.results import read
-
-    if not path.exists():
-        raise CalibrlError(f"{path} does not exist; give a .jsonl file or a folder of them")
-    found = [row for row in read(path) if row.experiment == "inventory"]
-    if not found:
-        raise CalibrlError(f"{path} holds no rows of inventory; run: calibrl run inventory --out {path}")
-    return found
 
 
 def print_rows(rows: Sequence[Row]) -> None:

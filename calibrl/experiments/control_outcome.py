@@ -17,6 +17,7 @@ from calibrl.control.tasks import Task
 from calibrl.diagnostics import calibration_loss, noise_floor
 from calibrl.experiments import control_figures
 from calibrl.experiments.control import Outcome, Record
+from calibrl.experiments.control_claim import mean_and_error
 from calibrl.results import Row, read
 
 Losses = dict[str, tuple[Sequence[int], Sequence[float], Sequence[float]]]
@@ -118,5 +119,5 @@ def summary(rows: Sequence[Row]) -> list[tuple[str, ...]]:
 
 
 def _mean_and_error(values: Sequence[float]) -> str:
-    error = f" ± {np.std(values, ddof=1) / len(values) ** 0.5:.1f}" if len(values) > 1 else ""
-    return f"{np.mean(values):.1f}{error}"
+    mean, error = mean_and_error(np.array(values))
+    return f"{mean:.1f} ± {error:.1f}" if len(values) > 1 else f"{mean:.1f}"

@@ -7,7 +7,7 @@ from typer.testing import CliRunner
 
 from calibrl import CalibrlError
 from calibrl.cli import app
-from calibrl.cli.inventory import print_rows, read_rows
+from calibrl.cli.inventory import print_rows
 from calibrl.experiments.inventory import honesty, plan, planner_for, play_model, saving
 from calibrl.experiments.inventory_forecasts import Mapped, expected, shop, true_paths, with_map
 from calibrl.experiments.jobs import Kept, carry_out
@@ -15,7 +15,7 @@ from calibrl.experiments.paper import TABLE_2
 from calibrl.inventory.planners import Heuristic
 from calibrl.inventory.presets import ARMS, MODELS, PRESETS, PROBLEMS, Arm, chosen
 from calibrl.maps import IDENTITY
-from calibrl.results import read
+from calibrl.results import read, read_experiment
 
 TINY = replace(PRESETS["tiny"], seeds=1, arms=("heuristic", "uncalibrated", "calibrated", "weekday", "oracle"))
 
@@ -127,14 +127,14 @@ def test_a_saving_has_an_interval_over_series():
 
 
 def test_the_command_prints_its_table(found, capsys, tmp_path):
-    print_rows(read_rows(found[1]))
+    print_rows(read_experiment(found[1], "inventory"))
     printed = capsys.readouterr().out
     assert "-16.8k" in printed
     assert "4 series × 8 days × 1 seeds" in printed
     done = CliRunner().invoke(app, ["run", "inventory", "--rows", str(found[1])])
     assert done.exit_code == 0
     with pytest.raises(CalibrlError, match="holds no rows of inventory"):
-        read_rows(tmp_path)
+        read_experiment(tmp_path, "inventory")
 
 
 def test_a_run_goes_on_where_it_stopped(found, tmp_path):
