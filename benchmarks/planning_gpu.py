@@ -24,15 +24,19 @@ from calibrl.maps import fit_smooth
 from calibrl.planning.propagation import stacked_tables
 
 TARGET_MS = {"halfcheetah": 8.0, "cartpole": 20.0, "pusher": 6.0}
+FLEETS = {"halfcheetah": 4, "cartpole": 20, "pusher": 20}
+"""Agents of the published runs, both arms counted."""
+
 Record = Callable[..., None]
 
 
 def run(record: Record) -> None:
-    """Everything: one action of each task, a fleet of Cartpole, a late trial of HalfCheetah."""
+    """Everything: one action of each task, a fleet of each, a late trial of HalfCheetah."""
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}")
     for name in TARGET_MS:
         one_action(name, record)
-    fleet_of_cartpoles(record)
+    for name, agents in FLEETS.items():
+        actions_of_a_fleet(name, agents, record)
     late_trial(record)
 
 
@@ -64,16 +68,16 @@ def one_action(name: str, record: Record) -> None:
     print(f"{name:12} calibrated / uncalibrated {ratio:.3f}; aim ≤ {TARGET_MS[name]} ms and ≤ 1.05")
 
 
-def fleet_of_cartpoles(record: Record, agents: int = 20) -> None:
-    """Twenty agents' actions at once: time for each, and memory."""
+def actions_of_a_fleet(name: str, agents: int, record: Record) -> None:
+    """Many agents' actions at once: time for each, and memory."""
     torch.cuda.reset_peak_memory_stats()
-    preset, what = PRESETS["cartpole"], task("cartpole")
+    preset, what = PRESETS[name], task(name)
     plan = Captured(*prepared(preset, what, agents=agents, calibrated=True))
     ms = statistics.median(milliseconds(plan, repeats=4)) / agents
     gigabytes = torch.cuda.max_memory_allocated() / 2**30
-    print(f"cartpole × {agents}: {ms:.2f} ms an agent's action, {work(preset, what) / ms / 1e9:.0f} TFLOP/s, "
+    print(f"{name} × {agents}: {ms:.2f} ms an agent's action, {work(preset, what) / ms / 1e9:.0f} TFLOP/s, "
           f"{gigabytes:.1f} GiB", flush=True)  # fmt: skip
-    record("fleet cartpole", f"{agents} agents", {"ms": ms, "gigabytes": gigabytes})
+    record(f"fleet {name}", f"{agents} agents", {"ms": ms, "gigabytes": gigabytes})
 
 
 def late_trial(record: Record, rows: int = 50_000) -> None:

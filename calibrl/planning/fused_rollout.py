@@ -21,6 +21,9 @@ from calibrl.planning.rollout import DIVERGED, World
 
 PER_UNIT = CELLS / (2 * REACH)
 
+VERSIONS = 256
+"""How often a world's functions are compiled for other sizes before PyTorch gives up; its own limit is 8 in all."""
+
 
 def fused_returns(
     nets: Model,
@@ -77,7 +80,7 @@ def _compile(function: Callable[..., Any]) -> Callable[..., Any]:
     def call(*arguments: Any) -> Any:
         if not chosen:
             try:
-                answer = fast(*arguments)
+                answer = _with_room(fast, *arguments)
             except Exception as error:
                 why = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
                 warnings.warn(f"the world's functions are not compiled: {why}", stacklevel=2)
@@ -85,6 +88,14 @@ def _compile(function: Callable[..., Any]) -> Callable[..., Any]:
             else:
                 chosen.append(fast)
                 return answer
-        return chosen[0](*arguments)
+        return _with_room(chosen[0], *arguments)
 
     return call
+
+
+def _with_room(function: Callable[..., Any], *arguments: Any) -> Any:
+    """Call a function that may be compiled once more: for every task and number of agents that a process plans for."""
+    config = torch._dynamo.config
+    limit = "recompile_limit" if hasattr(config, "recompile_limit") else "cache_size_limit"
+    with config.patch({limit: VERSIONS}):
+        return function(*arguments)

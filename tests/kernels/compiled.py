@@ -13,7 +13,8 @@ from triton.backends.compiler import GPUTarget
 from triton.experimental.gluon._runtime import GluonASTSource
 
 from calibrl.kernels import hopper
-from calibrl.kernels.fused_nets import OnHopper, Sizes
+from calibrl.kernels.packing import Sizes
+from calibrl.kernels.tiled import OnHopper
 
 inputs, outputs, *hidden = map(int, sys.argv[1:])
 sizes = Sizes(agents=1, members=5, inputs=inputs, outputs=outputs, width=hidden[0], hidden=len(hidden))

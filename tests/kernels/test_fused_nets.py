@@ -8,7 +8,9 @@ import pytest
 import torch
 
 from calibrl.forecasters.nets import Nets, Shape
-from calibrl.kernels.fused_nets import OnHopper, Sizes, Tiles, fuse
+from calibrl.kernels.fused_nets import FusedNets, fuse
+from calibrl.kernels.packing import Sizes
+from calibrl.kernels.tiled import OnHopper, Tiles
 from tests.kernels.interpreted import nets_of
 
 triton = pytest.importorskip("triton")
@@ -123,9 +125,17 @@ def test_fused_moments_agree_with_the_reference(name, agents):
     fused = fuse(nets)
     for rows in (1, 127, 1000):
         x = torch.randn(agents, rows, nets.shape.inputs, device="cuda")
-        _agree(fused.moments(x), _exact(nets, x))
+        agree(fused.moments(x), exact(nets, x))
         own = torch.randn(agents, nets.members, rows, nets.shape.inputs, device="cuda")
-        _agree(fused.moments(own), _exact(nets, own))
+        agree(fused.moments(own), exact(nets, own))
+
+
+@on_gpu
+@pytest.mark.parametrize("name", ["halfcheetah", "pusher"])
+def test_narrow_networks_agree_in_triton_too_where_cuda_cannot_be_compiled(name):
+    nets = nets_of(SHAPES[name], agents=2).to("cuda")
+    x = torch.randn(2, 1000, nets.shape.inputs, device="cuda")
+    agree(FusedNets(nets, OnHopper(Sizes.of(nets), torch.device("cuda"))).moments(x), exact(nets, x))
 
 
 @on_gpu
@@ -140,7 +150,7 @@ def test_fused_moments_agree_on_trained_networks_and_after_more_training():
         ensemble.update_fleet(x, torch.cat([x[..., :2].sin(), x[..., 2:4] * x[..., 4:]], -1))
         fused.refresh()
         asked = torch.randn(1, 500, 6, device="cuda")
-        _agree(fused.moments(asked), _exact(ensemble.nets, asked))
+        agree(fused.moments(asked), exact(ensemble.nets, asked))
 
 
 @on_gpu
@@ -176,11 +186,11 @@ def test_unsupported_networks_fall_back_and_say_why():
             assert fuse(Nets.fresh(shape, [torch.Generator()]).to("cuda")) is None
 
 
-def _exact(nets, x):
+def exact(nets, x):
     return nets._each(torch.Tensor.double).moments(x.double())
 
 
-def _agree(got, want):
+def agree(got, want):
     assert got[0].shape == want[0].shape
     assert float((got[0] - want[0]).norm() / want[0].norm()) < 6e-3
     assert float((got[1].log() - want[1].log()).norm() / want[1].log().norm()) < 6e-3

@@ -1,0 +1,90 @@
+"""What the fused kernels share: sizes of networks, and how biases become weights."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from calibrl.errors import CalibrlError
+
+LOUD = 16.0
+"""What the two units that carry biases say: swish of it is itself in every format."""
+
+SHARED_MEMORY = 227 * 1024
+"""Bytes that one program may have on a Hopper GPU."""
+
+
+class Networks(Protocol):
+    """What is packed: `calibrl.forecasters.nets.Nets`."""
+
+    weights: list[Tensor]
+    biases: list[Tensor]
+    max_logvar: Tensor
+    min_logvar: Tensor
+    input_mean: Tensor
+    input_std: Tensor
+    probabilistic: bool
+
+    @property
+    def members(self) -> int:
+        """How many networks an agent has."""
+
+    def moments(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean and variance (g, e, n, d) for x (g, n, in) or (g, e, n, in)."""
+
+
+class Kernel(Protocol):
+    """One way to compute moments on a GPU from packed networks."""
+
+    def pack(self, nets: Networks) -> None:
+        """Take over the networks as they are, in place."""
+
+    def run(self, x: Tensor, mean: Tensor, variance: Tensor) -> None:
+        """Write the moments (g, e, n, d) of x (g, n, in) or (g, e, n, in)."""
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Of packed networks: g agents, e members, inputs, outputs, hidden layers of one width."""
+
+    agents: int
+    members: int
+    inputs: int
+    outputs: int
+    width: int
+    hidden: int
+
+    @classmethod
+    def of(cls, nets: Networks) -> Sizes:
+        """The sizes of networks whose hidden layers all have one width, or an error."""
+        widths = {weight.shape[3] for weight in nets.weights[:-1]}
+        if len(widths) != 1:
+            raise CalibrlError(f"hidden layers of widths {sorted(widths)}; fused kernels need one width for all")
+        (g, e, inputs, width), outputs = nets.weights[0].shape, nets.max_logvar.shape[-1]
+        return cls(g, e, inputs, outputs, width, len(nets.weights) - 1)
+
+    @property
+    def input_columns(self) -> int:
+        """Inputs with two columns of ones, padded to a power of two."""
+        return power_of_two(self.inputs + 2)
+
+    @property
+    def output_columns(self) -> int:
+        """Outputs, padded to a power of two."""
+        return power_of_two(self.outputs)
+
+
+def add_bias(weight: Tensor, bias: Tensor, row: int, kind: torch.dtype) -> None:
+    """Put a bias (g, e, 1, units) into two rows of a weight (g, e, inputs, units): what `kind` holds, and the rest."""
+    units = bias.shape[-1]
+    coarse = bias[:, :, 0].to(kind).float()
+    weight[:, :, row, :units] = coarse
+    weight[:, :, row + 1, :units] = bias[:, :, 0] - coarse
+
+
+def power_of_two(number: int, least: int = 16) -> int:
+    """The smallest power of two that is no smaller."""
+    return max(least, 1 << (number - 1).bit_length())

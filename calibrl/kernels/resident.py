@@ -1,0 +1,203 @@
+"""Narrow ensembles on Hopper GPUs: one persistent CUDA kernel whose weights stay on the chip as far as they fit.
+
+`kernels.hopper` reads all weights of a network for every 128 rows, and that is what it waits for. Here a program
+keeps one network and takes block after block of rows through it; what does not fit into shared memory passes through
+a small ring. Layers are multiplied in their own width, padded to 16: Triton knows powers of two only, which is why
+this is CUDA C++ (`resident.cu`), compiled by the library that PyTorch brings along. The arithmetic is that of
+`kernels.hopper`: halved weights, biases on two units that say LOUD, bfloat16 between hidden layers, float16 at both
+ends, float32 sums.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from importlib.resources import files
+
+import torch
+from torch import Tensor
+
+from calibrl.kernels import nvrtc
+from calibrl.kernels.packing import LOUD, SHARED_MEMORY, Networks, Sizes, add_bias
+
+ROWS, THREADS = 128, 384
+"""Rows that a program takes at a time; its threads: two groups that compute, one that fetches."""
+
+SLICE = 16
+"""Inputs that one product of the tensor cores takes."""
+
+WIDEST, MOST_OUTPUTS, MOST_INPUTS = 13 * SLICE, 32, 62
+"""Sizes up to which everything a thread holds fits into its registers."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How the weights of a network share the memory of one program.
+
+    ks_in, ks: slices of the first layer and of the others. kept: of each hidden layer's slices, those that stay; the
+    rest comes through a ring of slots, two slices in each.
+    """
+
+    ks_in: int
+    ks: int
+    layers: int
+    out8: int
+    kept: int
+    slots: int
+
+    @classmethod
+    def of(cls, sizes: Sizes) -> Layout | None:
+        """The layout that keeps most, or None where no ring fits."""
+        ks_in, ks = -(-(sizes.inputs + 2) // SLICE), -(-(sizes.width + 2) // SLICE)
+        layers, out8 = sizes.hidden - 1, -(-sizes.outputs // 8) * 8
+        for kept in range(ks, -1, -2):
+            chunks = (ks - kept) // 2
+            # One place more than a layer needs, so that the next one's weights are on their way.
+            found = cls(ks_in, ks, layers, out8, kept, chunks + 1 if chunks else 0)
+            if found.shared <= SHARED_MEMORY:
+                return found
+        return None
+
+    @property
+    def width(self) -> int:
+        """Units of a layer, with those that carry biases, padded."""
+        return SLICE * self.ks
+
+    @property
+    def shared(self) -> int:
+        """Bytes of shared memory, barriers with them."""
+        slices = self.ks_in + self.layers * self.kept + 2 * self.slots
+        barriers = 3 + self.layers + 2 * self.slots
+        return 2 * SLICE * (slices * self.width + self.ks * 2 * self.out8) + 8 * barriers
+
+
+@dataclass
+class Resident:
+    """The kernel, and networks in the order in which it reads them."""
+
+    sizes: Sizes
+    device: torch.device
+    layout: Layout = field(init=False)
+    packed: dict[str, Tensor] = field(init=False)
+
+    def __post_init__(self) -> None:
+        layout = Layout.of(self.sizes)
+        assert layout is not None, "asked for sizes that do not fit"
+        self.layout = layout
+        g, e = self.sizes.agents, self.sizes.members
+        ks_in, ks, layers, out8, width = layout.ks_in, layout.ks, layout.layers, layout.out8, layout.width
+        shapes = {
+            "centre": ((g, SLICE * ks_in), torch.float32),
+            "spread": ((g, SLICE * ks_in), torch.float32),
+            "w_in": ((g, e, ks_in, width * SLICE), torch.float16),
+            "w_hidden": ((g, e, layers, ks, width * SLICE), torch.bfloat16),
+            "w_out": ((g, e, ks, 2 * out8 * SLICE), torch.float16),
+            "floor": ((g, out8), torch.float32),
+            "ceiling": ((g, out8), torch.float32),
+        }
+        self.packed = {
+            name: torch.zeros(shape, dtype=kind, device=self.device) for name, (shape, kind) in shapes.items()
+        }
+        if self.device.type == "cuda":  # what cannot be compiled must be known before it is relied on
+            self.kernel(own_rows=False)
+
+    @staticmethod
+    def fits(sizes: Sizes) -> bool:
+        """Whether the registers and the shared memory hold such networks."""
+        small = sizes.width + 2 <= WIDEST and sizes.outputs <= MOST_OUTPUTS and sizes.inputs <= MOST_INPUTS
+        return small and Layout.of(sizes) is not None
+
+    def pack(self, nets: Networks) -> None:
+        """Take over the networks: halved, with biases as weights of the units that say LOUD, in slices."""
+        sizes, layout, into, one = self.sizes, self.layout, self.packed, self.sizes.width
+        g, e, width, out8 = sizes.agents, sizes.members, layout.width, layout.out8
+        inputs, outputs = sizes.inputs, sizes.outputs
+        into["centre"][:, :inputs] = nets.input_mean[:, 0, 0]
+        into["spread"][:, :inputs] = 1 / nets.input_std[:, 0, 0]
+        # The two softpluses of the bounds, after exp: bottom + 1 / (1 / top + 1 / variance).
+        into["floor"][:, :outputs] = nets.min_logvar[:, 0, 0].exp()
+        into["ceiling"][:, :outputs] = (-nets.max_logvar[:, 0, 0]).exp()
+        blank = nets.weights[0].new_zeros
+
+        first = blank(g, e, SLICE * layout.ks_in, width)
+        first[:, :, :inputs, :one] = nets.weights[0] / 2
+        add_bias(first, nets.biases[0] / 2, inputs, torch.float16)
+        first[:, :, inputs, one : one + 2] = LOUD / 2
+        into["w_in"].copy_(in_slices(first))
+
+        for layer in range(layout.layers):
+            hidden = blank(g, e, width, width)
+            hidden[:, :, :one, :one] = nets.weights[layer + 1] / 2
+            add_bias(hidden, nets.biases[layer + 1] / (2 * LOUD), one, torch.bfloat16)
+            hidden[:, :, one, one : one + 2] = 0.5
+            into["w_hidden"][:, :, layer] = in_slices(hidden)
+
+        heads = blank(g, e, width, 2 * out8)
+        for start, columns in ((0, slice(None, outputs)), (out8, slice(outputs, None))):
+            part = heads[..., start : start + outputs]
+            part[:, :, :one] = nets.weights[-1][..., columns]
+            add_bias(part, nets.biases[-1][..., columns] / LOUD, one, torch.float16)
+        into["w_out"].copy_(in_slices(heads))
+
+    def run(self, x: Tensor, mean: Tensor, variance: Tensor) -> None:
+        """Write the moments (g, e, n, d) of x (g, n, in) or (g, e, n, in)."""
+        n, nets = x.shape[-2], self.sizes.agents * self.sizes.members
+        blocks = -(-n // ROWS) * nets
+        programs = min(blocks, torch.cuda.get_device_properties(self.device).multi_processor_count)
+        parts = (self.packed[name] for name in ("centre", "spread", "w_in", "w_hidden", "w_out", "floor", "ceiling"))
+        self.kernel(own_rows=x.dim() == 4)(programs, THREADS, [x, *parts, mean, variance, n, nets])
+
+    def kernel(self, *, own_rows: bool) -> nvrtc.Function:
+        """Compiled, once for all networks of such sizes."""
+        text = source(self.sizes, self.layout, own_rows=own_rows)
+        device = self.packed["centre"].device.index
+        return nvrtc.function(text, "moments", "sm_90a", self.layout.shared, device)
+
+
+def in_slices(weight: Tensor) -> Tensor:
+    """A layer (g, e, inputs, units) as tensor cores read it: (g, e, slices, units · 16).
+
+    A slice is 16 inputs of all units, in pieces of 8 units × 8 inputs that lie in one piece, two along the inputs for
+    each 8 units.
+    """
+    pieces = weight.unflatten(3, (-1, 8)).unflatten(2, (-1, 2, 8))
+    return pieces.permute(0, 1, 2, 5, 3, 6, 4).flatten(3)
+
+
+def source(sizes: Sizes, layout: Layout, *, own_rows: bool) -> str:
+    """The CUDA C++ of the kernel for some sizes."""
+    numbers = {
+        "E": sizes.members,
+        "IN": sizes.inputs,
+        "OUT": sizes.outputs,
+        "OWN_ROWS": int(own_rows),
+        "KS_IN": layout.ks_in,
+        "KS": layout.ks,
+        "LAYERS": layout.layers,
+        "OUT8": layout.out8,
+        "KEPT": layout.kept,
+        "SLOTS": layout.slots,
+    }
+    constants = "".join(f"constexpr int {name} = {value};\n" for name, value in numbers.items())
+    products = (
+        _product("into", layout.width, "f16")
+        + _product("onward", layout.width, "bf16")
+        + _product("outward", 2 * layout.out8, "f16")
+    )
+    return constants + products + files("calibrl.kernels").joinpath("resident.cu").read_text()
+
+
+def _product(name: str, units: int, kind: str) -> str:
+    """D (64, units) = or += a (64, 16) · b (16, units): one instruction of the tensor cores, as a function."""
+    count = units // 2
+    sums = ", ".join(f"%{i}" for i in range(count))
+    outputs = ", ".join(f'"+f"(d[{i}])' for i in range(count))
+    left = ", ".join(f"%{count + i}" for i in range(4))
+    return (
+        f"__device__ __forceinline__ void {name}(float (&d)[{count}], const unsigned (&a)[4], unsigned long long b,"
+        f" int add) {{\n"
+        f'  asm volatile("{{ .reg .pred p; setp.ne.b32 p, %{count + 5}, 0; '
+        f"wgmma.mma_async.sync.aligned.m64n{units}k16.f32.{kind}.{kind} "
+        f'{{{sums}}}, {{{left}}}, %{count + 4}, p, 1, 1, 0; }}"\n'
+        f'               : {outputs}\n               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add));\n'
+        "}\n"
+    )
