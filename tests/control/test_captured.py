@@ -20,15 +20,25 @@ pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a G
 @torch.no_grad()
 def test_a_captured_search_finds_what_the_plain_one_finds(method):
     parts = _prepared(method)
+    plainly, captured = Plainly(*parts), Captured(*parts, fused=False)
+    for seed in range(3):
+        parts[2].draw([torch.Generator("cuda").manual_seed(10 * seed + agent) for agent in range(2)])
+        want = plainly().plan.clone()
+        torch.testing.assert_close(captured().plan, want, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.filterwarnings("default")  # compilers have warnings of their own
+@pytest.mark.parametrize("method", METHODS)
+@torch.no_grad()
+def test_a_search_with_fused_kernels_finds_plans_within_the_bounds(method):
+    parts = _prepared(method)
     inputs, low, high = parts[2], parts[4], parts[5]
-    plainly, captured, fused = Plainly(*parts), Captured(*parts, fused=False), Captured(*parts)
+    fused = Captured(*parts)
     for seed in range(3):
         inputs.draw([torch.Generator("cuda").manual_seed(10 * seed + agent) for agent in range(2)])
-        want, got = plainly().plan.clone(), captured().plan.clone()
-        torch.testing.assert_close(got, want, rtol=1e-3, atol=1e-3)
-        quick = fused().plan
-        assert quick.isfinite().all()
-        assert ((quick >= low) & (quick <= high)).all()
+        plan = fused().plan
+        assert plan.isfinite().all()
+        assert ((plan >= low) & (plan <= high)).all()
 
 
 def _prepared(method):
