@@ -2,6 +2,7 @@
 
 from calibrl.bandits.durable import Durable
 from calibrl.bandits.ecdf import Ecdf, fit_ecdf
+from calibrl.bandits.journal import NotKept
 from calibrl.bandits.options import Options
 from calibrl.bandits.plan import Plan
 from calibrl.bandits.policies import (
@@ -28,6 +29,7 @@ __all__ = [
     "EpsilonGreedy",
     "Greedy",
     "LinUCB",
+    "NotKept",
     "Options",
     "Plan",
     "Policy",

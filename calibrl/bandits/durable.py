@@ -6,9 +6,10 @@ cut the journal's last line short; that line was never acknowledged and is dropp
 
 from __future__ import annotations
 
-import json
 import os
-from collections.abc import Callable, Iterator, Sequence
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Self
@@ -17,16 +18,17 @@ from torch.distributions import Distribution
 
 from calibrl.arrays import Array
 from calibrl.bandits import storage
+from calibrl.bandits.journal import Journal, NotKept
+from calibrl.bandits.options import Options
 from calibrl.bandits.policy import Arm, Decision, Policy
 from calibrl.errors import CalibrlError
-from calibrl.files import replacing
 
 
 class Durable:
     """A policy kept in a folder. One process at a time may have it open.
 
-    make: builds the policy when the folder is new; snapshot_every: journal lines after which a new snapshot is
-    written and the journal starts afresh.
+    make: builds the policy of a new folder; of an older one it must build the same kind, with the same options.
+    snapshot_every: journal lines after which a new snapshot is written and the journal starts afresh.
     """
 
     def __init__(self, folder: str | Path, make: Callable[[], Policy], *, snapshot_every: int = 1000) -> None:
@@ -34,16 +36,19 @@ class Durable:
             raise CalibrlError(f"snapshot_every {snapshot_every} is not a number of lines; use 1 or more")
         self.folder = Path(folder)
         self.snapshot_every = snapshot_every
-        self.folder.mkdir(parents=True, exist_ok=True)
-        self._lock = _lock(self.folder / "lock")
-        self._snapshot, self._journal = self.folder / "policy.json", self.folder / "journal.jsonl"
-        self._file: IO[str] | None = None
+        self._lock = _lock(self.folder)
+        self._journal: Journal | None = None
         self._line = 0
         try:
-            self.policy = self._restore() if self._snapshot.is_file() else make()
+            self.policy = make()
+            if not isinstance(self.policy, Policy):
+                raise CalibrlError(f"make() gave {self.policy!r}; expected a policy such as CalLinUCB(arms, dim)")
+            if (self.folder / storage.SNAPSHOT).exists():
+                wanted, (self.policy, self._line) = self.policy, storage.restore(self.folder)
+                _compare(self.folder, self.policy, wanted)
             self.snapshot()
         except BaseException:
-            self._unlock()
+            self._let_go()
             raise
 
     # What a policy does.
@@ -61,12 +66,18 @@ class Durable:
         """The arm to take at x, and the probability with which it was taken."""
         return self.policy.decide(x)
 
+    def probabilities(self, x: Array) -> dict[Arm, float]:
+        """The probability of each arm being chosen at x."""
+        return self.policy.probabilities(x)
+
     def forecast(self, x: Array) -> Distribution:
         """What each arm is expected to pay at x."""
         return self.policy.forecast(x)
 
+    # What changes it is checked, then written, then done: what cannot be written does not happen.
+
     def update(self, x: Array, arm: Arm | Sequence[Arm], reward: Array) -> None:
-        """Learn what arms paid. When this returns, it is on the disk."""
+        """Learn what arms paid. When this returns, it is on the disk; when it raises, nothing was learnt."""
         rows = self.policy.check(x, arm, reward)
         names = [self.policy.arms[position] for position in rows.arm]
         self._write({"update": {"x": rows.x.tolist(), "arm": names, "reward": rows.reward.tolist()}})
@@ -75,36 +86,42 @@ class Durable:
 
     def add_arm(self, arm: Arm) -> None:
         """Offer one more arm."""
-        self.policy.add_arm(arm)
-        self._write({"add": arm})
+        (name,) = self.policy.check_new([arm])
+        self._write({"add": name})
+        self.policy.add_arm(name)
         self._maybe_snapshot()
 
     def remove_arm(self, arm: Arm) -> None:
         """Offer this arm no more."""
-        self.policy.remove_arm(arm)
-        self._write({"remove": arm})
+        name = self.policy.check_leaving(arm)
+        self._write({"remove": name})
+        self.policy.remove_arm(name)
         self._maybe_snapshot()
 
     # Keeping it.
 
     def snapshot(self) -> None:
         """Write the policy whole and start a fresh journal."""
-        with replacing(self._snapshot) as temporary, temporary.open("w", encoding="utf-8") as file:
-            json.dump({"line": self._line, "policy": storage.to_dict(self.policy)}, file)
-            file.flush()
-            os.fsync(file.fileno())
-        _sync_folder(self.folder)
-        # Should the machine stop here, the old journal's lines are older than the snapshot and will be skipped.
-        self._close_journal()
-        self._file = self._journal.open("w", encoding="utf-8")
-        self._written = 0
+        journal = self._opened()
+        try:
+            storage.snapshot(self.policy, self.folder, self._line)
+            _sync(self.folder)
+            # Should the machine stop here, the old journal's lines are older than the snapshot and will be skipped.
+            journal.restart()
+        except OSError as problem:
+            raise NotKept(
+                f"{self.folder / storage.SNAPSHOT}: cannot be written ({problem.strerror or problem}); "
+                "make room on the disk: what was learnt since the last snapshot is in the journal"
+            ) from None
+        self._due = self.snapshot_every
 
     def close(self) -> None:
         """Write a snapshot and let another process open the folder."""
         if self._lock is not None:
-            self.snapshot()
-            self._close_journal()
-            self._unlock()
+            try:
+                self._try_snapshot()
+            finally:
+                self._let_go()
 
     def __enter__(self) -> Self:
         return self
@@ -117,65 +134,69 @@ class Durable:
     # How.
 
     def _write(self, event: dict[str, Any]) -> None:
-        if self._file is None:
-            raise CalibrlError(f"{self.folder} was closed; open it again to learn more")
-        self._line += 1
         luck = self.policy.generator.bit_generator.state
-        self._file.write(json.dumps({"line": self._line, **event, "generator": luck}) + "\n")
-        self._file.flush()
-        os.fsync(self._file.fileno())
-        self._written += 1
+        self._opened().append({"line": self._line + 1, **event, "generator": luck})
+        self._line += 1
+        self._due -= 1
+
+    def _opened(self) -> Journal:
+        if self._lock is None:
+            raise CalibrlError(f"{self.folder} was closed; open it again to learn more")
+        if self._journal is None:
+            try:
+                self._journal = Journal(self.folder / storage.JOURNAL)
+            except OSError as problem:
+                raise _unusable(self.folder, problem) from None
+        return self._journal
 
     def _maybe_snapshot(self) -> None:
-        if self._written >= self.snapshot_every:
-            self.snapshot()
+        if self._due <= 0:
+            self._try_snapshot()
 
-    def _restore(self) -> Policy:
+    def _try_snapshot(self) -> None:
+        """A snapshot only keeps the journal short: without one, what was acknowledged stands in the journal."""
         try:
-            saved = json.loads(self._snapshot.read_text(encoding="utf-8"))
-            self._line, plain = saved["line"], saved["policy"]
-        except (KeyError, TypeError, ValueError) as problem:
-            raise CalibrlError(f"{self._snapshot} is damaged ({problem}); restore it from a backup") from None
-        policy = storage.from_dict(plain)
-        for event in self._events():
-            if event["line"] <= self._line:
-                continue
-            if "update" in event:
-                policy.update(**event["update"])
-            elif "add" in event:
-                policy.add_arm(event["add"])
-            else:
-                policy.remove_arm(event["remove"])
-            policy.generator.bit_generator.state = event["generator"]
-            self._line = event["line"]
-        return policy
+            self.snapshot()
+        except NotKept as problem:
+            self._due = self.snapshot_every
+            warnings.warn(str(problem), stacklevel=4)
 
-    def _events(self) -> Iterator[dict[str, Any]]:
-        lines = self._journal.read_bytes().split(b"\n") if self._journal.is_file() else [b""]
-        # What follows the last line break was cut short by a crash, before anyone was told it was learnt.
-        for number, line in enumerate(lines[:-1], start=1):
-            try:
-                yield json.loads(line)
-            except ValueError:
-                raise CalibrlError(
-                    f"{self._journal}, line {number} is damaged; restore the folder from a backup, or delete that line "
-                    "and lose its reward"
-                ) from None
-
-    def _unlock(self) -> None:
+    def _let_go(self) -> None:
+        if self._journal is not None:
+            self._journal.close()
+            self._journal = None
         if self._lock is not None:
             self._lock.close()
             self._lock = None
 
-    def _close_journal(self) -> None:
-        if self._file is not None:
-            self._file.close()
-            self._file = None
+
+def _compare(folder: Path, kept: Policy, wanted: Policy) -> None:
+    """Refuse to go on with another policy than the one asked for."""
+    theirs, ours = _settings(kept.options), _settings(wanted.options)
+    changed = [name for name in theirs if theirs[name] != ours[name]]
+    if changed:
+        there, here = (", ".join(f"{name} {of[name]}" for name in changed) for of in (theirs, ours))
+        raise CalibrlError(
+            f"{folder} holds a policy with {there}, and make() builds one with {here}; use the same settings, or a "
+            "new folder"
+        )
+    new = [name for name in wanted.arms if name not in kept.arms and name not in kept.removed]
+    if new:
+        warnings.warn(f"{folder} has no arm {new[0]!r}, which make() offers; add it with add_arm", stacklevel=3)
 
 
-def _lock(path: Path) -> IO[str] | None:
+def _settings(options: Options) -> dict[str, Any]:
+    plain = asdict(options)
+    return {**plain.pop("plan"), **plain}
+
+
+def _lock(folder: Path) -> IO[str] | None:
     """Hold a lock on the folder for as long as the file stays open; the system lets go of it when a process dies."""
-    file = path.open("w", encoding="utf-8")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        file = (folder / "lock").open("w", encoding="utf-8")
+    except OSError as problem:
+        raise _unusable(folder, problem) from None
     try:
         import fcntl
     except ImportError:  # Windows has no such lock; there the promise of one process is the user's
@@ -184,12 +205,18 @@ def _lock(path: Path) -> IO[str] | None:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
         file.close()
-        raise CalibrlError(f"{path.parent} is open in another process; close that one, or use a folder each") from None
+        raise CalibrlError(f"{folder} is open in another process; close that one, or use a folder each") from None
     return file
 
 
-def _sync_folder(folder: Path) -> None:
-    """See a renamed file's new name onto the disk."""
+def _unusable(folder: Path, problem: OSError) -> CalibrlError:
+    return CalibrlError(
+        f"{folder}: no policy can be kept there ({problem.strerror or problem}); give a folder you may write to"
+    )
+
+
+def _sync(folder: Path) -> None:
+    """See the names of new files onto the disk."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from calibrl.bandits.plan import Plan
+from calibrl.bandits.plan import Plan, plain_fields
 from calibrl.errors import CalibrlError
 from calibrl.kernels import ridge_evidence
 from calibrl.kernels.ridge_policy import Rules
@@ -35,6 +35,9 @@ class Options:
     step: float = 0.0
 
     def __post_init__(self) -> None:
+        plain_fields(self, "a whole number", "dim", "least", "window")
+        plain_fields(self, "a number", "ridge", "step")
+        plain_fields(self, "True or False", "calibrated", "shared", "noisy")
         if self.dim < 1:
             raise CalibrlError(f"dim {self.dim} is not a number of features; use 1 or more")
         if not 1e-9 <= self.ridge < math.inf:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import math
+import operator
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +29,7 @@ class Plan:
     explore: float = 0.0
 
     def __post_init__(self) -> None:
+        plain_fields(self, "a number", "level", "spread", "explore")
         if not math.isfinite(self.level) or not math.isfinite(self.spread) or self.spread < 0:
             raise CalibrlError(f"level {self.level} and spread {self.spread} must be finite, the spread 0 or more")
         if not 0 <= self.explore <= 1:
@@ -42,3 +46,16 @@ class Plan:
             return np.full(shape, -1)
         lot = generator.random(shape) < self.explore
         return np.where(lot, generator.integers(arms, size=shape), -1)
+
+
+def plain_fields(of: object, kind: str, *names: str) -> None:
+    """Make fields of a frozen dataclass Python's own numbers: NumPy's could not be saved as JSON."""
+    for name in names:
+        value = getattr(of, name)
+        try:
+            object.__setattr__(of, name, _PLAIN[kind](value))
+        except (TypeError, ValueError):
+            raise CalibrlError(f"{name} {value!r} is not {kind}, and has to be") from None
+
+
+_PLAIN: dict[str, Callable[[Any], Any]] = {"a number": float, "a whole number": operator.index, "True or False": bool}

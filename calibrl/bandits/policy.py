@@ -50,7 +50,7 @@ class Policy:
     """
 
     def __init__(self, arms: int | Iterable[Arm], options: Options, *, seed: int = 0) -> None:
-        names = list(range(arms)) if isinstance(arms, int) else list(arms)
+        names = list(range(arms)) if isinstance(arms, (int, np.integer)) else list(arms)
         if not names:
             raise CalibrlError("a policy needs at least one arm; pass a number of arms or their names")
         self.options = options
@@ -126,29 +126,41 @@ class Policy:
 
     def add_arms(self, arms: Sequence[Arm]) -> None:
         """Offer more arms, of which nothing is known yet."""
-        for name in arms:
-            if isinstance(name, bool) or not isinstance(name, (str, int, np.integer)):
-                raise CalibrlError(f"arm {name!r} is not a name; use strings or integers")
-            if name in self._position or arms.count(name) > 1:
-                raise CalibrlError(f"arm {name!r} is there already; arms need different names")
-        plain = [int(name) if isinstance(name, np.integer) else name for name in arms]
+        plain = self.check_new(arms)
         options = self.options
         models = 0 if options.shared else len(plain)
         new = ridge_policy.blank(models, len(plain), options.dim, ridge_=options.ridge, window=options.window)
         self.state = State(*(np.concatenate(pair) for pair in zip(self.state, new, strict=True)))
         self._rename([*self._names, *plain])
 
+    def check_new(self, arms: Sequence[Arm]) -> list[Arm]:
+        """Names that can be added, as plain strings and integers, or an error that says what is wrong."""
+        for name in arms:
+            if isinstance(name, bool) or not isinstance(name, (str, int, np.integer)):
+                raise CalibrlError(f"arm {name!r} is not a name; use strings or integers")
+        plain: list[Arm] = [str(name) if isinstance(name, str) else int(name) for name in arms]
+        for name in plain:
+            if name in self._position or plain.count(name) > 1:
+                raise CalibrlError(f"arm {name!r} is there already; arms need different names")
+        return plain
+
     def remove_arm(self, arm: Arm) -> None:
         """Offer this arm no more, and forget what is known of it alone."""
-        position = self._at(arm)
-        if len(self._names) == 1:
-            raise CalibrlError(f"arm {arm!r} is the last one; a policy needs at least one arm")
+        name = self.check_leaving(arm)
+        position = self._position[name]
         kept = {"theta", "moment", "inverse", "gram", "rows"} if self.options.shared else set()
         parts = self.state._asdict()
-        parts = {name: part if name in kept else np.delete(part, position, axis=0) for name, part in parts.items()}
+        parts = {key: part if key in kept else np.delete(part, position, axis=0) for key, part in parts.items()}
         self.state = State(**parts)
-        self._rename([name for name in self._names if name != arm])
-        self.removed.add(arm)
+        self._rename([other for other in self._names if other != name])
+        self.removed.add(name)
+
+    def check_leaving(self, arm: Arm) -> Arm:
+        """The name of an arm that can be removed, as it was added, or an error that says what is wrong."""
+        name = self._names[self._at(arm)]
+        if len(self._names) == 1:
+            raise CalibrlError(f"arm {name!r} is the last one; a policy needs at least one arm")
+        return name
 
     # Keeping it.
 
@@ -251,7 +263,7 @@ class Policy:
         try:
             return self._position[arm]
         except (KeyError, TypeError):
-            gone = isinstance(arm, (str, int)) and arm in self.removed
+            gone = isinstance(arm, (str, int, np.integer)) and arm in self.removed
             why = "was removed: drop its late rewards" if gone else "was never offered: add it with add_arm"
             shown = ", ".join(map(repr, self._names[:8])) + (" …" if len(self._names) > 8 else "")
             raise CalibrlError(f"arm {arm!r} {why}; arms on offer: {shown}") from None

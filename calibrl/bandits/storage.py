@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from calibrl.bandits import journal
 from calibrl.bandits.options import Options
 from calibrl.bandits.plan import Plan
 from calibrl.bandits.policy import Policy
@@ -22,6 +23,8 @@ from calibrl.files import replacing
 from calibrl.kernels import ridge_evidence
 
 FORMAT = "calibrl bandit 1"
+SNAPSHOT, JOURNAL = "policy.json", "journal.jsonl"
+"""The files of a folder: a policy as it was after some line, and the lines since."""
 
 
 def to_dict(policy: Policy) -> dict[str, Any]:
@@ -72,18 +75,72 @@ def from_dict(saved: dict[str, Any]) -> Policy:
 
 def save(policy: Policy, path: str | Path) -> None:
     """Write a policy to a file, whole or not at all, and see it onto the disk."""
-    with replacing(path) as temporary, temporary.open("w", encoding="utf-8") as file:
-        json.dump(to_dict(policy), file)
-        file.flush()
-        os.fsync(file.fileno())
+    _write(to_dict(policy), path)
 
 
 def load(path: str | Path) -> Policy:
-    """The policy in a file."""
+    """The policy in a file that `save` wrote, in a snapshot of a `Durable`, or in a `Durable`'s whole folder."""
     file = Path(path)
-    if not file.is_file():
-        raise CalibrlError(f"{file} does not exist; give the path of a policy written by save")
+    if file.is_dir():
+        return restore(file)[0]
+    saved = _read(file)
+    return from_dict(saved["policy"] if isinstance(saved, dict) and saved.keys() == {"line", "policy"} else saved)
+
+
+def snapshot(policy: Policy, folder: Path, line: int) -> None:
+    """Write the policy as it is after that line of its journal."""
+    _write({"line": line, "policy": to_dict(policy)}, folder / SNAPSHOT)
+
+
+def restore(folder: Path) -> tuple[Policy, int]:
+    """The policy in a folder, snapshot and journal, and the line it has come to. The folder may be in use."""
+    file = folder / SNAPSHOT
+    while True:
+        saved, version = _read(file), file.stat()
+        happened = list(journal.events(folder / JOURNAL))
+        # A snapshot that was written meanwhile has taken lines out of the journal that the older one lacks.
+        if os.path.samestat(version, file.stat()):
+            break
     try:
-        return from_dict(json.loads(file.read_text(encoding="utf-8")))
+        line, plain = saved["line"], saved["policy"]
+    except (KeyError, TypeError) as problem:
+        raise CalibrlError(f"{file} is damaged ({problem}); restore it from a backup") from None
+    policy = from_dict(plain)
+    for number, event in happened:
+        try:
+            if event["line"] > line:
+                _repeat(policy, event)
+                line = event["line"]
+        except (CalibrlError, KeyError, TypeError, ValueError) as problem:
+            raise journal.damaged(folder / JOURNAL, number, f"cannot be learnt ({problem})") from None
+    return policy, line
+
+
+def _repeat(policy: Policy, event: dict[str, Any]) -> None:
+    if "update" in event:
+        policy.update(**event["update"])
+    elif "add" in event:
+        policy.add_arm(event["add"])
+    else:
+        policy.remove_arm(event["remove"])
+    policy.generator.bit_generator.state = event["generator"]
+
+
+def _read(file: Path) -> Any:
+    if not file.is_file():
+        raise CalibrlError(f"{file} does not exist; give the path of a policy written by save, or a Durable's folder")
+    try:
+        return json.loads(file.read_text(encoding="utf-8"))
     except (UnicodeDecodeError, json.JSONDecodeError) as problem:
-        raise CalibrlError(f"{file} is not JSON ({problem}); give the path of a policy written by save") from None
+        raise CalibrlError(
+            f"{file} is damaged or no policy: it is not JSON ({problem}); give the path of a policy written by save, "
+            "or restore the file from a backup"
+        ) from None
+
+
+def _write(content: dict[str, Any], path: str | Path) -> None:
+    """Write JSON, whole or not at all, and see it onto the disk."""
+    with replacing(path) as temporary, temporary.open("w", encoding="utf-8") as file:
+        json.dump(content, file)
+        file.flush()
+        os.fsync(file.fileno())

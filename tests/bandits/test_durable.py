@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 
 from calibrl import CalibrlError
-from calibrl.bandits import CalLinUCB, CalThompson, Durable
+from calibrl.bandits import CalLinUCB, CalThompson, Durable, LinUCB, NotKept, Policy, journal
+from calibrl.bandits.journal import Journal
 
 SERVICE = Path(__file__).parents[2] / "examples" / "bandit_service.py"
 
@@ -32,7 +33,7 @@ def live(bandit, rounds, seed):
 def abandon(bandit):
     """What is left when a process dies: the files. The system lets go of its lock."""
     bandit._lock.close()
-    bandit._file.close()
+    bandit._journal.close()
 
 
 @pytest.mark.parametrize("rounds", [0, 1, 19, 20, 21, 65])
@@ -40,7 +41,7 @@ def test_an_abandoned_folder_has_everything(tmp_path, rounds):
     bandit = Durable(tmp_path, lambda: CalThompson(3, 3), snapshot_every=20)
     live(bandit, rounds, seed=1)
     abandon(bandit)
-    with Durable(tmp_path, lambda: pytest.fail("the folder is not new")) as again:
+    with Durable(tmp_path, lambda: CalThompson(3, 3)) as again:
         bandit.policy.settle()
         for mine, theirs in zip(bandit.policy.state, again.policy.state, strict=True):
             np.testing.assert_array_equal(mine, theirs)
@@ -55,7 +56,7 @@ def test_changes_of_the_arms_are_kept(tmp_path):
     bandit.remove_arm("a")
     live(bandit, 10, seed=2)
     abandon(bandit)
-    with Durable(tmp_path, lambda: pytest.fail("the folder is not new")) as again:
+    with Durable(tmp_path, lambda: CalLinUCB(["a", "b"], 3)) as again:
         assert again.arms == ("b", "c")
         assert again.policy.pulls == bandit.policy.pulls
 
@@ -66,7 +67,7 @@ def test_a_line_cut_short_was_never_acknowledged(tmp_path):
     abandon(bandit)
     journal = tmp_path / "journal.jsonl"
     journal.write_bytes(journal.read_bytes()[:-25])
-    with Durable(tmp_path, lambda: pytest.fail("the folder is not new")) as again:
+    with Durable(tmp_path, lambda: CalLinUCB(2, 3)) as again:
         assert sum(again.policy.pulls.values()) == 6
 
 
@@ -77,7 +78,7 @@ def test_a_crash_between_snapshot_and_fresh_journal_counts_nothing_twice(tmp_pat
     bandit.snapshot()
     abandon(bandit)
     (tmp_path / "journal.jsonl").write_bytes(old)
-    with Durable(tmp_path, lambda: pytest.fail("the folder is not new")) as again:
+    with Durable(tmp_path, lambda: CalLinUCB(2, 3)) as again:
         assert sum(again.policy.pulls.values()) == 7
 
 
@@ -107,8 +108,169 @@ def test_only_one_process_may_have_it_open(tmp_path):
         with pytest.raises(CalibrlError, match="open in another process"):
             Durable(tmp_path, lambda: CalLinUCB(2, 3))
         assert bandit.forecast([1.0, 0.0, 0.0]).batch_shape == (2,)
-    with pytest.raises(CalibrlError, match="was closed"):
-        bandit.update([1.0, 0.0, 0.0], 0, 1.0)
+        assert bandit.probabilities([1.0, 0.0, 0.0]) == bandit.policy.probabilities([1.0, 0.0, 0.0])
+    for change in (lambda: bandit.update([1.0, 0.0, 0.0], 0, 1.0), lambda: bandit.add_arm(5), bandit.snapshot):
+        with pytest.raises(CalibrlError, match="was closed"):
+            change()
+    assert bandit.arms == (0, 1)
+    assert bandit.policy.pulls == {0: 0, 1: 0}
+
+
+def test_arms_named_by_numpy_are_kept(tmp_path):
+    bandit = Durable(tmp_path, lambda: CalLinUCB(["a"], 3))
+    bandit.add_arm(np.int64(7))
+    bandit.add_arm(np.str_("b"))
+    bandit.update([1.0, 0.0, 0.0], np.int64(7), 1.0)
+    abandon(bandit)
+    with Durable(tmp_path, lambda: CalLinUCB(["a"], 3)) as again:
+        assert again.policy.pulls == {"a": 0, 7: 1, "b": 0}
+        again.remove_arm(np.int64(7))
+        assert {type(arm) for arm in again.policy.removed} == {int}
+    with Durable(tmp_path, lambda: CalLinUCB(["a"], 3)) as again:
+        assert again.arms == ("a", "b")
+        with pytest.raises(CalibrlError, match="was removed"):
+            again.update([1.0, 0.0, 0.0], np.int64(7), 1.0)
+
+
+def test_refused_arms_are_not_written(tmp_path):
+    with Durable(tmp_path, lambda: CalLinUCB(2, 3)) as bandit:
+        before = (tmp_path / "journal.jsonl").read_bytes()
+        for change, arm in ((bandit.add_arm, 1), (bandit.add_arm, None), (bandit.remove_arm, 9)):
+            with pytest.raises(CalibrlError):
+                change(arm)
+        assert (tmp_path / "journal.jsonl").read_bytes() == before
+
+
+def test_a_line_that_cannot_be_learnt_is_named(tmp_path):
+    bandit = Durable(tmp_path, lambda: CalLinUCB(2, 3))
+    live(bandit, 2, seed=1)
+    abandon(bandit)
+    journal = tmp_path / "journal.jsonl"
+    first, second, _ = journal.read_text().split("\n")
+    event = json.loads(second)
+    event["update"]["arm"] = [7]
+    journal.write_text(f"{first}\n{json.dumps(event)}\n")
+    with pytest.raises(CalibrlError, match=r"journal.jsonl, line 2 cannot be learnt \(arm 7 was never offered"):
+        Durable(tmp_path, lambda: CalLinUCB(2, 3))
+
+
+# A disk that is full.
+
+
+@pytest.fixture
+def room():
+    """Call it with a number of bytes, and no file may grow beyond; without, and there is room again."""
+    resource = pytest.importorskip("resource")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+
+    def limit(most=before[0]):
+        resource.setrlimit(resource.RLIMIT_FSIZE, (most, before[1]))
+
+    yield limit
+    limit()
+    signal.signal(signal.SIGXFSZ, ignored)
+
+
+def test_what_a_full_disk_refused_is_never_learnt(tmp_path, room):
+    bandit = Durable(tmp_path, lambda: CalLinUCB(["a", "b"], 3))
+    live(bandit, 5, seed=1)
+    journal = tmp_path / "journal.jsonl"
+    known, whole = bandit.policy.pulls, journal.read_bytes()
+    room(len(whole) + 100)  # in the middle of the next line
+    for change in (lambda: bandit.update([1.0, 0.0, 0.0], "a", 0.0), lambda: bandit.add_arm("c")):
+        with pytest.raises(NotKept, match=r"journal.jsonl: cannot be written \(.*\), so nothing was learnt; make room"):
+            change()
+        assert journal.read_bytes() == whole
+    assert bandit.policy.pulls == known
+    room()
+    bandit.update([1.0, 0.0, 0.0], "b", 1.0)
+    abandon(bandit)
+    with Durable(tmp_path, lambda: CalLinUCB(["a", "b"], 3)) as again:
+        assert again.policy.pulls == known | {"b": known["b"] + 1}
+
+
+def test_a_line_that_could_not_be_taken_back_is_taken_back_later(tmp_path, monkeypatch):
+    bandit = Durable(tmp_path, lambda: CalLinUCB(["a"], 3))
+
+    def broken(_):
+        raise OSError(5, "Input/output error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", broken)
+        patch.setattr(Journal, "_cut", broken)
+        with pytest.raises(NotKept, match="Input/output error"):
+            bandit.update([1.0, 0.0, 0.0], "a", 0.0)
+    bandit.update([1.0, 0.0, 0.0], "a", 1.0)
+    abandon(bandit)
+    (line,) = (tmp_path / "journal.jsonl").read_text().splitlines()
+    assert json.loads(line)["update"]["reward"] == [1.0]
+
+
+def test_a_snapshot_that_fails_costs_no_reward(tmp_path, room):
+    bandit = Durable(tmp_path, lambda: CalLinUCB(["a", "b"], 30), snapshot_every=3)
+    generator = np.random.default_rng(0)
+    room(6000)  # enough for the journal, not for a policy
+    for _ in range(2):
+        bandit.update(generator.standard_normal(30), "a", 1.0)
+    with pytest.warns(UserWarning, match=r"policy.json: cannot be written"):
+        bandit.update(generator.standard_normal(30), "a", 1.0)
+    with pytest.raises(NotKept, match=r"policy.json: cannot be written"):
+        bandit.snapshot()
+    with pytest.warns(UserWarning, match=r"policy.json: cannot be written"):
+        bandit.close()
+    room()
+    with Durable(tmp_path, lambda: CalLinUCB(["a", "b"], 30)) as again:
+        assert again.policy.pulls == {"a": 3, "b": 0}
+
+
+# Opening a folder.
+
+
+def test_another_policy_than_the_folder_holds_is_refused(tmp_path):
+    Durable(tmp_path, lambda: LinUCB(["a"], 3)).close()
+    with pytest.raises(CalibrlError, match=r"with dim 3, calibrated False, ridge 1.0, and make\(\) .* dim 5, cal"):
+        Durable(tmp_path, lambda: CalLinUCB(["a", "b"], 5, ridge=9))
+    with pytest.raises(CalibrlError, match=r"with level 1.0, and make\(\) builds one with level 2.0"):
+        Durable(tmp_path, lambda: LinUCB(["a"], 3, level=np.float32(2)))
+    with pytest.warns(UserWarning, match="no arm 'b', which make"):
+        Durable(tmp_path, lambda: LinUCB(["a", "b"], np.int64(3))).close()
+    with pytest.raises(CalibrlError, match=r"make\(\) gave None"):
+        Durable(tmp_path, lambda: None)
+    Durable(tmp_path, lambda: LinUCB(["a"], 3)).close()
+
+
+def test_a_file_is_no_folder(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(CalibrlError, match=r"file: no policy can be kept there .*; give a folder"):
+        Durable(tmp_path / "file", lambda: CalLinUCB(2, 3))
+
+
+def test_a_folder_in_use_can_be_read(tmp_path):
+    with Durable(tmp_path, lambda: CalLinUCB(["a", "b"], 3)) as bandit:
+        live(bandit, 4, seed=1)
+        assert Policy.load(tmp_path).pulls == bandit.policy.pulls
+        assert sum(Policy.load(tmp_path / "policy.json").pulls.values()) == 0
+    assert Policy.load(tmp_path / "policy.json").pulls == bandit.policy.pulls
+    with pytest.raises(CalibrlError, match=r"policy.json does not exist; give .* a Durable's folder"):
+        Policy.load(tmp_path.parent)
+
+
+def test_a_snapshot_written_while_the_folder_is_read_loses_nothing(tmp_path, monkeypatch):
+    with Durable(tmp_path, lambda: CalLinUCB(["a", "b"], 3)) as bandit:
+        live(bandit, 4, seed=1)
+        read = journal.events
+        calls = []
+
+        def meanwhile(path):
+            if not calls:
+                bandit.snapshot()
+            calls.append(path)
+            return read(path)
+
+        monkeypatch.setattr(journal, "events", meanwhile)
+        assert Policy.load(tmp_path).pulls == bandit.policy.pulls
+        assert len(calls) == 2
 
 
 def test_the_journal_stays_short(tmp_path):
@@ -154,7 +316,7 @@ def test_the_service_loses_nothing_to_kill_9(tmp_path):
             assert acknowledged == len(rows)
         service.kill(signal.SIGKILL if life < 1 else signal.SIGINT)
 
-    with Durable(tmp_path, lambda: pytest.fail("everything was lost")) as bandit:
+    with Durable(tmp_path, lambda: CalLinUCB(["news", "music"], 3)) as bandit:
         unbroken = CalLinUCB(["news", "music"], 3)
         for row in rows:
             unbroken.update(*row)

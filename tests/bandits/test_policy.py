@@ -230,6 +230,8 @@ def test_bad_input_is_named_and_changes_nothing(act, words):
         (lambda: LinUCB(0, 3), "at least one arm"),
         (lambda: LinUCB(["a", "a"], 3), "there already"),
         (lambda: LinUCB(2, 0), "dim 0"),
+        (lambda: CalLinUCB(2, 2.5), "dim 2.5 is not a whole number"),
+        (lambda: LinUCB(2, 3, ridge="x"), "ridge 'x' is not a number"),
         (lambda: LinUCB(2, 3, ridge=0.0), "singular"),
         (lambda: LinUCB(2, 3, level=np.inf), "finite"),
         (lambda: EpsilonGreedy(2, 3, explore=1.5), "not a probability"),
@@ -282,6 +284,15 @@ def test_a_loaded_policy_behaves_the_same(name, seed, shared, tmp_path_factory):
     assert again.arms == policy.arms
     assert go(policy, 40, np.random.default_rng(9)) == go(again, 40, np.random.default_rng(9))
     assert everything(policy) == everything(again)
+
+
+def test_what_numpy_counted_can_be_saved(tmp_path):
+    policy = CalLinUCB(np.int64(3), np.int64(2), ridge=np.float32(2), level=np.float32(1), window=np.int32(20))
+    policy.remove_arm(np.int64(1))
+    policy.save(tmp_path / "policy.json")
+    again = Policy.load(tmp_path / "policy.json")
+    assert again.arms == (0, 2)
+    assert again.options == policy.options
 
 
 def test_files_that_are_no_policies_are_named(tmp_path):
