@@ -56,7 +56,8 @@ def tables(record: Record) -> Tables:
     deviation = np.where(record.begun, usual - before, 0.0)
     deviation[:, :28] = 0.0
     deviation[:, known:] = 0.0
-    real = ~np.isnan(record.units) & ~record.odd & record.begun
+    # What is estimated for a day that sold out varies less than demand does.
+    real = ~np.isnan(record.units) & ~record.odd & record.begun & ~record.history.sales.censored
     real[:, :28] = False
     return Tables(
         record=record,

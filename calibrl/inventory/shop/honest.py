@@ -1,7 +1,8 @@
 """Steps 2 to 5 of Algorithm 1 for a shop: train on the past, calibrate on the months after it.
 
 One map per lead day, pooled over all items. A day that sold out enters as "demand was at least this", by the weights
-of Kaplan and Meier: its share of the evidence goes to the days that did better.
+of Kaplan and Meier: its share of the evidence goes to the days that did better. Where few or none did, the forecast
+itself says how much more there could have been: goods that always sell out teach a map that changes nothing.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from scipy.special import log_ndtr, ndtri, ndtri_exp
 from torch.distributions import Distribution
 
 from calibrl.algorithm import Forecaster, recalibrate
@@ -20,7 +22,7 @@ from calibrl.distributions import pit_z
 from calibrl.inventory.shop import features
 from calibrl.inventory.shop.boosted import BoostedDemand
 from calibrl.inventory.shop.joint import correlation
-from calibrl.inventory.shop.record import Record
+from calibrl.inventory.shop.record import Record, draw_at_least
 from calibrl.maps import IDENTITY, FitMap, Map, fit_isotonic
 
 Floats = NDArray[np.float64]
@@ -31,6 +33,9 @@ OUTCOMES = 200_000
 
 HELD_OUT = 120
 """Days at the end that the forecaster is not trained on; a quarter of a shorter history."""
+
+BELIEF, SHARES = 20.0, 200
+"""Outcomes that the forecast's own word is worth where days sold out, and shares it is given in."""
 
 PAST = 730
 """Days before those to train on."""
@@ -94,10 +99,10 @@ def calibrate(
     generator = torch.Generator().manual_seed(int(rng.integers(2**31)))
     with torch.no_grad():
         z = pit_z(forecaster(judged.x), judged.y, generator=generator)
-    weight = kaplan_meier(z.numpy(), sold_out)
-    mapping = fit_map(z=torch.where(torch.from_numpy(weight > 0), z, torch.nan), weight=torch.from_numpy(weight))
+    shown, weight = evidence(z.numpy(), sold_out, rng)
+    mapping = fit_map(z=torch.from_numpy(np.where(weight > 0, shown, np.nan)), weight=torch.from_numpy(weight))
     honest = torch.where(torch.from_numpy(sold_out), torch.nan, mapping.forward_z(z))
-    rows = int((weight > 0)[:, 0].sum())
+    rows = int((weight > 0)[: len(z), 0].sum())
     return Demand(forecaster, mapping, correlation(honest.numpy()), leads, since, rows)
 
 
@@ -107,8 +112,8 @@ def _data(
     """Rows of item-stores on evenings, and (n, leads) which outcomes are sold out; nothing after `last` is seen.
 
     teaching: leave out days that were shut against the habit, which teach a model nothing about open days unless it
-    was told of the event (a map that never met them would promise too much), and take what a day that sold out would
-    have sold for its demand.
+    was told of the event (a map that never met them would promise too much), and draw the demand of a day that sold out
+    from what it could have been.
     """
     record = table.record
     begun = record.begun[:, [max(0, day - 28) for day in evenings]] & (record.history.days_on_record > 0)[:, None]
@@ -127,7 +132,8 @@ def _data(
     y = np.where(day <= last, record.units[at], np.nan)
     unknown = (x[..., features.SHUT] > 0) | record.history.sales.closed[at]
     if teaching:
-        y = np.where(record.history.sales.censored[at] & ~np.isnan(y), record.usual[at], y)
+        blind = record.history.sales.censored[at] & ~np.isnan(y)
+        y[blind] = draw_at_least(y[blind], record.typical[at][blind], rng)
         told = np.any([flag[at] for flag in record.event.values()], 0) if record.event else np.zeros(at[1].shape, bool)
         unknown |= record.odd[at] & ~told
     y[unknown] = np.nan
@@ -135,17 +141,38 @@ def _data(
     return Data(torch.from_numpy(x), torch.from_numpy(y)), sold_out
 
 
-def kaplan_meier(z: Floats, sold_out: NDArray[np.bool_]) -> Floats:
-    """(n, d): the weight of each z-score, when those of `sold_out` are only known to be at least z. NaN weighs 0."""
-    weight = np.where(np.isnan(z), 0.0, 1.0)
+def evidence(z: Floats, sold_out: NDArray[np.bool_], rng: np.random.Generator) -> tuple[Floats, Floats]:
+    """(n + SHARES, d) z-scores that show demand, and their weights; those of `sold_out` are at least z.
+
+    Where days sold out, outcomes as the forecast expects them stand beside the real ones, so that no single day
+    inherits the share of all that sold out below it; a day that sold out above every other is placed where the
+    forecast would have it, given that it was at least there.
+    """
+    count, blind = len(z), sold_out.any(0)
+    believed = np.where(blind, ndtri((np.arange(SHARES)[:, None] + 0.5) / SHARES), np.nan)
+    z, cut = np.concatenate([z, believed]), np.concatenate([sold_out, np.zeros(believed.shape, dtype=bool)])
+    best = np.where(cut | np.isnan(z), -np.inf, z).max(0)
+    beyond = cut & (z > best)
+    z[beyond] = -ndtri_exp(log_ndtr(-z[beyond]) + np.log1p(-rng.random(int(beyond.sum()))))
+    return z, kaplan_meier(z, cut & ~beyond, np.where(np.arange(len(z)) < count, 1.0, BELIEF / SHARES))
+
+
+def kaplan_meier(z: Floats, sold_out: NDArray[np.bool_], mass: Floats | None = None) -> Floats:
+    """(n, d): the weight of each z-score, when those of `sold_out` are only known to be at least z. NaN weighs 0.
+
+    mass: (n,) what each counts for at first, by default 1.
+    """
+    mass = np.ones(len(z)) if mass is None else mass
+    weight = np.where(np.isnan(z), 0.0, mass[:, None])
     for column in np.flatnonzero(sold_out.any(0)):
         seen = np.flatnonzero(~np.isnan(z[:, column]))
         # Among equals, what was seen comes before what was cut short.
         order = seen[np.lexsort((sold_out[seen, column], z[seen, column]))]
         cut = sold_out[order, column]
         cut[-1:] = False  # the largest has nobody to pass its share on to
-        at_risk = np.arange(len(order), 0, -1)
-        survive = np.cumprod(np.where(cut, 1.0, 1 - 1 / at_risk))
+        own = mass[order]
+        at_risk = own[::-1].cumsum()[::-1]
+        survive = np.cumprod(np.where(cut, 1.0, 1 - own / at_risk))
         before = np.concatenate([[1.0], survive[:-1]])
-        weight[order, column] = np.where(cut, 0.0, before / at_risk) * len(order)
+        weight[order, column] = np.where(cut, 0.0, before * own / at_risk) * own.sum()
     return weight

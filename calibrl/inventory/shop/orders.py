@@ -55,8 +55,8 @@ class Order:
     when: its deliveries, in days from tomorrow; demand: (m,) of the days the order has to last for; daily: (h,) mean
     demand by day; fan: (5, h) its quantiles at `FAN`; shut: (h,) days that are closed; expiring: units that expire
     before the delivery; position: what should be left when it comes; level: sales of an average open day; trend: last
-    week over the four before; sold_out: days of the last 28 on which the shelf was empty; dormant: days since the
-    last sale.
+    week over the four before; sold_out: days of the last 28 on which the shelf was empty, blind: whether they are most
+    of its open days, and most_sold: what sold on the best of the 28; dormant: days since the last sale.
     """
 
     key: Key
@@ -77,6 +77,8 @@ class Order:
     promotion: bool
     days_on_record: int
     sold_out: int
+    blind: bool
+    most_sold: float
     dormant: int
 
     @property
@@ -198,6 +200,10 @@ def _order(shop: Shop, record: Record, k: int, planned: tuple[Situation, Plan]) 
     recent, before = record.usual[k, now - 6 : now + 1], record.usual[k, max(0, now - 34) : max(0, now - 6)]
     idle = _idle(history.sales.units[k, : now + 1])
     promotion = record.event.get("promotion")
+    month = slice(max(0, now - 27), now + 1)
+    sold_out = int(history.sales.censored[k, month].sum())
+    sold = history.sales.units[k, month][~history.sales.closed[k, month]]
+    sold = sold[~np.isnan(sold)]
     if idle > DORMANT and history.days_on_record[k] > 0:
         decided = Plan(0, 0.0, 0.0, 0.0, 0.0, 0.0)
     return Order(
@@ -218,7 +224,9 @@ def _order(shop: Shop, record: Record, k: int, planned: tuple[Situation, Plan]) 
         trend=float(recent.mean() / before.mean()) if before.size >= 14 and before.mean() > 0 else 1.0,
         promotion=bool(promotion is not None and promotion[k, now + 1 : now + 1 + h][first:second].any()),
         days_on_record=int(history.days_on_record[k]),
-        sold_out=int(history.sales.censored[k, max(0, now - 27) : now + 1].sum()),
+        sold_out=sold_out,
+        blind=2 * sold_out > len(sold),
+        most_sold=float(sold.max(initial=0.0)),
         dormant=idle,
     )
 

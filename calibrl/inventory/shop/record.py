@@ -4,6 +4,9 @@ A shop that is shut on a holiday sells nothing; taken at its word, that would ha
 for weeks. So such days are bridged with what the weekday usually sells, as are days without a record; a day that
 sold out counts as what would be sold on average on a day that sells at least so much. What was really sold stays
 beside it.
+
+What a weekday usually sells is learnt from sales alone: a day that sold out raises it to what was sold and no further.
+An estimate that the next one built on would climb for as long as the item sells out, with nobody to contradict it.
 """
 
 from __future__ import annotations
@@ -11,7 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.special import log_ndtr
+from scipy.special import log_ndtr, ndtri_exp
 
 from calibrl.inventory.sales import Days, Flags, Floats
 from calibrl.inventory.shop.sales_file import History
@@ -33,15 +36,17 @@ SHUT_WEEKS = 3
 class Record:
     """A history with its days bridged; arrays are (s, t), t days up to today and `AHEAD` beyond.
 
-    units: as sold, NaN without a record; usual: every day up to today bridged, 0 before the first record; odd: days
-    shut against the habit; announced: days, also to come, that are closed by the file or by the date in past years;
-    begun: from the first record on; event: flags known in advance (promotion, holiday) by name; price: log of the
-    price over its last four weeks. An item without any record is taken to sell `prior` units every day.
+    units: as sold, NaN without a record; usual: every day up to today bridged, 0 before the first record; typical:
+    what the weekday had shown before, by sales; odd: days shut against the habit; announced: days, also to come, that
+    are closed by the file or by the date in past years; begun: from the first record on; event: flags known in
+    advance (promotion, holiday) by name; price: log of the price over its last four weeks. An item without any record
+    is taken to sell `prior` units every day.
     """
 
     history: History
     units: Floats
     usual: Floats
+    typical: Floats
     odd: Flags
     announced: Flags
     begun: Flags
@@ -59,27 +64,30 @@ def bridged(history: History) -> Record:
     """The record of a history."""
     sales, known = history.sales, history.today + 1
     units = sales.units
-    nothing = sales.closed | (units == 0)
-    usual = np.zeros(units.shape)
+    nothing = sales.closed | ((units == 0) & ~sales.censored)
+    usual, usually, shown = np.zeros(units.shape), np.zeros(units.shape), np.zeros(units.shape)
     odd = np.zeros(units.shape, dtype=bool)
     seen = ~np.isnan(units)
     begun = np.maximum.accumulate(seen, 1)
     total, count = np.zeros(len(units)), np.zeros(len(units))
     for day in range(known):
         weeks = [day - 7 * k for k in range(1, WEEKS + 1) if day >= 7 * k]
-        had = np.stack([usual[:, week] for week in weeks]) if weeks else np.zeros((1, len(units)))
+        had = np.stack([shown[:, week] for week in weeks]) if weeks else np.zeros((1, len(units)))
         since = np.stack([begun[:, week] for week in weeks]) if weeks else np.zeros((1, len(units)), dtype=bool)
         mean = total / np.maximum(count, 1)
         typical = np.where(since.all(0), np.median(had, 0), np.where(since[0], had[0], mean))
         habit = _habit(nothing, day)
         sold = np.where(np.isnan(units[:, day]), typical, units[:, day])
-        sold = np.where(sales.censored[:, day], _at_least(sold, typical), sold)
-        shut = sales.closed[:, day] | ((units[:, day] == 0) & (typical >= SURELY_SELLS))
+        gone = sales.censored[:, day]
+        shut = sales.closed[:, day] | (nothing[:, day] & (typical >= SURELY_SELLS))
         odd[:, day] = shut & ~habit & (typical > 0)
-        sold = np.where(shut, np.where(habit, 0.0, typical), sold)
-        usual[:, day] = np.where(begun[:, day], sold, 0.0)
+        bridge = np.where(habit, 0.0, typical)
+        usual[:, day] = np.where(shut, bridge, np.where(gone, _at_least(sold, typical), sold))
+        shown[:, day] = np.where(shut, bridge, np.where(gone, np.maximum(sold, typical), sold))
+        usual[~begun[:, day], day] = shown[~begun[:, day], day] = 0.0
+        usually[:, day] = typical
         fresh = seen[:, day] & ~shut
-        total, count = total + np.where(fresh, units[:, day], 0), count + fresh
+        total, count = total + np.where(fresh, shown[:, day], 0), count + fresh
     new = ~begun[:, known - 1]
     prior = _prior(usual[:, :known], begun[:, :known])
     usual[new] = prior
@@ -89,6 +97,7 @@ def bridged(history: History) -> Record:
         history=history,
         units=units,
         usual=usual,
+        typical=usually,
         odd=odd,
         announced=sales.marks["closed"] | _every_year(history),
         begun=begun,
@@ -100,11 +109,20 @@ def bridged(history: History) -> Record:
 
 def _at_least(sold: Floats, typical: Floats) -> Floats:
     """(s,): mean demand on days like these, given that it was `sold` or more: a Gaussian cut off below."""
-    spread = np.sqrt(typical + (RELATIVE_SPREAD * typical) ** 2 + 0.25)
+    spread = _spread(typical)
     cut = (sold - typical) / spread
-    expected = typical + spread * np.exp(-0.5 * cut**2 - log_ndtr(-cut)) / np.sqrt(2 * np.pi)
-    # An item that sells out every day says nothing about how much more it could sell: do not climb for ever.
-    return np.clip(expected, sold, np.maximum(typical, sold + 2 * spread))
+    return typical + spread * np.exp(-0.5 * cut**2 - log_ndtr(-cut)) / np.sqrt(2 * np.pi)
+
+
+def draw_at_least(sold: Floats, typical: Floats, rng: np.random.Generator) -> Floats:
+    """Demand drawn from the days that `_at_least` is the mean of: how uncertain it is shows in the draws."""
+    spread = _spread(typical)
+    above = log_ndtr((typical - sold) / spread) + np.log1p(-rng.random(sold.shape))
+    return np.maximum(sold, typical - spread * ndtri_exp(above))
+
+
+def _spread(typical: Floats) -> Floats:
+    return np.sqrt(typical + (RELATIVE_SPREAD * typical) ** 2 + 0.25)
 
 
 def _habit(nothing: Flags, day: int) -> Flags:

@@ -46,7 +46,8 @@ def _drivers(order: Order) -> list[str]:
     if order.promotion:
         found.append("with the promotion")
     if order.sold_out >= OFTEN:
-        found.append(f"having sold out on {order.sold_out} of the last 28 days")
+        words = f"having sold out on {order.sold_out} of the last 28 days"
+        found.append(f"{words} (how much beyond {order.most_sold:.0f} a day is unknown)" if order.blind else words)
     if abs(usual - 1) >= NOTABLE and order.level >= ENOUGH:
         found.append(f"{abs(usual - 1):.0%} {'above' if usual > 1 else 'below'} an average day".replace("%", " %"))
     if abs(order.trend - 1) >= NOTABLE and order.level >= ENOUGH:

@@ -16,7 +16,7 @@ from calibrl import Data, Recalibrated, fit_isotonic
 from calibrl.inventory.shop import features, honest, joint
 from calibrl.inventory.shop.boosted import BoostedDemand
 from calibrl.inventory.shop.demand import LinearDemand, same_weekday
-from calibrl.inventory.shop.record import _at_least, bridged
+from calibrl.inventory.shop.record import _at_least, bridged, draw_at_least
 from calibrl.inventory.shop.sales_file import read_sales
 from tests.contracts import check_answers, check_leaves_chance_alone, check_repeatable, check_two_batches, check_unseen
 from tests.inventory.shop.conftest import small_shop
@@ -67,7 +67,34 @@ def test_a_sold_out_day_counts_as_the_mean_of_days_that_sell_at_least_so_much(me
     sold = max(0.0, mean + above * spread)
     found = float(_at_least(np.array([sold]), np.array([mean]))[0])
     truth = stats.truncnorm.mean((sold - mean) / spread, np.inf, loc=mean, scale=spread)
-    assert found == pytest.approx(min(truth, max(mean, sold + 2 * spread)), rel=1e-6)
+    assert found == pytest.approx(truth, rel=1e-6)
+
+
+def test_demand_of_sold_out_days_is_drawn_from_the_days_that_sell_at_least_so_much():
+    mean, sold = np.full(20_000, 30.0), np.full(20_000, 27.0)
+    found = draw_at_least(sold, mean, np.random.default_rng(0))
+    spread = np.sqrt(30 + 6.0**2 + 0.25)
+    truth = stats.truncnorm((27 - 30) / spread, np.inf, loc=30, scale=spread)
+    assert (found >= sold).all()
+    assert stats.kstest(found, truth.cdf).pvalue > 0.01
+
+
+def test_what_is_usual_does_not_climb_while_an_item_sells_out(write):
+    date = np.datetime64("2024-01-01") + np.arange(500)
+    record = bridged(read_sales(write(pl.DataFrame({"date": date, "item": "a", "units": 30, "in_stock": 0}))))
+    assert (record.typical[0, 1:500] == 30).all()
+    assert (record.usual[0, 60:500] == record.usual[0, 60]).all()
+    assert 30 < record.usual[0, 60] < 40
+
+
+def test_a_shelf_that_stood_empty_does_not_lower_the_weekday(write):
+    frame = small_shop(200)
+    gone = pl.col("date") > (np.datetime64("2025-01-01") + 160).item()
+    empty = frame.with_columns(pl.when(gone).then(0).otherwise("units").alias("units"), (~gone).alias("in_stock"))
+    record = bridged(read_sales(write(empty)))
+    before, after = record.usual[:, 100:160].mean(1), record.usual[:, 161:200].mean(1)
+    assert after == pytest.approx(before, rel=0.1)
+    assert not record.odd[:, 161:200].any(1, where=record.history.sales.weekday[161:200] != 6).any()
 
 
 # Features look back only.
@@ -164,6 +191,42 @@ def test_kaplan_meier_gives_away_all_weight_and_none_to_the_cut(seed, share):
     largest = z.argmax(0)
     cut[largest, [0, 1]] = False
     assert (weight[cut] == 0).all()
+
+
+@pytest.mark.parametrize("at", [-8.0, -1.0, 0.0])
+def test_days_that_all_sold_out_teach_a_map_that_changes_nothing_above_what_was_sold(at):
+    z, cut = np.full((300, 1), at), np.ones((300, 1), dtype=bool)
+    shown, weight = honest.evidence(z, cut, np.random.default_rng(0))
+    assert (weight[:300] == 0).all()
+    assert weight.sum() == pytest.approx(320)
+    mapping = fit_isotonic(z=torch.from_numpy(np.where(weight > 0, shown, np.nan)), weight=torch.from_numpy(weight))
+    level = torch.linspace(0.1, 0.9, 9, dtype=torch.float64)[:, None]
+    # R⁻¹ of a level: at least this many were sold, and beyond it the forecast keeps its word.
+    truth = stats.norm.cdf(at) + (1 - stats.norm.cdf(at)) * level.numpy()
+    found = stats.norm.cdf(mapping.inverse_z(torch.special.ndtri(level)).numpy())
+    assert np.abs(found - truth).max() < 0.1
+
+
+def test_days_that_sold_out_above_the_forecast_raise_it():
+    z, cut = np.full((300, 1), 4.0), np.ones((300, 1), dtype=bool)
+    shown, weight = honest.evidence(z, cut, np.random.default_rng(0))
+    assert (shown[:300] >= 4).all()
+    assert weight[:300].sum() == pytest.approx(300)
+
+
+def test_no_single_day_speaks_for_all_that_sold_out():
+    z, cut = np.full((300, 1), -1.0), np.ones((300, 1), dtype=bool)
+    z[7], cut[7] = -0.5, False
+    _, weight = honest.evidence(z, cut, np.random.default_rng(0))
+    assert weight[7] < 0.1 * weight.sum()
+
+
+def test_evidence_without_sold_out_days_is_the_evidence():
+    z = np.random.default_rng(0).normal(size=(50, 2))
+    shown, weight = honest.evidence(z, np.zeros((50, 2), dtype=bool), np.random.default_rng(0))
+    assert (shown[:50] == z).all()
+    assert (weight[:50] == 1).all()
+    assert not weight[50:].any()
 
 
 def test_sold_out_days_do_not_hide_demand(write):

@@ -203,6 +203,37 @@ def test_an_item_nobody_bought_for_weeks_is_off_the_list(write):
     assert orders["bread"].plan.order > 0
 
 
+BATCH = {"bread": 50, "cake": 12, "rolls": 30}
+
+
+@pytest.mark.parametrize("items", [("rolls",), ("bread", "cake", "rolls")])
+def test_goods_that_always_sell_out_are_ordered(write, items):
+    date = np.datetime64("2026-03-01") + np.arange(92)
+    parts = [pl.DataFrame({"date": date, "item": item, "units": BATCH[item], "in_stock": 0}) for item in items]
+    for order in make_orders(read_shop(write(pl.concat(parts)))):
+        batch = BATCH[order.key[0]]
+        assert batch <= order.quantile(0.5) <= 1.5 * batch
+        assert order.quantile(0.05) >= 0.85 * batch
+        assert order.plan.order >= batch
+        assert f"sold out on 28 of the last 28 days (how much beyond {batch} a day is unknown)" in reason(order)
+
+
+@pytest.mark.parametrize("share", [1.0, 1.2, 1.4, 1.8])
+def test_a_baker_whose_demand_is_known(write, share):
+    """Demand is `share` times the batch that is baked every day; what sells is the smaller of the two."""
+    rng = np.random.default_rng(4)
+    date = np.datetime64("2025-01-01") + np.arange(240)
+    parts = []
+    for item, batch in BATCH.items():
+        demand = rng.poisson(rng.gamma(1 / 0.15**2, share * batch * 0.15**2, len(date)))
+        sold = {"units": np.minimum(demand, batch), "in_stock": (demand < batch).astype(int)}
+        parts.append(pl.DataFrame({"date": date, "item": item, **sold}))
+    for order in make_orders(read_shop(write(pl.concat(parts)))):
+        batch = BATCH[order.key[0]]
+        assert 0.85 * batch <= order.quantile(0.5) <= max(1.5, 1.2 * share) * batch
+        assert order.plan.order >= batch
+
+
 def test_a_shop_without_any_sales_orders_on_a_stated_guess(write):
     sales = write("date,item,units\n")
     items = write("item,shelf_life\nbread,2\n", "items.csv")
