@@ -4,7 +4,7 @@
     shelf_life               days on the shelf, the day of delivery included
     pack_size, minimum_order units
     lead_days                1: ordered tonight, on the shelf tomorrow
-    delivery_days            "Mon Wed Fri", or daily
+    delivery_days            "Mon Wed Fri", "Mon-Fri", or daily
     cost_of_waste            what a unit thrown away costs
     cost_of_lost_sale        what a unit asked for in vain costs
 
@@ -16,7 +16,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -24,6 +24,7 @@ from calibrl.inventory.shop.cells import Cells, read_cells
 from calibrl.inventory.shop.sales_file import AHEAD, Key, named
 
 WEEKDAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
+FULL_NAMES = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
 
 OPTIONAL = (
     "store",
@@ -158,12 +159,26 @@ def _weekdays(cells: Cells, row: int, words: str) -> tuple[bool, ...]:
     if words.strip().lower() in {"daily", "every day", "all"}:
         return (True,) * 7
     days = [False] * 7
-    for word in re.split(r"[\s,;/+&|]+", words.strip()):
-        matches = [k for k, name in enumerate(WEEKDAYS) if word.lower().startswith(name.lower())]
-        if len(matches) != 1:
-            cells.complain(row, "delivery_days", f"{word[:40]!r} is no weekday; write them like Mon Wed Fri, or daily")
-        days[matches[0]] = True
+    joined = re.sub(r"\s*(?:[-\u2010-\u2015]|\bto\b)\s*", "-", words.strip(), flags=re.IGNORECASE)
+    for word in re.split(r"[\s,;/+&|]+", joined):
+        ends = [_weekday(part) for part in word.split("-")]
+        if None in ends or len(ends) > 2:
+            cells.complain(
+                row, "delivery_days", f"{word[:40]!r} is no weekday; write them like Mon Wed Fri, Mon-Fri, or daily"
+            )
+        first, last = (cast(int, end) for end in (ends[0], ends[-1]))
+        for k in range((last - first) % 7 + 1):
+            days[(first + k) % 7] = True
     return tuple(days)
+
+
+def _weekday(word: str) -> int | None:
+    """A weekday by its name or three or more letters of it, from Monday, 0; a plural or a full stop does no harm."""
+    name = word.lower().removesuffix(".")
+    for k, full in enumerate(FULL_NAMES):
+        if (len(name) >= 3 and f"{full}s".startswith(name)) or name == f"{full[:3]}s":
+            return k
+    return None
 
 
 def _in_words(item: Item, names: list[str]) -> str:

@@ -175,6 +175,30 @@ def test_without_an_item_file_every_default_is_stated():
 
 
 @pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("Mon-Fri", "Mon Tue Wed Thu Fri"),
+        ("Mon\u2013Sat", "Mon Tue Wed Thu Fri Sat"),
+        ("Monday to Wednesday; Sat", "Mon Tue Wed Sat"),
+        ("fri - mon", "Mon Fri Sat Sun"),
+        ("Tues. Thurs.", "Tue Thu"),
+        ("Mondays Weds", "Mon Wed"),
+        ("Sun-Sat", "daily"),
+    ],
+)
+def test_delivery_days_are_read_as_people_write_them(write, words, expected):
+    path = write(f"item;delivery_days\nbread;{words.replace(';', ',')}\n", "items.csv")
+    assert read_items(path, KEYS, sales="sales.csv").rules[0].deliveries == expected
+
+
+@pytest.mark.parametrize("word", ["Monthly", "Montag", "Mo", "Mon-", "Mon-Wed-Fri", "Tuesdayish", "-"])
+def test_a_word_that_is_no_weekday_is_refused(write, word):
+    path = write(f"item,delivery_days\nbread,{word}\n", "items.csv")
+    with pytest.raises(CalibrlError, match=rf"column delivery_days: '{word}' is no weekday; write them like"):
+        read_items(path, KEYS, sales="sales.csv")
+
+
+@pytest.mark.parametrize(
     ("line", "message"),
     [
         ("bread,0,1,Mon,1", r"line 2, column shelf_life: 0 is not a shelf life in days; expected 1 or more"),
