@@ -52,6 +52,7 @@ def order(
     if plot is not None:
         expect_suffix(plot, ".png", ".svg", ".pdf")
     days = None if backtest is None else _days(backtest)
+    _refuse_overwriting(_outputs(out, plot, days), (sales, stock, items, deliveries))
     if deliveries is not None and days is None:
         raise CalibrlError(f"--deliveries {deliveries} is for a backtest; add --backtest 90d")
     shop = read_shop(sales, stock=stock, items=items, today=_date(date))
@@ -64,6 +65,27 @@ def order(
     _show(shop, orders, written)
     if replay is not None:
         _show_replay(replay)
+
+
+def _outputs(out: Path, plot: Path | None, days: int | None) -> list[Path]:
+    """Every file that will be written."""
+    return [out, *([] if plot is None else [plot]), *([] if days is None else _beside(out))]
+
+
+def _beside(out: Path) -> tuple[Path, Path]:
+    """Where a backtest's table and figure go."""
+    return out.with_name(f"{out.stem}-backtest{out.suffix}"), out.with_name(f"{out.stem}-backtest.png")
+
+
+def _refuse_overwriting(written: Sequence[Path], read: Sequence[Path | None]) -> None:
+    for path in written:
+        for file in read:
+            if file is not None and (
+                path.resolve() == file.resolve() or (path.exists() and file.exists() and path.samefile(file))
+            ):
+                raise CalibrlError(f"{path}: is read as {file}, and would be overwritten; write to another file")
+    if len({path.resolve() for path in written}) < len(written):
+        raise CalibrlError(f"{written[1]}: would be written twice; give --out and --plot names of their own")
 
 
 def _warn(shop: Shop) -> None:
@@ -124,7 +146,7 @@ def _write(out: Path, shop: Shop, orders: Sequence[Order], replay: Replay | None
     from calibrl.tables import write_table
 
     stores = shop.history.stores
-    table, picture = (out.with_name(f"{out.stem}-backtest{suffix}") for suffix in (out.suffix, ".png"))
+    table, picture = _beside(out)
     written: dict[Path, Callable[[Path], None]] = {
         out: lambda path: write_table(orders_frame(orders, stores=stores), path)
     }

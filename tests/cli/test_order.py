@@ -103,10 +103,18 @@ BAD = {
     "date": (("--out", "o.csv", "--date", "28.5.2026"), "--date '28.5.2026' is not a date"),
     "date too early": (("--out", "o.csv", "--date", "2020-01-01"), "nothing on or before 2020-01-01"),
     "deliveries alone": (("--out", "o.csv", "--deliveries", "deliveries.csv"), "is for a backtest; add --backtest"),
-    "no file": (("--sales", "nowhere.csv", "--out", "o.csv"), "nowhere.csv: does not exist"),
+    "no file": (("--sales", "nowhere.csv", "--out", "old.csv"), "nowhere.csv: does not exist"),
     "old stock": (("--stock", "old.csv", "--out", "o.csv"), "old.csv, line 2, column as_of: counted on 2026-05-20"),
     "shelf life": (("--items", "zero.csv", "--out", "o.csv"), "zero.csv, line 2, column shelf_life: 0 is not"),
     "folder": (("--out", "sales.csv/o.csv"), "cannot be written"),
+    "over the sales": (("--out", "sales.csv"), "sales.csv: is read as sales.csv, and would be overwritten"),
+    "over the stock": (("--stock", "stock.csv", "--out", "./stock.csv"), "stock.csv: is read as stock.csv, and would"),
+    "by another name": (("--out", "link.csv"), "link.csv: is read as sales.csv, and would be overwritten"),
+    "backtest over the sales": (
+        ("--sales", "o-backtest.csv", "--out", "o.csv", "--backtest", "8w"),
+        "o-backtest.csv: is read as o-backtest.csv, and would be overwritten",
+    ),
+    "twice": (("--out", "o.csv", "--plot", "o-backtest.png", "--backtest", "8w"), "would be written twice"),
 }
 
 
@@ -114,6 +122,9 @@ BAD = {
 def test_bad_input_ends_in_one_line_and_no_output(shell: Shell, tmp_path: Path, case: str) -> None:
     (tmp_path / "old.csv").write_text("item,store,units,expires,as_of\ncroissant,Station,3,2026-05-30,2026-05-20\n")
     (tmp_path / "zero.csv").write_text("item,shelf_life\ncroissant,0\n")
+    (tmp_path / "link.csv").hardlink_to(tmp_path / "sales.csv")
+    shutil.copy(tmp_path / "sales.csv", tmp_path / "o-backtest.csv")
+    history = (tmp_path / "sales.csv").read_bytes()
     words, message = BAD[case]
     sales = () if "--sales" in words else ("--sales", "sales.csv")
     before = files(tmp_path)
@@ -123,6 +134,7 @@ def test_bad_input_ends_in_one_line_and_no_output(shell: Shell, tmp_path: Path, 
     assert message in answer.err
     assert answer.err.count("\n") == 1
     assert files(tmp_path) == before
+    assert (tmp_path / "sales.csv").read_bytes() == history
 
 
 def test_a_new_item_is_ordered_with_a_warning(shell: Shell, tmp_path: Path) -> None:
