@@ -8,7 +8,9 @@ Each item-store is judged by its own record, between its first day and today:
 - it has none: only sales are written down, so the day sold nothing, unless the gap is so long that the item cannot
   have been on offer: longer than two weeks, and than three times the gaps it usually has. Then it is missing.
 
-A day marked closed in the file is closed, whatever was sold. Missing is never taken for zero.
+A store that was closed was closed for all its items, also for those it did not sell yet: a new item knows the weekdays
+on which its store is shut. A day marked closed in the file is closed, whatever was sold. Missing is never taken for
+zero.
 """
 
 from __future__ import annotations
@@ -44,8 +46,8 @@ def settle(units: Floats, store: NDArray[np.int64], promised: Flags, days: Days)
     units = units.copy()
     recorded = ~np.isnan(units)
     begun = np.maximum.accumulate(recorded, 1)
-    closed = promised | (_shut(recorded, store, days) & begun)
-    units[promised & np.isnan(units)] = 0.0
+    closed = promised | _shut(recorded, store, days)
+    units[promised & begun & np.isnan(units)] = 0.0
     writes_zeros = (units == 0).any(1, where=recorded) if units.size else np.zeros(len(units), dtype=bool)
     empty = begun & ~recorded & ~closed
     zeros = 0
@@ -63,13 +65,13 @@ def settle(units: Floats, store: NDArray[np.int64], promised: Flags, days: Days)
 
 
 def _shut(recorded: Flags, store: NDArray[np.int64], days: Days) -> Flags:
-    """(s, t): days on which the whole store has no record."""
+    """(s, t): days on which the whole store has no record, since its first."""
     weekday = (days.astype(np.int64) + 3) % 7
     found = np.zeros_like(recorded)
     for each in np.unique(store):
         rows = store == each
         some = recorded[rows].any(0)
-        dark = ~some
+        dark = ~some & np.maximum.accumulate(some)
         if rows.sum() <= FEW_ITEMS:
             first = int(some.argmax())
             share = np.array([_share(some[first:][weekday[first:] == day]) for day in range(7)])

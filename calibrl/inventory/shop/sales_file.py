@@ -124,7 +124,7 @@ def read_sales(path: str | Path, *, today: Day | None = None, new: tuple[Key, ..
         closed=np.zeros((len(keys), len(grid.days)), dtype=bool),
         promotion=grid.flags("promotion", default=False).astype(np.float64) if cells.has("promotion") else None,
         price=grid.spread(cells.at_least("price", 0, "a price"), np.nan) if cells.has("price") else None,
-        marks={"closed": grid.flags("closed", default=False), **holiday},
+        marks={"closed": _closed(grid, keys), **holiday},
         product=tuple(item for item, _ in keys),
     )
     history = known_at(written, keys, int((last - grid.days[0]).astype(np.int64)), stores=cells.has("store"))
@@ -203,6 +203,17 @@ def _laid_out(cells: Cells, date: Days, series: NDArray[np.int64], keys: tuple[K
         )
     _refuse_twice(cells, date, series, keys)
     return _Grid(cells, days, len(keys), series, (date - first).astype(np.int64))
+
+
+def _closed(grid: _Grid, keys: tuple[Key, ...]) -> Flags:
+    """(s, t): days marked closed; if all rows of a store are, also for its items without a row."""
+    closed = grid.flags("closed", default=False)
+    listed = grid.spread(np.ones(len(grid.row)), 0.0) > 0
+    store = store_of(keys)
+    for each in np.unique(store[closed.any(1)]):
+        rows = store == each
+        closed[rows] |= listed[rows].any(0) & (closed[rows] | ~listed[rows]).all(0)
+    return closed
 
 
 def _refuse_twice(cells: Cells, date: Days, series: NDArray[np.int64], keys: tuple[Key, ...]) -> None:

@@ -123,6 +123,24 @@ def test_a_day_without_any_row_is_closed_in_a_shop_of_several_items():
     assert found.units[1, 2] == 0  # its record holds sales only
 
 
+def test_a_store_that_is_closed_is_closed_for_items_to_come():
+    nan = np.nan
+    found = settled([[nan, 3, nan, 4], [nan, 1, nan, 1], [nan, nan, nan, 2], [1, 1, 1, 1]], [0, 0, 0, 1])
+    assert found.closed.tolist() == [[False, False, True, False]] * 3 + [[False] * 4]
+    assert np.isnan(found.units[2, :3]).all()
+
+
+def test_a_store_marked_closed_is_closed_for_items_without_a_row(write):
+    path = write(
+        "date,item,store,units,closed\n2025-01-01,a,x,3,0\n2025-01-01,a,y,3,0\n2025-01-02,a,x,,1\n2025-01-02,a,y,3,0\n"
+        "2025-01-03,b,x,3,0\n2025-01-03,a,y,3,0\n2025-01-04,a,x,,1\n2025-01-04,b,x,,0\n2025-01-05,a,x,,1\n"
+    )
+    history = read_sales(path)
+    assert history.keys == (("a", "x"), ("a", "y"), ("b", "x"))
+    assert history.sales.closed[:, :5].astype(int).tolist() == [[0, 1, 0, 1, 1], [0, 0, 0, 0, 0], [0, 1, 0, 0, 1]]
+    assert history.days_on_record.tolist() == [3, 3, 1]
+
+
 def test_a_record_with_zeros_has_missing_days_not_zeros():
     found = settled([[3, 0, np.nan, 4], [1, 1, 1, 1], [2, 2, 2, 2]], [0, 0, 0])
     assert np.isnan(found.units[0, 2])

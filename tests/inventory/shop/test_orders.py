@@ -195,6 +195,14 @@ def test_closed_tomorrow_orders_nothing(write):
         assert "Sunday 1 June is closed" in reason(order)
 
 
+def test_a_new_item_is_not_ordered_for_a_day_its_store_is_closed(write):
+    frame = small_shop(151)  # up to a Saturday
+    new = {"date": [np.datetime64("2025-05-31").item() - np.timedelta64(k, "D").item() for k in range(5)]}
+    frame = pl.concat([frame, pl.DataFrame({**new, "item": "cake", "units": 15}).cast(dict(frame.schema))])
+    orders = {order.key[0]: order for order in make_orders(read_shop(write(frame)))}
+    assert [order.shut[:6].tolist() for order in orders.values()] == [[True] + [False] * 5] * 4
+
+
 def test_an_item_nobody_bought_for_weeks_is_off_the_list(write):
     frame = small_shop(160).filter((pl.col("item") != "milk") | (pl.col("date") <= np.datetime64("2025-04-01").item()))
     orders = {order.key[0]: order for order in make_orders(read_shop(write(frame)))}
