@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -74,8 +75,7 @@ class Cells:
             odd = parsed.is_null() & text.is_not_null() & ~text.is_in(UNSEEN)
             if odd.any():
                 row = int(odd.arg_true()[0])
-                cure = "write decimals with a point" if "," in column[row] else "expected a number or an empty cell"
-                self.complain(row, name, f"{_short(column[row])} is not a number; {cure}")
+                self.complain(row, name, f"{_short(column[row])} is not a number; {_cure(text[row])}")
             column = parsed
         elif not (column.dtype.is_numeric() or column.dtype in (pl.Boolean, pl.Null)):
             raise CalibrlError(f"{self.source}, column {name}: holds {column.dtype}, not numbers; convert it first")
@@ -85,17 +85,20 @@ class Cells:
             self.complain(int(infinite.argmax()), name, "is infinite; expected a finite number")
         return values
 
-    def at_least(self, name: str, least: float, what: str, *, whole: bool = False) -> Floats:
-        """A column of numbers of `least` or more (`whole`: and without decimals), NaN where empty."""
+    def at_least(self, name: str, least: float, what: str, *, whole: bool = False, cure: str = "") -> Floats:
+        """A column of numbers of `least` or more (`whole`: and without decimals), NaN where empty.
+
+        cure: what to do about another, said after what was expected.
+        """
         values = self.numbers(name)
         wrong = values < least
         if wrong.any():
             row = int(wrong.argmax())
-            self.complain(row, name, f"{values[row]:g} is not {what}; expected {least:g} or more")
+            self.complain(row, name, f"{values[row]:g} is not {what}; expected {least:g} or more{cure}")
         broken = whole & (values != np.floor(values)) & ~np.isnan(values)
         if broken.any():
             row = int(broken.argmax())
-            self.complain(row, name, f"{values[row]:g} is not {what}; expected a whole number")
+            self.complain(row, name, f"{values[row]:g} is not {what}; expected a whole number{cure}")
         return values
 
     def flags(self, name: str, *, default: bool) -> NDArray[np.bool_]:
@@ -209,6 +212,13 @@ def _first_format(text: pl.Series) -> pl.Series:
             break
     assert best is not None
     return best
+
+
+def _cure(text: str) -> str:
+    """What to do about a text that is no number."""
+    if re.fullmatch(r"[-+]?\d{1,3}(?:([,.' \u00a0\u202f])\d{3})(?:\1\d{3})*(?:[.,]\d+)?", text):
+        return "drop the thousands separator"
+    return "write decimals with a point" if "," in text else "expected a number or an empty cell"
 
 
 def _short(value: str) -> str:

@@ -113,6 +113,7 @@ def items_named(path: str | Path) -> tuple[Key, ...]:
 
 
 _FIELDS = [field.name for field in fields(Item)]
+_IN_UNITS = ("pack_size", "minimum_order")
 
 
 def _rows(cells: Cells) -> dict[Key, int]:
@@ -137,7 +138,8 @@ def _columns(cells: Cells) -> dict[str, dict[int, Any]]:
         ("lead_days", 1, LONGEST_LEAD, "a lead time in days"),
     ):
         if cells.has(name):
-            values = cells.at_least(name, least, what, whole=True)
+            smaller = ", so count in smaller units (grams, not kilograms)" if name in _IN_UNITS else ""
+            values = cells.at_least(name, least, what, whole=True, cure=smaller)
             found[name] = {row: int(value) for row, value in enumerate(values) if not np.isnan(value)}
             for row, value in found[name].items():
                 if value > most:

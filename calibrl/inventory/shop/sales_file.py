@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from calibrl.errors import CalibrlError
 from calibrl.inventory.sales import Days, Flags, Floats, Sales
-from calibrl.inventory.shop.absent import settle
+from calibrl.inventory.shop.absent import LONGEST_GAP, settle
 from calibrl.inventory.shop.cells import Cells, read_cells
 
 NEEDED = ("date", "item", "units")
@@ -128,10 +128,16 @@ def read_sales(path: str | Path, *, today: Day | None = None, new: tuple[Key, ..
         product=tuple(item for item, _ in keys),
     )
     history = known_at(written, keys, int((last - grid.days[0]).astype(np.int64)), stores=cells.has("store"))
-    if cells.has("in_stock"):
-        return history
-    blind = "There is no column in_stock: sales are taken for demand, also on days that sold out."
-    return replace(history, notes=(*history.notes, blind))
+    notes = []
+    broken = units[~np.isnan(units)] % 1 > 0
+    if broken.any():
+        notes.append(
+            f"{int(broken.sum())} rows have fractions of a unit, but whole units are forecast and ordered; count in "
+            "smaller ones (grams, not kilograms) to be as fine as the file."
+        )
+    if not cells.has("in_stock"):
+        notes.append("There is no column in_stock: sales are taken for demand, also on days that sold out.")
+    return replace(history, notes=(*history.notes, *notes))
 
 
 def named(key: Key) -> str:
@@ -163,8 +169,24 @@ def _last_day(cells: Cells, date: Days, units: Floats, today: np.datetime64 | No
             raise CalibrlError(f"{cells.source}: nothing on or before {today}; the first row is of {date.min()}")
         return today
     known = ~np.isnan(units)
-    # Nothing sold yet: the rows are plans, and today is the day before the first of them.
-    return date[known].max() if known.any() else date.min() - np.timedelta64(1, "D")
+    if not known.any():
+        # Nothing sold yet: the rows are plans, and today is the day before the first of them.
+        return date.min() - np.timedelta64(1, "D")
+    last = date[known].max()
+    _refuse_alone(cells, date, known, last)
+    return last
+
+
+def _refuse_alone(cells: Cells, date: Days, known: Flags, last: Day) -> None:
+    """An error if the last day stands far beyond the others: one wrong year would put every order off the list."""
+    gaps = np.diff(np.unique(date[known])).astype(np.int64)
+    if len(gaps) and gaps[-1] > max(LONGEST_GAP, gaps[:-1].max(initial=0)):
+        cells.complain(
+            int((known & (date == last)).argmax()),
+            "date",
+            f"{last} is {gaps[-1]} days after all other sales, which end on {last - gaps[-1]}; correct the year, or "
+            f"say --date {last} if it is right",
+        )
 
 
 @dataclass(frozen=True)

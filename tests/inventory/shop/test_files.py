@@ -71,6 +71,13 @@ BAD_SALES = {
     "year": ("0025-01-01,a,3\n", r"line 2, column date: 0025-01-01 is not a date of our time"),
     "text": ("2025-01-01,a,three\n", r"line 2, column units: 'three' is not a number"),
     "comma": ('2025-01-01,a,"3,5"\n', r"line 2, column units: '3,5' is not a number; write decimals with a point"),
+    "thousands": ('2025-01-01,a,"1,200"\n', r"line 2, column units: '1,200' is not a number; drop the thousands separ"),
+    "millions": ('2025-01-01,a,"1,200,000.5"\n', r"line 2, column units: '1,200,000.5' is .* drop the thousands separ"),
+    "a year apart": (
+        "2025-01-01,a,3\n2026-01-03,a,4\n2025-01-02,a,4\n",
+        r"line 3, column date: 2026-01-03 is 366 days after all other sales, which end on 2025-01-02; correct the "
+        r"year, or say --date 2026-01-03 if it is right$",
+    ),
     "infinite": ("2025-01-01,a,inf\n", r"line 2, column units: is infinite"),
     "far too many": ("2025-01-01,a,1e12\n", r"line 2, column units: 1e\+12 is more than a shop sells"),
     "no item": ("2025-01-01,,3\n", r"line 2, column item: is empty"),
@@ -96,6 +103,24 @@ def test_missing_columns_are_named_with_what_was_found(write):
     path = write("day,item,sold\n2025-01-01,a,3\n")
     with pytest.raises(CalibrlError, match=r"no column date and no column units among day, item, sold"):
         read_sales(path)
+
+
+def test_a_last_day_far_beyond_the_rest_is_taken_if_it_is_named(write):
+    path = write("date,item,units\n2025-01-01,a,3\n2025-01-02,a,3\n2025-02-01,a,4\n")
+    with pytest.raises(CalibrlError, match="line 4, column date: 2025-02-01 is 30 days after"):
+        read_sales(path)
+    assert str(read_sales(path, today=np.datetime64("2025-02-01")).date) == "2025-02-01"
+
+
+@pytest.mark.parametrize("gaps", [(1, 14), (20, 20), (1, 30, 1)])
+def test_a_gap_that_a_shop_may_have_is_no_wrong_year(write, gaps):
+    day = np.datetime64("2025-01-01") + np.cumsum([0, *gaps])
+    assert read_sales(write(pl.DataFrame({"date": day, "item": "a", "units": 3}))).date == day[-1]
+
+
+def test_fractions_of_a_unit_are_pointed_out(write):
+    notes = read_sales(write("date,item,units\n2025-01-01,a,3\n2025-01-02,a,2.5\n2025-01-03,a,\n")).notes
+    assert any(note.startswith("1 rows have fractions of a unit, but whole units are forecast") for note in notes)
 
 
 def test_flags_are_yes_or_no(write):
@@ -222,6 +247,7 @@ def test_a_word_that_is_no_weekday_is_refused(write, word):
         ("bread,0,1,Mon,1", r"line 2, column shelf_life: 0 is not a shelf life in days; expected 1 or more"),
         ("bread,1.5,1,Mon,1", r"line 2, column shelf_life: 1.5 is not a shelf life in days; expected a whole number"),
         ("bread,1,0,Mon,1", r"column pack_size: 0 is not a pack size"),
+        ("bread,1,0.5,Mon,1", r"column pack_size: 0.5 is not a pack size; expected 1 or more, so count in smaller"),
         ("bread,1,1,Moon,1", r"column delivery_days: 'Moon' is no weekday; write them like Mon Wed Fri"),
         ("bread,1,1,Mon,0", r"column cost_of_waste: 0 is not a cost per unit"),
         ("cake,1,1,Mon,1", r"line 2, column item: 'cake' is not in sales.csv; correct the name"),
