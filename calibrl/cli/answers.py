@@ -71,6 +71,8 @@ def print_apply(found: dict[str, Any], *, as_json: bool) -> None:
         _print_json(found)
         return
     lines = [f"{found['out']}: {found['rows']} calibrated forecasts by {_span(found['written'])}"]
+    if found["left_out"]:
+        lines.append(f"Left out, not calibrated: {_some(found['left_out'])}")
     if found.get("pooled_groups"):
         lines.append(f"Pooled map for new groups: {_some(found['pooled_groups'])}")
     typer.echo("\n".join(lines))

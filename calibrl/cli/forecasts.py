@@ -125,7 +125,7 @@ def apply(
     kind: str | None = _KIND,
     as_json: bool = _JSON,
 ) -> None:
-    """Write calibrated forecasts: quantiles, mean and std, or class probabilities; other columns are kept."""
+    """Write calibrated forecasts: quantiles, mean and std, or class probabilities; columns of no forecast are kept."""
     import torch
 
     from calibrl.tables import read_forecasts, write_table
@@ -140,8 +140,16 @@ def apply(
     every = torch.ones(len(table), dtype=torch.bool)
     honest = maps.apply(table.distribution, every, members, pool_new=new_groups == "pooled", source=str(file))
     columns = steps.calibrated_columns(table, honest, levels)
-    write_table(table.frame.select(table.carried).with_columns(**columns), out)
-    found = {**steps.described(table), "map": str(map_file), "out": str(out), "written": list(columns)}
+    carried = [name for name in table.carried if name not in columns]
+    write_table(table.frame.with_columns(**columns).select(*carried, *columns), out)
+    gone = [name for name in table.frame.columns if name not in {*table.columns, *carried, *columns}]
+    found = {
+        **steps.described(table),
+        "map": str(map_file),
+        "out": str(out),
+        "written": list(columns),
+        "left_out": gone,
+    }
     if maps.group:
         found["pooled_groups"] = [name for name in members if name not in maps.groups]
     answers.print_apply(found, as_json=as_json)

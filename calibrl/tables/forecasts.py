@@ -7,8 +7,8 @@ A forecast is spelt by the names of its columns:
     s0 s1 …        samples
     p0 p1 …        probabilities of the classes 0, 1, …
 
-with the outcome in `y`, empty where nobody saw it. Every other column is carried along untouched. Rows are
-counted from 1, below the header.
+with the outcome in `y`, empty where nobody saw it. Columns that spell no forecast are carried along untouched.
+Rows are counted from 1, below the header.
 """
 
 from __future__ import annotations
@@ -63,8 +63,8 @@ class Forecasts:
 
     @property
     def carried(self) -> list[str]:
-        """Columns that are no part of the forecast, y among them."""
-        spelt = {*self.columns, *(("mean", "std") if self.kind == "quantiles" else ())}
+        """Columns that spell no forecast of any kind, y among them."""
+        spelt = {name for columns in _spelt(self.frame.columns).values() for name in columns}
         return [name for name in self.frame.columns if name not in spelt]
 
     @property
@@ -157,8 +157,8 @@ def parse_forecasts(frame: pl.DataFrame, *, source: str, kind: str | None = None
     )
 
 
-def _recognise(names: list[str], source: str, kind: str | None) -> tuple[str, tuple[str, ...]]:
-    """The kind of forecast that the columns spell, and those columns in order."""
+def _spelt(names: list[str]) -> dict[str, tuple[str, ...]]:
+    """Every kind of forecast among the columns, and the columns of each in order."""
     found: dict[str, tuple[str, ...]] = {}
     if {"mean", "std"} <= set(names):
         found["normal"] = ("mean", "std")
@@ -170,6 +170,12 @@ def _recognise(names: list[str], source: str, kind: str | None) -> tuple[str, tu
         columns = [name for name in names if re.fullmatch(pattern, name)]
         if columns:
             found[each] = tuple(sorted(columns, key=lambda name: float(name[1:])))
+    return found
+
+
+def _recognise(names: list[str], source: str, kind: str | None) -> tuple[str, tuple[str, ...]]:
+    """The kind of forecast to read, and its columns in order."""
+    found = _spelt(names)
     accepted = "; ".join(ACCEPTED.values())
     if kind is not None and kind not in ACCEPTED:
         raise CalibrlError(f"kind {kind!r} is unknown; known: {', '.join(ACCEPTED)}")

@@ -156,6 +156,41 @@ def test_the_levels_asked_for_are_written(shell: Shell, tmp_path: Path) -> None:
     np.testing.assert_allclose(gap, 2 * stats.norm.ppf(0.9) * frame["std"].to_numpy(), rtol=1e-6)
 
 
+def test_a_file_of_forecasts_alone_is_calibrated(shell: Shell, tmp_path: Path) -> None:
+    (tmp_path / "old.csv").write_text("y,mean,std\n1,0,1\n2,1,1\n0,0,2\n3,1,1\n")
+    (tmp_path / "new.csv").write_text("mean,std\n0,1\n1,1\n")
+    shell("fit", "old.csv", "--out", "m.json", "--method", "affine")
+    answer = shell("apply", "m.json", "new.csv", "--out", "b.csv", "--levels", "0.5")
+    assert answer.code == 0, answer.err
+    honest = pl.read_csv(tmp_path / "b.csv")
+    assert honest.columns == ["q0.5", "mean", "std"]
+    # Forecasts one apart with the same spread stay one apart under an affine map.
+    assert honest["q0.5"].diff().to_list() == [None, pytest.approx(1)]
+
+
+@pytest.mark.parametrize(
+    ("kind", "gone"), [("normal", ["q0.1", "s0", "s1"]), ("quantiles", ["s0", "s1"]), ("samples", ["q0.1"])]
+)
+def test_only_calibrated_forecasts_are_written(shell: Shell, tmp_path: Path, kind: str, gone: list[str]) -> None:
+    rows = "".join(f"{i},{i % 7},9,1,8,10,{8 - i % 2},{10 + i % 3}\n" for i in range(30))
+    (tmp_path / "a.csv").write_text("id,y,mean,std,q0.1,q0.9,s0,s1\n" + rows)
+    shell("fit", "a.csv", "--out", "m.json", "--kind", kind, "--method", "affine")
+    apply = ("apply", "m.json", "a.csv", "--out", "b.csv", "--kind", kind, "--levels", "0.5,0.9")
+    answer = shell(*apply, "--json").json
+    assert answer["left_out"] == gone
+    honest = pl.read_csv(tmp_path / "b.csv")
+    assert honest.columns == ["id", "y", "q0.5", "q0.9", "mean", "std"]
+    assert (honest["q0.9"] != 10).all()
+    assert f"Left out, not calibrated: {', '.join(gone)}" in shell(*apply).out
+
+
+def test_a_lone_mean_makes_way_for_the_calibrated_one(shell: Shell, tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("y,mean,s0,s1\n1,0,0,1\n2,0,0,2\n0,0,1,2\n3,0,1,3\n")
+    shell("fit", "a.csv", "--out", "m.json", "--method", "affine")
+    assert shell("apply", "m.json", "a.csv", "--out", "b.csv", "--levels", "0.5").code == 0
+    assert pl.read_csv(tmp_path / "b.csv").columns == ["y", "q0.5", "mean", "std"]
+
+
 @pytest.mark.parametrize("method", ["auto", "smooth", "isotonic", "platt", "beta", "affine", "sigmoid"])
 def test_every_method_fits_and_applies(shell: Shell, tmp_path: Path, method: str) -> None:
     overconfident("normal", 300, 0).write_csv(tmp_path / "a.csv")
