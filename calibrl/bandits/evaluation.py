@@ -17,14 +17,23 @@ from calibrl.forecasters.linear import RidgeArms
 
 Floats = NDArray[np.float64]
 
+FOLDS = 5
+UNSUPPORTED = 0.1
+"""How much of what a policy does may be without support in the log, beyond what chance explains."""
+UNSEEN = 0.01
+"""How much of it may be arms the log never took."""
+THIN = 0.1
+"""A replay that keeps less of the log says so."""
+
 
 @dataclass(frozen=True)
 class Estimate:
-    """Mean reward per decision, its standard error, and how many logged rows it rests on."""
+    """Mean reward per decision, its standard error, how many logged rows it rests on, and what to know about it."""
 
     value: float
     error: float
     rows: int
+    note: str = ""
 
     def interval(self, level: float = 0.95) -> tuple[float, float]:
         """The confidence interval for the mean reward, by the central limit theorem."""
@@ -40,32 +49,57 @@ def replay(policy: Policy, log: Log, *, seed: int = 0) -> Estimate:
     The policy is changed.
     """
     _check(policy, log)
-    keep = np.random.default_rng(seed).random(len(log)) < log.propensity.min() / log.propensity
+    if not _near(1 / log.propensity, len(policy.arms)):
+        raise CalibrlError(f"{_room(policy, log)}: replay needs a log in which every arm could be taken; {_CURE}")
+    least = int(log.propensity.argmin())
+    keep = np.random.default_rng(seed).random(len(log)) < log.propensity[least] / log.propensity
     earned = []
     for t in np.flatnonzero(keep):
         if policy.choose(log.x[t]) == log.arm[t]:
             policy.update(log.x[t], log.arm[t], log.reward[t])
             earned.append(log.reward[t])
-    return _estimate(np.array(earned))
+    thinned = (
+        f"replay keeps {keep.sum()} of {len(log)} rows, because log row {log.first + least} has propensity "
+        f"{log.propensity[least]:.3g} and all others are thinned to it"
+    )
+    if len(earned) < 2:
+        raise CalibrlError(
+            f"{thinned}; the policy would have done the same in {len(earned)}, and an estimate needs 2: check that "
+            "propensity, or log more decisions"
+        )
+    return _estimate(np.array(earned), note=thinned if keep.mean() < THIN else "")
 
 
-def doubly_robust(policy: Policy, log: Log, *, folds: int = 5, ridge: float = 1.0) -> Estimate:
+def doubly_robust(policy: Policy, log: Log, *, folds: int = FOLDS, ridge: float = 1.0) -> Estimate:
     """What the policy would earn as it stands (Dudík et al., 2011), from every row of the log.
 
     Each row says Σ_a π(a|x) q(x, a) + π(a_t|x) / propensity · (r_t - q(x, a_t)). It is right on average if either the
     propensities or the reward model q is right; q is a ridge regression per arm, fitted on the other folds, so
-    that no row helps to predict itself.
+    that no row helps to predict itself. The weights π / propensity average to 1 if the log could have taken every
+    arm that the policy takes; if they do not, nothing in the log says what those arms pay, and it is refused.
     """
     _check(policy, log)
     if folds < 2 or len(log) < folds:
-        raise CalibrlError(f"{len(log)} rows do not make {folds} folds; use at least 2 folds and a row for each")
+        raise CalibrlError(f"{len(log)} rows do not make {folds} folds to judge by; log more decisions")
     position = {arm: a for a, arm in enumerate(policy.arms)}
     taken = np.array([position[arm] for arm in log.arm])
     chance = np.array([list(policy.probabilities(x).values()) for x in log.x])
-    expected = _cross_fitted(log, taken, len(position), folds=folds, ridge=ridge)
     row = np.arange(len(log))
     weight = chance[row, taken] / log.propensity
-    return _estimate((chance * expected).sum(1) + weight * (log.reward - expected[row, taken]))
+    _check_support(policy, log, chance.mean(0), weight)
+    expected = _cross_fitted(log, taken, len(position), folds=folds, ridge=ridge)
+    notes = []
+    heavy = int(weight.argmax())
+    if weight[heavy] > weight.sum() / 2:
+        notes.append(
+            f"log row {log.first + heavy}, of propensity {log.propensity[heavy]:.3g}, has "
+            f"{weight[heavy] / weight.sum():.0%} of the weight, so the interval cannot be relied on: check that "
+            "propensity"
+        )
+    if not _near(1 / log.propensity, len(policy.arms)):
+        notes.append(f"{_room(policy, log)}: only policies that act much like the logged one can be judged")
+    values = (chance * expected).sum(1) + weight * (log.reward - expected[row, taken])
+    return _estimate(values, note="; ".join(notes))
 
 
 def mean_reward(log: Log) -> Estimate:
@@ -104,9 +138,46 @@ def _check(policy: Policy, log: Log) -> None:
         raise CalibrlError(f"the log has arm {min(map(repr, unknown))}, which the policy does not offer; add it first")
 
 
-def _estimate(values: Floats) -> Estimate:
+def _check_support(policy: Policy, log: Log, share: Floats, weight: Floats) -> None:
+    """Refuse to judge what the log says nothing about. share (k,): how often the policy takes each arm."""
+    seen = set(log.arm)
+    unseen = {arm: part for arm, part in zip(policy.arms, share.tolist(), strict=True) if arm not in seen}
+    if sum(unseen.values()) > UNSEEN:
+        most = max(unseen, key=lambda arm: unseen[arm])
+        raise CalibrlError(
+            f"the policy takes arm {most!r} in {unseen[most]:.1%} of its decisions ({sum(unseen.values()):.1%} with "
+            f"other such arms), and the log never took it, so nobody knows what it pays; remove_arm it before judging, "
+            "or log decisions that try it"
+        )
+    if not _near(weight, 1):
+        raise CalibrlError(
+            f"the weights of the policy's decisions average {weight.mean():.3g} instead of 1, and "
+            f"{_room(policy, log)}: the log does not show what this policy's decisions pay; {_CURE}"
+        )
+
+
+_CURE = (
+    "check that propensities are those of the arms taken, and log with a policy that takes any arm now and then, "
+    "such as CalLinUCB(arms, dim, explore=0.1)"
+)
+
+
+def _room(policy: Policy, log: Log) -> str:
+    # Given x, 1 / propensity is on average the number of arms that had any chance.
+    mean = np.mean(1 / log.propensity)
+    arms = len(policy.arms)
+    return f"the mean of 1 / propensity, the number of arms that could be taken, is {mean:.3g} for {arms} arms"
+
+
+def _near(values: Floats, target: float) -> bool:
+    """Whether the mean may be the target: within the tolerance and three standard errors."""
+    error = values.std() / len(values) ** 0.5
+    return bool(abs(values.mean() - target) <= UNSUPPORTED * target + 3 * error)
+
+
+def _estimate(values: Floats, *, note: str = "") -> Estimate:
     if len(values) < 2:
         raise CalibrlError(
             f"{len(values)} rows of the log can be used; an estimate needs at least 2: log more decisions"
         )
-    return Estimate(float(values.mean()), float(values.std(ddof=1) / len(values) ** 0.5), len(values))
+    return Estimate(float(values.mean()), float(values.std(ddof=1) / len(values) ** 0.5), len(values), note)

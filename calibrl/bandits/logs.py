@@ -19,12 +19,16 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Log:
-    """Logged decisions, oldest first: x (n, d); arm, n names; reward (n,); propensity (n,) in (0, 1]."""
+    """Logged decisions, oldest first: x (n, d); arm, n names; reward (n,); propensity (n,) in (0, 1].
+
+    first: the number of its first row, in the log that this is a part of.
+    """
 
     x: Floats
     arm: tuple[Arm, ...]
     reward: Floats
     propensity: Floats
+    first: int = 1
 
     def __post_init__(self) -> None:
         n = len(self.arm)
@@ -36,20 +40,23 @@ class Log:
         for name, values in (("context", self.x), ("reward", self.reward), ("propensity", self.propensity)):
             broken = ~np.isfinite(values).reshape(n, -1).all(1)
             if broken.any():
-                raise CalibrlError(f"log row {int(broken.argmax()) + 1} has no {name}; drop or repair that row")
+                raise CalibrlError(
+                    f"log row {self.first + int(broken.argmax())} has no {name}; drop or repair that row"
+                )
         outside = (self.propensity <= 0) | (self.propensity > 1)
         if outside.any():
             row = int(outside.argmax())
             raise CalibrlError(
-                f"log row {row + 1} has propensity {self.propensity[row]:g}; expected the probability in (0, 1] with "
-                "which the logged arm was taken"
+                f"log row {self.first + row} has propensity {self.propensity[row]:g}; expected the probability in "
+                "(0, 1] with which the logged arm was taken"
             )
 
     def __len__(self) -> int:
         return len(self.arm)
 
     def __getitem__(self, rows: slice) -> Log:
-        return Log(self.x[rows], self.arm[rows], self.reward[rows], self.propensity[rows])
+        first = self.first + rows.indices(len(self))[0]
+        return Log(self.x[rows], self.arm[rows], self.reward[rows], self.propensity[rows], first)
 
     @property
     def arms(self) -> tuple[Arm, ...]:
@@ -64,29 +71,59 @@ def read_log(
     arm: str = "arm",
     reward: str = "reward",
     propensity: str | None = "propensity",
+    uniform: bool = False,
 ) -> Log:
     """A log from a CSV or Parquet file with a column each for arm, reward and propensity.
 
-    context: the columns of the context, all others if not named. propensity None: every arm was as likely.
+    context: the columns of the context, all others if not named. uniform (or propensity None): every arm was as
+    likely, whatever the column of propensities says, if there is one.
     """
     frame = read_table(path)
-    named = [name for name in (arm, reward, propensity) if name is not None]
-    columns = list(context) if context else [name for name in frame.columns if name not in named]
+    if propensity is None:
+        propensity, uniform = "propensity", True
+    roles = {arm: "arm", reward: "reward", propensity: "propensity"}
+    columns = list(context) if context else [name for name in frame.columns if name not in roles]
+    named = [name for name in roles if not (uniform and name == propensity)]
     for name in [*named, *columns]:
         if name not in frame.columns:
             raise CalibrlError(f"{path} has no column {name!r}; it has {', '.join(frame.columns)}")
+    for name in columns:
+        if name in roles:
+            raise CalibrlError(f"{path}: column {name!r} is the {roles[name]} and no context; name other columns")
     if not columns:
         raise CalibrlError(f"{path} has no context columns beside {', '.join(named)}; add the features as columns")
-    names = tuple(frame[arm].to_list())
-    if any(name is None or not isinstance(name, (str, int)) for name in names):
-        raise CalibrlError(f"{path}: column {arm!r} holds values that name no arm; use whole numbers or text")
-    count = len(set(names))
-    likely = np.full(len(frame), 1 / count) if propensity is None else _numbers(frame[propensity], path)
-    x = np.stack([_numbers(frame[name], path) for name in columns], 1)
+    leave = "encode it as numbers, or leave it out by naming the columns of the context (--context)"
+    x = np.stack([_numbers(frame[name], path, leave) for name in columns], 1)
+    if not context:
+        _check_no_clock(x, columns, path)
+    names = _names(frame[arm], path)
+    likely = np.full(len(names), 1 / len(set(names))) if uniform else _numbers(frame[propensity], path)
     return Log(x, names, _numbers(frame[reward], path), likely)
 
 
-def _numbers(column: Any, path: str | Path) -> Floats:
+def _names(column: Any, path: str | Path) -> tuple[Arm, ...]:
+    names = tuple(column.to_list())
+    for row, name in enumerate(names, start=1):
+        if isinstance(name, bool) or not isinstance(name, (str, int)):
+            what = "no arm" if name is None else f"arm {name!r}"
+            raise CalibrlError(f"{path}: log row {row} has {what} in column {column.name!r}; use whole numbers or text")
+    return names
+
+
+def _check_no_clock(x: Floats, columns: Sequence[str], path: str | Path) -> None:
+    """Refuse a column that only ever goes up, unless it was asked for: it tells rows apart, not visitors."""
+    for name, values in zip(columns, x.T, strict=True):
+        steps = np.diff(values)
+        if (steps >= 0).all() and np.count_nonzero(steps) >= 10:
+            others = [f"--context {other}" for other in columns if other != name] or ["--context …"]
+            raise CalibrlError(
+                f"{path}: column {name!r} only goes up, like a time or a row's number; name the columns of the "
+                f"context, without it or with it: {' '.join(others[:8])}"
+            )
+
+
+def _numbers(column: Any, path: str | Path, cure: str = "expected numbers") -> Floats:
     if not column.dtype.is_numeric() and str(column.dtype) != "Boolean":
-        raise CalibrlError(f"{path}: column {column.name!r} holds text; encode it as numbers, or leave it out")
+        what = "text" if str(column.dtype) == "String" else f"{column.dtype}"
+        raise CalibrlError(f"{path}: column {column.name!r} holds {what}; {cure}")
     return np.array(column.cast(float).to_numpy(), np.float64)

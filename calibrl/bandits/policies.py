@@ -7,7 +7,8 @@
 | Thompson, CalThompson | drawn for every arm | bare, calibrated |
 | Greedy, EpsilonGreedy | 50 % | bare |
 
-Calibrated means: the same forecaster, wrapped in `Prequential` with one empirical map per arm.
+Calibrated means: the same forecaster, wrapped in `Prequential` with one empirical map per arm. Each takes any arm
+in a share `explore` of its decisions, so that its log can judge other policies; only EpsilonGreedy does so unasked.
 """
 
 from __future__ import annotations
@@ -30,17 +31,29 @@ class Settings(TypedDict, total=False):
 
 
 def LinUCB(  # noqa: N802 (the algorithm's name)
-    arms: int | Iterable[Arm], dim: int, *, level: float = 1.0, seed: int = 0, **settings: Unpack[Settings]
+    arms: int | Iterable[Arm],
+    dim: int,
+    *,
+    level: float = 1.0,
+    explore: float = 0.0,
+    seed: int = 0,
+    **settings: Unpack[Settings],
 ) -> Policy:
     """The arm whose mean + level · sd is highest (Li et al., 2010)."""
-    return Policy(arms, Options(dim, Plan(level=level), **settings), seed=seed)
+    return Policy(arms, Options(dim, Plan(level, explore=explore), **settings), seed=seed)
 
 
 def CalLinUCB(  # noqa: N802
-    arms: int | Iterable[Arm], dim: int, *, level: float = 1.0, seed: int = 0, **settings: Unpack[Settings]
+    arms: int | Iterable[Arm],
+    dim: int,
+    *,
+    level: float = 1.0,
+    explore: float = 0.0,
+    seed: int = 0,
+    **settings: Unpack[Settings],
 ) -> Policy:
     """LinUCB on calibrated forecasts: the same quantile, taken from how each arm's forecasts have fared."""
-    return Policy(arms, Options(dim, Plan(level=level), calibrated=True, **settings), seed=seed)
+    return Policy(arms, Options(dim, Plan(level, explore=explore), calibrated=True, **settings), seed=seed)
 
 
 def ConformalLinUCB(  # noqa: N802
@@ -49,6 +62,7 @@ def ConformalLinUCB(  # noqa: N802
     *,
     level: float = 1.0,
     step: float = 0.03,
+    explore: float = 0.0,
     seed: int = 0,
     **settings: Unpack[Settings],
 ) -> Policy:
@@ -58,22 +72,34 @@ def ConformalLinUCB(  # noqa: N802
     covered), as in adaptive conformal inference (Gibbs and Candès, 2021): in the long run the quantile covers the
     rewards of the arms that were chosen, whatever chose them.
     """
-    options = Options(dim, Plan(level=level), calibrated=True, noisy=True, step=step, **settings)
+    options = Options(dim, Plan(level, explore=explore), calibrated=True, noisy=True, step=step, **settings)
     return Policy(arms, options, seed=seed)
 
 
 def Thompson(  # noqa: N802
-    arms: int | Iterable[Arm], dim: int, *, spread: float = 1.0, seed: int = 0, **settings: Unpack[Settings]
+    arms: int | Iterable[Arm],
+    dim: int,
+    *,
+    spread: float = 1.0,
+    explore: float = 0.0,
+    seed: int = 0,
+    **settings: Unpack[Settings],
 ) -> Policy:
     """The arm whose forecast gives the highest draw."""
-    return Policy(arms, Options(dim, Plan(spread=spread), **settings), seed=seed)
+    return Policy(arms, Options(dim, Plan(spread=spread, explore=explore), **settings), seed=seed)
 
 
 def CalThompson(  # noqa: N802
-    arms: int | Iterable[Arm], dim: int, *, spread: float = 1.0, seed: int = 0, **settings: Unpack[Settings]
+    arms: int | Iterable[Arm],
+    dim: int,
+    *,
+    spread: float = 1.0,
+    explore: float = 0.0,
+    seed: int = 0,
+    **settings: Unpack[Settings],
 ) -> Policy:
     """Thompson sampling from calibrated forecasts."""
-    return Policy(arms, Options(dim, Plan(spread=spread), calibrated=True, **settings), seed=seed)
+    return Policy(arms, Options(dim, Plan(spread=spread, explore=explore), calibrated=True, **settings), seed=seed)
 
 
 def Greedy(  # noqa: N802

@@ -22,7 +22,7 @@ def read_table(path: str | Path, *, as_text: bool = False) -> pl.DataFrame:
         what = "is a folder" if file.is_dir() else "does not exist"
         raise CalibrlError(f"{file}: {what}; give the path of a CSV or Parquet file")
     if not file.stat().st_size:
-        raise CalibrlError(f"{file}: the file is empty; expected a header line and one row per forecast")
+        raise CalibrlError(f"{file}: the file is empty; expected a header line and rows below it")
     try:
         if suffix == ".parquet":
             frame = pl.read_parquet(file)
@@ -38,7 +38,7 @@ def read_table(path: str | Path, *, as_text: bool = False) -> pl.DataFrame:
         ) from None
     frame = frame.rename({name: name.strip() for name in frame.columns})
     if not len(frame):
-        raise CalibrlError(f"{file}: no rows below the header {','.join(frame.columns)}; expected one per forecast")
+        raise CalibrlError(f"{file}: no rows below the header {','.join(frame.columns)}; expected at least one")
     return frame
 
 

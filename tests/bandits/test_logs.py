@@ -3,7 +3,7 @@ import polars as pl
 import pytest
 
 from calibrl import CalibrlError
-from calibrl.bandits import CalLinUCB, EpsilonGreedy, Greedy, LinUCB, Thompson
+from calibrl.bandits import CalLinUCB, CalThompson, ConformalLinUCB, EpsilonGreedy, Greedy, LinUCB, Thompson
 from calibrl.bandits.datasets import problem
 from calibrl.bandits.evaluation import doubly_robust, learn_from, mean_reward, replay
 from calibrl.bandits.logs import Log, read_log
@@ -94,7 +94,8 @@ def test_logs_come_from_files(tmp_path, end):
         ({"propensity": [0.5, 0.0]}, "row 2 has propensity 0"),
         ({"reward": [1.0, None]}, "row 2 has no reward"),
         ({"x": ["a", "b"]}, "column 'x' holds text"),
-        ({"arm": [0.5, 1.0]}, "name no arm"),
+        ({"arm": [1.0, 0.5]}, r"row 1 has arm 1.0 in column 'arm'; use whole numbers"),
+        ({"arm": ["a", None]}, "row 2 has no arm"),
         ({"reward": None}, "no column 'reward'"),
         ({"x": None}, "no context columns"),
     ],
@@ -104,6 +105,131 @@ def test_broken_logs_are_named(tmp_path, change, words):
     pl.DataFrame({name: values for name, values in columns.items() if values}).write_csv(tmp_path / "log.csv")
     with pytest.raises(CalibrlError, match=words):
         read_log(tmp_path / "log.csv")
+
+
+def test_an_unused_column_of_propensities_is_no_context(tmp_path):
+    frame = pl.DataFrame({"x": [1.0, 2.0], "arm": ["a", "b"], "reward": [1.0, 0.0], "propensity": [0.9, 0.1]})
+    frame.write_csv(tmp_path / "log.csv")
+    for options in ({"uniform": True}, {"propensity": None}):
+        log = read_log(tmp_path / "log.csv", **options)
+        np.testing.assert_array_equal(log.x, [[1.0], [2.0]])
+        np.testing.assert_array_equal(log.propensity, [0.5, 0.5])
+    frame.rename({"propensity": "p"}).write_csv(tmp_path / "log.csv")
+    assert read_log(tmp_path / "log.csv", propensity="p", uniform=True).x.shape == (2, 1)
+    with pytest.raises(CalibrlError, match="column 'reward' is the reward and no context"):
+        read_log(tmp_path / "log.csv", propensity="p", context=["x", "reward"])
+
+
+def test_a_clock_is_no_context_unless_it_is_asked_for(tmp_path):
+    generator = np.random.default_rng(0)
+    columns = {"x": generator.standard_normal(40), "ts": 1.7e9 + np.arange(40) // 2, "late": np.arange(40) // 20}
+    frame = pl.DataFrame({**columns, "arm": [0, 1] * 20, "reward": [0.5] * 40, "propensity": [0.5] * 40})
+    frame.write_csv(tmp_path / "log.csv")
+    with pytest.raises(CalibrlError, match=r"'ts' only goes up, .* --context x --context late"):
+        read_log(tmp_path / "log.csv")
+    assert read_log(tmp_path / "log.csv", context=["x", "ts"]).x.shape == (40, 2)
+    frame.with_columns(ts=pl.datetime(2026, 1, 1)).write_parquet(tmp_path / "log.parquet")
+    with pytest.raises(CalibrlError, match=r"'ts' holds Datetime.*--context"):
+        read_log(tmp_path / "log.parquet")
+
+
+# What a log cannot say.
+
+
+def halves(rounds=2000, seed=0):
+    """Contexts of which arm a pays the positive part and arm b the negative, and what both pay."""
+    x = np.random.default_rng(seed).standard_normal((rounds, 1))
+    return x, np.concatenate([np.maximum(x, 0), np.maximum(-x, 0)], 1)
+
+
+def live_log(policy, x, paid, seed=1):
+    """What a learning policy leaves behind."""
+    generator = np.random.default_rng(seed)
+    arms, rewards, propensities = [], [], []
+    for row, pays in zip(x, paid, strict=True):
+        arm, probability = policy.decide(row)
+        rewards.append(pays["ab".index(arm)] + 0.1 * generator.standard_normal())
+        policy.update(row, arm, rewards[-1])
+        arms.append(arm)
+        propensities.append(probability)
+    return Log(x, tuple(arms), np.array(rewards), np.array(propensities))
+
+
+def contrary(x):
+    """A policy that always takes the arm that pays nothing."""
+    policy = LinUCB(["a", "b"], 1)
+    policy.update(x, ["a"] * len(x), -x[:, 0])
+    policy.update(x, ["b"] * len(x), x[:, 0])
+    return policy
+
+
+def test_arms_the_log_never_took_cannot_be_judged():
+    _, log = logged(500, 0)
+    more = CalLinUCB(range(9), 10)
+    with pytest.raises(CalibrlError, match=r"takes arm 4 in 11.1% .*55.6% with other .* the log never took it"):
+        doubly_robust(more, log)
+    with pytest.raises(CalibrlError, match=r"could be taken, is 4 for 9 arms"):
+        replay(more, log)
+    # An arm that is hardly ever taken does not matter.
+    two = Log(np.ones((100, 1)), (0, 1) * 50, np.arange(100) % 2 / 2, np.full(100, 0.5))
+    timid = EpsilonGreedy(3, 1, explore=0.02)
+    timid.update(np.ones((3, 1)), [0, 1, 2], [0.0, 0.5, -9.0])
+    assert doubly_robust(timid, two).value == pytest.approx(0.5, abs=0.02)
+
+
+@pytest.mark.parametrize("make", [CalLinUCB, LinUCB, Greedy])
+def test_the_log_of_a_policy_without_luck_judges_no_other(make):
+    x, paid = halves()
+    log = live_log(make(["a", "b"], 1), x, paid)
+    with pytest.raises(CalibrlError, match=r"average 0.* instead of 1, .* for 2 arms.*explore=0.1"):
+        doubly_robust(contrary(x), log)
+    with pytest.raises(CalibrlError, match=r"replay needs a log in which every arm could be taken"):
+        replay(CalLinUCB(["a", "b"], 1), log)
+
+
+@pytest.mark.parametrize("make", [CalLinUCB, LinUCB, ConformalLinUCB, Thompson, CalThompson])
+def test_with_some_luck_it_does(make):
+    x, paid = halves()
+    log = live_log(make(["a", "b"], 1, explore=0.2), x, paid)
+    assert log.propensity.min() >= 0.1
+    for policy, true in ((contrary(x), 0.0), (learn_from(Greedy(["a", "b"], 1), log), paid.max(1).mean())):
+        estimate = doubly_robust(policy, log)
+        assert estimate.value == pytest.approx(true, abs=4 * estimate.error)
+        assert not estimate.note
+    assert replay(CalLinUCB(["a", "b"], 1), log).rows > 100
+
+
+def test_a_policy_that_acts_as_the_log_did_can_be_judged_from_it():
+    x, paid = halves()
+    log = live_log(CalLinUCB(["a", "b"], 1), x, paid)
+    estimate = doubly_robust(learn_from(CalLinUCB(["a", "b"], 1), log[:500]), log[500:])
+    assert estimate.value == pytest.approx(paid[500:].max(1).mean(), abs=4 * estimate.error)
+    assert "act much like the logged one" in estimate.note
+
+
+def test_wrong_propensities_are_noticed():
+    _, log = logged(500, 0)
+    wrong = Log(log.x, log.arm, log.reward, np.full(500, 0.9))
+    with pytest.raises(CalibrlError, match="check that propensities are those of the arms taken"):
+        doubly_robust(LinUCB(range(4), 10), wrong)
+    with pytest.raises(CalibrlError, match=r"is 1.11 for 4 arms"):
+        replay(LinUCB(range(4), 10), wrong)
+
+
+def test_one_tiny_propensity_is_named_and_stops_only_the_replay():
+    _, log = logged(2000, 0)
+    propensity = log.propensity.copy()
+    propensity[1203] = 1e-12
+    tiny = Log(log.x, log.arm, log.reward, propensity)
+    with pytest.raises(CalibrlError, match=r"keeps 1 of 2000 rows, because log row 1204 has propensity 1e-12"):
+        replay(LinUCB(range(4), 10), tiny)
+    with pytest.raises(CalibrlError, match=r"log row 1204 has propensity 1e-12"):
+        replay(LinUCB(range(4), 10), tiny[1000:])
+    assert not doubly_robust(LinUCB(range(4), 10), tiny[:1000]).note
+    assert (
+        "log row 1204, of propensity 1e-12, has 100% of the weight"
+        in doubly_robust(LinUCB(range(4), 10), tiny[1000:]).note
+    )
 
 
 def test_policies_that_do_not_fit_the_log_are_named():
