@@ -2,10 +2,13 @@
 
 python examples/bandit_service.py FOLDER --port 8080
 
-POST /choose {"x": [0.2, 1.0, -0.4]}                              → {"arm": "news", "probability": 1.0}
+POST /choose {"x": [0.2, 1.0, -0.4]}                              → {"arm": "news", "probability": 0.95}
 POST /reward {"x": [0.2, 1.0, -0.4], "arm": "news", "reward": 1}  → {"learnt": 1}
 POST /arms   {"add": "sport"}                                     → {"arms": ["news", "music", "sport"]}
 GET  /                                                            → {"pulls": {"news": 1, "music": 0}}
+
+What is wrong with a request is answered with 400 and {"error": …}; 503 says that the disk is full, that nothing was
+learnt, and that the same request can be sent again.
 """
 
 from __future__ import annotations
@@ -23,29 +26,38 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any
 
 from calibrl import CalibrlError
-from calibrl.bandits import CalLinUCB, Durable
+from calibrl.bandits import CalLinUCB, Durable, NotKept
 
 ARMS, DIM = ("news", "music"), 3
 
 
-def routes(bandit: Durable) -> dict[str, Callable[[dict[str, Any]], dict[str, Any]]]:
+def routes(bandit: Durable) -> dict[str, Callable[[Any], dict[str, Any]]]:
     """What the service answers, by path."""
 
-    def choose(asked: dict[str, Any]) -> dict[str, Any]:
-        return bandit.decide(asked["x"])._asdict()
+    def choose(asked: Any) -> dict[str, Any]:
+        (x,) = wanted(asked, "x")
+        return bandit.decide(x)._asdict()
 
-    def reward(told: dict[str, Any]) -> dict[str, Any]:
-        bandit.update(told["x"], told["arm"], told["reward"])
+    def reward(told: Any) -> dict[str, Any]:
+        bandit.update(*wanted(told, "x", "arm", "reward"))
         return {"learnt": sum(bandit.policy.pulls.values())}
 
-    def arms(change: dict[str, Any]) -> dict[str, Any]:
-        if "add" in change:
-            bandit.add_arm(change["add"])
-        if "remove" in change:
-            bandit.remove_arm(change["remove"])
+    def arms(change: Any) -> dict[str, Any]:
+        if isinstance(change, dict) and "remove" in change:
+            bandit.remove_arm(*wanted(change, "remove"))
+        else:
+            bandit.add_arm(*wanted(change, "add"))
         return {"arms": list(bandit.arms)}
 
     return {"/choose": choose, "/reward": reward, "/arms": arms}
+
+
+def wanted(body: Any, *keys: str) -> tuple[Any, ...]:
+    """The values of exactly these keys of a request, or an error that names what it has instead."""
+    if not isinstance(body, dict) or set(body) != set(keys):
+        found = f"keys {', '.join(map(repr, body)) or 'none'}" if isinstance(body, dict) else f"{body!r}"
+        raise CalibrlError(f"the request has {found}; send a JSON object with {', '.join(map(repr, keys))}")
+    return tuple(body[key] for key in keys)
 
 
 def handler(bandit: Durable) -> type[BaseHTTPRequestHandler]:
@@ -57,11 +69,18 @@ def handler(bandit: Durable) -> type[BaseHTTPRequestHandler]:
             self.reply(200, {"pulls": {str(arm): n for arm, n in bandit.policy.pulls.items()}})
 
         def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            if self.path not in answers:
+                self.reply(404, {"error": f"{self.path} is unknown; known: {', '.join(answers)}"})
+                return
             try:
-                asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-                self.reply(200, answers[self.path](asked))
-            except (CalibrlError, KeyError, ValueError) as problem:
+                self.reply(200, answers[self.path](json.loads(body)))
+            except NotKept as problem:
+                self.reply(503, {"error": str(problem)})
+            except CalibrlError as problem:
                 self.reply(400, {"error": str(problem)})
+            except ValueError as problem:
+                self.reply(400, {"error": f"the request is not JSON ({problem}); send a JSON object"})
 
         def reply(self, status: int, content: dict[str, Any]) -> None:
             body = json.dumps(content).encode()
@@ -105,7 +124,8 @@ def main() -> None:
     options = parser.parse_args()
     with contextlib.ExitStack() as stack:
         folder = options.folder or stack.enter_context(tempfile.TemporaryDirectory())
-        make = functools.partial(CalLinUCB, ARMS, DIM)
+        # A tenth of the decisions is left to luck, so that a log of them can judge other policies.
+        make = functools.partial(CalLinUCB, ARMS, DIM, explore=0.1)
         bandit = stack.enter_context(Durable(folder, make, snapshot_every=options.snapshot_every))
         server = stack.enter_context(HTTPServer(("127.0.0.1", options.port), handler(bandit)))
         url = f"http://127.0.0.1:{server.server_port}"

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -291,7 +292,7 @@ class Service:
         self.url = self.process.stdout.readline().strip()
 
     def post(self, path, content):
-        data = json.dumps(content).encode()
+        data = content if isinstance(content, bytes) else json.dumps(content).encode()
         with urllib.request.urlopen(urllib.request.Request(self.url + path, data), timeout=30) as answer:
             return json.load(answer)
 
@@ -316,7 +317,7 @@ def test_the_service_loses_nothing_to_kill_9(tmp_path):
             assert acknowledged == len(rows)
         service.kill(signal.SIGKILL if life < 1 else signal.SIGINT)
 
-    with Durable(tmp_path, lambda: CalLinUCB(["news", "music"], 3)) as bandit:
+    with Durable(tmp_path, lambda: CalLinUCB(["news", "music"], 3, explore=0.1)) as bandit:
         unbroken = CalLinUCB(["news", "music"], 3)
         for row in rows:
             unbroken.update(*row)
@@ -330,10 +331,27 @@ def test_the_service_answers_bad_requests_with_words(tmp_path):
     service = Service(tmp_path)
     try:
         assert service.post("/arms", {"add": "sport"})["arms"] == ["news", "music", "sport"]
-        with pytest.raises(urllib.error.HTTPError) as failure:
-            service.post("/reward", {"x": [1, 2], "arm": "news", "reward": 1})
-        assert "do not fit" in json.load(failure.value)["error"]
-        failure.value.close()
+        for path, content, status, words in (
+            ("/reward", {"x": [1, 2], "arm": "news", "reward": 1}, 400, "do not fit"),
+            (
+                "/reward",
+                {"arm": "news", "reward": 1},
+                400,
+                "has keys 'arm', 'reward'; send .* with 'x', 'arm', 'reward'",
+            ),
+            ("/choose", {}, 400, "has keys none; send a JSON object with 'x'"),
+            ("/choose", 5, 400, "the request has 5; send a JSON object"),
+            ("/choose", [1, 2], 400, r"the request has \[1, 2\]; send a JSON object"),
+            ("/choose", None, 400, "the request has None"),
+            ("/choose", b"not json", 400, "not JSON"),
+            ("/arms", {"add": "jazz", "remove": "news"}, 400, "with 'remove'"),
+            ("/nothing", {"x": [1, 2, 3]}, 404, "/nothing is unknown; known: /choose, /reward, /arms"),
+        ):
+            with pytest.raises(urllib.error.HTTPError) as failure:
+                service.post(path, content)
+            assert failure.value.code == status
+            assert re.search(words, json.load(failure.value)["error"])
+            failure.value.close()
         with urllib.request.urlopen(service.url, timeout=30) as answer:
             assert json.load(answer)["pulls"] == {"news": 0, "music": 0, "sport": 0}
     finally:
