@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import math
 import os
 import warnings
 from typing import TYPE_CHECKING, Any
@@ -12,11 +13,16 @@ import torch
 from numpy.typing import NDArray
 
 from calibrl.control.tasks import DEFAULT_STEPS, TASKS, Task, added, difference, same
+from calibrl.control.trial import observed
 from calibrl.errors import CalibrlError, MissingExtra
 from calibrl.planning.rollout import Reward, World
 
 if TYPE_CHECKING:
     import gymnasium
+
+
+WIDEST = 1e18
+"""Bounds of actions whose distance has a square in float32."""
 
 
 def make_env(env_id: str, **options: Any) -> gymnasium.Env[Any, Any]:
@@ -77,7 +83,7 @@ def adapt(env_id: str) -> Task:
 
 
 def check_reward(task: Task, reward: Reward) -> None:
-    """Refuse a reward that does not give one number for each of a few made-up steps."""
+    """Refuse a reward that does not give one number for each of a few made-up steps, finite for those really made."""
     generator = torch.Generator().manual_seed(0)
     seen, following = torch.randn(2, 3, 5, task.observation_size, generator=generator)
     action = task.low + (task.high - task.low) * torch.rand(3, 5, task.action_size, generator=generator)
@@ -90,6 +96,29 @@ def check_reward(task: Task, reward: Reward) -> None:
     if not isinstance(value, torch.Tensor) or value.shape != (3, 5):
         got = f"shape {tuple(value.shape)}" if isinstance(value, torch.Tensor) else type(value).__name__
         raise CalibrlError(f"the reward function gave {got} for {shapes}; {cure}")
+    _check_values(task, reward)
+
+
+def _check_values(task: Task, reward: Reward, steps: int = 20) -> None:
+    """Refuse a reward that is not finite for steps that the environment really makes."""
+    environment, generator = task.make(), torch.Generator().manual_seed(0)
+    try:
+        seen = observed(environment, environment.reset(seed=0)[0])
+        for _ in range(steps):
+            share = torch.rand(task.action_size, generator=generator)
+            action = (task.low + (task.high - task.low) * share).clamp(task.low, task.high)
+            following, _, terminated, truncated, _ = environment.step(action.numpy())
+            pair = (seen, observed(environment, following, when=f"after action {action.tolist()}"))
+            before, after = (torch.as_tensor(part, dtype=torch.float32) for part in pair)
+            value = float(reward(before, action, after))
+            if not math.isfinite(value):
+                raise CalibrlError(
+                    f"the reward function gave {value} for the step from {before.tolist()} to {after.tolist()}, which "
+                    f"{task.name} made; it must be finite: see what a logarithm, root or quotient is taken of"
+                )
+            seen = observed(environment, environment.reset()[0]) if terminated or truncated else following
+    finally:
+        environment.close()
 
 
 def _observations(env_id: str, space: Any) -> int:
@@ -121,13 +150,25 @@ def _actions(env_id: str, space: Any) -> tuple[torch.Tensor, torch.Tensor]:
         )
     if len(space.shape) != 1:
         raise CalibrlError(f"environment {env_id!r} takes actions of shape {space.shape}; a vector (a,) is needed")
+    if not np.issubdtype(space.dtype, np.floating):
+        raise CalibrlError(
+            f"environment {env_id!r} takes whole numbers as actions ({space.dtype}); planning is over continuous ones: "
+            "give its action space a float type, round inside, and register that"
+        )
     bounds: NDArray[Any] = np.stack([space.low, space.high])
-    if not np.isfinite(bounds).all():
+    # Planners take the variance between the bounds, in float32.
+    if not bool((np.abs(bounds.astype(np.float64)) < WIDEST).all()):
         raise CalibrlError(
             f"environment {env_id!r} sets no bounds on its actions ({space.low.min()} to {space.high.max()}); a "
             "planner searches between bounds: give its action space finite ones and register that"
         )
     low, high = torch.from_numpy(bounds.astype(np.float32))
+    if not bool((low < high).all()):
+        number = int((low >= high).nonzero()[0])
+        raise CalibrlError(
+            f"environment {env_id!r} leaves action number {number} no choice ({low[number]:g} to {high[number]:g}); "
+            "leave it out of the action space, set it inside, and register that"
+        )
     return low, high
 
 

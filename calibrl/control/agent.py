@@ -22,7 +22,7 @@ from calibrl.algorithm import recalibrate
 from calibrl.control import checkpoint
 from calibrl.control.arms import Member
 from calibrl.control.arms import arm as arm_named
-from calibrl.control.fleet import Fleet
+from calibrl.control.fleet import Fleet, check_rows
 from calibrl.control.learnt_reward import view_of
 from calibrl.control.presets import (
     CalibrationSettings,
@@ -42,7 +42,7 @@ class Agent:
     """A probabilistic ensemble, a map R on top, and a planner that imagines with R∘T, for one task.
 
     ensemble, planner, calibration: their settings, by default small enough for a laptop. `calibrated` False leaves R
-    out and changes nothing else; `arm` names other ways to use the rows (see `calibrl.control.arms.ARMS`).
+    out and changes nothing else; `arm` names other ways to use the rows instead (see `calibrl.control.arms.ARMS`).
     """
 
     def __init__(
@@ -57,6 +57,12 @@ class Agent:
         seed: int = 0,
         device: torch.device | str = "cpu",
     ) -> None:
+        chosen = arm_named(arm or ("calibrated" if calibrated else "uncalibrated"))
+        if not calibrated and chosen.evidence != "none":
+            raise CalibrlError(f"arm {chosen.name!r} fits a map, calibrated=False asks for none; leave one of them out")
+        if not isinstance(seed, (int, np.integer)) or seed < 0:
+            raise CalibrlError(f"seed {seed} is no seed; use a whole number, 0 or more")
+        _check_device(device)
         self.task = task
         base = preset_for_env(task.name, task.steps)
         self.settings: Preset = replace(
@@ -65,7 +71,6 @@ class Agent:
             planner=planner or base.planner,
             calibration=calibration or base.calibration,
         )
-        chosen = arm_named(arm or ("calibrated" if calibrated else "uncalibrated"))
         self.member = Member(chosen, seed)
         view = view_of(task, device=device)
         self.fleet = Fleet(view, [self.member], self.settings, low=task.low, high=task.high, device=device)
@@ -102,29 +107,39 @@ class Agent:
     ) -> None:
         """Remember one step; `update` learns from it. The reward matters where it has to be learnt."""
         size = self.task.observation_size
-        self._seen.append(
-            (
-                self._vector(observation, size, "observation"),
-                self._vector(action, self.task.action_size, "action"),
-                self._vector(following, size, "next observation"),
-                torch.tensor(float(reward)),
-                torch.tensor(bool(terminated)),
-            )
+        step = (
+            self._vector(observation, size, "observation"),
+            self._vector(action, self.task.action_size, "action"),
+            self._vector(following, size, "next observation"),
+            self._vector(reward, 1, "reward")[0],
+            torch.tensor(bool(terminated)),
         )
+        x, y = self.fleet.view.rows(*step)
+        # Here, where the step is at hand: a row that cannot be learnt must not wait among those that can.
+        check_rows(x, y)
+        self._seen.append((x, y))
 
     def update(self) -> None:
         """Learn what was observed since the last update: split, train the networks, fit R. Forgets nothing."""
         if len(self._seen) < 2:
             raise CalibrlError(f"{len(self._seen)} steps were observed since the last update; observe 2 or more")
-        columns = [torch.stack(column)[None] for column in zip(*self._seen, strict=True)]
-        self.fleet.learn(*self.fleet.view.rows(*columns))
+        x, y = (torch.stack(column)[None] for column in zip(*self._seen, strict=True))
+        self.fleet.learn(x, y)
         self._seen = []
 
     def forecast(self, observation: NDArray[Any], action: NDArray[Any]) -> Distribution:
-        """R∘T: what the networks are taught to forecast of the next step, batch shape (n, d), for n rows of each."""
+        """R∘T: what the networks are taught to forecast of the next step, batch shape (n, d).
+
+        observation: (o,) or (n, o); action: (a,) or (n, a), as many rows of each.
+        """
         view, device = self.fleet.view, self.fleet.device
-        seen, done = (torch.as_tensor(np.atleast_2d(part), dtype=torch.float32) for part in (observation, action))
-        x = torch.cat([view.world.model_input(view.before(seen)), done], -1).to(device)
+        seen = self._rows(observation, self.task.observation_size, "observation")
+        done = self._rows(action, self.task.action_size, "action")
+        if len(seen) != len(done):
+            raise CalibrlError(
+                f"{len(seen)} observations and {len(done)} actions; give one action for each observation"
+            )
+        x = torch.cat([view.world.model_input(view.before(seen.to(view.device))).to(device), done.to(device)], -1)
         with torch.no_grad():
             mean, variance = matched(*self.fleet.ensemble.nets.moments(x[None]))
         return recalibrate(Normal(mean[0], variance[0].sqrt(), validate_args=False), self.mapping)
@@ -145,8 +160,29 @@ class Agent:
     def _identity(self) -> dict[str, Any]:
         return {**self.settings.what_decides_rows(), "arm": self.member.arm.name}
 
-    def _vector(self, value: NDArray[Any], size: int, name: str) -> Tensor:
-        found = torch.as_tensor(np.asarray(value), dtype=torch.float32).reshape(-1)
-        if found.shape != (size,) or not bool(found.isfinite().all()):
-            raise CalibrlError(f"{name} {found.tolist()} is not {size} finite numbers, as {self.task.name} has them")
+    def _vector(self, value: Any, size: int, name: str) -> Tensor:
+        """One row (size,)."""
+        (found,) = self._rows(np.reshape(value, -1), size, name)
         return found
+
+    def _rows(self, value: Any, size: int, name: str) -> Tensor:
+        """Rows (n, size) of finite float32 numbers, or an error that names them."""
+        given = np.atleast_2d(np.asarray(value))
+        if given.ndim == 2 and given.shape[1] == size and given.dtype.kind in "fiub":
+            found = torch.from_numpy(given.astype(np.float64)).float()
+            # Learning squares them.
+            if bool(found.square().isfinite().all()):
+                return found
+        wanted = "a finite number" if size == 1 else f"{size} finite numbers"
+        got = given.tolist() if len(given) > 1 else given[0].tolist() if size > 1 else given.squeeze().tolist()
+        raise CalibrlError(
+            f"{name} {got} is not {wanted} (below 1e19 in size), as {self.task.name} needs; leave such steps out"
+        )
+
+
+def _check_device(device: torch.device | str) -> None:
+    kind = str(device).partition(":")[0]
+    if kind not in ("cpu", "cuda"):
+        raise CalibrlError(f"device {str(device)!r} is unknown; use cpu or cuda")
+    if kind == "cuda" and not torch.cuda.is_available():
+        raise CalibrlError(f"device {str(device)!r}: PyTorch sees no CUDA GPU here; use cpu")

@@ -109,6 +109,7 @@ class Fleet:
     @torch.no_grad()
     def learn(self, x: Tensor, y: Tensor) -> None:
         """New rows x (g, n, k), y (g, n, d): each picks its side, the networks train, the maps are fitted again."""
+        check_rows(x, y)
         if self.learnt and any(member.arm.evidence == "fresh" for member in self.members):
             self.fresh = [*self.fresh, self.judge(x, y)[0]][-REMEMBERED_TRIALS:]
         self.replay.add(x, y, self._sides(x.shape[1]))
@@ -178,6 +179,18 @@ class Fleet:
     def _middle(self) -> Tensor:
         """The plan (h, a) that stays between the bounds."""
         return ((self.low + self.high) / 2).expand(self.settings.planner.horizon, -1)
+
+
+def check_rows(x: Tensor, y: Tensor) -> None:
+    """Refuse rows x (…, k), y (…, d) that networks cannot learn; once among the others, they would spoil all."""
+    for part, name in ((x, "an input"), (y, "an outcome")):
+        # Squares, because the loss takes the square of a forecast's error.
+        good = part.square().isfinite()
+        if not bool(good.all()):
+            raise CalibrlError(
+                f"{name} of the networks is {float(part[~good][0])}; its square must be finite in float32: leave such "
+                "steps out, or scale the environment's observations and rewards down"
+            )
 
 
 def _shape(view: View, settings: Preset) -> Shape:

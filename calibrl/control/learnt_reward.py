@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from calibrl.control.tasks import Task
+from calibrl.control.trial import earned_by, observed
 from calibrl.errors import CalibrlError
 from calibrl.planning.rollout import World
 
@@ -79,15 +80,17 @@ def probe(environment: Any, world: World, *, steps: int, seed: int = 0) -> Scale
     """Scales from one random episode that no agent sees, the same for all agents."""
     generator = np.random.default_rng(seed)
     space = environment.action_space
-    observation = environment.reset(seed=seed)[0]
+    observation = observed(environment, environment.reset(seed=seed)[0])
     changes, rewards = [], []
-    for _ in range(steps):
+    for step in range(1, steps + 1):
         action = generator.uniform(space.low, space.high).astype(space.dtype)
-        following, reward, terminated, truncated, _ = environment.step(action)
+        answer, reward, terminated, truncated, _ = environment.step(action)
+        when = f"after action {action.tolist()} at step {step}"
+        following = observed(environment, answer, when=when)
         pair = (torch.as_tensor(part, dtype=torch.float32) for part in (observation, following))
         changes.append(world.target(*pair))
-        rewards.append(float(reward))
-        observation = environment.reset()[0] if terminated or truncated else following
+        rewards.append(earned_by(environment, reward, when=when))
+        observation = observed(environment, environment.reset()[0]) if terminated or truncated else following
     target = torch.stack(changes).std(0, correction=0)
     paid = torch.tensor(rewards)
     spread = float(paid.std(correction=0))

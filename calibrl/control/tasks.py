@@ -173,8 +173,13 @@ def task_from_env(env_id: str, *, reward: Reward | None = None, steps: int | Non
     """
     from calibrl.control.adapter import adapt, check_reward
 
-    if steps is not None and steps < 1:
-        raise CalibrlError(f"{steps} steps are no trial; use 1 or more")
+    if not isinstance(env_id, str):
+        raise CalibrlError(
+            f"a task is made of an environment's id, not of {type(env_id).__name__}: agents make environments of their "
+            "own; register yours with gymnasium.register and give its id"
+        )
+    if steps is not None and (not isinstance(steps, int) or steps < 1):
+        raise CalibrlError(f"{steps} steps are no trial; use a whole number, 1 or more")
     ours = next((known for known in map(task, TASKS) if known.env_id == env_id), None)
     found = ours or adapt(env_id)
     if reward is not None:

@@ -31,7 +31,8 @@ class Trial:
     """What happened to g agents in T steps each.
 
     observation, next_observation: (g, T, o); action: (g, T, a); reward: (g, T); terminated: (g, T), where the step
-    ended its episode for good; last: (g, T), where an episode ended for whatever reason, the trial's end included.
+    ended its episode for good; last: (g, T), where an episode ended for whatever reason, the trial's end included;
+    cut: (g,), whose last episode would have gone on if the trial had.
     """
 
     observation: Tensor
@@ -40,16 +41,22 @@ class Trial:
     reward: Tensor
     terminated: Tensor
     last: Tensor
+    cut: Tensor
 
     @property
     def returns(self) -> list[float]:
-        """The mean return of each agent's episodes; one that the trial cut short counts if it is the only one."""
+        """The mean return of each agent's episodes.
+
+        One that the trial cut counts if it is the only one, or has lasted as long as the others on average: to leave
+        out one that was still going well would be the greater error, to count one that had just begun, too.
+        """
         found = []
-        for reward, terminated, last in zip(self.reward.double(), self.terminated, self.last, strict=True):
-            ends = (last.nonzero()[:, 0] + 1).tolist()
-            totals = [float(part.sum()) for part in reward.tensor_split(ends)[: len(ends)]]
-            whole = totals if len(totals) == 1 or bool(terminated[-1]) else totals[:-1]
-            found.append(sum(whole) / len(whole))
+        for agent, reward in enumerate(self.reward.double()):
+            *before, newest = self.episodes(agent)
+            usual = newest.start / max(len(before), 1)
+            counts = not bool(self.cut[agent]) or newest.stop - newest.start >= usual
+            counted = [*before, newest] if counts or not before else before
+            found.append(sum(float(reward[one].sum()) for one in counted) / len(counted))
         return found
 
     def episodes(self, agent: int) -> list[slice]:
@@ -70,7 +77,9 @@ def run_trial(
 
     seeds: (g,), what each environment's chance is seeded with. `on_step(step, rewards so far (g,))` hears of each.
     """
-    observation = np.stack([env.reset(seed=seed)[0] for env, seed in zip(environments, seeds, strict=True)])
+    observation = np.stack(
+        [observed(env, env.reset(seed=seed)[0]) for env, seed in zip(environments, seeds, strict=True)]
+    )
     agents = range(len(environments))
     actor.begin(list(agents))
     kept: list[tuple[np.ndarray, ...]] = []
@@ -79,29 +88,61 @@ def run_trial(
         chosen = actor.act(torch.as_tensor(observation, dtype=torch.float32))
         action = chosen.detach().cpu().numpy()
         answers = [env.step(one) for env, one in zip(environments, action, strict=True)]
-        after = np.stack([answer[0] for answer in answers])
-        reward, terminated, truncated = (np.array([answer[i] for answer in answers]) for i in (1, 2, 3))
-        _check_finite(after, reward, action, step)
-        last = terminated | truncated | (step == steps - 1)
+        after, reward = _checked(environments, action, answers, step + 1)
+        terminated, truncated = (np.array([answer[i] for answer in answers]) for i in (2, 3))
+        ended = terminated | truncated
+        last = ended | (step == steps - 1)
         kept.append((observation, action, after, reward, terminated, last))
         earned += torch.from_numpy(reward.astype(np.float64))
         on_step(step + 1, earned)
         observation = after.copy()
         begun = [agent for agent in agents if last[agent] and step < steps - 1]
         for agent in begun:
-            observation[agent] = environments[agent].reset()[0]
+            observation[agent] = observed(environments[agent], environments[agent].reset()[0])
         if begun:
             actor.begin(begun)
     columns = [np.stack(column, 1) for column in zip(*kept, strict=True)]
     numbers = [torch.from_numpy(column).float() for column in columns[:4]]
-    return Trial(*numbers, *(torch.from_numpy(column.astype(bool)) for column in columns[4:]))
+    flags = (torch.from_numpy(column.astype(bool)) for column in (*columns[4:], ~ended))
+    return Trial(*numbers, *flags)
 
 
-def _check_finite(after: np.ndarray, reward: np.ndarray, action: np.ndarray, step: int) -> None:
-    good = np.isfinite(after).all(1) & np.isfinite(reward)
-    if not good.all():
-        wrong = int((~good).nonzero()[0][0])
+def _checked(
+    environments: Sequence[Environment], action: np.ndarray, answers: Sequence[Any], step: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Next observations (g, o) and rewards (g,) of a step."""
+    after, reward = [], []
+    for environment, taken, answer in zip(environments, action, answers, strict=True):
+        when = f"after action {taken.tolist()} at step {step}"
+        after.append(observed(environment, answer[0], when=when))
+        reward.append(earned_by(environment, answer[1], when=when))
+    return np.stack(after), np.array(reward)
+
+
+def observed(environment: Environment, observation: Any, *, when: str = "on reset()") -> np.ndarray:
+    """What an environment answers as it promised: finite numbers of its space's shape."""
+    found, wanted = np.asarray(observation), environment.observation_space.shape
+    if found.shape != wanted:
         raise CalibrlError(
-            f"the environment answered {after[wrong].tolist()} with reward {reward[wrong]} at step {step + 1} to "
-            f"action {action[wrong].tolist()}; its physics diverged: use a smaller time step or tighter action bounds"
+            f"environment {_name(environment)} observed shape {found.shape} {when}; its observation_space says "
+            f"{wanted}: correct one of the two"
         )
+    if not np.isfinite(found).all():
+        raise CalibrlError(
+            f"environment {_name(environment)} observed {found.tolist()} {when}, which is not finite; where its "
+            "physics diverge, use a smaller time step or tighter action bounds"
+        )
+    return found
+
+
+def earned_by(environment: Environment, reward: Any, *, when: str) -> float:
+    """A step's reward as one finite number; arrays that hold one will do."""
+    found = np.asarray(reward)
+    if found.size != 1 or not np.isfinite(found).all():
+        raise CalibrlError(f"environment {_name(environment)} paid {reward} {when}; a reward is one finite number")
+    return float(found.reshape(()))
+
+
+def _name(environment: Environment) -> str:
+    spec = environment.spec
+    return repr(spec.id) if spec else type(environment.unwrapped).__name__

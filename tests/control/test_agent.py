@@ -149,3 +149,82 @@ def test_a_learnt_reward_and_an_end_travel_through_imagination():
     assert over[0, -1] == 0
     assert view.world.reward(start, torch.zeros(1, 1), over).item() == pytest.approx(-3.0)
     assert view.world.reward(over, torch.zeros(1, 1), view.world.next_observation(over, y)).item() == 0
+
+
+NOTHING, STILL = np.zeros(4), np.zeros(1)
+
+
+@pytest.mark.parametrize("reward", [np.inf, np.nan, 1e39, 1e25, "a", None, np.ones(2)])
+def test_a_reward_that_cannot_be_learnt_is_refused_and_leaves_the_agent_well(reward):
+    agent = small_agent()
+    for _ in range(2):
+        agent.observe(NOTHING, STILL, NOTHING, np.ones(1))
+        with pytest.raises(CalibrlError, match=r"reward .* is not a finite number") as caught:
+            agent.observe(NOTHING, STILL, NOTHING, reward)
+        assert "\n" not in str(caught.value)
+        agent.observe(NOTHING, STILL, NOTHING, 1.0)
+        agent.update()
+    assert agent.rows == 4
+
+
+@pytest.mark.parametrize(
+    ("step", "says"),
+    [
+        ((NOTHING * np.nan, STILL, NOTHING), "observation .* is not 4 finite"),
+        ((NOTHING, np.zeros(2), NOTHING), r"action \[0.0, 0.0\] is not a finite number"),
+        ((NOTHING, STILL, NOTHING + 1e30), "next observation .* is not 4 finite"),
+    ],
+)
+def test_steps_that_cannot_be_learnt(step, says):
+    with pytest.raises(CalibrlError, match=says):
+        small_agent().observe(*step)
+
+
+def test_a_fleet_refuses_rows_before_it_keeps_them():
+    what = task("cartpole")
+    (members,) = fleets(["calibrated", "uncalibrated"], [0])
+    fleet = Fleet(view_of(what), members, TINY, low=what.low, high=what.high)
+    x, y = torch.randn(2, 30, 6), torch.randn(2, 30, 4)
+    for bad in (np.inf, np.nan, 1e30):
+        spoilt = y.clone()
+        spoilt[1, 3, 2] = bad
+        with pytest.raises(CalibrlError, match=r"an outcome of the networks is (inf|nan|1\.0*\d*e\+30)"):
+            fleet.learn(x, spoilt)
+    with pytest.raises(CalibrlError, match=r"an input of the networks is -?inf"):
+        fleet.learn(x / 0, y)
+    assert len(fleet.replay) == 0
+    fleet.learn(x, y)
+    assert len(fleet.replay) == 30
+
+
+def test_forecasts_of_what_does_not_fit():
+    agent = small_agent()
+    assert agent.forecast(np.zeros((3, 4)), np.zeros((3, 1))).batch_shape == (3, 4)
+    for observation, action, says in (
+        (np.zeros(3), STILL, "observation .* is not 4 finite numbers"),
+        (NOTHING, NOTHING, "action .* is not a finite number"),
+        (NOTHING * np.nan, STILL, "observation .nan.* is not 4 finite numbers"),
+        (np.zeros((3, 4)), STILL, "3 observations and 1 actions"),
+    ):
+        with pytest.raises(CalibrlError, match=says):
+            agent.forecast(observation, action)
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"seed": -1}, "seed -1 is no seed"),
+        ({"seed": 1.5}, "seed 1.5 is no seed"),
+        ({"device": "tpu"}, "device 'tpu' is unknown"),
+        ({"arm": "calibrated", "calibrated": False}, "'calibrated' fits a map, calibrated=False asks for none"),
+    ],
+)
+def test_agents_that_cannot_be(options, says):
+    with pytest.raises(CalibrlError, match=says):
+        small_agent(**options)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_gpu_that_is_not_there():
+    with pytest.raises(CalibrlError, match="sees no CUDA GPU here"):
+        small_agent(device="cuda")

@@ -218,6 +218,9 @@ def test_environments_that_cannot_be_tasks(env_id, says):
         ({"observes": Dict({"a": Box(-1, 1, (2,), np.float32)})}, "observes Dict"),
         ({"acts": Discrete(3)}, "takes one of 3 choices"),
         ({"acts": Box(-np.inf, np.inf, (1,), np.float32)}, "sets no bounds on its actions"),
+        ({"acts": Box(-3.4e38, 3.4e38, (1,), np.float32)}, "sets no bounds on its actions"),
+        ({"acts": Box(-3, 3, (1,), np.int64)}, "takes whole numbers as actions"),
+        ({"acts": Box(np.array([-1, 0.5]), np.array([1, 0.5]), dtype=np.float64)}, "action number 1 no choice"),
         ({"acts": Box(-1, 1, (2, 2), np.float32)}, r"actions of shape \(2, 2\)"),
         ({"wrong": 1}, "cannot be made .TypeError"),
     ],
@@ -233,6 +236,8 @@ def test_spaces_that_cannot_be_planned_in(register_walk, options, says):
         (lambda seen, action, following: following, r"gave shape \(3, 5, 3\)"),
         (lambda seen, action, following: following.sum(), r"gave shape \(\)"),
         (lambda seen, action, following: 1.0, "gave float"),
+        (lambda seen, action, following: following[..., 0] / 0, "gave (-?inf|nan) for the step from"),
+        (lambda seen, action, following: (following[..., 0] - 5).log(), "gave nan for the step from"),
         (lambda seen, action: seen[..., 0], "failed on observations"),
         (lambda seen, action, following: seen @ action, "failed on observations"),
     ],
@@ -246,8 +251,12 @@ def test_rewards_of_the_wrong_shape(reward, says):
 def test_bad_names_and_steps():
     with pytest.raises(CalibrlError, match="task 'ant' is unknown; known: cartpole, halfcheetah, pusher, reacher"):
         task("ant")
-    with pytest.raises(CalibrlError, match="0 steps"):
-        task_from_env("Pendulum-v1", steps=0)
+    for steps in (0, 2.5, float("nan"), "9"):
+        with pytest.raises(CalibrlError, match=f"{steps} steps are no trial"):
+            task_from_env("Pendulum-v1", steps=steps)
+    for thing in (Walk(), None):
+        with pytest.raises(CalibrlError, match=f"an environment's id, not of {type(thing).__name__}"):
+            task_from_env(thing)
 
 
 def test_without_gymnasium_the_extra_is_named(monkeypatch):

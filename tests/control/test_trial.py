@@ -1,0 +1,91 @@
+"""Trials: what counts as an episode's return, and answers of environments that are refused."""
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from gymnasium.spaces import Box
+
+from calibrl.control.learnt_reward import probe
+from calibrl.control.tasks import added, difference, same
+from calibrl.control.trial import run_trial
+from calibrl.errors import CalibrlError
+from calibrl.planning.rollout import World
+
+
+class Planned(gymnasium.Env):
+    """Episodes of planned lengths, ended for good or, with "truncates" behind, truncated; pays `reward` a step."""
+
+    def __init__(self, lengths, reward=1.0, observation=(0.0, 0.0), first=(0.0, 0.0)):
+        self.observation_space = Box(-np.inf, np.inf, (2,), np.float32)
+        self.action_space = Box(-1, 1, (1,), np.float32)
+        self.lengths, self.reward = list(lengths), reward
+        self.first, self.observation = np.array(first), np.array(observation)
+
+    def reset(self, *, seed=None, options=None):
+        self.left = self.lengths.pop(0)
+        return self.first, {}
+
+    def step(self, action):
+        self.left -= 1
+        ends = self.left == 0
+        forever = self.lengths[:1] != ["truncates"]
+        if ends and not forever:
+            self.lengths.pop(0)
+        return self.observation, self.reward, bool(ends and forever), bool(ends and not forever), {}
+
+
+class Still:
+    def begin(self, agents):
+        pass
+
+    def act(self, observation):
+        return torch.zeros(len(observation), 1)
+
+
+def returns(lengths, steps=60):
+    return run_trial(Still(), [Planned(lengths)], steps=steps, seeds=[0]).returns
+
+
+@pytest.mark.parametrize(
+    ("lengths", "mean"),
+    [
+        ([100], 60),  # the only one, cut
+        ([12, 100], 30),  # cut, and has outlasted the other
+        ([25, 24, 100], 24.5),  # cut when it had just begun
+        ([20, 40], 30),  # ended with the trial
+        ([50, 10, "truncates"], 30),  # truncated by itself at the trial's last step: whole
+        ([20, "truncates", 20, 100], 20),
+    ],
+)
+def test_which_episodes_count(lengths, mean):
+    assert returns(lengths) == [mean]
+
+
+def test_only_what_the_trial_ended_is_cut():
+    agents = [Planned([12, 100]), Planned([50, 10, "truncates"]), Planned([60])]
+    trial = run_trial(Still(), agents, steps=60, seeds=[0, 0, 0])
+    assert trial.cut.tolist() == [True, False, False]
+    assert trial.last[:, -1].all()
+    assert trial.terminated[:, -1].tolist() == [False, False, True]
+
+
+def test_a_reward_in_an_array_is_a_number():
+    assert run_trial(Still(), [Planned([9], reward=np.array([2.0]))], steps=3, seeds=[0]).returns == [6.0]
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"first": (np.inf, 0)}, r"environment Planned observed \[inf, 0.0\] on reset\(\)"),
+        ({"observation": (0, 0, 0)}, r"observed shape \(3,\) after action .* at step 1; its .* says \(2,\)"),
+        ({"observation": (np.nan, 0)}, r"environment Planned observed \[nan, 0.0\] after action .* at step 1"),
+        ({"reward": np.nan}, "environment Planned paid nan after action"),
+        ({"reward": np.ones(2)}, r"environment Planned paid \[1. 1.\] after action"),
+    ],
+)
+def test_answers_that_are_refused(options, says):
+    with pytest.raises(CalibrlError, match=says):
+        run_trial(Still(), [Planned([9], **options)], steps=3, seeds=[0])
+    with pytest.raises(CalibrlError, match=says):
+        probe(Planned([9], **options), World(same, difference, added, reward=None), steps=3)
