@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Bernoulli, Categorical, Distribution
 
+from calibrl.arrays import Array, as_rows
 from calibrl.classes import ClassMap, FitClassMap, Unchanged, fit_temperature, recalibrate_classes
 from calibrl.data import Data, SeenRows, Split
 from calibrl.distributions import Recalibrated, pit_z
@@ -84,9 +85,9 @@ class Calibrated:
             evidence = judge(forecast, self.held_out.y, self.generator)
             self.mapping = fit_to([evidence], self.fit_map)
 
-    def __call__(self, x: Tensor) -> Distribution:
+    def __call__(self, x: Array) -> Distribution:
         """R∘T at each row of x."""
-        return recalibrate(self.forecaster(x), self.mapping)
+        return recalibrate(self.forecaster(as_rows(x)), self.mapping)
 
 
 class CrossFitted:
@@ -135,9 +136,9 @@ class CrossFitted:
                 self._folds[k] = data[fold == k] if seen is None else seen + data[fold == k]
         self._refit()
 
-    def __call__(self, x: Tensor) -> Distribution:
+    def __call__(self, x: Array) -> Distribution:
         """R∘T at each row of x."""
-        return recalibrate(self.forecaster(x), self.mapping)
+        return recalibrate(self.forecaster(as_rows(x)), self.mapping)
 
     def _refit(self) -> None:
         pairs = [
@@ -194,9 +195,9 @@ class Prequential:
         if self._updates % self.refit_every == 0:
             self.mapping = self.fit_map(z=self._scores, weight=self._weights(self._scores))
 
-    def __call__(self, x: Tensor) -> Distribution:
+    def __call__(self, x: Array) -> Distribution:
         """R∘T at each row of x."""
-        return recalibrate(self.forecaster(x), self.mapping)
+        return recalibrate(self.forecaster(as_rows(x)), self.mapping)
 
     def _weights(self, scores: Tensor) -> Tensor | None:
         if self.forget == 1:

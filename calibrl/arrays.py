@@ -35,6 +35,11 @@ def as_tensor(value: Array, name: str = "value") -> Tensor:
     return value if value.is_floating_point() else value.double()
 
 
+def as_rows(x: Array) -> Tensor:
+    """Rows to ask a model about, as a tensor; a tensor stays what it is, whole numbers too."""
+    return x if isinstance(x, Tensor) else as_tensor(x, "x")
+
+
 def returns_what_was_given(function: Callable[P, T]) -> Callable[P, T]:
     """Turn tensor results into NumPy arrays when no argument was a tensor and one was NumPy.
 

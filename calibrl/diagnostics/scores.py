@@ -13,7 +13,7 @@ from torch.distributions import Distribution, Normal
 from calibrl.arrays import Array, as_tensor, returns_what_was_given
 from calibrl.diagnostics.calibration import LEVELS
 from calibrl.distributions import Empirical, Mixture, Recalibrated, from_zscore, is_discrete, outcomes_for, zscore
-from calibrl.distributions.scores import log_prob
+from calibrl.distributions.scores import by_column, log_prob
 from calibrl.errors import CalibrlError
 from calibrl.kernels import normal
 from calibrl.maps import gaussian_law
@@ -25,6 +25,7 @@ REACH, PANELS = 8.2, 16
 @returns_what_was_given
 def crps_each(forecast: Distribution, y: Array) -> Tensor:
     """The continuous ranked probability score ∫ (F(x) - 1[x ≥ y])² dx of each outcome, in y's units."""
+    forecast = by_column(forecast)
     outcome = outcomes_for(forecast, y)
     if isinstance(forecast, Normal):
         z = zscore(forecast, outcome)
@@ -50,12 +51,14 @@ def crps(forecast: Distribution, y: Array) -> float:
 
 def nll(forecast: Distribution, y: Array) -> float:
     """Mean negative log-likelihood over seen outcomes. Lower is better; +inf where an outcome was impossible."""
+    forecast = by_column(forecast)
     outcome = outcomes_for(forecast, y)
     return -_mean(log_prob(forecast, outcome))
 
 
 def pinball(forecast: Distribution, y: Array, levels: Array = LEVELS) -> float:
     """Mean pinball loss of the quantiles at `levels`: what being wrong costs if each side has its price."""
+    forecast = by_column(forecast)
     outcome = outcomes_for(forecast, y)
     at = as_tensor(levels, "levels").double().to(outcome.device)
     if bool((at <= 0).any()) or bool((at >= 1).any()):

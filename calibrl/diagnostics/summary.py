@@ -17,6 +17,7 @@ from calibrl.diagnostics.calibration import calibration_error, calibration_loss,
 from calibrl.diagnostics.class_scores import ClassSummary, class_summary
 from calibrl.diagnostics.scores import crps, nll, pinball, sharpness, width
 from calibrl.distributions import Recalibrated, outcomes_for, pit_z
+from calibrl.distributions.scores import by_column
 from calibrl.errors import CalibrlError, ReusedRows
 from calibrl.kernels import normal
 
@@ -66,6 +67,7 @@ def summary(forecast: Distribution, y: Array, *, generator: torch.Generator | No
     """
     if isinstance(forecast, (Categorical, Bernoulli)):
         raise CalibrlError(f"{type(forecast).__name__} forecasts classes; use calibrl.class_summary(probs, y)")
+    forecast = by_column(forecast)
     outcome = outcomes_for(forecast, y)
     found = _summary(forecast, outcome, generator)
     _warn_if_reused(forecast, outcome, generator)
@@ -115,7 +117,7 @@ def check(model: _Model, data: Data, *, generator: torch.Generator | None = None
             stacklevel=2,
         )
     with torch.no_grad():
-        forecast = model(data.x)
+        forecast = by_column(model(data.x))
     if isinstance(forecast, (Categorical, Bernoulli)):
         return class_summary(forecast.probs, data.y.reshape(forecast.batch_shape))
     return _summary(forecast, outcomes_for(forecast, data.y), generator)

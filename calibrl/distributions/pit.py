@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.distributions import Bernoulli, Categorical, Distribution
 
 from calibrl.arrays import Array, as_tensor, returns_what_was_given
-from calibrl.distributions.scores import device_of, is_discrete, zscore, zscore_left
+from calibrl.distributions.scores import by_column, device_of, is_discrete, zscore, zscore_left
 from calibrl.errors import CalibrlError
 from calibrl.kernels import normal
 
@@ -26,6 +26,7 @@ def pit(forecast: Distribution, y: Array, *, generator: torch.Generator | None =
 @returns_what_was_given
 def pit_z(forecast: Distribution, y: Array, *, generator: torch.Generator | None = None) -> Tensor:
     """The PITs as z-scores Φ⁻¹(p_t): the same evidence, which never rounds to 0 or 1."""
+    forecast = by_column(forecast)
     outcome = outcomes_for(forecast, y)
     high = zscore(forecast, outcome)
     if not is_discrete(forecast) and not hasattr(forecast, "zscore_left"):

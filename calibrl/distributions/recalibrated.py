@@ -6,11 +6,12 @@ from typing import Any, Literal
 
 import torch
 from torch import Size, Tensor
-from torch.distributions import Bernoulli, Categorical, Distribution, Independent, Normal, OneHotCategorical
+from torch.distributions import Bernoulli, Categorical, Distribution, Normal, OneHotCategorical
 
 from calibrl.arrays import Array, as_tensor, returns_what_was_given
 from calibrl.distributions.scores import (
     breaks,
+    by_column,
     device_of,
     dtype_of,
     from_zscore,
@@ -39,8 +40,7 @@ class Recalibrated(Distribution):
     arg_constraints: dict[str, Any] = {}  # noqa: RUF012 (torch's own protocol)
 
     def __init__(self, base: Distribution, mapping: Map) -> None:
-        if isinstance(base, Independent):
-            base = base.base_dist
+        base = by_column(base)
         if isinstance(base, (Categorical, Bernoulli, OneHotCategorical)):
             raise CalibrlError(
                 f"{type(base).__name__} forecasts classes, which have no CDF; use calibrl.fit_temperature or "

@@ -11,13 +11,20 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.distributions import Distribution, LogNormal, Normal, Poisson, TransformedDistribution
+from torch.distributions import Distribution, Independent, LogNormal, Normal, Poisson, TransformedDistribution
 
 from calibrl.errors import CalibrlError
 from calibrl.kernels import normal
 
 TABLE_LIMIT = 50_000_000
 """Entries of the largest probability table built for a count distribution that has no CDF."""
+
+
+def by_column(forecast: Distribution) -> Distribution:
+    """The forecast with each column on its own: torch's `Independent` only says how densities are summed."""
+    while isinstance(forecast, Independent):
+        forecast = forecast.base_dist
+    return forecast
 
 
 def zscore(forecast: Distribution, y: Tensor) -> Tensor:
@@ -64,7 +71,7 @@ def from_zscore(forecast: Distribution, z: Tensor) -> Tensor:
     if bool(y.isfinite().all()):
         return y
     # Some of torch's inverses lose the lower tail as well: stop where they still tell u from 0.
-    return torch.where(y.isfinite(), y, forecast.icdf(u.clamp(1e-16, 1 - 1e-16)))
+    return torch.where(y.isfinite(), y, forecast.icdf(u.clamp(1e-16, 1 - 4e-16)))
 
 
 def cdf(forecast: Distribution, y: Tensor) -> Tensor:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.distributions import Categorical, Normal
 
+from calibrl.arrays import Array, as_rows
 from calibrl.data import Data
 from calibrl.distributions import Quantiles
 from calibrl.errors import CalibrlError
@@ -48,8 +49,9 @@ class SklearnForecaster:
         rows = self._remembered.add(data)
         self._fitted = [fit_clone(self.estimator, x, y) for x, y in seen_columns(rows)]
 
-    def __call__(self, x: Tensor) -> Normal:
+    def __call__(self, x: Array) -> Normal:
         """Gaussian forecasts for x (n, …): batch shape (n,) or (n, d), as y had."""
+        x = as_rows(x)
         y = self._remembered.outcomes()
         answers = [fitted.predict(features(x), return_std=True) for fitted in self._fitted]
         mean, std = (as_columns([answer[i] for answer in answers], like=y, x=x) for i in (0, 1))
@@ -83,8 +85,9 @@ class SklearnQuantiles:
         columns = seen_columns(self._remembered.add(data))
         self._fitted = [[self.make(level).fit(x, y) for x, y in columns] for level in self.levels]
 
-    def __call__(self, x: Tensor) -> Quantiles:
+    def __call__(self, x: Array) -> Quantiles:
         """Quantile forecasts for x (n, …): batch shape (n,) or (n, d), as y had."""
+        x = as_rows(x)
         y = self._remembered.outcomes()
         given = features(x)
         values = [as_columns([f.predict(given) for f in level], like=y, x=x) for level in self._fitted]
@@ -120,8 +123,9 @@ class SklearnClassifier:
             raise CalibrlError(f"label {wrong[0]:g} is not one of the classes 0 … {self.classes - 1}")
         self._fitted = fit_clone(self.estimator, x, y.astype(np.int64))
 
-    def __call__(self, x: Tensor) -> Categorical:
+    def __call__(self, x: Array) -> Categorical:
         """Class probabilities for x (n, …): batch shape (n,)."""
+        x = as_rows(x)
         y = self._remembered.outcomes()
         found = torch.as_tensor(self._fitted.predict_proba(features(x)), dtype=torch.float64)
         probs = torch.zeros(len(found), self.classes, dtype=torch.float64)

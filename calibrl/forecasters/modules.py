@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.distributions import Distribution, Normal
 
 from calibrl.algorithm import Forecaster
+from calibrl.arrays import Array, as_rows
 from calibrl.data import Data
 from calibrl.distributions import Empirical, draw
 from calibrl.errors import CalibrlError
@@ -55,8 +56,9 @@ class TorchForecaster:
             self.train(self.module, rows, loss=likelihood(self.to_distribution), generator=self.generator)
         self.module.eval()
 
-    def __call__(self, x: Tensor) -> Distribution:
+    def __call__(self, x: Array) -> Distribution:
         """The module's forecast for x (n, …)."""
+        x = as_rows(x)
         return self.to_distribution(_answer(self.module, _input(x, self.module)))
 
 
@@ -99,8 +101,9 @@ class MCDropout:
             self.train(self.module, rows, loss=_point_or_likelihood, generator=self.generator)
         self.module.eval()
 
-    def __call__(self, x: Tensor) -> Empirical:
+    def __call__(self, x: Array) -> Empirical:
         """The passes' answers for x (n, …) as a forecast of batch shape (n,) or (n, d)."""
+        x = as_rows(x)
         given = _input(x, self.module)
         # One large batch: every copy of a row draws dropout masks of its own.
         copies = given.expand(self.passes, *given.shape).flatten(0, 1)
@@ -139,8 +142,9 @@ class Ensemble:
         for member in self.members:
             member.update(data if self.bootstrap is None else _resampled(data, self.bootstrap))
 
-    def __call__(self, x: Tensor) -> Distribution:
+    def __call__(self, x: Array) -> Distribution:
         """The combined forecast for x (n, …)."""
+        x = as_rows(x)
         return self.combine([member(x) for member in self.members])
 
 

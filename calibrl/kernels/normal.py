@@ -18,8 +18,8 @@ LOWEST_Z, HIGHEST_Z = -37.5, 8.2095
 
 
 def cdf(z: Tensor) -> Tensor:
-    """Φ(z)."""
-    return torch.special.ndtr(z)
+    """Φ(z), to the last digit in the lower tail too, where torch's own `ndtr` ends at z = -8.3."""
+    return 0.5 * torch.special.erfc(-z / math.sqrt(2))
 
 
 def quantile(p: Tensor) -> Tensor:
@@ -30,6 +30,15 @@ def quantile(p: Tensor) -> Tensor:
 def finite_quantile(p: Tensor) -> Tensor:
     """Φ⁻¹(p), with 0 and 1 moved to the nearest number a float64 can tell from them."""
     return quantile(p.double()).clamp(LOWEST_Z, HIGHEST_Z)
+
+
+def evidence_quantile(p: Tensor) -> Tensor:
+    """Φ⁻¹(p) of probabilities that outcomes came with: cut off alike on both sides, where 1 - p rounds to 0.
+
+    A float64 tells probabilities from 0 much further out than from 1; what only one tail can say would be taken for
+    a bias.
+    """
+    return quantile(p.double()).clamp(-HIGHEST_Z, HIGHEST_Z)
 
 
 def log_density(z: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ from calibrl.arrays import Array
 from calibrl.kernels import normal
 from calibrl.maps.base import Map
 from calibrl.maps.closed_form import IDENTITY
-from calibrl.maps.evidence import for_each_column, matrix, ranks_of, stack
+from calibrl.maps.evidence import FURTHEST, for_each_column, matrix, ranks_of, stack
 from calibrl.maps.fit import FitMap, fit_affine, fit_beta, fit_isotonic, fit_platt, fit_smooth
 from calibrl.maps.gaussian import gaussian_law
 from calibrl.maps.spline import Spline
@@ -37,7 +37,7 @@ def fit_auto(pit: Array | None = None, *, weight: Array | None = None, z: Array 
     values, given_weights, shape = matrix(pit, weight, z)
     _, evidence, _ = for_each_column(pit, weight, z, lambda _: None)
     rows = torch.from_numpy(values)
-    rows = rows if z is not None else normal.finite_quantile(rows)
+    rows = rows.clamp(-FURTHEST, FURTHEST) if z is not None else normal.evidence_quantile(rows)
     weights = torch.ones_like(rows) if given_weights is None else torch.from_numpy(given_weights.copy())
 
     names: list[str] = []

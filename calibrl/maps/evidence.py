@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
@@ -18,6 +19,12 @@ from calibrl.maps.ranks import Ranks
 from calibrl.maps.select import Floats, order_statistics
 
 T = TypeVar("T")
+
+FURTHEST = 1e6
+"""Z-scores beyond are taken for this: nothing depends on how absurd they are, and splines stay computable."""
+
+MOST_LOST = 0.01
+"""Share of PITs that may be 0 or 1 to the last digit before it is said."""
 
 MOST_POINTS = 512
 """Points kept per column. They lie evenly in z, so that the tails keep their detail."""
@@ -131,6 +138,8 @@ def _column(values: Floats, weight: Floats | None, *, is_z: bool) -> Column:
     count = len(values)
     if count:
         _check_range(float(values.min()), float(values.max()), is_z=is_z)
+        if not is_z:
+            _warn_if_lost(values)
 
     # Where to cut: the middles of equal steps in z, so that 10⁶ outcomes keep their extremes.
     at = _thin(count)
@@ -153,7 +162,7 @@ def _column(values: Floats, weight: Floats | None, *, is_z: bool) -> Column:
         level = (middle * effective + 0.5) / (effective + 1)
     z = torch.from_numpy(chosen)
     return Column(
-        z=z if is_z else normal.finite_quantile(z),
+        z=z.clamp(-FURTHEST, FURTHEST) if is_z else normal.evidence_quantile(z),
         share=torch.from_numpy(np.diff(edges)),
         level=torch.from_numpy(level),
         rank=torch.from_numpy(at + 1.0),
@@ -168,6 +177,16 @@ def _check_range(least: float, most: float, *, is_z: bool) -> None:
         raise CalibrlError(f"PIT value {wrong:g} is outside [0, 1]; pass forecast.cdf(y), or z-scores as z=")
     if is_z and not (np.isfinite(least) and np.isfinite(most)):
         raise CalibrlError("a z-score is infinite: its outcome is impossible under its forecast; widen the forecast")
+
+
+def _warn_if_lost(values: Floats) -> None:
+    lost = int(((values == 0) | (values == 1)).sum())
+    if lost > MOST_LOST * len(values):
+        warnings.warn(
+            f"{lost} of {len(values)} PITs are 0 or 1 to the last digit, so how far out their outcomes fell is lost; "
+            "fit on z-scores: z=calibrl.pit_z(forecast, y)",
+            stacklevel=2,
+        )
 
 
 def _thin(count: int) -> NDArray[np.int64]:

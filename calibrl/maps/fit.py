@@ -281,7 +281,8 @@ def logistic_fit(features: Tensor, target: Tensor, size: Tensor, *, start: Tenso
     """Weighted cross-entropy of sigmoid(features · θ) against soft targets, by damped Newton steps.
 
     features (m, k), target (m,) in [0, 1], size (m,) weights, start (k,); the first `positive` entries of θ
-    stay above 1e-3 so that the map increases. The problem is convex: the minimum is the only one.
+    stay above 1e-3 so that the map increases. The problem is convex: the minimum is the only one. Far from it the
+    sigmoid is flat and a Newton step means nothing: steps that do not help are damped until they do.
     """
 
     def loss(theta: Tensor) -> float:
@@ -292,22 +293,23 @@ def logistic_fit(features: Tensor, target: Tensor, size: Tensor, *, start: Tenso
         return torch.cat([theta[:positive].clamp(min=1e-3), theta[positive:]])
 
     theta, best = start, loss(start)
-    for _ in range(50):
+    # Damping is measured against the curvature that each parameter could have at most: p (1 - p) is 1/4 there.
+    most = (size[:, None] * features.square()).sum(0) / 4
+    damping = least = 1e-12
+    for _ in range(200):
         p = torch.sigmoid(features @ theta)
         gradient = features.T @ (size * (p - target))
         hessian = (features.T * (size * p * (1 - p))) @ features
-        step = torch.linalg.solve(hessian + 1e-9 * torch.eye(len(theta), dtype=theta.dtype), gradient)
-        length = 1.0
-        while length > 1e-6:
-            candidate = clip(theta - length * step)
+        while damping < 1e6:
+            candidate = clip(theta - torch.linalg.solve(hessian + damping * torch.diag(most + 1e-9), gradient))
             value = loss(candidate)
             if value <= best:
                 break
-            length /= 2
+            damping *= 10
         else:
             break
         moved = float((candidate - theta).abs().max())
-        theta, best = candidate, value
+        theta, best, damping = candidate, value, max(damping / 100, least)
         if moved < 1e-10:
             break
     return theta

@@ -238,3 +238,27 @@ def test_pits_of_an_array_are_an_array():
     found = cal.pit(forecast, outcome)
     assert isinstance(found, np.ndarray)
     np.testing.assert_allclose(found, stats.norm.cdf(outcome))
+
+
+def test_mixtures_and_counts_are_exact_far_below():
+    normal = torch.distributions.Normal(torch.zeros(2, dtype=torch.float64), 1.0)
+    np.testing.assert_allclose(cal.pit_z(cal.Mixture([normal, normal]), [-9.0, 12.0]), [-9.0, 12.0], rtol=1e-9)
+    rounded = cal.Rounded(torch.distributions.Normal(torch.tensor(0.0, dtype=torch.float64), 1.0))
+    want = np.log(stats.norm.sf(8.5) - stats.norm.sf(9.5))
+    assert float(rounded.log_prob(torch.tensor(9.0))) == pytest.approx(want, rel=1e-9)
+
+
+def test_independent_columns_are_judged_column_by_column():
+    columns = torch.distributions.Normal(torch.zeros(5, 2, dtype=torch.float64), 2.0)
+    y = torch.randn(5, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    together = torch.distributions.Independent(columns, 1)
+    assert torch.equal(cal.pit_z(together, y), cal.pit_z(columns, y))
+    assert cal.crps(together, y) == cal.crps(columns, y)
+    assert cal.summary(together, y).coverage == cal.summary(columns, y).coverage
+
+
+def test_half_normal_forecasts_have_a_score():
+    forecast = torch.distributions.HalfNormal(torch.ones(2, dtype=torch.float64))
+    x = np.linspace(0, 12, 200_001)
+    wanted = [np.trapezoid((stats.halfnorm.cdf(x) - (x >= y)) ** 2, x) for y in (0.3, 0.7)]
+    assert cal.crps(forecast, [0.3, 0.7]) == pytest.approx(np.mean(wanted), abs=1e-4)

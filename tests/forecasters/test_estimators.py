@@ -133,3 +133,15 @@ def test_labels_outside_the_classes_are_refused(label, words):
 def test_a_classifier_has_one_label_per_row():
     with pytest.raises(CalibrlError, match="one label per row"):
         cal.SklearnClassifier(LogisticRegression(), classes=3).update(ROWS)
+
+
+def test_arrays_are_welcome_where_a_model_is_asked():
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(60, 2))
+    y = x @ [1.0, -1.0] + rng.normal(size=60)
+    wrapped = cal.CrossFitted(lambda: cal.SklearnForecaster(BayesianRidge()))
+    wrapped.update(Data(torch.from_numpy(x), torch.from_numpy(y)))
+    torch.testing.assert_close(wrapped(x[:5]).mean, wrapped(torch.from_numpy(x[:5])).mean)
+    alone = cal.SklearnForecaster(BayesianRidge())
+    alone.update(Data(torch.from_numpy(x), torch.from_numpy(y)))
+    torch.testing.assert_close(alone(x[:5].tolist()).mean, alone(torch.from_numpy(x[:5])).mean)

@@ -18,6 +18,9 @@ FITS = {
 PROPER = {name: fit for name, fit in FITS.items() if name != "sigmoid"}
 D = torch.float64
 
+# Evidence here goes to the very ends on purpose.
+pytestmark = pytest.mark.filterwarnings("ignore:.*PITs are 0 or 1 to the last digit")
+
 every_fit = pytest.mark.parametrize("fit", FITS.values(), ids=FITS)
 every_proper_fit = pytest.mark.parametrize("fit", PROPER.values(), ids=PROPER)
 shapes = pytest.mark.parametrize("columns", [(), (1,), (3,)], ids=str)

@@ -1,0 +1,25 @@
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+
+from calibrl.kernels import normal
+
+
+def test_the_cdf_is_exact_in_both_tails():
+    z = torch.linspace(-37, 37, 4001, dtype=torch.float64)
+    np.testing.assert_allclose(normal.cdf(z), stats.norm.cdf(z.numpy()), rtol=1e-12)
+
+
+@pytest.mark.parametrize("kind", [torch.float32, torch.float64])
+def test_the_cdf_keeps_its_dtype_and_its_ends(kind):
+    ends = torch.tensor([-torch.inf, 0.0, torch.inf, torch.nan], dtype=kind)
+    assert normal.cdf(ends).dtype is kind
+    torch.testing.assert_close(normal.cdf(ends), torch.tensor([0.0, 0.5, 1.0, torch.nan], dtype=kind), equal_nan=True)
+
+
+def test_probabilities_as_evidence_reach_equally_far_on_both_sides():
+    p = torch.tensor([0.0, 1e-300, 1e-20, 0.5, 1 - 1e-16, 1.0], dtype=torch.float64)
+    z = normal.evidence_quantile(p)
+    assert float(z.max()) == -float(z.min()) == pytest.approx(8.2095)
+    assert float(z[3]) == 0
