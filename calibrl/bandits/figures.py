@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from calibrl.bandits.presets import PAPER
 from calibrl.bandits.round import HIGH, LOW, MEDIAN, Trial
 
 if TYPE_CHECKING:
@@ -55,10 +56,13 @@ def learning_curves(rewards: dict[str, Floats], ax: Axes) -> Axes:
     return ax
 
 
-def shares(reward: dict[str, dict[str, tuple[float, float]]], printed: dict[str, dict[str, float]]) -> Figure:
+def shares(
+    reward: dict[str, dict[str, tuple[float, float]]], printed: dict[str, dict[str, float]], rounds: dict[str, int]
+) -> Figure:
     """Table 1 as a picture: each policy's share of the optimal reward, problem by problem, beside the paper's.
 
-    reward: share of the optimum and its standard error, by problem and policy; printed: the paper's shares.
+    reward: share of the optimum and its standard error, by problem and policy; printed: the paper's shares; rounds: by
+    problem, those of a trial.
     """
     import matplotlib.pyplot as plt
 
@@ -81,7 +85,10 @@ def shares(reward: dict[str, dict[str, tuple[float, float]]], printed: dict[str,
         ax.margins(x=0.15, y=0.1)
         ax.xaxis.set_major_formatter(lambda value, _: f"{100 * value:.0f} %")
         ax.locator_params(axis="x", nbins=4)
-    hollow = " Hollow diamonds: the paper." if printed else ""
+    hollow = ""
+    if printed:
+        apart = ", ".join(f"{name} {rounds[name]}" for name in printed if rounds[name] != PAPER.rounds)
+        hollow = f" Hollow diamonds: the paper, after {PAPER.rounds} rounds{f' (here {apart})' if apart else ''}."
     figure.supxlabel(f"reward, as a share of the optimum.{hollow}", fontsize=10)
     return figure
 

@@ -73,7 +73,7 @@ def table_figure(lines: Sequence[Line]) -> Figure:
         for name, row in TABLE_1.items()
         if name in reward
     }
-    return figures.shares(reward, printed)
+    return figures.shares(reward, printed, {line.problem: line.rounds for line in lines})
 
 
 def _pair(kept: Arrays) -> tuple[Trial, Trial] | None:

@@ -19,10 +19,12 @@ class Printed:
     """A table of the paper: where it stands, and its numbers by problem, arm and metric, named as in our rows.
 
     A problem named ANY stands for whichever problem the rows are about: the paper used data nobody else can have.
+    step: the round after which its numbers are, where that matters: sums over fewer rounds do not compare.
     """
 
     source: str
     numbers: dict[str, dict[str, dict[str, Number]]] = field(default_factory=dict)
+    step: int | None = None
 
     def at(self, problem: str, arm: str, metric: str) -> Number | None:
         """The printed number for that place of a table, if there is one."""
@@ -54,6 +56,7 @@ TABLE_1 = Printed(
         "adult": _bandit(Number(131.3, 1.2), Number(198.9, 4.7), 1200.0),
         "census": _bandit(Number(207.6, 1.7), Number(603.7, 3.8), 1200.0),
     },
+    step=1200,
 )
 
 

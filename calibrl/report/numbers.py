@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import stdtrit
 
+from calibrl.experiments.paper import Printed
 from calibrl.results import Row
 
 Floats = NDArray[np.float64]
@@ -43,18 +44,25 @@ class Difference(NamedTuple):
 class Study:
     """Problems that measure the same metrics, with the arms and seeds they have: what one table shows.
 
-    values: by metric, (problems, arms, seeds) at each seed's last step, NaN where nothing was measured.
+    values: by metric, (problems, arms, seeds) at each seed's last step, NaN where nothing was measured; steps: the
+    last step of each problem.
     """
 
     problems: tuple[str, ...]
     arms: tuple[str, ...]
     seeds: tuple[int, ...]
     values: dict[str, Floats]
+    steps: tuple[int, ...]
 
     def arms_of(self, problem: int) -> list[int]:
         """The arms that the problem was measured with."""
         seen = np.any([np.isfinite(values[problem]).any(-1) for values in self.values.values()], axis=0)
         return [int(arm) for arm in np.flatnonzero(seen)]
+
+    def apart(self, paper: Printed) -> dict[str, int]:
+        """The problems that the paper has after another number of steps, with the steps of ours."""
+        ours = zip(self.problems, self.steps, strict=True)
+        return {problem: step for problem, step in ours if paper.about(problem) and paper.step not in {None, step}}
 
 
 def readable(rows: Sequence[Row]) -> list[Row]:
@@ -116,7 +124,8 @@ def _study(by_problem: dict[str, list[Row]], names: Sequence[str], problems: Seq
                 for name in names:
                     if name in row.metrics:
                         values[name][at] = row.metrics[name]
-    return Study(tuple(problems), arms, seeds, values)
+    steps = tuple(max(row.step for row in by_problem[problem]) for problem in problems)
+    return Study(tuple(problems), arms, seeds, values, steps)
 
 
 def mean(values: Floats) -> Mean:

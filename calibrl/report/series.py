@@ -153,15 +153,17 @@ def _pack(values: Floats, each: bool, base: int | None = None) -> dict[str, Any]
 def _paper(study: Study, about: Experiment, metrics: dict[str, Metric]) -> dict[str, list[list[float | None]]]:
     """Printed means by metric, problem and arm; only metrics of which something is printed.
 
-    Numbers about data that are not ours stay in the table: on one scale they would tell nothing.
+    Numbers about data that are not ours, or sums over another number of steps, stay in the table: on one scale they
+    would tell nothing.
     """
     paper = about.paper
     if paper is None:
         return {}
     found = {}
+    alike = set(paper.numbers) - set(study.apart(paper))
     for name in metrics:
         numbers = [
-            [paper.at(problem, arm, name) if problem in paper.numbers else None for arm in study.arms]
+            [paper.at(problem, arm, name) if problem in alike else None for arm in study.arms]
             for problem in study.problems
         ]
         if any(number for line in numbers for number in line):

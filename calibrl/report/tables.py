@@ -8,7 +8,7 @@ import math
 import numpy as np
 
 from calibrl.experiments.catalogue import Experiment, Metric
-from calibrl.experiments.paper import Number
+from calibrl.experiments.paper import Number, Printed
 from calibrl.report.numbers import Difference, Mean, Study, difference, mean
 
 LONG = 40
@@ -49,7 +49,7 @@ def table(study: Study, about: Experiment, metrics: dict[str, Metric], *, captio
         body.append(f"<tbody>{''.join(f'<tr>{x}</tr>' for x in (first + lines[0], *lines[1:]))}</tbody>")
     notes = [_note(study, about, base is not None)]
     if paper and about.paper:
-        notes.append(f"Paper: {about.paper.source}.")
+        notes.append(f"Paper: {about.paper.source}.{_apart(study, about, about.paper)}")
     size = " long" if sum(part.count("<tr>") for part in body) > LONG else ""
     return (
         f'<div class="scroll{size}" tabindex="0" role="region" aria-label="Table: {html.escape(caption)}">'
@@ -57,6 +57,14 @@ def table(study: Study, about: Experiment, metrics: dict[str, Metric], *, captio
         f'<thead><tr><th scope="col">problem</th><th scope="col">arm</th>{head}</tr></thead>'
         f"{''.join(body)}</table></div>"
     )
+
+
+def _apart(study: Study, about: Experiment, paper: Printed) -> str:
+    """That the paper's numbers are after more or fewer steps than ours, if they are."""
+    ours = ", ".join(f"{step} ({html.escape(problem)})" for problem, step in study.apart(paper).items())
+    if not ours:
+        return ""
+    return f" <b>Its numbers are after {paper.step} {about.step}s, those here after {ours}: they do not compare.</b>"
 
 
 def _note(study: Study, about: Experiment, paired: bool) -> str:

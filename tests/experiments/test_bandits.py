@@ -1,5 +1,7 @@
+import re
 from dataclasses import replace
 
+import matplotlib.pyplot as plt
 import numpy as np
 import polars as pl
 import pytest
@@ -9,7 +11,8 @@ from typer.testing import CliRunner
 from calibrl import CalibrlError
 from calibrl.bandits.presets import PRESETS, SMALL, TABLE_1
 from calibrl.cli import app
-from calibrl.experiments.bandits import metrics, run, summarise
+from calibrl.experiments.bandit_figures import table_figure
+from calibrl.experiments.bandits import metrics, paired_trials, run, summarise, trial_rows
 from calibrl.results import Row, read
 
 TINY = replace(SMALL, problems=("wine", "linear"), rounds=120, trials=3, policies=("linucb", "callinucb", "greedy"))
@@ -83,6 +86,14 @@ def test_a_run_ends_in_a_table_rows_and_figures(tmp_path):
     shown = shell("run", "bandits", "--rows", tmp_path, "--out", tmp_path / "again")
     assert "wine, 100 × 2" in shown.output
     assert (tmp_path / "again" / "table.png").is_file()
+
+
+def test_the_figure_tells_of_other_rounds_than_the_paper_s():
+    for rounds, words in ((100, r"after 1200 rounds \(here linear 100\)\."), (1200, r"after 1200 rounds\.")):
+        lines = summarise(trial_rows("linear", 0, paired_trials("linear", 0, rounds=rounds, policies=["linucb"])))
+        figure = table_figure(lines)
+        assert re.search(words, figure.get_supxlabel())
+        plt.close(figure)
 
 
 def test_bad_options_are_named(tmp_path):

@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from html.parser import HTMLParser
 
 import pytest
@@ -61,6 +62,13 @@ def test_tables_stand_in_the_page_itself(outline):
     assert "Malik et al. (2019), Table 1" in text
     assert "+100.0 [100.0, 100.0]" in text  # ours, paired
     assert outline.tags.count("table") == outline.tags.count("caption")
+
+
+def test_fewer_rounds_than_in_the_paper_are_told(page, tmp_path):
+    assert "they do not compare" not in page
+    append(tmp_path / "rows.jsonl", [replace(row, step=200) for row in bandit_rows()])
+    short = write_report(tmp_path, tmp_path / "report.html").read_text()
+    assert "Its numbers are after 1200 rounds, those here after 200 (covertype): they do not compare" in short
 
 
 def test_anchors_are_distinct_and_links_lead_to_them(page, outline):

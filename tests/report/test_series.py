@@ -1,6 +1,7 @@
 """What charts draw is what rows say, seed by seed or as means when there is too much."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -72,6 +73,11 @@ def test_numbers_about_other_data_are_not_drawn():
     rows = [Row("inventory", "bakery", arm, 0, {"reward": -1.0}) for arm in ("uncalibrated", "calibrated")]
     assert CATALOGUE["inventory"].paper.at("bakery", "calibrated", "reward").mean == -16793
     assert data(rows, CATALOGUE["inventory"])["paper"] == {}
+
+
+def test_sums_over_fewer_rounds_are_not_drawn():
+    rows = [replace(row, step=200) for row in bandit_rows()]
+    assert data(rows, CATALOGUE["bandits"])["paper"] == {}
 
 
 def test_too_many_numbers_travel_as_means():
