@@ -2,7 +2,8 @@
 
 Every evening the tool sees what it would have seen then, by the code that orders tonight (`History.at`), places the
 orders that were due, and the next day's sales are served from the shelf that resulted. All policies start from the
-same empty shelves some days before the count begins, and meet the same demand and the same luck.
+same empty shelves some days before the count begins, and meet the same demand and the same luck. An item takes part
+from the evening on which the file first knows of it, by a sale or a plan, and is not ordered while it is off the list.
 
 On a day that sold out nobody knows how many more would have been sold. Counting none would make the shop's own
 deliveries look perfect, since no sale they missed is on record; so all policies meet the demand that the record is
@@ -28,6 +29,7 @@ from calibrl.inventory.shop.joint import paths, ranks
 from calibrl.inventory.shop.orders import Shop, plan_all
 from calibrl.inventory.shop.planning import Plan, Situation, plan, up_to
 from calibrl.inventory.shop.record import Record, bridged
+from calibrl.inventory.shop.sales_file import History
 from calibrl.inventory.shop.stock_file import Batch
 from calibrl.inventory.store import one_day
 
@@ -128,6 +130,8 @@ def replay(
             f"a backtest of {days} days needs {days + WARM_UP + LEAST_HISTORY} days of sales, the file has {known}; "
             f"try --backtest {max(7, known - WARM_UP - LEAST_HISTORY - 1)}d"
         )
+    if delivered is not None:
+        _refuse_uncovered(delivered, history, days)
     present = STAND_IN if delivered is None else PRESENT
     worlds = {name: _World(shop.rules, seed) for name in (present, HEURISTIC, BARE, HONEST)}
     teacher = _Teacher(shop.rules, seed, make)
@@ -137,27 +141,30 @@ def replay(
         now = history.at(evening)
         on_day(str(now.date))
         record = bridged(now)
-        due = np.array([schedule(item, now.date).day[0] == item.lead_days - 1 for item in shop.rules])
+        when = {item: schedule(item, now.date) for item in set(shop.rules)}
+        tonight = np.array([when[item].day[0] == item.lead_days - 1 for item in shop.rules])
+        due = np.flatnonzero(tonight & now.listed & ~now.dormant)
         demand = teacher.lesson(record)
         for name, days_held in inside.items():
             drawn = teacher.paths(demand, record, calibrated=name == HONEST)
             days_held.append(_inside(drawn[..., 0], history.sales.demand[:, evening + 1]))
         for name, world in worlds.items():
             if name == PRESENT:
-                world.deliver(np.rint(np.asarray(delivered)[:, evening + 1]).astype(np.int64))
-            elif due.any():
+                came = np.where(now.listed, np.asarray(delivered)[:, evening + 1], 0.0)
+                world.deliver(np.rint(came).astype(np.int64))
+            elif len(due):
                 decide, calibrated = _DECIDE[name]
                 drawn = teacher.paths(demand, record, calibrated=calibrated) if name != STAND_IN else _last_week(record)
                 planned = plan_all(
-                    [item for item, yes in zip(shop.rules, due, strict=True) if yes],
-                    now.date,
+                    [shop.rules[k] for k in due],
+                    [when[shop.rules[k]] for k in due],
                     drawn[due],
-                    [world.batches(int(k)) for k in np.flatnonzero(due)],
+                    [world.batches(int(k)) for k in due],
                     workers=workers,
                     decide=decide,
                 )
-                world.order(np.flatnonzero(due), [found.order for _, found in planned])
-            world.live(customers[:, evening + 1])
+                world.order(due, [found.order for _, found in planned])
+            world.live(np.where(now.listed, customers[:, evening + 1], 0.0))
     counted = slice(history.today + 1 - days, history.today + 1)
     blind = history.sales.censored[:, counted]
     return Replay(
@@ -168,6 +175,22 @@ def replay(
         held={name: float(np.nanmean(part[-days:])) for name, part in inside.items()},
         estimated=round(float((customers - history.sales.units)[:, counted][blind].sum())),
     )
+
+
+def _refuse_uncovered(delivered: Floats, history: History, days: int) -> None:
+    """An error if a week or more at either end of the replay has no delivery: the shop would look empty then."""
+    dates = history.sales.dates
+    first, last = history.today + 1 - days, history.today
+    known = np.flatnonzero(np.nansum(delivered[:, : last + 1], 0) > 0)
+    wanted = f"the backtest replays {dates[first]} to {dates[last]}"
+    if not len(known) or known[-1] < first:
+        raise CalibrlError(f"{wanted}, but no delivery is known of these days; add them, or leave --deliveries out")
+    if known[0] >= first + 7 or known[-1] <= last - 7:
+        rest = last + 1 - known[0]
+        cure = f"try --backtest {rest}d" if rest >= 7 else "leave --deliveries out"
+        cure = cure if known[-1] > last - 7 else f"try --date {dates[known[-1]]}"
+        there = f"{dates[known[0]]} to {dates[known[-1]]}"
+        raise CalibrlError(f"{wanted}, but deliveries are known from {there} only; add the others, or {cure}")
 
 
 def _inside(drawn: Floats, demand: Floats) -> Floats:

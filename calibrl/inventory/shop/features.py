@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrl.inventory.sales import Floats
+from calibrl.inventory.sales import Flags, Floats
 from calibrl.inventory.shop.record import SHUT_WEEKS, Record
 
 Index = NDArray[np.int64]
@@ -79,11 +79,10 @@ def rows(of: Tables, series: Index, evening: Index, leads: int) -> Floats:
 
 def _one_lead(of: Tables, i: Index, evening: Index, lead: int) -> Floats:
     """(n, k) for one lead day. Nothing after `evening` is read but what is known in advance."""
-    record, usual = of.record, of.record.usual
+    record = of.record
     day = evening + lead
-    last = day - 7 * (-(-lead // 7))  # the latest same weekday that is already known
-    same = np.stack([usual[i, np.maximum(last - 7 * k, 0)] for k in range(8)])
-    since = np.stack([record.begun[i, np.maximum(last - 7 * k, 0)] & (last >= 7 * k) for k in range(8)])
+    last = _last_same(day, lead)
+    same, since = _same_weekdays(of, i, last, 8)
     long = _mean(of.total, i, evening, 56, of.begun_total)
     count = since.cumsum(0)
     # A weekday with little or no record is like the other days.
@@ -118,11 +117,45 @@ def _one_lead(of: Tables, i: Index, evening: Index, lead: int) -> Floats:
     scaled = [column / scale for column in regressors]
     weeks = np.minimum(of.seen_total[i, evening + 1] / 7, 52.0)
     spread = np.where(weeks > 0, _spread(of, i, evening, four), four)
-    closed = record.history.sales.closed
-    habit = np.all([closed[i, np.maximum(last - 7 * k, 0)] for k in range(SHUT_WEEKS)], 0)
-    habit |= (same[:4] == 0).all(0) & since[3] & (long >= 2)
-    shut = record.announced[i, day] | habit
+    shut = _shut(of, i, day, last, same[:4], since[3], long)
     return np.stack([scale, spread, shut.astype(np.float64), weeks, *scaled, np.ones(len(i))], 1)
+
+
+def shut_days(of: Tables, evening: int, leads: int) -> Flags:
+    """(s, leads): the days after an evening that are closed by what is known then."""
+    count = len(of.record.units)
+    i, at = np.arange(count), np.full(count, evening)
+    long = _mean(of.total, i, at, 56, of.begun_total)
+    found = np.zeros((count, leads), dtype=bool)
+    for lead in range(1, leads + 1):
+        last = _last_same(at + lead, lead)
+        same, since = _same_weekdays(of, i, last, 4)
+        found[:, lead - 1] = _shut(of, i, at + lead, last, same, since[3], long)
+    return found
+
+
+def _shut(of: Tables, i: Index, day: Index, last: Index, same: Floats, since: Flags, long: Floats) -> Flags:
+    """(n,): announced, or closed by habit: the store's last times, or an item that sells but not on this weekday.
+
+    same: (4, n) the last same weekdays, all since the record began where `since` says so.
+    """
+    closed = of.record.history.sales.closed
+    habit = np.all([closed[i, np.maximum(last - 7 * k, 0)] for k in range(SHUT_WEEKS)], 0)
+    habit |= (same == 0).all(0) & since & (long >= 2)
+    return of.record.announced[i, day] | habit
+
+
+def _last_same(day: Index, lead: int) -> Index:
+    """(n,): the latest same weekday that is already known."""
+    return day - 7 * (-(-lead // 7))
+
+
+def _same_weekdays(of: Tables, i: Index, last: Index, weeks: int) -> tuple[Floats, Flags]:
+    """(weeks, n): the usual of the last same weekdays, latest first, and whether the record had begun."""
+    record = of.record
+    same = np.stack([record.usual[i, np.maximum(last - 7 * k, 0)] for k in range(weeks)])
+    begun = [record.begun[i, np.maximum(last - 7 * k, 0)] & (last >= 7 * k) for k in range(weeks)]
+    return same, np.stack(begun)
 
 
 def _spread(of: Tables, i: Index, evening: Index, four: Floats) -> Floats:

@@ -10,13 +10,14 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrl.inventory.shop.calendar import Schedule, leads_needed, schedule
+from calibrl.inventory.shop import features
+from calibrl.inventory.shop.calendar import Schedule, schedules
 from calibrl.inventory.shop.honest import learn
 from calibrl.inventory.shop.items_file import Item, items_named, read_items
 from calibrl.inventory.shop.joint import paths, ranks
 from calibrl.inventory.shop.planning import Plan, Situation, plan, situation
 from calibrl.inventory.shop.record import Record, bridged
-from calibrl.inventory.shop.sales_file import History, Key, named, read_sales
+from calibrl.inventory.shop.sales_file import AHEAD, History, Key, named, read_sales
 from calibrl.inventory.shop.stock_file import Batch, Stock, read_stock
 from calibrl.parallel import Job, run_jobs
 
@@ -33,9 +34,6 @@ THREADS = "threads"
 
 PORTION = 500
 """Item-stores that another process plans at a time: some seconds of work."""
-
-DORMANT = 28
-"""Days without a sale or a record after which an item is off the list."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +54,8 @@ class Order:
     demand by day; fan: (5, h) its quantiles at `FAN`; shut: (h,) days that are closed; expiring: units that expire
     before the delivery; position: what should be left when it comes; level: sales of an average open day; trend: last
     week over the four before; sold_out: days of the last 28 on which the shelf was empty, blind: whether they are most
-    of its open days, and most_sold: what sold on the best of the 28; dormant: days since the last sale.
+    of its open days, and most_sold: what sold on the best of the 28; idle: days since the last sale, off: so many that
+    the item is off the list.
     """
 
     key: Key
@@ -79,7 +78,8 @@ class Order:
     sold_out: int
     blind: bool
     most_sold: float
-    dormant: int
+    idle: int
+    off: bool
 
     @property
     def delivery(self) -> np.datetime64:
@@ -137,19 +137,21 @@ def make_orders(
     """An order for every item-store of the shop, in the order of its keys; whoever plans them, the same orders."""
     rng = np.random.default_rng(seed)
     record = bridged(shop.history)
-    demand = learn(record, leads=leads_needed(shop.rules, shop.history.date), rng=rng)
+    rules, batches = shop.rules, shop.stock.batches
+    when = schedules(rules, shop.history.date, features.shut_days(features.tables(record), record.today, AHEAD))
+    demand = learn(record, leads=max(each.horizon for each in when), rng=rng)
     drawn = paths(demand.forecast(record), ranks(demand.rho, paths_per_item, rng))
-    rules, today, batches = shop.rules, shop.history.date, shop.stock.batches
     if backend == THREADS:
-        plans = plan_all(rules, today, drawn, batches, workers=workers)
+        plans = plan_all(rules, when, drawn, batches, workers=workers)
     else:
-        plans = plan_apart(rules, today, drawn, batches, backend=backend, workers=workers, address=address)
-    return [_order(shop, record, k, planned) for k, planned in enumerate(plans)]
+        plans = plan_apart(rules, when, drawn, batches, backend=backend, workers=workers, address=address)
+    idle, off = shop.history.idle, shop.history.dormant
+    return [_order(shop, record, k, planned, int(idle[k]), off=bool(off[k])) for k, planned in enumerate(plans)]
 
 
 def plan_apart(
     rules: Sequence[Item],
-    today: np.datetime64,
+    when: Sequence[Schedule],
     drawn: Floats,
     batches: Sequence[tuple[Batch, ...]],
     *,
@@ -160,7 +162,8 @@ def plan_apart(
     """As `plan_all`, in portions of item-stores on other cores or machines."""
     cuts = [slice(start, start + PORTION) for start in range(0, len(rules), PORTION)]
     jobs = [
-        Job(f"item-stores from {cut.start}", plan_all, (rules[cut], today, drawn[cut], batches[cut])) for cut in cuts
+        Job(f"item-stores from {cut.start}", plan_all, (rules[cut], when[cut], drawn[cut], batches[cut]))
+        for cut in cuts
     ]
     found = run_jobs(jobs, backend=backend, workers=workers, address=address)
     return [planned for portion in found for planned in portion]
@@ -168,7 +171,7 @@ def plan_apart(
 
 def plan_all(
     rules: Sequence[Item],
-    today: np.datetime64,
+    when: Sequence[Schedule],
     drawn: Floats,
     batches: Sequence[tuple[Batch, ...]],
     *,
@@ -176,10 +179,9 @@ def plan_all(
     decide: Callable[[Situation], Plan] = plan,
 ) -> list[tuple[Situation, Plan]]:
     """The situation and the plan of every item-store. drawn: (s, m, leads) demand paths."""
-    when = {item: schedule(item, today) for item in set(rules)}
 
     def one(k: int) -> tuple[Situation, Plan]:
-        at = situation(rules[k], when[rules[k]], drawn[k], batches[k])
+        at = situation(rules[k], when[k], drawn[k], batches[k])
         return at, decide(at)
 
     if workers == 1:
@@ -189,7 +191,7 @@ def plan_all(
         return list(pool.map(one, range(len(rules)), chunksize=16))
 
 
-def _order(shop: Shop, record: Record, k: int, planned: tuple[Situation, Plan]) -> Order:
+def _order(shop: Shop, record: Record, k: int, planned: tuple[Situation, Plan], idle: int, *, off: bool) -> Order:
     """Everything about one item-store's order."""
     at, decided = planned
     history, item = shop.history, shop.rules[k]
@@ -197,14 +199,12 @@ def _order(shop: Shop, record: Record, k: int, planned: tuple[Situation, Plan]) 
     now, h = record.today, at.when.horizon
     batches = shop.stock.batches[k]
     shelf = [batch for batch in batches if batch.arrives <= 0]
-    recent, before = record.usual[k, now - 6 : now + 1], record.usual[k, max(0, now - 34) : max(0, now - 6)]
-    idle = _idle(history.sales.units[k, : now + 1])
     promotion = record.event.get("promotion")
     month = slice(max(0, now - 27), now + 1)
     sold_out = int(history.sales.censored[k, month].sum())
     sold = history.sales.units[k, month][~history.sales.closed[k, month]]
     sold = sold[~np.isnan(sold)]
-    if idle > DORMANT and history.days_on_record[k] > 0:
+    if off:
         decided = Plan(0, 0.0, 0.0, 0.0, 0.0, 0.0)
     return Order(
         key=history.keys[k],
@@ -221,27 +221,32 @@ def _order(shop: Shop, record: Record, k: int, planned: tuple[Situation, Plan]) 
         under_way=float(sum(batch.units for batch in batches if batch.arrives > 0)),
         position=at.position,
         level=_open_mean(record, k),
-        trend=float(recent.mean() / before.mean()) if before.size >= 14 and before.mean() > 0 else 1.0,
+        trend=_trend(record, k),
         promotion=bool(promotion is not None and promotion[k, now + 1 : now + 1 + h][first:second].any()),
         days_on_record=int(history.days_on_record[k]),
         sold_out=sold_out,
         blind=2 * sold_out > len(sold),
         most_sold=float(sold.max(initial=0.0)),
-        dormant=idle,
+        idle=idle,
+        off=off,
     )
 
 
 def _open_mean(record: Record, k: int) -> float:
-    """What the item sells on an average open day of the last eight weeks."""
+    """What the item sells on an average open day of the last eight weeks, since its record began."""
     days = slice(max(0, record.today - 55), record.today + 1)
-    open_days = ~record.history.sales.closed[k, days]
-    return float(record.usual[k, days][open_days].mean()) if open_days.any() else 0.0
+    counted = record.begun[k, days] & ~record.history.sales.closed[k, days]
+    return float(record.usual[k, days][counted].mean()) if counted.any() else 0.0
 
 
-def _idle(units: Floats) -> int:
-    """Days since the last sale."""
-    sold = np.flatnonzero(np.nan_to_num(units) > 0)
-    return len(units) - 1 - int(sold[-1]) if len(sold) else len(units)
+def _trend(record: Record, k: int) -> float:
+    """The last week over the four before, which must be on record from two weeks before it on."""
+    now = record.today
+    if now < 20 or not record.begun[k, now - 20]:
+        return 1.0
+    before = slice(max(0, now - 34), now - 6)
+    month = record.usual[k, before][record.begun[k, before]].mean()
+    return float(record.usual[k, now - 6 : now + 1].mean() / month) if month > 0 else 1.0
 
 
 def new_items(shop: Shop) -> list[str]:

@@ -34,6 +34,9 @@ MOST_UNITS = 1e7
 MOST_CELLS = 60_000_000
 """Item-stores times days that are held at once."""
 
+DORMANT = 28
+"""Days without a sale or a record after which an item is off the list."""
+
 AHEAD = 28
 """Days after the last sale for which orders may be planned."""
 
@@ -49,7 +52,8 @@ class History:
 
     sales: s item-stores by t days, the last `AHEAD` of them still to come (their units are NaN); written: the
     same as the file has it, before days without a row were settled; keys: s (item, store); today: the column of
-    the last day that is known; stores: whether the file names stores; notes: what the reader should be told.
+    the last day that is known; stores: whether the file names stores; planned: (s, t') rows without units, in the
+    columns of `written`; notes: what the reader should be told.
     """
 
     sales: Sales
@@ -57,6 +61,7 @@ class History:
     keys: tuple[Key, ...]
     today: int
     stores: bool
+    planned: Flags
     notes: tuple[str, ...] = ()
 
     @property
@@ -70,12 +75,30 @@ class History:
         seen: NDArray[np.int64] = (~np.isnan(self.sales.units[:, : self.today + 1])).sum(1)
         return seen
 
+    @property
+    def listed(self) -> Flags:
+        """(s,): item-stores that are sold by today, or planned for the days to come."""
+        return (self.days_on_record > 0) | self.planned[:, : self.today + 1 + AHEAD].any(1)
+
+    @property
+    def idle(self) -> NDArray[np.int64]:
+        """(s,): days since the last sale; those with an empty shelf do not count."""
+        units, out = self.sales.units[:, : self.today + 1], self.sales.censored[:, : self.today + 1]
+        since = np.maximum.accumulate((np.nan_to_num(units) > 0)[:, ::-1], 1)[:, ::-1]
+        found: NDArray[np.int64] = (~since & ~out).sum(1)
+        return found
+
+    @property
+    def dormant(self) -> Flags:
+        """(s,): item-stores that are off the list, for want of sales while there was something to sell."""
+        return (self.idle > DORMANT) & (self.days_on_record > 0)
+
     def at(self, today: int) -> History:
         """The history as it was known at the close of an earlier day."""
-        return known_at(self.written, self.keys, today, stores=self.stores)
+        return known_at(self.written, self.keys, today, stores=self.stores, planned=self.planned)
 
 
-def known_at(written: Sales, keys: tuple[Key, ...], today: int, *, stores: bool) -> History:
+def known_at(written: Sales, keys: tuple[Key, ...], today: int, *, stores: bool, planned: Flags) -> History:
     """What the rows up to `today` say; of later rows only the plans (promotion, price, holiday, closed) are read."""
     known, end = today + 1, today + 1 + AHEAD
     units = np.full((len(keys), end), np.nan)
@@ -95,7 +118,7 @@ def known_at(written: Sales, keys: tuple[Key, ...], today: int, *, stores: bool)
         price=None if written.price is None else _carried_on(_ahead(written.price, end, np.nan)),
         marks={name: _ahead(mark, end) for name, mark in written.marks.items()},
     )
-    return History(sales, written, keys, today, stores, settled.notes)
+    return History(sales, written, keys, today, stores, planned, settled.notes)
 
 
 def read_sales(path: str | Path, *, today: Day | None = None, new: tuple[Key, ...] = ()) -> History:
@@ -127,7 +150,9 @@ def read_sales(path: str | Path, *, today: Day | None = None, new: tuple[Key, ..
         marks={"closed": _closed(grid, keys), **holiday},
         product=tuple(item for item, _ in keys),
     )
-    history = known_at(written, keys, int((last - grid.days[0]).astype(np.int64)), stores=cells.has("store"))
+    planned = grid.spread(np.isnan(units).astype(np.float64), 0.0) > 0
+    day = int((last - grid.days[0]).astype(np.int64))
+    history = known_at(written, keys, day, stores=cells.has("store"), planned=planned)
     notes = []
     broken = units[~np.isnan(units)] % 1 > 0
     if broken.any():
@@ -285,4 +310,4 @@ def _nothing_yet(source: str, new: tuple[Key, ...], today: np.datetime64 | None)
         marks={"closed": nothing},
         product=tuple(item for item, _ in new),
     )
-    return known_at(written, new, 0, stores=any(store for _, store in new))
+    return known_at(written, new, 0, stores=any(store for _, store in new), planned=~nothing)

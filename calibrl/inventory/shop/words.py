@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from calibrl.inventory.shop.orders import DORMANT, Order
+from calibrl.inventory.shop.orders import Order
 
 NAMES = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
 
@@ -20,8 +20,8 @@ ENOUGH = 2.0
 
 def reason(order: Order) -> str:
     """Why this order: demand, what moves it, stock, the order, and what may go wrong."""
-    if order.days_on_record and order.dormant > DORMANT:
-        return f"Not sold for {order.dormant} days, so nothing is ordered; drop it from the files or order by hand."
+    if order.off:
+        return f"Not sold for {order.idle} days, so nothing is ordered; drop it from the files or order by hand."
     if order.demand.max() == 0:
         return f"{_period(order)} {_be(order)} closed, so nothing is ordered."
     parts = [_demand(order), _stock(order)]
@@ -55,13 +55,13 @@ def _drivers(order: Order) -> list[str]:
         found.append(f"after a week {abs(order.trend - 1):.0%} {way} the month before".replace("%", " %"))
     closed = [day for day in order.when.cover if order.shut[day]]
     if closed and open_days:
-        found.append(f"closed on {_listed([_weekday(order.day(day)) for day in closed])}")
+        found.append(f"closed on {_listed([_when(order, order.day(day)) for day in closed])}")
     return found
 
 
 def _stock(order: Order) -> str:
     if not order.on_hand and not order.under_way:
-        later = f" until {_weekday(order.delivery)}" if order.when.day[0] > 0 else ""
+        later = f" until {_when(order, order.delivery)}" if order.when.day[0] > 0 else ""
         return f"nothing is on the shelf{later}"
     count = f"{order.on_hand:.0f} {'is' if round(order.on_hand) == 1 else 'are'}" if order.on_hand else "none is"
     words = f"{count} on the shelf"
@@ -70,14 +70,14 @@ def _stock(order: Order) -> str:
     if order.expiring >= 0.5:
         words += f", {order.expiring:.0f} of which {_expire(order.expiring)} before the delivery"
     if order.when.day[0] > 0 and order.position < order.on_hand + order.under_way:
-        words += f", of which {order.position:.0f} should be left on {_weekday(order.delivery)}"
+        words += f", of which {order.position:.0f} should be left on {_when(order, order.delivery)}"
     return words + _empty_before(order)
 
 
 def _empty_before(order: Order) -> str:
     """A warning that no order can mend: the shelf will be empty before the delivery."""
     likely = order.when.day[0] > 0 and order.plan.out_before >= 0.5
-    return f" and it will probably be empty before {_weekday(order.delivery)}" if likely else ""
+    return f" and it will probably be empty before {_when(order, order.delivery)}" if likely else ""
 
 
 def _decision(order: Order) -> str:
@@ -91,7 +91,7 @@ def _decision(order: Order) -> str:
     if item.minimum_order > 1 and plan.order - item.pack_size < item.minimum_order <= plan.order:
         why = ", the least one can order"
     if order.order_by > order.today:
-        amount += f" by {_weekday(order.order_by)}"
+        amount += f" by {_when(order, order.order_by)}"
     return f"order {amount}{why} ({_chance(plan.out)} to run out, {_some(plan.waste)} may be wasted)"
 
 
@@ -101,7 +101,7 @@ def _period(order: Order) -> str:
     if len(days) == 1:
         return f"{_weekday(first)} {_date(first)}"
     if len(days) == 2:
-        return f"{_weekday(first)} and {_weekday(last)}"
+        return f"{_when(order, first)} and {_when(order, last)}"
     return f"{_weekday(first)} {_date(first)} to {_weekday(last)} {_date(last)}"
 
 
@@ -113,6 +113,12 @@ def _weekday(day: np.datetime64) -> str:
     return NAMES[(int(day.astype("datetime64[D]").astype(np.int64)) + 3) % 7]
 
 
+def _when(order: Order, day: np.datetime64) -> str:
+    """The weekday, with its date from a week ahead on, when there is another between."""
+    far = (day - order.today).astype(np.int64) >= 7
+    return f"{_weekday(day)} {_date(day)}" if far else _weekday(day)
+
+
 def _date(day: np.datetime64) -> str:
     found = day.astype("datetime64[D]").item()
     return f"{found.day} {found:%B}"
@@ -121,7 +127,9 @@ def _date(day: np.datetime64) -> str:
 def _chance(probability: float) -> str:
     if probability < 0.005:
         return "hardly a chance"
-    return f"a {probability:.0%} chance".replace("%", " %").replace("a 8", "an 8").replace("a 11 ", "an 11 ")
+    share = f"{100 * probability:.0f}"
+    # Eight, eleven, eighteen and the eighties begin with a vowel.
+    return f"{'an' if share.startswith('8') or share in ('11', '18') else 'a'} {share} % chance"
 
 
 def _some(units: float) -> str:

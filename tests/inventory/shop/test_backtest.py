@@ -93,6 +93,51 @@ def test_the_replay_does_not_look_ahead(tmp_path):
     assert backtest.STAND_IN in whole.outcome
 
 
+def test_an_item_takes_part_from_its_first_row_on(tmp_path):
+    frame = small_shop(170)
+    day = np.datetime64("2025-01-01") + 160
+    young = frame.filter((pl.col("item") != "rolls") | (pl.col("date") >= day.item()))
+    young.write_csv(tmp_path / "sales.csv")
+    shop = read_shop(tmp_path / "sales.csv")
+    found = backtest.replay(shop, 28, delivered=np.full(shop.history.sales.units.shape, 20.0))
+    new = found.dates <= day
+    for name, one in found.outcome.items():
+        assert one.wasted[2, new].sum() == one.sold[2, new].sum() == one.unmet[2, new].sum() == 0, name
+    assert (found.outcome[backtest.HONEST].sold[2, ~new] > 0).sum() >= 7
+
+
+def test_a_planned_item_takes_part_before_its_first_sale(write):
+    text = "date,item,units\n" + "".join(f"2025-01-{k:02d},a,3\n" for k in range(1, 20)) + "2025-01-10,b,\n"
+    history = read_shop(write(text)).history
+    assert [history.at(evening).listed.tolist() for evening in (0, 18)] == [[True, True], [True, True]]
+    late = read_shop(write(text.replace("2025-01-10,b,", "2025-01-10,b,4"))).history
+    assert [late.at(evening).listed.tolist() for evening in (0, 8, 9)] == [[True, False], [True, False], [True, True]]
+
+
+def test_an_item_off_the_list_is_not_ordered_in_the_replay(tmp_path):
+    frame = small_shop(170)
+    gone = frame.filter((pl.col("item") != "milk") | (pl.col("date") < (np.datetime64("2025-01-01") + 110).item()))
+    gone.write_csv(tmp_path / "sales.csv")
+    found = backtest.replay(read_shop(tmp_path / "sales.csv"), 14)
+    assert all(one.wasted[1].sum() == 0 for one in found.outcome.values())
+
+
+@pytest.mark.parametrize(
+    ("known", "message"),
+    [
+        (slice(0, 120), r"replays 2025-06-06 to 2025-06-19, but no delivery is known of these days; add them"),
+        (slice(164, 170), r"known from 2025-06-14 to 2025-06-19 only; add the others, or leave --deliveries out"),
+        (slice(163, 170), r"known from 2025-06-13 to 2025-06-19 only; add the others, or try --backtest 7d"),
+        (slice(150, 160), r"known from 2025-05-31 to 2025-06-09 only; add the others, or try --date 2025-06-09"),
+    ],
+)
+def test_deliveries_that_do_not_cover_the_replay_are_refused(shop, known, message):
+    delivered = np.zeros(shop.history.sales.units.shape)
+    delivered[:, known] = 20.0
+    with pytest.raises(CalibrlError, match=message):
+        backtest.replay(shop, 14, delivered=delivered)
+
+
 def test_too_short_a_history_says_what_would_do(shop):
     with pytest.raises(CalibrlError, match=r"a backtest of 150 days needs 220 days of sales, the file has 170; try"):
         backtest.replay(shop, 150)

@@ -65,6 +65,23 @@ def test_two_deliveries_are_always_in_sight(days, lead, life, ahead):
     assert all(WEEKDAYS[k % 7] in days for k in weekday)
 
 
+@pytest.mark.parametrize(
+    ("item", "closed", "first", "cover"),
+    [
+        (Item(), {2}, 0, 1),  # Friday comes and goes as ever
+        (Item(), {0}, 1, 1),
+        (Item(), {1, 2}, 0, 3),
+        (Item(delivery_days=on("Fri", "Mon")), {0}, 0, 3),  # Friday's has to last for Saturday
+        (Item(delivery_days=on("Fri", "Mon")), {0, 1, 2}, 3, 4),
+        (Item(), set(range(AHEAD)), 0, 1),
+    ],
+)
+def test_a_delivery_for_closed_days_only_is_left_out(item, closed, first, cover):
+    found = schedule(item, THURSDAY, np.isin(np.arange(AHEAD), list(closed)))
+    assert int(found.day[0]) == first
+    assert len(found.cover) == cover
+
+
 # Planning.
 
 
@@ -188,11 +205,45 @@ def test_orders_follow_demand(write):
         assert mean <= orders[name].plan.order <= 2 * mean
 
 
-def test_closed_tomorrow_orders_nothing(write):
+def test_closed_tomorrow_orders_for_the_day_after(write):
     frame = small_shop(160).filter(pl.col("date") <= np.datetime64("2025-05-31").item())  # a Saturday
+    for order, mean in zip(make_orders(read_shop(write(frame))), (12, 24, 36), strict=True):
+        assert str(order.delivery) == "2025-06-02"
+        assert order.plan.order >= mean
+        assert reason(order).startswith("Monday 2 June should sell")
+        assert f"order {order.plan.order} by Sunday" in reason(order)
+
+
+def test_closed_for_weeks_orders_nothing(write):
+    frame = small_shop(160)
+    last = np.datetime64("2025-01-01") + 159
+    plans = {"date": [(last + k).item() for k in range(1, 40)], "item": "bread", "units": None, "closed": 1}
+    frame = pl.concat([frame.with_columns(pl.lit(0).alias("closed")), pl.DataFrame(plans)], how="vertical_relaxed")
     for order in make_orders(read_shop(write(frame))):
         assert order.plan.order == 0
-        assert "Sunday 1 June is closed" in reason(order)
+        assert "Tuesday 10 June is closed" in reason(order)
+
+
+def test_reasons_of_a_young_item_compare_with_its_own_days(write):
+    frame = small_shop(160)
+    last = np.datetime64("2025-01-01") + 159
+    new = pl.DataFrame({"date": [(last - k).item() for k in range(9) if k != 1], "item": "cake", "units": 20})
+    orders = make_orders(read_shop(write(pl.concat([frame, new.cast(dict(frame.schema))]))))
+    cake = next(order for order in orders if order.key[0] == "cake")
+    assert cake.level == pytest.approx(20)
+    assert cake.trend == 1
+    assert "above an average day" not in reason(cake)
+
+
+def test_an_item_out_of_stock_for_weeks_is_not_off_the_list(write):
+    frame = small_shop(160)
+    gone = (pl.col("item") == "milk") & (pl.col("date") > (np.datetime64("2025-01-01") + 124).item())
+    sold = pl.when(gone).then(0).otherwise("units").alias("units")
+    shop = read_shop(write(frame.with_columns(sold, (~gone).cast(int).alias("in_stock"))))
+    assert shop.history.idle[1] <= 6  # Sundays since
+    milk = make_orders(shop)[1]
+    assert milk.plan.order >= 24
+    assert milk.quantile(0.5) == pytest.approx(24, rel=0.3)
 
 
 def test_a_new_item_is_not_ordered_for_a_day_its_store_is_closed(write):
@@ -275,6 +326,21 @@ def test_reasons_name_packs_stock_and_minimum(shop):
     waiting = replace(told, when=schedule(replace(item, delivery_days=on("Sat")), order.today), daily=np.ones(20))
     waiting = replace(waiting, shut=np.zeros(20, dtype=bool))
     assert "by Friday" in reason(waiting)
+
+
+def test_chances_have_their_article(shop):
+    order = make_orders(shop)[0]
+    for share, words in ((0.08, "an 8"), (0.11, "an 11"), (0.12, "a 12"), (0.18, "an 18"), (0.85, "an 85")):
+        assert f"({words} % chance to run out" in reason(replace(order, plan=replace(order.plan, out=share)))
+
+
+def test_days_a_week_ahead_have_their_date(write):
+    sales = write(small_shop(160))  # up to Monday 9 June
+    items = write("item,delivery_days,lead_days,shelf_life\nbread,Mon,7,14\nmilk,Mon,8,14\n", "items.csv")
+    bread, milk, _ = make_orders(read_shop(sales, items=items))
+    assert "nothing is on the shelf until Monday 16 June, so order" in reason(bread)
+    assert "nothing is on the shelf until Monday 23 June, so order" in reason(milk)
+    assert " by Sunday (" in reason(milk)
 
 
 def test_totals_are_sums(shop):
