@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from torch.distributions import Categorical, Normal
 
 from calibrl import CalibrlError, Empirical, Quantiles
-from calibrl.tables import parse_forecasts, read_forecasts, read_table, write_table
+from calibrl.tables import parse_forecasts, quantile_column, read_forecasts, read_table, write_table
 
 Write = Callable[..., Path]
 
@@ -67,12 +67,17 @@ def test_types_are_inferred_from_all_rows(write: Write) -> None:
     [
         (b"", "a.csv", "the file is empty"),
         (b"\n", "a.csv", "cannot be read as CSV"),
-        (b"y,mean,std\n", "a.csv", "no rows below the header y,mean,std"),
+        (b"y,mean,std\n", "a.csv", "no rows below the header y, mean, std"),
         (b"y,mean\n1,2,3\n", "a.csv", "as many cells in every row"),
         (b"\xff\xfe\x00y,mean\n", "a.csv", "UTF-8"),
         (b"y,mean\n\xff,1\n", "a.csv", "UTF-8"),
         (b"y,mean\n1,2\n", "a.parquet", "cannot be read as Parquet"),
         (b"y,mean\n1,2\n", "a.xlsx", "rename"),
+        (b"y,mean,mean,std\n1,2,3,4\n", "a.csv", "2 columns are named mean; give each a name of its own"),
+        (b"y;mean; mean ;std\n1;2;3;4\n", "a.csv", "2 columns are named mean"),
+        (b'\n"y"\t"a\nb"\t"a\nb"\n1\t2\t3\n', "a.tsv", "2 columns are named a b"),
+        (b"y,mean,std\r" + b"1,0,1\r" * 999, "a.csv", "lines end in a carriage return alone"),
+        (b"y,mean,std\r" + b"1,0,1\r" * 999 + b"\n", "a.csv", "no rows below the header y, mean, std 1, 0, "),
     ],
 )
 def test_a_file_that_is_no_table_is_refused(write: Write, content: bytes, name: str, words: str) -> None:
@@ -80,15 +85,30 @@ def test_a_file_that_is_no_table_is_refused(write: Write, content: bytes, name: 
     with pytest.raises(CalibrlError, match=words) as caught:
         read_table(path)
     assert str(path) in str(caught.value)
-    assert "\n" not in str(caught.value)
+    assert str(caught.value).isprintable()
+    assert len(str(caught.value)) < len(str(path)) + 300
+
+
+def test_columns_without_a_name_are_no_twins(write: Write) -> None:
+    # Spreadsheets leave separators behind at the end of each line.
+    table = read_forecasts(write("y,mean,std,, ,\n1,0,1,,,\n2,0,1,,,\n"))
+    assert len(table) == 2
+    assert table.frame.columns[:3] == ["y", "mean", "std"]
+
+
+def test_twins_in_parquet_are_refused(tmp_path: Path) -> None:
+    pl.DataFrame({"mean": [1.0], " mean": [2.0], "std": [1.0]}).write_parquet(tmp_path / "a.parquet")
+    with pytest.raises(CalibrlError, match="2 columns are named mean"):
+        read_table(tmp_path / "a.parquet")
 
 
 def test_a_missing_file_and_a_folder_are_refused(tmp_path: Path) -> None:
     with pytest.raises(CalibrlError, match="does not exist"):
         read_table(tmp_path / "none.csv")
-    (tmp_path / "folder.csv").mkdir()
-    with pytest.raises(CalibrlError, match="is a folder"):
-        read_table(tmp_path / "folder.csv")
+    for name in ("folder.csv", "folder"):
+        (tmp_path / name).mkdir()
+        with pytest.raises(CalibrlError, match="is a folder"):
+            read_table(tmp_path / name)
 
 
 def test_what_cannot_be_written_leaves_nothing(tmp_path: Path) -> None:
@@ -97,6 +117,8 @@ def test_what_cannot_be_written_leaves_nothing(tmp_path: Path) -> None:
         write_table(pl.DataFrame({"x": [1]}), tmp_path / "file" / "a.csv")
     with pytest.raises(CalibrlError, match="suffix"):
         write_table(pl.DataFrame({"x": [1]}), tmp_path / "a.json")
+    with pytest.raises(CalibrlError, match=r"a.csv: cannot be written \(.*\); write .parquet, or leave out tags"):
+        write_table(pl.DataFrame({"x": [1], "tags": [["a", "b"]]}), tmp_path / "a.csv")
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
@@ -170,8 +192,10 @@ REFUSED = {
     "not a number": ("y,mean,std\n1,0,1\n2,abc,1\n", "row 2, column mean: 'abc' is not a number"),
     "decimal comma": ('y;mean;std\n1;0;"1,5"\n', "row 1, column std: '1,5' is not a number; write decimals with a"),
     "y not a number": ("y,mean,std\nhigh,0,1\n", "row 1, column y: 'high' is not a number"),
-    "NaN forecast": ("y,mean,std\n1,0,1\n2,NaN,1\n", "row 2, column mean: nan is not a finite number"),
-    "missing forecast": ("y,mean,std\n1,0,1\n2,0,\n", "row 2, column std: nan is not a finite number"),
+    "NaN forecast": ("y,mean,std\n1,0,1\n2,NaN,1\n", "row 2, column mean: NaN is not a finite number"),
+    "missing forecast": ("y,mean,std\n1,0,1\n2,0,NA\n", "row 2, column std: NA is not a finite number"),
+    "empty forecast": ("y,mean,std\n1,0,1\n2,0, \n", "row 2, column std: the cell is empty; expected a finite number"),
+    "long text": (f"y,mean,std\n1,{'x' * 999},1\n", "row 1, column mean: 'x{40}…' is not a number"),
     "infinite forecast": ("y,mean,std\n1,inf,1\n", "row 1, column mean: inf is not a finite number"),
     "infinite outcome": ("y,mean,std\n-inf,0,1\n", "row 1, column y: -inf is not finite"),
     "std 0": ("y,mean,std\n1,0,1\n1,0,0\n", "row 2, column std: 0 is not a standard deviation; expected more than 0"),
@@ -187,6 +211,9 @@ REFUSED = {
     "class gap": ("y,p0,p2\n0,.5,.5\n", "expected p0, p1, … without a gap"),
     "probability": ("y,p0,p1\n0,1.5,-.5\n", "row 1, column p0: 1.5 is not a probability"),
     "sum": ("y,p0,p1\n0,.5,.5\n0,.5,.6\n", "row 2, column p0 … p1: the probabilities sum to 1.1, not 1"),
+    "sum of rounded": ("y,p0,p1\n0,.5,.52\n", "row 1, column p0 … p1: the probabilities sum to 1.02, not 1"),
+    "sum of exact": ("y,p0,p1,p2\n0,.33,.33,.33\n0,.333333,.333333,.33\n", "row 1.* sum to 0.99, not 1"),
+    "rounded away": ("y," + ",".join(f"p{k}" for k in range(300)) + "\n0" + ",0" * 300 + "\n", "sum to 0, not 1"),
     "no such class": (
         "y,p0,p1\n0,.5,.5\n2,.5,.5\n",
         "row 2, column y: 2 is not a class; expected a whole number from 0",
@@ -203,6 +230,35 @@ def test_bad_numbers_are_named_with_their_place(write: Write, case: str) -> None
         read_forecasts(path)
     assert str(caught.value).startswith(str(path))
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("digits", [2, 3])
+@pytest.mark.parametrize("count", [2, 3, 10])
+@pytest.mark.parametrize("dtype", [pl.Float64, pl.Float32])
+def test_rounded_probabilities_are_shared_out_anew(digits: int, count: int, dtype: type[pl.DataType]) -> None:
+    exact = np.random.default_rng(0).dirichlet(np.ones(count), 500)
+    rounded = exact.round(digits)
+    assert count == 2 or np.abs(rounded.sum(1) - 1).max() > 10**-digits / 2
+    frame = pl.DataFrame(rounded, schema={f"p{k}": dtype for k in range(count)})
+    read = parse_forecasts(frame, source="t").values.numpy()
+    np.testing.assert_allclose(read.sum(1), 1, rtol=1e-12)
+    np.testing.assert_allclose(read, rounded / rounded.sum(1, keepdims=True), rtol=1e-6)
+
+
+@pytest.mark.parametrize("level", [0.05, 1e-5, 0.1234567, 1 / 3, 0.30000000000000004, 1 - 2**-53])
+def test_a_level_is_read_from_its_column_as_it_was_written(level: float) -> None:
+    frame = pl.DataFrame({quantile_column(level): [1.0], "q0.5": [1.0]})
+    table = parse_forecasts(frame, source="t")
+    assert level in table.levels
+    assert set(table.signature) == set(frame.columns)
+
+
+def test_groups_that_text_cannot_name_are_refused() -> None:
+    frame = pl.DataFrame({"mean": [1.0], "std": [1.0], "tags": [["a", "b"]], "raw": [b"\xff"]})
+    table = parse_forecasts(frame, source="t")
+    for column, dtype in (("tags", "List"), ("raw", "Binary")):
+        with pytest.raises(CalibrlError, match=f"column {column}: holds {dtype}.*, which names no groups"):
+            table.groups(column)
 
 
 def test_columns_of_other_types_are_refused() -> None:

@@ -11,7 +11,10 @@ from numpy.typing import NDArray
 from calibrl.errors import CalibrlError
 
 SUM_TOLERANCE = 1e-3
-"""Probabilities printed with three digits may miss a sum of one by this much."""
+"""Probabilities may always miss a sum of one by this much."""
+
+LOST = 0.1
+"""Where rounding took more than this from a sum of one, too little is left to share out anew."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +84,7 @@ def _check_classes(values: NDArray[np.float64], where: Where) -> None:
         (values < 0) | (values > 1), values, "is not a probability; expected 0 to 1: repair it or drop the row"
     )
     total = values.sum(1)
-    wrong = np.abs(total - 1) > SUM_TOLERANCE
+    wrong = np.abs(total - 1) > _rounded_away(values)
     if wrong.any():
         row = int(np.argmax(wrong))
         where.complain(
@@ -90,6 +93,20 @@ def _check_classes(values: NDArray[np.float64], where: Where) -> None:
             f"the probabilities sum to {_plain(total[row])}, not 1; normalise them",
         )
     values /= total[:, None]
+
+
+def _rounded_away(probs: NDArray[np.float64]) -> float:
+    """How far the sum of a row of `probs` (n, k) may be from one: half a unit of the last digit for each of k.
+
+    Only where every number of the table has no more than two, three, … digits, so that a table with all its
+    digits is held to a sum of one.
+    """
+    for digits in (2, 3, 4):
+        whole = probs * 10**digits
+        if np.abs(whole - np.round(whole)).max() < 1e-3:  # numbers may be single precision
+            share = 0.5 * probs.shape[1] * 10**-digits
+            return float(np.clip(share, SUM_TOLERANCE, LOST)) + 1e-9  # the sum itself is rounded
+    return SUM_TOLERANCE
 
 
 CHECKS: dict[str, Callable[[NDArray[np.float64], Where], None]] = {
@@ -102,7 +119,13 @@ CHECKS: dict[str, Callable[[NDArray[np.float64], Where], None]] = {
 
 def some(names: Sequence[str], most: int = 8) -> str:
     """The first few names."""
-    return ", ".join(names[:most]) + (f", … ({len(names)} in all)" if len(names) > most else "")
+    return ", ".join(map(cut, names[:most])) + (f", … ({len(names)} in all)" if len(names) > most else "")
+
+
+def cut(text: str, most: int = 40) -> str:
+    """The beginning of a text that may be long or break lines, on one line."""
+    plain = "".join(letter if letter.isprintable() else " " for letter in text[: most + 1])
+    return plain if len(plain) <= most else plain[:most] + "…"
 
 
 def _plain(value: float) -> str:

@@ -26,7 +26,7 @@ from torch.distributions import Categorical, Distribution, Normal
 
 from calibrl.distributions import Empirical, Quantiles
 from calibrl.errors import CalibrlError
-from calibrl.tables.checks import CHECKS, Where, some
+from calibrl.tables.checks import CHECKS, Where, cut, some
 from calibrl.tables.frames import read_table
 
 ACCEPTED = {
@@ -70,7 +70,7 @@ class Forecasts:
     @property
     def signature(self) -> tuple[str, ...]:
         """The columns under the names we would give them: q.5 is q0.5."""
-        return tuple(f"q{level:g}" for level in self.levels) if self.kind == "quantiles" else self.columns
+        return tuple(quantile_column(level) for level in self.levels) if self.kind == "quantiles" else self.columns
 
     @property
     def levels(self) -> list[float]:
@@ -110,13 +110,24 @@ class Forecasts:
                 f"{self.source}: {column!r} is not a column to group by; "
                 + (f"the file offers {some(others)}" if others else "the file holds forecasts and outcomes only")
             )
-        names = self.frame[column].cast(pl.String, strict=False)
+        try:
+            names = self.frame[column].cast(pl.String, strict=False)
+        except pl.exceptions.PolarsError:
+            raise CalibrlError(
+                f"{self.source}, column {column}: holds {self.frame.schema[column]}, which names no groups; "
+                "group by a column of text or numbers"
+            ) from None
         if names.null_count():
             row = self.number[int(names.is_null().arg_true()[0])]
             raise CalibrlError(f"{self.source}, row {row}, column {column}: no group; fill it in or drop the row")
         kinds, index = np.unique(names.to_numpy(), return_inverse=True)
         place = torch.from_numpy(index)
         return {str(name): place == k for k, name in enumerate(kinds)}
+
+
+def quantile_column(level: float) -> str:
+    """The column of the quantile at `level`, with all digits: different levels never share a name."""
+    return f"q{float(level)!r}"
 
 
 def read_forecasts(path: str | Path, *, kind: str | None = None) -> Forecasts:
@@ -136,7 +147,11 @@ def parse_forecasts(frame: pl.DataFrame, *, source: str, kind: str | None = None
     kind, columns = _recognise(frame.columns, source, kind)
     values = np.stack([_numbers(frame, name, source, number) for name in columns], 1)
     where = Where(source, number, columns)
-    where.refuse(~np.isfinite(values), values, "is not a finite number; repair the forecast or drop the row")
+    wrong = ~np.isfinite(values)
+    if wrong.any():
+        row, column = (int(i) for i in np.argwhere(wrong)[0])
+        name = columns[column]
+        where.complain(row, name, f"{_fault(frame[name][row])}; repair the forecast or drop the row")
     CHECKS[kind](values, where)
     y = _numbers(frame, "y", source, number) if "y" in frame.columns else None
     if y is not None:
@@ -192,6 +207,12 @@ def _recognise(names: list[str], source: str, kind: str | None) -> tuple[str, tu
     return kind, found[kind]
 
 
+def _fault(cell: object) -> str:
+    """What is wrong with a cell that should hold a finite number."""
+    written = "" if cell is None else str(cell).strip()
+    return f"{written} is not a finite number" if written else "the cell is empty; expected a finite number"
+
+
 def _numbers(frame: pl.DataFrame, name: str, source: str, number: NDArray[np.int64]) -> NDArray[np.float64]:
     """One column as float64, missing as NaN, or an error that names the first cell that is no number."""
     column = frame[name]
@@ -202,7 +223,8 @@ def _numbers(frame: pl.DataFrame, name: str, source: str, number: NDArray[np.int
         if odd.any():
             row = int(odd.arg_true()[0])
             cure = "write decimals with a point" if "," in column[row] else "expected a number or an empty cell"
-            raise CalibrlError(f"{source}, row {number[row]}, column {name}: {column[row]!r} is not a number; {cure}")
+            found = cut(column[row])
+            raise CalibrlError(f"{source}, row {number[row]}, column {name}: {found!r} is not a number; {cure}")
         column = parsed
     elif not (column.dtype.is_numeric() or column.dtype in (pl.Boolean, pl.Null)):
         raise CalibrlError(f"{source}, column {name}: holds {column.dtype}, not numbers; convert the column first")

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import csv
+import itertools
 from pathlib import Path
 
 import polars as pl
 
 from calibrl.errors import CalibrlError
 from calibrl.files import replacing
+from calibrl.tables.checks import cut, some
 
 
 def read_table(path: str | Path, *, as_text: bool = False) -> pl.DataFrame:
@@ -17,28 +20,30 @@ def read_table(path: str | Path, *, as_text: bool = False) -> pl.DataFrame:
     (an id of 007 stays 007). Commas, semicolons and tabs are told apart by the header line.
     """
     file = Path(path)
-    suffix = _suffix(file)
     if not file.is_file():
         what = "is a folder" if file.is_dir() else "does not exist"
         raise CalibrlError(f"{file}: {what}; give the path of a CSV or Parquet file")
+    suffix = _suffix(file)
     if not file.stat().st_size:
         raise CalibrlError(f"{file}: the file is empty; expected a header line and rows below it")
     try:
         if suffix == ".parquet":
             frame = pl.read_parquet(file)
+            names = frame.columns
         else:
-            separator = _separator(file)
+            separator, names = _header(file)
             # None: look at every row before settling a column's type.
             frame = pl.read_csv(file, separator=separator, infer_schema=not as_text, infer_schema_length=None)
-    except (pl.exceptions.PolarsError, OSError, UnicodeDecodeError) as problem:
-        reason = str(problem).splitlines()[0].strip() if str(problem).strip() else type(problem).__name__
+    except (pl.exceptions.PolarsError, OSError, UnicodeDecodeError, csv.Error) as problem:
+        reason = _reason(problem)
         raise CalibrlError(
             f"{file}: cannot be read as {'Parquet' if suffix == '.parquet' else 'CSV'} ({reason}); "
             "expected UTF-8 text with as many cells in every row as in the header, or a whole Parquet file"
         ) from None
-    frame = frame.rename({name: name.strip() for name in frame.columns})
+    _refuse_twins([name.strip() for name in names], file)
+    frame = frame.rename({name: name.strip() or name for name in frame.columns})
     if not len(frame):
-        raise CalibrlError(f"{file}: no rows below the header {','.join(frame.columns)}; expected at least one")
+        raise CalibrlError(f"{file}: no rows below the header {some(frame.columns)}; expected at least one")
     return frame
 
 
@@ -56,6 +61,11 @@ def write_table(frame: pl.DataFrame, path: str | Path) -> None:
         raise CalibrlError(
             f"{file}: cannot be written ({problem.strerror or problem}); choose a folder you may write to"
         ) from None
+    except pl.exceptions.PolarsError as problem:
+        odd = [name for name, dtype in frame.schema.items() if dtype.is_nested() or dtype in (pl.Binary, pl.Object)]
+        raise CalibrlError(
+            f"{file}: cannot be written ({_reason(problem)}); write .parquet, or leave out {some(odd or frame.columns)}"
+        ) from None
 
 
 def _suffix(file: Path) -> str:
@@ -65,7 +75,24 @@ def _suffix(file: Path) -> str:
     return suffix
 
 
-def _separator(file: Path) -> str:
+def _header(file: Path) -> tuple[str, list[str]]:
+    """What separates the cells of a text file, and the names in its first line that is not empty."""
     with file.open(encoding="utf-8-sig") as text:
-        header = text.readline()
-    return max(",;\t", key=header.count)
+        lines = (line for line in text if line.strip())
+        first = next(lines, "")
+        if text.newlines == "\r":
+            raise CalibrlError(f"{file}: lines end in a carriage return alone; save it with line feeds (\\n or \\r\\n)")
+        separator = max(",;\t", key=first.count)
+        return separator, next(csv.reader(itertools.chain([first], lines), delimiter=separator), [])
+
+
+def _refuse_twins(names: list[str], file: Path) -> None:
+    """Refuse a name that two columns share: nobody could say which of them is meant."""
+    twin = next((name for place, name in enumerate(names) if name and name in names[:place]), None)
+    if twin is not None:
+        raise CalibrlError(f"{file}: {names.count(twin)} columns are named {cut(twin)}; give each a name of its own")
+
+
+def _reason(problem: Exception) -> str:
+    """The first line of what another library said."""
+    return cut((str(problem).strip() or type(problem).__name__).splitlines()[0].strip(), 160)
