@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -243,6 +244,11 @@ def test_each_group_gets_its_own_map() -> None:
 
     with pytest.raises(CalibrlError, match=r"side 'new' has no map \(known: odd, ünbekannt\); fit it too, or give"):
         saved.apply(forecast, some, groups)
+    small = replace(saved, too_few=("new",))
+    with pytest.raises(CalibrlError, match=r"side 'new' has no map \(too few outcomes in .*\); fit it with 2 outcomes"):
+        small.apply(forecast, some, groups)
+    with pytest.raises(CalibrlError, match=r"side 'odd' has no map \(no group has one\); fit it too"):
+        replace(saved, groups={}).apply(forecast, some, groups)
     honest = saved.apply(forecast, some, groups, pool_new=True)
     maps = [saved.groups["odd"].mapping] * 2 + [saved.pooled.mapping] * 3
     level = torch.tensor(0.9, dtype=torch.float64)

@@ -43,7 +43,7 @@ def check(
     shown = {"as forecast": table.distribution}
     if map_file is not None:
         maps = steps.load_for(map_file, table)
-        members = table.groups(maps.group) if maps.group else {}
+        members = steps.members_for(maps, map_file, table)
 
         def calibrated(rows: Tensor) -> Distribution:
             return maps.apply(table.distribution, rows, members, pool_new=new_groups == "pooled", source=str(file))
@@ -52,7 +52,7 @@ def check(
         found["after_map"] = {
             "map": str(map_file),
             "method": maps.method,
-            "fitted": f"by {maps.group}" if maps.group else answers.name_of(maps.pooled.mapping),
+            "fitted": f"by {maps.group}" if maps.group is not None else answers.name_of(maps.pooled.mapping),
             "reused_rows": maps.sketch.share(table.values[seen], y[seen]),
             **steps.judged(table, seen, groups, calibrated),
         }
@@ -97,6 +97,7 @@ def fit(
         package=__version__,
         group=group,
         groups={name: FittedMap(found, int(groups[name].sum())) for name, found in by_group.items()},
+        too_few=tuple(name for name in groups if name not in able),
     )
     reports = {name: steps.worth(take(evidence, rows), fit_map) for name, rows in groups.items()}
     whole = steps.worth(evidence, fit_map)
@@ -136,7 +137,7 @@ def apply(
         raise CalibrlError(f"--out {out} would overwrite what is read; give the result another name")
     table = read_forecasts(file, kind=kind)
     maps = steps.load_for(map_file, table)
-    members = table.groups(maps.group) if maps.group else {}
+    members = steps.members_for(maps, map_file, table)
     every = torch.ones(len(table), dtype=torch.bool)
     honest = maps.apply(table.distribution, every, members, pool_new=new_groups == "pooled", source=str(file))
     columns = steps.calibrated_columns(table, honest, levels)
@@ -150,6 +151,6 @@ def apply(
         "written": list(columns),
         "left_out": gone,
     }
-    if maps.group:
+    if maps.group is not None:
         found["pooled_groups"] = [name for name in members if name not in maps.groups]
     answers.print_apply(found, as_json=as_json)

@@ -54,6 +54,18 @@ def load_for(path: Path, table: Forecasts) -> MapFile:
     return maps
 
 
+def members_for(maps: MapFile, path: Path, table: Forecasts) -> dict[str, Tensor]:
+    """The rows of each group that the maps of `path` tell apart, as (n,) masks; none where they tell none apart."""
+    if maps.group is None:
+        return {}
+    if maps.group not in table.frame.columns:
+        raise CalibrlError(
+            f"{table.source}: no column {maps.group!r}, but {path} was fitted by it; "
+            "add the column, or fit a map without --group"
+        )
+    return table.groups(maps.group)
+
+
 def judged(table: Forecasts, seen: Tensor, groups: dict[str, Tensor], forecast: ForecastOf) -> dict[str, Any]:
     """The diagnosis of the rows with outcomes, and of each group's."""
     found: dict[str, Any] = {"summary": _summary(table, seen, forecast)}
@@ -103,16 +115,19 @@ def calibrated_columns(table: Forecasts, honest: Distribution, levels: str | Non
     """The columns that spell the calibrated forecasts."""
     import torch
 
+    from calibrl.tables import quantile_column
+
     if table.kind == "classes":
         if levels is not None:
             raise CalibrlError(f"--levels {levels}: class probabilities have no quantiles; leave it out")
         probs = cast("Categorical", honest).probs
         return {name: probs[:, k].numpy() for k, name in enumerate(table.columns)}
-    wanted = table.levels if levels is None and table.kind == "quantiles" else _parse_levels(levels or LEVELS)
+    own = levels is None and table.kind == "quantiles"
+    wanted = table.levels if own else _parse_levels(LEVELS if levels is None else levels)
     at = torch.tensor(wanted, dtype=torch.float64)
     values = torch.stack([honest.icdf(level.expand(len(table))) for level in at])
     values = values.cummax(0).values  # rounding must not make neighbouring quantiles cross
-    columns = {f"q{level:g}": column.numpy() for level, column in zip(wanted, values, strict=True)}
+    columns = {quantile_column(level): column.numpy() for level, column in zip(wanted, values, strict=True)}
     return columns | {"mean": honest.mean.numpy(), "std": honest.stddev.numpy()}
 
 

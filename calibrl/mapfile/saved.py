@@ -37,8 +37,9 @@ class MapFile:
     """Maps, and what they were fitted for.
 
     kind, columns: the forecasts they recalibrate; method: as asked for; pooled: the map of all rows together;
-    group: the column that told groups apart, or None; groups: the map of each; sketch: a memory of the rows
-    they were fitted on; source: the file of those; date, package: when, and by which version of calibrl.
+    group: the column that told groups apart, or None; groups: the map of each; too_few: groups that had too few
+    outcomes for a map; sketch: a memory of the rows they were fitted on; source: the file of those; date, package:
+    when, and by which version of calibrl.
     """
 
     kind: str
@@ -50,6 +51,7 @@ class MapFile:
     package: str
     group: str | None = None
     groups: dict[str, FittedMap] = field(default_factory=dict)
+    too_few: tuple[str, ...] = ()
     date: str = field(default_factory=lambda: datetime.now(UTC).strftime("%Y-%m-%dT%H:%MZ"))
 
     def expect(self, kind: str, columns: tuple[str, ...], *, source: str) -> None:
@@ -80,9 +82,14 @@ class MapFile:
         here = {name: members & rows for name, members in groups.items() if bool((members & rows).any())}
         unknown = [name for name in here if name not in self.groups]
         if unknown and not pool_new:
+            name = unknown[0]
+            known = f"known: {_some(tuple(self.groups))}" if self.groups else "no group has one"
+            cure = "fit it too"
+            if name in self.too_few:
+                known, cure = f"too few outcomes in {self.source}", "fit it with 2 outcomes or more"
             raise CalibrlError(
-                f"{source}: {self.group} {unknown[0]!r} has no map (known: {_some(tuple(self.groups))}); "
-                "fit it too, or give new groups the pooled map with --new-groups pooled"
+                f"{source}: {self.group} {name!r} has no map ({known}); {cure}, or give such groups the pooled map "
+                "with --new-groups pooled"
             )
         parts = [
             (members[rows], recalibrate(forecast(members), self.groups.get(name, self.pooled).mapping))
@@ -126,6 +133,7 @@ class MapFile:
             "group": self.group,
             "pooled": plain(self.pooled),
             "groups": {name: plain(fitted) for name, fitted in self.groups.items()},
+            "too_few": list(self.too_few),
             "fitted_rows": {
                 "rows": self.sketch.rows,
                 "distinct": self.sketch.distinct,
@@ -176,6 +184,7 @@ class MapFile:
             source=saved["source"],
             group=saved["group"],
             groups={name: rich(fitted) for name, fitted in saved["groups"].items()},
+            too_few=tuple(saved.get("too_few", ())),  # files of earlier versions do not name them
             date=saved["date"],
             package=saved["package"],
         )

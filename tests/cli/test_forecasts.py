@@ -156,6 +156,37 @@ def test_the_levels_asked_for_are_written(shell: Shell, tmp_path: Path) -> None:
     np.testing.assert_allclose(gap, 2 * stats.norm.ppf(0.9) * frame["std"].to_numpy(), rtol=1e-6)
 
 
+def test_levels_keep_all_their_digits(shell: Shell, tmp_path: Path) -> None:
+    overconfident("normal", 200, 0).write_csv(tmp_path / "a.csv")
+    shell("fit", "a.csv", "--out", "m.json", "--method", "affine")
+    levels = ["0.1234567", "0.1234568", "0.5", "0.9999999"]
+    shell("apply", "m.json", "a.csv", "--out", "b.csv", "--levels", ",".join(levels))
+    honest = pl.read_csv(tmp_path / "b.csv")
+    assert honest.columns[3:-2] == [f"q{level}" for level in levels]
+    assert (honest["q0.1234567"] < honest["q0.1234568"]).all()
+    # What was written is read again, and a map fitted for it knows levels that close apart.
+    assert shell("fit", "b.csv", "--out", "q.json", "--method", "affine").code == 0
+    assert shell("apply", "q.json", "b.csv", "--out", "c.csv").code == 0
+    assert pl.read_csv(tmp_path / "c.csv").columns == honest.columns
+    other = honest.rename({"q0.1234567": "q0.1234566"})
+    other.write_csv(tmp_path / "other.csv")
+    assert "fitted for quantiles" in shell("apply", "q.json", "other.csv", "--out", "d.csv").err
+
+
+def test_quantiles_of_counts_are_whole_after_rounding_up(shell: Shell, tmp_path: Path) -> None:
+    overconfident("counts", 2000, 1).write_parquet(tmp_path / "old.parquet")
+    overconfident("counts", 2000, 2).write_parquet(tmp_path / "new.parquet")
+    shell("fit", "old.parquet", "--out", "m.json")
+    shell("apply", "m.json", "new.parquet", "--out", "b.parquet")
+    honest = pl.read_parquet(tmp_path / "b.parquet")
+    y = honest["y"].to_numpy()
+    for level in LEVELS:
+        # The smallest count that no less than a share `level` stays at or below.
+        count = np.ceil(honest[f"q{level}"].to_numpy())
+        chance = 4 * np.sqrt(2 * level * (1 - level) / len(y))
+        assert (y < count).mean() - chance <= level <= (y <= count).mean() + chance
+
+
 def test_a_file_of_forecasts_alone_is_calibrated(shell: Shell, tmp_path: Path) -> None:
     (tmp_path / "old.csv").write_text("y,mean,std\n1,0,1\n2,1,1\n0,0,2\n3,1,1\n")
     (tmp_path / "new.csv").write_text("mean,std\n0,1\n1,1\n")
@@ -334,7 +365,9 @@ def test_a_group_with_too_few_outcomes_has_no_map(shell: Shell, tmp_path: Path) 
     assert "too few" in shell(*fit).out
     assert shell("check", "a.csv", "--group", "store", "--json").json["as_forecast"]["groups"]["lone"] is None
     assert "too few outcomes" in shell("check", "a.csv", "--group", "store").out
-    assert "'lone' has no map" in shell("apply", "m.json", "a.csv", "--out", "h.csv").err
+    refused = shell("apply", "m.json", "a.csv", "--out", "h.csv").err
+    assert "store 'lone' has no map (too few outcomes in a.csv); fit it with 2 outcomes or more" in refused
+    assert shell("apply", "m.json", "a.csv", "--out", "h.csv", "--new-groups", "pooled").code == 0
 
 
 # Pictures.
@@ -397,7 +430,7 @@ BAD = {
     "no group column": (
         ("apply", "g.json", "bad.csv", "--out", "h.csv"),
         "mean,std\n0,1\n",
-        "'store' is not a col",
+        "bad.csv: no column 'store', but g.json was fitted by it; add the column",
     ),
     "unknown group": (
         ("apply", "g.json", "bad.csv", "--out", "h.csv"),
@@ -413,6 +446,13 @@ BAD = {
         ("apply", "m.json", "good.csv", "--out", "h.csv", "--levels", "low"),
         None,
         "not a list of numb",
+    ),
+    "no levels": (("apply", "m.json", "good.csv", "--out", "h.csv", "--levels", ""), None, "--levels '' is not a list"),
+    "a folder": (("check", "."), None, ".: is a folder; give the path of"),
+    "empty cell": (
+        ("check", "bad.csv"),
+        "y,mean,std\n1,0,\n",
+        "row 1, column std: the cell is empty; expected a finite",
     ),
     "overwriting": (("apply", "m.json", "good.csv", "--out", "good.csv"), None, "would overwrite what is read"),
     "new groups": (
