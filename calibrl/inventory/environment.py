@@ -64,6 +64,7 @@ class PerishableStore(gymnasium.Env[Observation, Any]):
         drawn episode's first day; most: the largest order in units, by default the table's largest demand times
         the shelf life.
         """
+        _refuse_fractions(shelf_life=shelf_life, days=days, memory=memory)
         self.shelf_life, self.days, self.memory = len(empty_shelf(shelf_life)), days, memory
         self.issuing, self.costs, self.rules = check_issuing(issuing), costs or Costs(), rules or Rules()
         if days < 1 or memory < 0:
@@ -78,7 +79,7 @@ class PerishableStore(gymnasium.Env[Observation, Any]):
         if most < self.rules.smallest:
             raise CalibrlError(f"most {most} is less than the smallest order, {self.rules.smallest}; allow that much")
         self.most = most
-        self._first_day = np.datetime64(str(first_day), "D")
+        self._first_day = _as_date(first_day)
         self.action_space: gymnasium.Space[Any]
         if actions == "packs":
             self.action_space = gymnasium.spaces.Discrete(most // self.rules.pack + 1)
@@ -92,6 +93,7 @@ class PerishableStore(gymnasium.Env[Observation, Any]):
         high = np.array([1.0] * 4 + counts, dtype=np.float32)
         low = np.array([-1.0] * 4 + [0.0] * len(counts), dtype=np.float32)
         self.observation_space = gymnasium.spaces.Box(low, high, dtype=np.float32)
+        self._demand, self._day = np.zeros(0, dtype=np.int64), 0
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -107,6 +109,9 @@ class PerishableStore(gymnasium.Env[Observation, Any]):
 
     def step(self, action: Any) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
         """Order, wait for the delivery that is due, and sell a day."""
+        if self._day >= len(self._demand):
+            state = f"is over after {self.days} days" if len(self._demand) else "has not begun"
+            raise CalibrlError(f"the episode {state}; call reset() before step()")
         if not self.action_space.contains(action):
             raise CalibrlError(f"action {action} is not an order; expected one of {self.action_space}")
         units = float(action[0]) * self.most if np.ndim(action) else float(action) * self.rules.pack
@@ -148,6 +153,22 @@ class PerishableStore(gymnasium.Env[Observation, Any]):
         return np.concatenate([np.sin(angles), np.cos(angles), self._recent, self._stock, self._incoming]).astype(
             np.float32
         )
+
+
+def _refuse_fractions(**counts: float) -> None:
+    for name, value in counts.items():
+        if not isinstance(value, int | np.integer):
+            raise CalibrlError(f"{name} {value!r} is not a number of days; use a whole number")
+
+
+def _as_date(day: str | np.datetime64) -> np.datetime64:
+    try:
+        found: np.datetime64 = np.datetime64(str(day), "D")
+    except ValueError:
+        found = np.datetime64("NaT")
+    if np.isnat(found):
+        raise CalibrlError(f"first_day {str(day)!r} is not a date; write it like 2018-12-31")
+    return found
 
 
 def _checked_table(demand: ArrayLike, days: int) -> NDArray[np.int64]:

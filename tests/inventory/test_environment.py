@@ -107,6 +107,12 @@ def test_a_missing_gymnasium_is_named_with_its_cure(monkeypatch):
         (lambda: PerishableStore(lambda rng, days: [1], most=5).reset(seed=0), r"drew shape \(1,\)"),
         (lambda: PerishableStore(TABLE).reset(options={"series": 3}), "series 3"),
         (lambda: _step(-1), "action -1"),
+        (lambda: PerishableStore(TABLE, shelf_life=1.5), "shelf_life 1.5 is not a number of days; use a whole number"),
+        (lambda: PerishableStore(TABLE, days=7.0), "days 7.0 is not a number of days"),
+        (lambda: PerishableStore(TABLE, first_day="31.12.2018"), "first_day '31.12.2018' is not a date; write it like"),
+        (lambda: PerishableStore(TABLE, first_day="NaT"), "first_day 'NaT' is not a date"),
+        (lambda: PerishableStore(TABLE).step(1), r"the episode has not begun; call reset\(\) before step\(\)"),
+        (lambda: _step(1, 1, 1), r"the episode is over after 2 days; call reset\(\) before step\(\)"),
     ],
 )
 def test_bad_input_is_refused_with_its_cure(make, words):
@@ -114,10 +120,11 @@ def test_bad_input_is_refused_with_its_cure(make, words):
         make()
 
 
-def _step(action):
-    store = PerishableStore(TABLE)
+def _step(*actions):
+    store = PerishableStore(TABLE, days=2)
     store.reset(seed=0)
-    store.step(action)
+    for action in actions:
+        store.step(action)
 
 
 def test_the_example_runs():
