@@ -43,11 +43,12 @@ class MDP:
                 f"rewards of shape {self.reward.shape} do not fit {len(self.rows) - 1} rows of transitions; "
                 "expected (states, actions)"
             )
+        _check_successors(self.successor, self.states)
+        _check_rows(self.rows, self.probability, self.actions)
+        # Last, because expected rewards are lost where probabilities are.
         if not np.isfinite(self.reward).all():
             s, a = np.argwhere(~np.isfinite(self.reward))[0]
             raise CalibrlError(f"the reward of action {a} in state {s} is {self.reward[s, a]}; rewards must be finite")
-        _check_successors(self.successor, self.states)
-        _check_rows(self.rows, self.probability, self.actions)
 
     @property
     def states(self) -> int:
@@ -93,21 +94,28 @@ class MDP:
 
         reward: (S,), (S, A), or one matrix (S, S) for each action if it depends on s′.
         """
-        if not any(sparse.issparse(matrix) for matrix in probability):
+        by_successor = np.ndim(reward[0]) == 2
+        if not any(sparse.issparse(matrix) for matrix in (*probability, *(reward if by_successor else ()))):
             p = np.ascontiguousarray(np.swapaxes(np.asarray(probability, dtype=np.float64), 0, 1))
             r = np.asarray(reward, dtype=np.float64)
             return cls.dense(p, np.swapaxes(r, 0, 1) if r.ndim == 3 else r, discount=discount)
         actions = len(probability)
-        stacked = sparse.vstack(probability, format="csr")
-        expected = np.asarray(reward, dtype=np.float64) if not sparse.issparse(reward[0]) else None
-        if expected is None:
-            pays = [np.asarray(p.multiply(r).sum(1)).ravel() for p, r in zip(probability, reward, strict=True)]
-            expected = np.stack(pays, 1)
+        moves = [sparse.csr_array(matrix) for matrix in probability]
+        stacked = sparse.vstack(moves, format="csr")
+        if by_successor:
+            shapes = [np.shape(matrix) for matrix in reward]
+            if shapes != [np.shape(matrix) for matrix in probability]:
+                raise CalibrlError(f"rewards of shapes {shapes} do not fit; expected {actions} of shape (S, S)")
+            pays = [p.multiply(r).sum(1) for p, r in zip(moves, reward, strict=True)]
+            expected = np.stack([np.asarray(one).ravel() for one in pays], 1)
+        else:
+            expected = np.asarray(reward, dtype=np.float64)
         # Rows come action by action and are wanted state by state.
         order = np.arange(stacked.shape[0]).reshape(actions, -1).T.ravel()
-        moves = stacked[order]
+        ordered = stacked[order]
         wide = expected if expected.ndim == 2 else np.repeat(expected[:, None], actions, 1)
-        return cls(moves.indptr.astype(np.int64), moves.indices, moves.data.astype(np.float64), wide, float(discount))
+        parts = (ordered.indptr.astype(np.int64), ordered.indices, ordered.data.astype(np.float64))
+        return cls(*parts, wide, float(discount))
 
     def matrix(self) -> sparse.csr_array:
         """T as a sparse matrix (S·A, S)."""

@@ -40,6 +40,8 @@ def value_iteration(mdp: MDP, *, tolerance: float = 1e-10, max_sweeps: int = 1_0
     sweeps before δ itself is small. A tolerance finer than float64 can give is met as well as float64 can.
     """
     _check_tolerance(tolerance)
+    if max_sweeps < 1:
+        raise CalibrlError(f"max_sweeps {max_sweeps} allows none; use 1 or more")
     value, new = np.zeros(mdp.states), np.empty(mdp.states)
     # Unsigned numbers cannot count from an array's end, which spares the compiled loop a check.
     successor = mdp.successor.astype(np.uint32)
@@ -96,9 +98,9 @@ def chain_value(chain: sparse.csr_array, reward: Floats, discount: float) -> Flo
 def policy_iteration(mdp: MDP, *, start: Array | None = None, max_rounds: int = 1000) -> Solution:
     """Evaluate the policy exactly, make it greedy, repeat until no state wants another action.
 
-    start: (S,) actions to begin from; greedy for the rewards if not given.
+    start: the policy to begin from, (S,) actions or (S, A) chances; greedy for the rewards if not given.
     """
-    policy = mdp.reward.argmax(1) if start is None else np.asarray(start).copy()
+    policy = mdp.reward.argmax(1) if start is None else _actions(mdp, start)
     states = np.arange(mdp.states)
     for rounds in range(1, max_rounds + 1):
         value = policy_value(mdp, policy)
@@ -107,9 +109,18 @@ def policy_iteration(mdp: MDP, *, start: Array | None = None, max_rounds: int = 
         # An action must be better by more than rounding, or ties would go round in circles.
         better = gain > _rounding(value, mdp.discount)
         if not bool(better.any()):
-            return Solution(value, policy, float(max(gain.max(), 0.0)) / (1 - mdp.discount), rounds)
+            error = float(max(gain.max(), 0.0)) / (1 - mdp.discount) + _rounding(value, mdp.discount)
+            return Solution(value, policy, error, rounds)
         policy = np.where(better, q.argmax(1), policy)
     raise CalibrlError(f"{max_rounds} rounds did not settle the policy; allow more")
+
+
+def _actions(mdp: MDP, policy: Array) -> Ints:
+    """A policy's actions (S,); for one that mixes actions, those that are greedy for its value."""
+    chance = as_chances(policy, mdp.states, mdp.actions)
+    if np.ndim(policy) == 1:
+        return chance.argmax(1)
+    return action_values(mdp, policy_value(mdp, policy)).argmax(1)
 
 
 def _rounding(value: Floats, discount: float) -> float:

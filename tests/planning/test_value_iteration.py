@@ -1,6 +1,7 @@
 """Solvers of discrete MDPs against closed forms, dense linear algebra and linear programming."""
 
 import time
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -107,6 +108,55 @@ def test_rewards_by_successor_are_averaged():
     np.testing.assert_allclose(listed.to_dense(), mdp.to_dense())
 
 
+def test_matrices_of_any_kind_for_each_action():
+    generator = np.random.default_rng(5)
+    p, r = generator.dirichlet(np.ones(4), (2, 4)), generator.normal(size=(2, 4, 4))
+    expected = (p * r).sum(-1).T
+    thin, thin_r = [[sparse.csr_matrix(one) for one in part] for part in (p, r)]
+    for probability, reward in (
+        (thin, r),
+        (thin, list(r)),
+        (thin, thin_r),
+        ([p[0], thin[1]], [thin_r[0], r[1]]),
+        (list(p), thin_r),
+        (thin, expected),
+    ):
+        found = MDP.by_action(probability, reward, discount=0.9)
+        np.testing.assert_allclose(found.reward, expected, atol=1e-12)
+        np.testing.assert_allclose(found.to_dense(), np.swapaxes(p, 0, 1))
+    for reward in (r[:, :3], list(r[:1])):
+        with pytest.raises(CalibrlError, match=r"rewards of shapes .* do not fit; expected 2 of shape"):
+            MDP.by_action(thin, reward, discount=0.9)
+
+
+def test_policy_iteration_begins_from_any_policy():
+    mdp = random_mdp(6, 3, 4, generator=np.random.default_rng(1))
+    wanted = policy_iteration(mdp).policy
+    for start in (np.zeros(6), [2, 0, 1, 0, 1, 2], np.full((6, 3), 1 / 3), np.eye(3)[[0, 1, 2, 0, 1, 2]]):
+        assert (policy_iteration(mdp, start=start).policy == wanted).all()
+    for start, words in (
+        ([0, 0, 3, 0, 0, 0], "outside 0 … 2"),
+        ([0, 1], "shape"),
+        (np.full((6, 3), 0.5), "sum to 1.5"),
+    ):
+        with pytest.raises(CalibrlError, match=words):
+            policy_iteration(mdp, start=start)
+
+
+@pytest.mark.parametrize("discount", [0.0, 0.99, 0.9999, 0.999999])
+def test_the_error_that_is_claimed_is_not_exceeded(discount):
+    # Binary fractions, so that the exact solution is one of fractions.
+    p = np.array([[[0.75, 0.25], [0.5, 0.5]], [[0.25, 0.75], [0.125, 0.875]]])
+    r = np.array([[0.5, 0.25], [-0.75, 1.0]])
+    mdp, gamma = MDP.dense(p, r, discount=discount), Fraction(discount)
+    for found in (value_iteration(mdp), policy_iteration(mdp)):
+        (a, b), (c, d) = [[(s == t) - gamma * Fraction(p[s, found.policy[s], t]) for t in range(2)] for s in range(2)]
+        x, y = (Fraction(r[s, found.policy[s]]) for s in range(2))
+        exact = [(x * d - y * b) / (a * d - b * c), (a * y - c * x) / (a * d - b * c)]
+        worst = max(abs(Fraction(float(value)) - true) for value, true in zip(found.value, exact, strict=True))
+        assert float(worst) <= found.error
+
+
 def test_one_successor_listed_twice_adds_up():
     mdp = MDP.listed([[[0, 0]]], [[[0.4, 0.6]]], [1.0], discount=0.5)
     np.testing.assert_allclose(mdp.to_dense(), [[[1.0]]])
@@ -137,6 +187,7 @@ HALF = [[[0.5, 0.5]], [[0.5, 0.5]]]
         (lambda: MDP.dense([[[0.5, 0.4]], [[0.5, 0.5]]], [0, 1], discount=0.9), "state 0 sum to 0.9, not 1"),
         (lambda: MDP.dense([[[0.5, 0.5]], [[1.5, -0.5]]], [0, 1], discount=0.9), "action 0 in state 1 is -0.5"),
         (lambda: MDP.dense([[[0.5, 0.5]], [[np.nan, 0.5]]], [0, 1], discount=0.9), "state 1 is nan"),
+        (lambda: MDP.dense([[[0.5, 0.5]], [[np.nan, 0.5]]], np.ones((2, 1, 2)), discount=0.9), "probability .* is nan"),
         (lambda: MDP.dense([[[0.0, 0.0]], [[0.5, 0.5]]], [0, 1], discount=0.9), "state 0 leads nowhere"),
         (lambda: MDP.dense(HALF, [0, 1], discount=1.0), "discount 1.0 is outside"),
         (lambda: MDP.dense(HALF, [0, 1], discount=-0.1), "discount -0.1 is outside"),
@@ -151,6 +202,7 @@ HALF = [[[0.5, 0.5]], [[0.5, 0.5]]]
         (lambda: policy_value(MDP.dense(HALF, [0, 1], discount=0.5), [0, 0, 0]), r"policy of shape \(3,\)"),
         (lambda: value_iteration(MDP.dense(HALF, [0, 1], discount=0.5), tolerance=0), "tolerance 0"),
         (lambda: value_iteration(MDP.dense(HALF, [0, 1], discount=0.9), max_sweeps=1), "1 sweeps leave"),
+        (lambda: value_iteration(MDP.dense(HALF, [0, 1], discount=0.9), max_sweeps=0), "max_sweeps 0 allows none"),
         (lambda: action_values(MDP.dense(HALF, [0, 1], discount=0.9), [1.0]), r"values of shape \(1,\)"),
     ],
 )
