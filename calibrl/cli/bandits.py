@@ -87,10 +87,10 @@ def evaluate(
 def print_estimates(found: Mapping[str, Estimate | CalibrlError], *, title: str) -> None:
     """A line for each estimate, and below what has to be known about them."""
     from rich import box
-    from rich.console import Console
     from rich.table import Table
 
     from calibrl.bandits.evaluation import Estimate
+    from calibrl.cli.console import table_console
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
     table.add_column(title)
@@ -106,7 +106,7 @@ def print_estimates(found: Mapping[str, Estimate | CalibrlError], *, title: str)
         else:
             table.add_row(f"{name} !", "not known", "", "")
             notes[name] = str(estimate)
-    console = Console()
+    console = table_console()
     console.print(table)
     for name, note in notes.items():
         if note:
@@ -155,11 +155,11 @@ def show_rows(path: Path, *, trials: int | None, out: Path) -> None:
 def print_lines(lines: Sequence[Line]) -> None:
     """Every policy on every problem, with the paper's numbers where it printed them."""
     from rich import box
-    from rich.console import Console
     from rich.table import Table
 
     from calibrl.bandits.figures import LABELS
     from calibrl.bandits.presets import TABLE_1
+    from calibrl.cli.console import table_console
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold", collapse_padding=True)
     table.add_column("", no_wrap=True)
@@ -184,7 +184,7 @@ def print_lines(lines: Sequence[Line]) -> None:
             f"{getattr(printed, line.policy):.1f}" if printed and hasattr(printed, line.policy) else "",
         )
     notes = [f"{line.problem}: {line.note}." for line in lines if line.note and line.policy == lines[0].policy]
-    console = Console()
+    console = table_console()
     console.print(table)
     console.print(
         "Cumulative reward over rounds × paired trials, ± standard error; differences are by trial. covers: "

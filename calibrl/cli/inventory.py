@@ -83,16 +83,16 @@ def chosen(
 def print_rows(rows: Sequence[Row]) -> None:
     """Table 2 for each shelf life, beside the paper's, and how honest the forecasts were."""
     from rich import box
-    from rich.console import Console
     from rich.table import Table
 
+    from calibrl.cli.console import table_console
     from calibrl.experiments.paper import TABLE_2
     from calibrl.results_table import latest, table
 
     rows = latest(rows)
     names = ("shipped", "waste_share", "stockout_share", "reward", "coverage_80")
     cells = {name: table(rows, name, "uncalibrated") for name in names}
-    console = Console()
+    console = table_console()
     for problem, arms in cells["reward"].items():
         about = next(row.settings for row in rows if row.problem == problem)
         seeds = max(cell.count for cell in arms.values())
@@ -104,7 +104,7 @@ def print_rows(rows: Sequence[Row]) -> None:
             padding=(0, 0, 0, 1),
             header_style="bold",
         )
-        shown.add_column("", no_wrap=True)
+        shown.add_column("")  # the one to be wrapped where a terminal is narrow: never a number
         for heading in ("units", "waste", "short", "reward", "gain", "80 %", "paper"):
             shown.add_column(heading, justify="right", no_wrap=True)
         base = arms.get("uncalibrated")

@@ -12,6 +12,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from calibrl.cli.console import table_console
+
 if TYPE_CHECKING:
     from calibrl.experiments.catalogue import Metric
     from calibrl.results import Row
@@ -55,10 +57,10 @@ def print_table(rows: Sequence[Row]) -> None:
 
     about = CATALOGUE.get(rows[0].experiment, Experiment(rows[0].experiment, "", rows[0].arm))
     tables = {name: table(rows, name, about.baseline) for name in about.metrics}
-    console = Console()
+    console = table_console()
     for measured, problems in alike(rows, about.metrics).items():
         shown = Table(header_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
-        shown.add_column("", no_wrap=True)
+        shown.add_column("")  # the one to be wrapped where a terminal is narrow: never a number
         for name in measured:
             shown.add_column(about.metrics[name].heading, justify="right")
         for problem in problems:

@@ -73,11 +73,12 @@ def _metrics(rows: Sequence[Row], usual: dict[str, Metric], asked: list[str] | N
 
 def _print(name: str, run: dict[str, Any]) -> None:
     from rich import box
-    from rich.console import Console
     from rich.markup import escape
     from rich.table import Table as Shown
 
-    console = Console()
+    from calibrl.cli.console import table_console
+
+    console = table_console()
     against = f"; differences to {run['baseline']} on the same seeds" if run["baseline"] else ""
     console.print(f"[bold]{run['title']}[/bold] {escape(f'({name}){against}')}", highlight=False)
     for key, metric in run["metrics"].items():
