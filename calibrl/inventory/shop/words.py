@@ -46,8 +46,7 @@ def _drivers(order: Order) -> list[str]:
     if order.promotion:
         found.append("with the promotion")
     if order.sold_out >= OFTEN:
-        words = f"having sold out on {order.sold_out} of the last 28 days"
-        found.append(f"{words} (how much beyond {order.most_sold:.0f} a day is unknown)" if order.blind else words)
+        found.append(_sold_out(order))
     if abs(usual - 1) >= NOTABLE and order.level >= ENOUGH:
         found.append(f"{abs(usual - 1):.0%} {'above' if usual > 1 else 'below'} an average day".replace("%", " %"))
     if abs(order.trend - 1) >= NOTABLE and order.level >= ENOUGH:
@@ -57,6 +56,13 @@ def _drivers(order: Order) -> list[str]:
     if closed and open_days:
         found.append(f"closed on {_listed([_when(order, order.day(day)) for day in closed])}")
     return found
+
+
+def _sold_out(order: Order) -> str:
+    if not order.most_sold:
+        return f"by what sold before it was out of stock on {order.sold_out} of the last 28 days"
+    words = f"having sold out on {order.sold_out} of the last 28 days"
+    return f"{words} (how much beyond {order.most_sold:.0f} a day is unknown)" if order.blind else words
 
 
 def _stock(order: Order) -> str:

@@ -244,6 +244,7 @@ def test_an_item_out_of_stock_for_weeks_is_not_off_the_list(write):
     milk = make_orders(shop)[1]
     assert milk.plan.order >= 24
     assert milk.quantile(0.5) == pytest.approx(24, rel=0.3)
+    assert "by what sold before it was out of stock on 24 of the last 28 days" in reason(milk)
 
 
 def test_a_new_item_is_not_ordered_for_a_day_its_store_is_closed(write):
