@@ -63,7 +63,7 @@ class Calibrated:
         fit_map: FitMap | FitClassMap | None = None,
         generator: torch.Generator | None = None,
     ) -> None:
-        self.forecaster = forecaster
+        self.forecaster = check_forecaster(forecaster)
         self.split = split
         self.fit_map = fit_map
         self.generator = generator or torch.Generator().manual_seed(0)
@@ -109,7 +109,7 @@ class CrossFitted:
     ) -> None:
         if folds < 2:
             raise CalibrlError(f"folds {folds} cannot hold anything out; use 2 or more")
-        self.forecaster = make()
+        self.forecaster = check_forecaster(make())
         self.judges = [make() for _ in range(folds)]
         self.fit_map = fit_map
         self.generator = generator or torch.Generator().manual_seed(0)
@@ -172,7 +172,7 @@ class Prequential:
             raise CalibrlError(f"window {window} keeps no rows; use 1 or more, or None for all")
         if refit_every < 1:
             raise CalibrlError(f"refit_every {refit_every} is not a number of updates; use 1 or more")
-        self.forecaster = forecaster
+        self.forecaster = check_forecaster(forecaster)
         self.fit_map: FitMap = fit_map or fit_smooth
         self.forget = forget
         self.window = window
@@ -187,7 +187,7 @@ class Prequential:
         if not len(data):
             return
         with torch.no_grad():
-            new = pit_z(self.forecaster(data.x), data.y, generator=self.generator)
+            new = pit_z(check_forecast(self.forecaster(data.x)), data.y, generator=self.generator)
         self.forecaster.update(data)
         scores = new if self._scores is None else torch.cat([self._scores, new])
         self._scores = scores if self.window is None else scores[-self.window :]
@@ -207,8 +207,26 @@ class Prequential:
         return self.forget ** newer.clamp(min=0)
 
 
+def check_forecaster(model: Forecaster) -> Forecaster:
+    """The same, or an error if it cannot learn and answer."""
+    if not isinstance(model, Forecaster):
+        raise CalibrlError(f"{type(model).__name__} is no forecaster; it must have update(data) and be called with x")
+    return model
+
+
+def check_forecast(forecast: Distribution) -> Distribution:
+    """The same, or an error if a forecaster answered with something else than a distribution."""
+    if not isinstance(forecast, Distribution):
+        raise CalibrlError(
+            f"the forecaster answered with {type(forecast).__name__}, not with a distribution; return one of "
+            "torch.distributions, for instance Normal(mean, sd)"
+        )
+    return forecast
+
+
 def recalibrate(forecast: Distribution, mapping: Map | ClassMap) -> Distribution:
     """R∘F for a CDF, or recalibrated probabilities for classes."""
+    check_forecast(forecast)
     if isinstance(mapping, ClassMap):
         if not isinstance(forecast, (Categorical, Bernoulli)):
             raise CalibrlError(f"a class map cannot recalibrate {type(forecast).__name__}; fit a map on its PITs")
@@ -224,6 +242,7 @@ Evidence: TypeAlias = Tensor | tuple[Tensor, Tensor]
 
 def judge(forecast: Distribution, y: Tensor, generator: torch.Generator) -> Evidence:
     """What the outcomes y say of the forecast."""
+    check_forecast(forecast)
     if isinstance(forecast, (Categorical, Bernoulli)):
         return forecast.probs, y.reshape(forecast.batch_shape)
     return pit_z(forecast, y, generator=generator)

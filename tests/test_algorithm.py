@@ -146,6 +146,34 @@ def test_counts_are_calibrated_too(generator):
     assert float(honest.sample((200,)).frac().abs().max()) == 0
 
 
+class Plain:
+    """Learns nothing and answers with a number where a distribution is due."""
+
+    def update(self, data):
+        pass
+
+    def __call__(self, x):
+        return torch.zeros(len(x), 1)
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        lambda make: cal.Calibrated(make(), split=cal.random_split(0.5, torch.Generator())),
+        lambda make: cal.CrossFitted(make, folds=2),
+        lambda make: cal.Prequential(make()),
+    ],
+)
+def test_what_is_no_forecaster_is_refused(wrap):
+    with pytest.raises(cal.CalibrlError, match="int is no forecaster; it must have update"):
+        wrap(lambda: 3)
+    model = wrap(Plain)
+    data = cal.Data.of(torch.randn(8, 2), torch.randn(8, 1))
+    for attempt in (lambda: model.update(data), lambda: model(data.x)):
+        with pytest.raises(cal.CalibrlError, match="answered with Tensor, not with a distribution"):
+            attempt()
+
+
 def test_learn_is_algorithm_one(generator):
     seen = []
 
