@@ -189,7 +189,7 @@ class Sac:
             os.fsync(file.fileno())
 
     def load(self, path: str | Path) -> None:
-        """Go on from a file that `save` wrote, if it is of the same task, seed and settings."""
+        """Go on from a file that `save` wrote, if it is of the same task, seed and settings; also for more steps."""
         try:
             state = torch.load(path, map_location=self._model.device, weights_only=True)
             found = state["identity"] if state["format"] == FORMAT else None
@@ -199,15 +199,21 @@ class Sac:
         if found is None:
             raise CalibrlError(f"{path} has format {state['format']!r}, expected {FORMAT!r}; remove it to start afresh")
         for key, mine in self._identity().items():
-            if found.get(key) != mine:
-                there = found.get(key)
+            there = found.get(key, mine)  # what an earlier version did not say is not held against it
+            if there != mine:
                 raise CalibrlError(f"{path} was made with {key} {there!r}, this run has {mine!r}; use another file")
+        if state["step"] > self.steps:
+            raise CalibrlError(
+                f"{path} has made {state['step']} steps, this run asks for {self.steps}; ask for as many or more"
+            )
         memory = self._model.replay_buffer
         assert memory is not None
+        filled = len(state["memory"]["rewards"])
         for key in _COLUMNS:
-            rows = state["memory"][key].cpu().numpy()
-            getattr(memory, key)[: len(rows)] = rows
-        memory.pos, memory.full = int(state["position"]), bool(state["full"])
+            getattr(memory, key)[:filled] = state["memory"][key].cpu().numpy()
+        # What was full for fewer steps has room for more.
+        memory.full = filled == memory.buffer_size
+        memory.pos = int(state["position"]) if memory.full else filled
         self._model.set_parameters(state["networks"], device=self._model.device)
         self._entropy().data.copy_(state["entropy"])
         self._model.num_timesteps, self._model._n_updates = int(state["step"]), int(state["updates"])
@@ -222,7 +228,7 @@ class Sac:
         return self._model.log_ent_coef
 
     def _identity(self) -> dict[str, Any]:
-        return {"env_id": self.task.env_id, "seed": self.seed, "steps": self.steps, **asdict(self.settings)}
+        return {"env_id": self.task.env_id, "seed": self.seed, "episode": self.task.steps, **asdict(self.settings)}
 
     @contextlib.contextmanager
     def _own_luck(self) -> Iterator[None]:

@@ -69,6 +69,15 @@ def test_resumed_runs_end_with_the_same_episodes(short, tmp_path):
     assert whole != list(train(short, steps=100, seed=2, settings=TINY))
 
 
+def test_a_finished_run_goes_on_for_more_steps(short, tmp_path):
+    file = tmp_path / "sac.pt"
+    for steps in (60, 100):
+        found = list(train(short, steps=steps, seed=1, settings=TINY, checkpoint=file, resume=True))
+    assert found == list(train(short, steps=100, seed=1, settings=TINY))
+    with pytest.raises(CalibrlError, match="has made 100 steps, this run asks for 60; ask for as many or more"):
+        list(train(short, steps=60, seed=1, settings=TINY, checkpoint=file, resume=True))
+
+
 def test_resume_without_a_file_starts_afresh(short, tmp_path):
     fresh = list(train(short, steps=20, seed=0, settings=TINY, checkpoint=tmp_path / "a.pt", resume=True))
     assert len(fresh) == 1
@@ -155,6 +164,8 @@ def test_checkpoints_that_do_not_fit(short, tmp_path):
         resume(short, seed=1)
     with pytest.raises(CalibrlError, match="made with env_id 'calibrl/Cartpole-v0'"):
         resume(task("reacher"))
+    with pytest.raises(CalibrlError, match="made with episode 20, this run has 10"):
+        resume(replace(short, steps=10))
     with pytest.raises(CalibrlError, match="made with batch 16"):
         resume(short, settings=replace(TINY, batch=8))
     assert file.read_bytes() == before
