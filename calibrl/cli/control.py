@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from calibrl.control.presets import Preset
     from calibrl.experiments.control import Moment
     from calibrl.results import Row
+
+WIDE = 1000
+"""Characters that no table needs."""
 
 
 def control(
@@ -55,27 +58,39 @@ def control(
     With --backend, --workers or --address every agent learns by itself, as a job; else all learn in one batch here.
     """
     from calibrl.errors import CalibrlError
-    from calibrl.experiments.control import check_device, reward_named
+    from calibrl.experiments.control import check_device
 
     if rows is not None:
         from calibrl.cli.control_rows import show_rows
 
         show_rows(rows, out)
         return
-    chosen = _chosen(preset, env, set_ or [], arms=arms, map_=map_, seeds=seeds, trials=trials)
+    chosen = _chosen(preset, env, set_ or [], arms=arms, map_=map_, seeds=seeds, trials=trials, reward=reward)
     if agent not in ("model", "sac"):
         raise CalibrlError(f"--agent {agent!r} is unknown; use model or sac")
     check_device(device)
     folder = out or Path("out/control") / chosen.name.replace("/", "-").replace(":", "-")
-    paid = None if reward is None else reward_named(reward)
-    if (backend, workers, address, force, tensorboard) != (None, None, None, False, None):
-        if agent == "sac" or device != "cpu" or paid is not None or minutes is not None:
-            raise CalibrlError("--agent sac, --device, --reward and --minutes are for runs here; leave --backend out")
+    if agent == "sac" and reward is not None:
+        raise CalibrlError(f"--reward {reward} judges plans, and SAC makes none: it learns what the environment pays")
+    if agent == "sac" and minutes is not None:
+        raise CalibrlError(
+            "--minutes is for agents that plan; leave it out: SAC can be stopped and goes on by --resume"
+        )
+    if (backend, workers, address) != (None, None, None):
+        if agent == "sac" or device != "cpu" or minutes is not None:
+            raise CalibrlError(
+                "--agent sac, --device and --minutes are for runs in this process; leave them out, or --backend, "
+                "--workers and --address"
+            )
         _run_jobs(folder, chosen, How(backend, workers, address, resume, force, tensorboard), seed=seed)
-    elif agent == "sac":
-        _run_sac(folder, chosen, seed=seed, device=device, resume=resume)
+        return
+    if resume and force:
+        raise CalibrlError("--resume goes on with a run and --force replaces it; give one of them")
+    options: dict[str, Any] = {"seed": seed, "device": device, "resume": resume, "force": force}
+    if agent == "sac":
+        _run_sac(folder, chosen, tensorboard, **options)
     else:
-        _run_model(folder, chosen, seed=seed, device=device, resume=resume, minutes=minutes, reward=paid, video=video)
+        _run_model(folder, chosen, tensorboard, video=video, minutes=minutes, **options)
 
 
 def _chosen(
@@ -87,13 +102,18 @@ def _chosen(
     map_: str | None,
     seeds: int | None,
     trials: int | None,
+    reward: str | None,
 ) -> Preset:
     """The preset that the options describe."""
+    from dataclasses import replace
+
     from calibrl.control.arms import arm
     from calibrl.control.presets import changed, preset, preset_for_env
     from calibrl.control.tasks import task_from_env
     from calibrl.errors import CalibrlError
+    from calibrl.experiments.control import look_here
 
+    look_here()
     if env is not None and name is not None:
         raise CalibrlError(f"--preset {name} and --env {env} name two tasks; give one of them")
     base = preset(name or "cartpole-small") if env is None else preset_for_env(env, task_from_env(env).steps)
@@ -106,18 +126,18 @@ def _chosen(
         words.append(f"seeds={seeds}")
     if trials is not None:
         words.append(f"trials={trials}")
-    found = changed(base, words)
+    found = replace(changed(base, words), reward=reward)
     for one in found.arms:
         arm(one)
     return found
 
 
-def _run_model(folder: Path, preset: Preset, *, video: bool, **options: Any) -> None:
+def _run_model(folder: Path, preset: Preset, tensorboard: Path | None, *, video: bool, **options: Any) -> None:
     from calibrl.errors import CalibrlError
     from calibrl.experiments.control import run
     from calibrl.experiments.control_outcome import draw, other_rows, videos
 
-    with watching(preset) as watch:
+    with watching(preset, tensorboard) as watch:
         outcome = run(folder, preset, watch=watch, **options)
     if not outcome.rows:
         raise CalibrlError(f"{folder}: no trial was finished; give it more --minutes")
@@ -141,10 +161,10 @@ def _run_jobs(folder: Path, preset: Preset, how: How, *, seed: int) -> None:
     typer.echo(f"Rows and figures are in {folder}; the figure to start with is {folder / 'control-learning.png'}")
 
 
-def _run_sac(folder: Path, preset: Preset, **options: Any) -> None:
+def _run_sac(folder: Path, preset: Preset, tensorboard: Path | None, **options: Any) -> None:
     from calibrl.experiments.control_sac import run_sac
 
-    with watching(preset) as watch:
+    with watching(preset, tensorboard) as watch:
         files = run_sac(folder, preset, watch=watch, **options)
     typer.echo(f"Rows are in {folder}; the figure, with what else was run there, is {files[0]}")
 
@@ -152,31 +172,39 @@ def _run_sac(folder: Path, preset: Preset, **options: Any) -> None:
 def print_outcome(rows: Sequence[Row]) -> None:
     """By arm: what was earned at the end and at best, and how honest the model was."""
     from rich import box
-    from rich.console import Console
     from rich.table import Table
 
+    from calibrl.cli.console import table_console
     from calibrl.experiments.control_outcome import summary
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
     names = ("", "seeds", "steps", "last", "best", "cal. loss", "90 % holds")
     for name in names:
         table.add_column(name, justify="left" if not name else "right", no_wrap=True)
-    for line in summary(rows):
+    lines = summary(rows)
+    for line in lines:
         table.add_row(*line)
-    console = Console()
-    console.print(table)
+    console = table_console()
+    if console.measure(table, options=console.options.update(max_width=WIDE)).maximum <= console.width:
+        console.print(table)
+    else:
+        # No number is ever cut: on a narrow terminal an arm is a sentence.
+        for arm, *numbers in lines:
+            parts = [f"{name} {number}" for name, number in zip(names[1:], numbers, strict=True) if number]
+            console.print(f"{arm}: {', '.join(parts)}", highlight=False, markup=False)
     console.print(
         "last, best: return, mean over seeds ± standard error. cal. loss, 90 % holds: of one-step forecasts of "
         "trajectories not yet trained on, over all trials; in brackets without the map.",
         highlight=False,
+        soft_wrap=not console.is_terminal,
     )
 
 
 class Line:
     """The live line: trial, steps, returns, calibration loss, time left; one plain line a trial when piped."""
 
-    def __init__(self, preset: Preset, console: Any, bar: Any) -> None:
-        self._preset, self._console, self._bar = preset, console, bar
+    def __init__(self, preset: Preset, console: Any, bar: Any, boards: Any = None) -> None:
+        self._preset, self._console, self._bar, self._boards = preset, console, bar, boards
         self._task = None if bar is None else bar.add_task(preset.name, total=1)
         self._honesty: dict[str, str] = {}
         self._started, self._shown = time.monotonic(), 0.0
@@ -197,13 +225,16 @@ class Line:
 
     def trial(self, rows: Sequence[Row]) -> None:
         """Keep what was measured, and print it where there is no live line."""
+        for row in rows if self._boards is not None else ():
+            self._boards.row(row)
         earned = {f"{row.arm}-{row.seed}": row.metrics["return"] for row in rows}
         losses = {f"{row.arm}-{row.seed}": row.metrics.get("calibration_loss") for row in rows}
         seen = {name: loss for name, loss in losses.items() if loss is not None}
         self._honesty.update({arm: f" (loss {loss:.2f})" for arm, loss in _means(seen).items()})
         words = [f"{arm} {value:.1f}{self._honesty.get(arm, '')}" for arm, value in _means(earned).items()]
-        trial = int(rows[0].metrics["trial"])
-        at = (trial + 1) / (self._preset.trials + 1)
+        # By steps: SAC's episodes may be shorter than trials, and more.
+        trial = (rows[0].step - 1) // self._preset.steps
+        at = rows[0].step / ((self._preset.trials + 1) * self._preset.steps)
         if self._bar is None:
             where = f"trial {trial}/{self._preset.trials}, {rows[0].step} steps, {self._left(at)}"
             self._console.print(f"{where}: {' · '.join(words)}", markup=False, highlight=False, soft_wrap=True)
@@ -218,20 +249,25 @@ class Line:
 
 
 @contextmanager
-def watching(preset: Preset) -> Iterator[Line]:
-    """A live line on a terminal, plain lines elsewhere."""
+def watching(preset: Preset, tensorboard: Path | None = None) -> Iterator[Line]:
+    """A live line on a terminal, plain lines elsewhere; and logs for TensorBoard in its folder, if one is given."""
     from rich.console import Console
     from rich.progress import Progress, TextColumn
     from rich.table import Column
 
     console = Console(stderr=True)
-    if not console.is_terminal:
-        yield Line(preset, console, None)
-        return
-    # One line, however narrow the terminal: what matters most comes first.
-    words = TextColumn("{task.description}", markup=False, table_column=Column(no_wrap=True, overflow="ellipsis"))
-    with Progress(words, console=console, transient=True) as bar:
-        yield Line(preset, console, bar)
+    with ExitStack() as stack:
+        boards, bar = None, None
+        if tensorboard is not None:
+            from calibrl.cli.boards import Boards
+
+            boards = stack.enter_context(Boards(tensorboard))
+        if console.is_terminal:
+            # One line, however narrow the terminal: what matters most comes first.
+            column = Column(no_wrap=True, overflow="ellipsis")
+            words = TextColumn("{task.description}", markup=False, table_column=column)
+            bar = stack.enter_context(Progress(words, console=console, transient=True))
+        yield Line(preset, console, bar, boards)
 
 
 def _means(earned: dict[str, float]) -> dict[str, float]:

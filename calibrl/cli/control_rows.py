@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import typer
 
 if TYPE_CHECKING:
-    from calibrl.experiments.control_claim import Claim
+    from calibrl.experiments.control_claim import Claim, Floats
     from calibrl.results import Row
 
 WHO = {
@@ -42,26 +42,29 @@ def show_rows(path: Path, out: Path | None) -> None:
 
 def in_words(found: Claim) -> str:
     """The claim's numbers as sentences."""
-    from calibrl.experiments.control_claim import mean_and_error
-
-    mean, error = mean_and_error(found.gain)
-    lines = [
-        f"calibrated − uncalibrated, {found.seeds} paired seeds, trials 1 to {found.trials}: "
-        f"{mean:+.1f} ± {error:.1f} a trial"
-    ]
+    many = f"{found.seeds} paired seed{'s' if found.seeds > 1 else ''}"
+    gain = _with_error(found.gain, "+.1f")
+    lines = [f"calibrated − uncalibrated, {many}, trials 1 to {found.trials}: {gain} a trial"]
     for samples in found.samples:
-        many = int(samples.reached.sum())
-        if not many:
+        reached = int(samples.reached.sum())
+        if not reached:
             lines.append(f"a return of {samples.level:.0f}: not reached by both arms of any seed")
             continue
-        saved, off = mean_and_error(samples.saved)
         lines.append(
-            f"a return of {samples.level:.0f} ({many} of {found.seeds} seeds, both arms): after "
+            f"a return of {samples.level:.0f} ({reached} of {found.seeds} seeds, both arms): after "
             f"{samples.calibrated[samples.reached].mean():.0f} steps calibrated, "
-            f"{samples.uncalibrated[samples.reached].mean():.0f} uncalibrated; saved {saved:.0f} ± {off:.0f}, "
-            f"{samples.ratio:.2f} × the samples"
+            f"{samples.uncalibrated[samples.reached].mean():.0f} uncalibrated; saved "
+            f"{_with_error(samples.saved, '.0f')}, {samples.ratio:.2f} × the samples"
         )
     return "\n".join(lines)
+
+
+def _with_error(values: Floats, form: str) -> str:
+    """The mean ± its standard error; of one value, the value."""
+    from calibrl.experiments.control_claim import mean_and_error
+
+    mean, error = mean_and_error(values)
+    return f"{mean:{form}} ± {error:{form.lstrip('+')}}" if len(values) > 1 else f"{mean:{form}}"
 
 
 def _by_preset(rows: Sequence[Row]) -> dict[str, list[Row]]:

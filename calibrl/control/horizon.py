@@ -54,14 +54,15 @@ def pits_ahead(
     """PITs (g, horizons, m, o) of what happened h steps after each of m starts.
 
     imagined, following: (g, T, o), observations before and after each step, as the world imagines them; action:
-    (g, T, a); start: (m,). Ranks are randomised between their neighbours, so that a calibrated forecast's PITs are
-    uniform whatever the number of particles.
+    (g, T, a); start: (g, m), or (m,), the same for all agents. Ranks are randomised between their neighbours, so that a
+    calibrated forecast's PITs are uniform whatever the number of particles.
     """
     furthest = max(horizons)
     if int(start.max()) + furthest > imagined.shape[1]:
         raise CalibrlError(f"{furthest} steps from step {int(start.max())} go beyond the {imagined.shape[1]} recorded")
-    window = start[:, None] + torch.arange(furthest)
-    plans, real = action[:, window], following[:, window]
+    start = start.expand(len(imagined), -1)
+    agent, window = torch.arange(len(imagined))[:, None], start[:, :, None] + torch.arange(furthest)
+    plans, real = action[agent[:, None], window], following[agent[:, None], window]
     g, m = plans.shape[:2]
     shape = noise_shape(
         propagation, agents=1, horizon=furthest, plans=m, particles=particles, outputs=_outputs(world, imagined)
@@ -73,7 +74,7 @@ def pits_ahead(
     steps = imagine(
         nets,
         world,
-        imagined[:, start],
+        imagined[agent, start],
         plans,
         propagation=propagation,
         particles=particles,

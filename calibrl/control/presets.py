@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
+from functools import cache
 from typing import Any
 
 from calibrl.errors import CalibrlError
@@ -12,6 +14,8 @@ MAPS = ("smooth", "affine", "isotonic", "platt", "beta", "auto", "sigmoid")
 """Names of the maps R that an agent may fit; sigmoid is the paper's."""
 
 PROPAGATIONS = ("DS", "TS1", "TSinf", "E", "MM")
+SHARED_OUT = ("TS1", "TSinf")
+"""Propagations that share particles out among the networks, to each equally many."""
 
 METHODS = ("cem", "icem", "mppi", "random")
 """Names of the searches for a plan: see `calibrl.control.searches`."""
@@ -44,6 +48,10 @@ class EnsembleSettings:
                 f"{len(self.decay)} weight decays for {len(self.hidden) + 1} layers; set ensemble.decay to one number "
                 "for all, or one for each hidden layer and one for the last"
             )
+        if not (self.rate > 0 and math.isfinite(self.rate)):
+            raise CalibrlError(f"ensemble.rate {self.rate} is not a step size; use a number above 0, like 0.001")
+        if not all(0 <= one < math.inf for one in self.decay):
+            raise CalibrlError(f"ensemble.decay {self.decay} must be finite numbers of 0 or more; 0 decays nothing")
 
     @property
     def decay_by_layer(self) -> tuple[float, ...]:
@@ -83,15 +91,22 @@ class PlannerSettings:
             raise CalibrlError(f"planner.method {self.method!r} is unknown; use one of {', '.join(METHODS)}")
         if self.propagation not in PROPAGATIONS:
             raise CalibrlError(f"propagation {self.propagation!r} is unknown; use one of {', '.join(PROPAGATIONS)}")
-        if self.horizon < 1 or self.particles < 1:
-            raise CalibrlError(f"horizon {self.horizon} and particles {self.particles} must both be 1 or more")
+        if self.horizon < 1 or self.particles < 1 or self.sweeps < 1:
+            raise CalibrlError(
+                f"planner.horizon {self.horizon}, planner.particles {self.particles} and planner.sweeps {self.sweeps} "
+                "must all be 1 or more"
+            )
         if not 1 <= self.elites <= self.population:
             raise CalibrlError(f"{self.elites} elites of {self.population} plans cannot be; use 1 … {self.population}")
-        if self.colour < 0 or self.spread <= 0 or self.temperature <= 0:
+        if not (0 <= self.colour < math.inf and 0 < self.spread < math.inf and 0 < self.temperature < math.inf):
             raise CalibrlError(
                 f"planner.colour {self.colour} must be at least 0, planner.spread {self.spread} and "
-                f"planner.temperature {self.temperature} above 0"
+                f"planner.temperature {self.temperature} above 0, and all finite"
             )
+        if not 0 <= self.smallest_variance < math.inf:
+            raise CalibrlError(f"planner.smallest_variance {self.smallest_variance} is no variance; use 0 or more")
+        if not 0 <= self.inertia < 1:
+            raise CalibrlError(f"planner.inertia {self.inertia} is not a share in [0, 1); 0.1 keeps a tenth")
         if not 0 <= self.kept < 1:
             raise CalibrlError(f"planner.kept {self.kept} is not a share in [0, 1); 0.3 carries three elites of ten")
 
@@ -130,7 +145,8 @@ ARMS_OF_THE_PAPER = ("calibrated", "uncalibrated")
 class Preset:
     """One task and everything that decides how agents learn it: a random rollout, then `trials` trials of `steps`.
 
-    seeds, arms: how many agents of which kinds run side by side.
+    seeds, arms: how many agents of which kinds run side by side. reward: "module:function" of what plans are judged by
+    in the place of the task's own.
     """
 
     name: str
@@ -142,8 +158,11 @@ class Preset:
     ensemble: EnsembleSettings = field(default_factory=EnsembleSettings)
     planner: PlannerSettings = field(default_factory=PlannerSettings)
     calibration: CalibrationSettings = field(default_factory=CalibrationSettings)
+    reward: str | None = None
 
     def __post_init__(self) -> None:
+        if not self.arms:
+            raise CalibrlError(f"no arm was named; give one or more, like arms={','.join(ARMS_OF_THE_PAPER)}")
         if self.steps < 1 or self.trials < 1 or self.seeds < 1:
             raise CalibrlError(
                 f"{self.trials} trials of {self.steps} steps with {self.seeds} seeds: use 1 or more each"
@@ -153,11 +172,18 @@ class Preset:
                 f"calibration.block {self.calibration.block} holds out all or nothing of a trial of {self.steps} "
                 f"steps; use less than {self.steps}"
             )
+        particles, members = self.planner.particles, self.ensemble.members
+        if self.planner.propagation in SHARED_OUT and particles % members:
+            raise CalibrlError(
+                f"planner.particles {particles} cannot be shared out evenly among {members} networks, as "
+                f"{self.planner.propagation} does; use a multiple of {members}"
+            )
 
     def what_decides_rows(self) -> dict[str, Any]:
         """The settings that an agent's rows depend on: not who runs beside it, nor for how long."""
         plain = asdict(self)
-        return {name: _plain(plain[name]) for name in ("task", "steps", "ensemble", "planner", "calibration")}
+        found = {name: _plain(plain[name]) for name in ("task", "steps", "ensemble", "planner", "calibration")}
+        return found if self.reward is None else {**found, "reward": self.reward}
 
 
 _CARTPOLE = Preset(
@@ -261,17 +287,28 @@ def preset(name: str) -> Preset:
 
 
 def overrides(changed_preset: Preset) -> dict[str, Any]:
-    """What differs from the preset of the same name, as far as rows depend on it: {"ensemble.members": 7}."""
-    base = PRESETS.get(changed_preset.name)
-    if base is None:
-        return {}
-    before = dict(_leaves(base))
-    decisive = ("steps", "ensemble.", "planner.", "calibration.")
+    """What differs from the preset that it was made of, as far as rows depend on it: {"ensemble.members": 7}."""
+    before = dict(_leaves(base_of(changed_preset)))
+    decisive = ("steps", "reward", "ensemble.", "planner.", "calibration.")
     return {
         name: _plain(value)
         for name, value in _leaves(changed_preset)
         if name.startswith(decisive) and value != before[name]
     }
+
+
+def base_of(changed_preset: Preset) -> Preset:
+    """The preset of the same name, or what any other environment begins with."""
+    known = PRESETS.get(changed_preset.name)
+    return known or preset_for_env(changed_preset.task, _own_steps(changed_preset.task))
+
+
+@cache
+def _own_steps(name: str) -> int:
+    """Steps of a trial of a task, or of an environment, that nobody has changed."""
+    from calibrl.control.tasks import TASKS, task, task_from_env
+
+    return (task(name) if name in TASKS else task_from_env(name)).steps
 
 
 def preset_for_env(env_id: str, steps: int) -> Preset:
@@ -282,16 +319,17 @@ def preset_for_env(env_id: str, steps: int) -> Preset:
 
 def changed(base: Preset, changes: Iterable[str]) -> Preset:
     """The preset with fields changed as in "ensemble.members=7"; lists are written "64,64"."""
+    known = {name: value for name, value in _leaves(base) if name not in ("name", "task", "reward")}
+    found: dict[str, dict[str, Any]] = {}
     for change in changes:
         path, equals, text = change.partition("=")
-        known = {name: value for name, value in _leaves(base) if name not in ("name", "task")}
         if not equals or path not in known:
             raise CalibrlError(f"--set {change!r}: no such field; write one of {', '.join(known)} and =VALUE")
-        value = _parsed(path, text, known[path])
-        part, dot, leaf = path.partition(".")
-        inner = replace(getattr(base, part), **{leaf: value}) if dot else value
-        base = replace(base, **{part: inner})
-    return base
+        part, _, leaf = path.rpartition(".")
+        found.setdefault(part, {})[leaf] = _parsed(path, text, known[path])
+    # All at once: fields that must fit each other may be changed in any order.
+    own = found.pop("", {})
+    return replace(base, **own, **{part: replace(getattr(base, part), **values) for part, values in found.items()})
 
 
 def _leaves(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:

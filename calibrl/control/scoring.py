@@ -9,7 +9,7 @@ from torch import Tensor
 
 from calibrl.control import calibration, horizon, luck
 from calibrl.control.fleet import Fleet
-from calibrl.control.presets import Preset
+from calibrl.control.presets import SHARED_OUT, Preset
 from calibrl.control.trial import Trial
 from calibrl.diagnostics import calibration_loss
 from calibrl.maps import Map
@@ -21,7 +21,8 @@ Z_95 = 1.6448536269514722
 class Score:
     """One agent's score for one trial; all empty where there was no model yet.
 
-    pits: (2, horizons, starts, o) float32, by horizon, under R∘T and under the bare T. forecast: (n, d, 4) float32,
+    pits: (2, horizons, starts, o) float32, by horizon, under R∘T and under the bare T; None also where no episode was
+    long enough. forecast: (n, d, 4) float32,
     outcomes with the 5 %, 50 % and 95 % quantiles of their forecasts.
     """
 
@@ -40,7 +41,7 @@ def score_trial(fleet: Fleet, trial: Trial, x: Tensor, y: Tensor, number: int) -
         # Where networks are judged one by one, each row has as many z-scores as there are networks.
         outcome = y[agent].double().cpu().repeat_interleave(z.shape[1] // y.shape[1], 0)
         metrics = calibration.score(z[agent], sd[agent], outcome, mapping)
-        pits = None if ahead is None else ahead[:, agent]
+        pits = ahead[agent]
         if pits is not None:
             for ending, both in zip(("", "_bare"), pits, strict=True):
                 for steps, part in zip(horizons_of(fleet.settings), both, strict=True):
@@ -62,18 +63,25 @@ def horizons_of(preset: Preset) -> tuple[int, ...]:
     return tuple(h for h in horizon.HORIZONS if h <= min(preset.planner.horizon + 5, preset.steps // 2))
 
 
-def pits_by_horizon(fleet: Fleet, trial: Trial, number: int) -> Tensor | None:
-    """PITs (2, g, horizons, starts, o) of what the models imagined under the actions taken: under R∘T and under T.
+def pits_by_horizon(fleet: Fleet, trial: Trial, number: int) -> list[Tensor | None]:
+    """Each agent's PITs (2, horizons, starts, o) of what it imagined under the actions taken: under R∘T and under T.
 
-    Starts are the same for all agents; there are none if episodes are shorter than the horizon.
+    An agent starts where its own episodes leave room for the furthest horizon: None if none does.
     """
     ahead = horizons_of(fleet.settings)
-    start = horizon.starting_steps(trial.last.any(0), max(ahead)) if ahead else torch.zeros(0)
-    if not len(start):
-        return None
-    view, device = fleet.view, fleet.device
+    own = [horizon.starting_steps(last, max(ahead)) for last in trial.last] if ahead else []
+    if not any(len(part) for part in own):
+        return [None] * len(fleet)
+    # As many starts as if no episode had ended: the luck of an agent is then the same in whatever company. What an
+    # agent lacks is filled up with the first step, and left out of the answer.
+    starts = torch.zeros(len(own), min(horizon.STARTS, fleet.settings.steps - max(ahead) + 1), dtype=torch.long)
+    for row, part in zip(starts, own, strict=True):
+        row[: len(part)] = part
+    view, device, planner = fleet.view, fleet.device, fleet.settings.planner
     imagined = view.before(trial.observation.to(device))
     following = view.after(trial.next_observation.to(device), trial.reward.to(device), trial.terminated.to(device))
+    members = fleet.settings.ensemble.members
+    spare = horizon.PARTICLES % members if planner.propagation in SHARED_OUT else 0
     found = [
         horizon.pits_ahead(
             fleet.ensemble.nets,
@@ -81,12 +89,14 @@ def pits_by_horizon(fleet: Fleet, trial: Trial, number: int) -> Tensor | None:
             imagined,
             trial.action.to(device),
             following,
-            start,
+            starts,
             horizons=ahead,
-            propagation=fleet.settings.planner.propagation,
+            propagation=planner.propagation,
             tables=tables,
             generator=torch.Generator().manual_seed(luck.number(0, "horizon", number)),
+            particles=horizon.PARTICLES - spare,
         )
         for tables in (fleet.tables(), None)
     ]
-    return torch.stack(found)
+    both = torch.stack(found, 1)
+    return [pits[:, :, : len(part)] if len(part) else None for pits, part in zip(both, own, strict=True)]

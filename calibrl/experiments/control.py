@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -20,7 +20,7 @@ from torch import Tensor
 
 from calibrl.control import checkpoint
 from calibrl.control.adapter import check_reward
-from calibrl.control.arms import Member, fleets
+from calibrl.control.arms import ARMS, Member, fleets
 from calibrl.control.fleet import Fleet
 from calibrl.control.learnt_reward import View, view_of
 from calibrl.control.plan import MakePlan
@@ -31,8 +31,9 @@ from calibrl.control.stepping import episode_seed
 from calibrl.control.tasks import TASKS, Task, task, task_from_env
 from calibrl.control.trial import Trial, run_trial
 from calibrl.errors import CalibrlError
+from calibrl.files import write_text
 from calibrl.planning.rollout import Reward
-from calibrl.results import Row, append, origin, read
+from calibrl.results import Row, append, line, origin, read
 
 EXPERIMENT = "control"
 REMEMBERED_TRIALS = (1, 2, 3, 5, 10, 15)
@@ -124,6 +125,7 @@ def run(
     seed: int = 0,
     device: str = "cpu",
     resume: bool = False,
+    force: bool = False,
     minutes: float | None = None,
     reward: Reward | None = None,
     watch: Watch | None = None,
@@ -131,14 +133,21 @@ def run(
 ) -> Outcome:
     """All trials of all agents; rows go to `out/rows.jsonl` and the agents to `out/checkpoint` after every trial.
 
-    With `resume` it goes on from there. With `minutes` it stops after the trial that crosses the limit.
+    With `resume` it goes on from there, with `force` it replaces what is there. With `minutes` it stops after the trial
+    that crosses the limit. reward: what plans are judged by, instead of the one that the preset names.
     """
     started = time.monotonic()
     watch = watch or Nobody()
-    what = task_of(preset, reward)
+    if reward is not None:
+        preset = replace(preset, reward=_name_of(reward))
+    what = check(preset, reward)
     folder, file = out / "checkpoint", out / "rows.jsonl"
-    if not resume and (checkpoint.exists(folder) or file.exists()):
-        raise CalibrlError(f"{out} already holds a run; add --resume to go on with it, or choose another --out")
+    if force:
+        clear(out, lambda row: row.arm in ARMS, agents="*.pt")
+    if not (resume or force) and (checkpoint.exists(folder) or file.exists()):
+        raise CalibrlError(
+            f"{out} already holds a run; --resume to go on with it, --force to replace it, or another --out"
+        )
     companies = assemble(folder, what, preset, seed=seed, device=device, make_plan=make_plan)
     restore_rows(file, companies)
     identity = preset.what_decides_rows()
@@ -177,7 +186,13 @@ def threads_for(preset: Preset) -> Iterator[None]:
 
 
 def task_of(preset: Preset, reward: Reward | None = None) -> Task:
-    """The task a preset names, one of the four or any Gymnasium id, with the preset's steps a trial."""
+    """The task a preset names, one of the four or any Gymnasium id, with the preset's steps a trial.
+
+    reward: instead of the one that the preset names.
+    """
+    look_here()
+    if reward is None and preset.reward is not None:
+        reward = reward_named(preset.reward)
     if preset.task not in TASKS:
         return task_from_env(preset.task, reward=reward, steps=preset.steps)
     found = task(preset.task)
@@ -195,9 +210,7 @@ def reward_named(name: str) -> Reward:
     module, colon, function = name.partition(":")
     if not colon:
         raise CalibrlError(f"reward {name!r} is not module:function; write for instance my_rewards:upright")
-    here = str(Path.cwd())
-    if here not in sys.path:
-        sys.path.insert(0, here)
+    look_here()
     try:
         found = getattr(importlib.import_module(module), function)
     except ImportError as problem:
@@ -205,6 +218,30 @@ def reward_named(name: str) -> Reward:
     except AttributeError:
         raise CalibrlError(f"reward {name!r}: module {module} has no function {function}") from None
     return cast(Reward, found)
+
+
+def look_here() -> None:
+    """Have Python look for modules in the current folder, too."""
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+
+
+def check(preset: Preset, reward: Reward | None = None) -> Task:
+    """The task of a preset, or an error if no agent could learn it so: before anything is written."""
+    if preset.steps < 2:
+        raise CalibrlError(f"a trial of {preset.steps} step leaves no row to hold out; use 2 or more steps")
+    return task_of(preset, reward)
+
+
+def clear(out: Path, mine: Callable[[Row], bool], *, agents: str) -> None:
+    """Remove an earlier run's rows and its agents' files; rows of others, SAC's for instance, stay."""
+    # Agents first: without them nobody can bring the rows back.
+    for saved in (out / "checkpoint").glob(agents):
+        saved.unlink()
+    file = out / "rows.jsonl"
+    if file.exists():
+        write_text(file, "".join(line(row) for row in read(file) if not mine(row)))
 
 
 def check_device(device: str) -> None:
@@ -316,3 +353,7 @@ def rows_of(view: View, trial: Trial) -> tuple[Tensor, Tensor]:
     """What the networks are to learn from a trial: x (g, T, k), y (g, T, d), on the CPU."""
     x, y = view.rows(trial.observation, trial.action, trial.next_observation, trial.reward, trial.terminated)
     return x.cpu(), y.cpu()
+
+
+def _name_of(reward: Reward) -> str:
+    return f"{reward.__module__}:{getattr(reward, '__qualname__', type(reward).__name__)}"

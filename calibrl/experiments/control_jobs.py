@@ -13,13 +13,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from calibrl.control.arms import Member, arm
-from calibrl.control.presets import PRESETS, Preset, overrides
-from calibrl.experiments.control import EXPERIMENT, Nobody, Outcome, Record, assemble, one_trial, task_of
+from calibrl.control.presets import Preset, base_of, overrides
+from calibrl.experiments.control import EXPERIMENT, Nobody, Outcome, Record, assemble, check, one_trial, task_of
 from calibrl.experiments.jobs import Found, Kept, Plan
 from calibrl.experiments.store import Arrays
 from calibrl.parallel import Job
@@ -31,10 +31,11 @@ TIMES = ("acting_s", "scoring_s", "training_s")
 
 def plan(preset: Preset, *, seed: int = 0) -> Plan:
     """One job for each agent: an arm and a seed. Arms of one seed start alike and have the same luck."""
+    check(preset)
     members = [Member(arm(name), number) for number in range(seed, seed + preset.seeds) for name in preset.arms]
     jobs = tuple(Job(job_name(preset, member), learn_alone, (preset, member)) for member in members)
     changed = overrides(preset)
-    if preset.trials != PRESETS.get(preset.name, preset).trials:
+    if preset.trials != base_of(preset).trials:
         changed["trials"] = preset.trials  # a job is all of an agent's trials: one that is finished cannot go on
     draw = partial(_draw, preset=preset, members=members)
     return Plan(EXPERIMENT, jobs, preset=preset.name, overrides=changed, draw=draw)
@@ -64,19 +65,17 @@ def learn_alone(preset: Preset, member: Member) -> Iterator[Row | Kept]:
 def _packed(record: Record) -> dict[str, NDArray[Any]]:
     """What figures need of an agent, as arrays."""
     found = {f"forecasts, {trial}": part.numpy() for trial, part in record.forecasts.items()}
-    if record.pits:
-        found["pits"] = torch.stack(record.pits).numpy()
-    return found
+    # One array for each trial: where episodes end, trials differ in how many starts they leave.
+    return found | {f"pits, {number}": part.numpy() for number, part in enumerate(record.pits)}
 
 
 def _unpacked(kept: Arrays, rows: list[Row]) -> Record:
-    forecasts = {
-        int(name.split(", ")[1]): torch.from_numpy(values)
-        for name, values in kept.items()
-        if name.startswith("forecasts, ")
-    }
-    pits = list(torch.from_numpy(np.asarray(kept["pits"]))) if "pits" in kept else []
-    return Record(rows=[asdict(row) for row in rows], pits=pits, forecasts=forecasts)
+    parts: dict[str, dict[int, Tensor]] = {"forecasts": {}, "pits": {}}
+    for name, values in kept.items():
+        what, number = name.split(", ")
+        parts[what][int(number)] = torch.from_numpy(values)
+    pits = [part for _, part in sorted(parts["pits"].items())]
+    return Record(rows=[asdict(row) for row in rows], pits=pits, forecasts=parts["forecasts"])
 
 
 def _draw(out: Path, found: Found, *, preset: Preset, members: list[Member]) -> None:

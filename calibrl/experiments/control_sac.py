@@ -6,24 +6,38 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 
-from calibrl.control.presets import Preset
+from calibrl.control.presets import Preset, overrides
 from calibrl.control.tasks import Task
 from calibrl.errors import CalibrlError
 from calibrl.experiments import control_figures
-from calibrl.experiments.control import EXPERIMENT, Moment, Nobody, Watch, append_missing, task_of
+from calibrl.experiments.control import EXPERIMENT, Moment, Nobody, Watch, append_missing, clear, task_of
 from calibrl.results import Row, origin, read
 
 ARM = "sac"
 
 
 def run_sac(
-    out: Path, preset: Preset, *, seed: int = 0, device: str = "cpu", resume: bool = False, watch: Watch | None = None
+    out: Path,
+    preset: Preset,
+    *,
+    seed: int = 0,
+    device: str = "cpu",
+    resume: bool = False,
+    force: bool = False,
+    watch: Watch | None = None,
 ) -> list[Path]:
-    """As many environment steps as the preset's agents make, seed after seed; rows and the figure of all rows there."""
+    """As many environment steps as the preset's agents make, seed after seed; rows and the figure of all rows there.
+
+    With `resume` it goes on with what is there, with `force` it replaces it.
+    """
     watch = watch or Nobody()
     what, file = task_of(preset), out / "rows.jsonl"
+    if force:
+        clear(out, lambda row: row.arm == ARM, agents="*.sac")
     if not resume and file.exists() and any(row.arm == ARM for row in read(file)):
-        raise CalibrlError(f"{out} already holds a run of SAC; add --resume to go on with it, or choose another --out")
+        raise CalibrlError(
+            f"{out} already holds a run of SAC; --resume to go on with it, --force to replace it, or another --out"
+        )
     for number in range(seed, seed + preset.seeds):
         for row in seed_rows(out, what, preset, number, device=device, resume=resume, watch=watch):
             append_missing(file, [row])
@@ -65,5 +79,6 @@ def seed_rows(
             step=episode.step,
             metrics={"trial": float(count), "return": episode.earned, "best": max(earned[1:])},
             settings=asdict(settings_for(what)) if count == 0 else {},
+            overrides=overrides(preset),
             origin=origin() if count == 0 else {},
         )

@@ -111,4 +111,5 @@ CONTROL = {
     "calibration.held_out": Meaning("share of the rows that R is fitted on", _PETS),
     "calibration.block": Meaning("consecutive rows that share a side"),
     "calibration.forget": Meaning("weight that R's rows keep for each newer trial; 1 forgets nothing"),
+    "reward": Meaning("module:function that plans are judged by, if not the task's own", _PETS),
 }

@@ -26,6 +26,8 @@ from calibrl.results import Row, line, read
 
 Arrays = Mapping[str, NDArray[Any]]
 FINISHED, KEPT = "finished.log", "kept"
+CHECKPOINT = "checkpoint"
+"""Where runs without workers save what they would go on from: replaced rows must not come back from there."""
 
 
 class Run(NamedTuple):
@@ -148,7 +150,8 @@ class Store:
 
     def _clear(self) -> None:
         self.path.unlink(missing_ok=True)
-        shutil.rmtree(self.folder / KEPT, ignore_errors=True)
+        for name in (KEPT, CHECKPOINT):
+            shutil.rmtree(self.folder / name, ignore_errors=True)
         assert self._log is not None, "open the store first"
         self._log.truncate(0)
 

@@ -128,7 +128,7 @@ def test_other_settings_and_damaged_files_are_refused_and_nothing_is_lost(tmp_pa
         run(tmp_path, replace(TINY, planner=wider), resume=True)
     with pytest.raises(CalibrlError, match=r"was made with task 'cartpole', this run has 'reacher'"):
         run(tmp_path, replace(TINY, task="reacher"), resume=True)
-    with pytest.raises(CalibrlError, match="already holds a run; add --resume"):
+    with pytest.raises(CalibrlError, match="already holds a run; --resume to go on with it, --force"):
         run(tmp_path, TINY)
     assert {path: path.read_bytes() for path in sorted(tmp_path.rglob("*")) if path.is_file()} == before
 

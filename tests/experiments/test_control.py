@@ -1,5 +1,7 @@
 """The control command: presets, one field changed, any environment, bad input, figures."""
 
+import sys
+
 import gymnasium
 import numpy as np
 import pytest
@@ -8,7 +10,8 @@ from gymnasium.spaces import Box
 from typer.testing import CliRunner
 
 from calibrl.cli import app
-from calibrl.control.presets import PRESETS, PUBLISHED, changed, overrides, preset
+from calibrl.cli.control import print_outcome
+from calibrl.control.presets import PRESETS, PUBLISHED, changed, overrides, preset, preset_for_env
 from calibrl.control.trial import run_trial
 from calibrl.errors import CalibrlError
 from calibrl.experiments.control_figures import curve
@@ -38,6 +41,19 @@ class Broken(Short):
         return np.full(1, np.nan, np.float32), 0.0, False, False, {}
 
 
+class Five(Short):
+    """Over after five steps."""
+
+    def reset(self, *, seed=None, options=None):
+        self.left = 5
+        return super().reset(seed=seed)
+
+    def step(self, action):
+        self.left -= 1
+        return (*super().step(action)[:2], self.left == 0, False, {})
+
+
+gymnasium.register("calibrl-tests/Five-v0", Five, max_episode_steps=50)
 gymnasium.register("calibrl-tests/Short-v0", Short, max_episode_steps=50)
 gymnasium.register("calibrl-tests/Broken-v0", Broken, max_episode_steps=50)
 
@@ -137,6 +153,26 @@ def test_diverging_physics_is_named(tmp_path):
         (["--preset", "tiny", "--reward", "math:nothing"], r"has no function nothing"),
         (["--preset", "tiny", "--reward", "torch:add"], r"the reward function (failed|gave)"),
         (["--preset", "tiny", "--device", "tpu"], r"device 'tpu' is unknown; use cpu or cuda"),
+        (["--preset", "tiny", "--set", "steps=1"], r"a trial of 1 step leaves no row to hold out; use 2 or more"),
+        (["--preset", "tiny", "--set", "steps=1", "--backend", "serial"], r"a trial of 1 step leaves no row"),
+        (["--preset", "tiny", "--set", "arms="], r"no arm was named; give one or more, like arms=calibrated"),
+        (["--preset", "tiny", "--set", "planner.propagation=TS1"], r"3 cannot be shared out evenly among 2 networks"),
+        (["--preset", "tiny", "--set", "planner.inertia=1"], r"planner\.inertia 1\.0 is not a share in \[0, 1\)"),
+        (["--preset", "tiny", "--set", "planner.sweeps=0"], r"planner\.sweeps 0 must all be 1 or more"),
+        (["--preset", "tiny", "--set", "planner.temperature=nan"], r"planner\.temperature nan above 0, and all finite"),
+        (["--preset", "tiny", "--set", "planner.temperature=inf"], r"planner\.temperature inf above 0, and all finite"),
+        (["--preset", "tiny", "--set", "planner.colour=nan"], r"planner\.colour nan must be at least 0"),
+        (["--preset", "tiny", "--set", "planner.smallest_variance=-1"], r"smallest_variance -1\.0 is no variance"),
+        (["--preset", "tiny", "--set", "ensemble.rate=nan"], r"ensemble\.rate nan is not a step size"),
+        (
+            ["--preset", "tiny", "--set", "ensemble.decay=-1"],
+            r"ensemble\.decay \(-1\.0,\) must be finite numbers of 0 or",
+        ),
+        (["--preset", "tiny", "--backend", "serial", "--minutes", 1], r"for runs in this process; leave them out, or"),
+        (["--preset", "tiny", "--backend", "serial", "--reward", "math:nothing"], r"has no function nothing"),
+        (["--preset", "tiny", "--resume", "--force"], r"goes on with a run and --force replaces it"),
+        (["--preset", "tiny", "--agent", "sac", "--minutes", 1], r"--minutes is for agents that plan; leave it out"),
+        (["--preset", "tiny", "--agent", "sac", "--reward", "math:sin"], r"--reward math:sin judges plans, and SAC"),
     ],
 )
 def test_bad_input_is_one_line(tmp_path, words, message):
@@ -175,6 +211,9 @@ def test_one_field_changes_and_nothing_else():
     assert overrides(changed(base, ["trials=9", "ensemble.members=7"])) == {"ensemble.members": 7}
     assert overrides(changed(base, ["planner.method=mppi"])) == {"planner.method": "mppi"}
     assert overrides(changed(base, ["planner.method=cem", "planner.temperature=0.1"])) == {}
+    # Fields that must fit each other, in whatever order.
+    together = ["planner.propagation=TS1", "planner.particles=6", "ensemble.members=3", "planner.elites=20"]
+    assert changed(base, [*together, "planner.population=30"]).planner.population == 30
     with pytest.raises(CalibrlError, match="3 weight decays for 2 layers"):
         changed(base, ["ensemble.decay=1,2,3"])
 
@@ -195,3 +234,139 @@ def test_sac_joins_the_same_folder_and_figure(tmp_path):
     assert {row.arm: row.step for row in rows} == {"sac": 42, "calibrated": 42, "uncalibrated": 42}
     refused = call("--preset", "tiny", "--agent", "sac", *SMALL, "--out", tmp_path)
     assert "already holds a run of SAC" in str(refused.exception)
+
+
+def test_what_was_changed_about_an_environment_of_ones_own():
+    base = preset_for_env("calibrl-tests/Short-v0", 50)
+    assert overrides(base) == {}
+    assert overrides(changed(base, ["trials=3", "seeds=2", "arms=calibrated"])) == {}
+    found = changed(base, ["steps=20", "planner.method=icem", "ensemble.members=2"])
+    assert overrides(found) == {"steps": 20, "ensemble.members": 2, "planner.method": "icem"}
+
+
+def test_particles_are_shared_out_among_any_number_of_networks(tmp_path):
+    words = ["ensemble.members=3", "planner.propagation=TSinf", "steps=20"]
+    done = call("--preset", "tiny", "--trials", 1, "--no-video", "--out", tmp_path, *(f"--set={w}" for w in words))
+    assert done.exit_code == 0, done.exception
+    assert "calibration_loss_ahead_5" in read(tmp_path / "rows.jsonl")[-1].metrics
+
+
+MINE = """
+import gymnasium
+
+def near(observation, action, following):
+    return -following[..., 0].square()
+
+def far(observation, action, following):
+    return following[..., 0].square()
+
+def make(**options):
+    return gymnasium.make("calibrl-tests/Short-v0", **options)
+
+gymnasium.register("Mine-v0", lambda: make().unwrapped, max_episode_steps=14)
+"""
+
+
+@pytest.fixture
+def mine(tmp_path, monkeypatch):
+    """The name of a module of one's own, in the current folder alone."""
+    (tmp_path / "mine_here.py").write_text(MINE)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    yield "mine_here"
+    sys.modules.pop("mine_here", None)
+    gymnasium.registry.pop("Mine-v0", None)
+
+
+QUICK = ["--set=ensemble.epochs=1", "--set=planner.horizon=3", "--set=planner.population=8", "--trials=1", "--no-video"]
+
+
+def test_environments_and_rewards_are_found_in_the_current_folder(mine):
+    done = call("--env", f"{mine}:Mine-v0", "--reward", f"{mine}:near", *QUICK, "--out", "out")
+    assert done.exit_code == 0, done.exception
+    rows = read("out/rows.jsonl")
+    assert {row.overrides["reward"] for row in rows} == {f"{mine}:near"}
+    assert rows[0].settings["reward"] == f"{mine}:near"
+
+
+def test_another_reward_is_another_run(mine):
+    words = ["--env", "calibrl-tests/Short-v0", *QUICK, "--set=steps=14"]
+    assert call(*words, "--reward", f"{mine}:near", "--out", "out").exit_code == 0
+    for other, name in ((["--reward", f"{mine}:far"], f"'{mine}:far'"), ([], "None")):
+        refused = call(*words, *other, "--out", "out", "--resume", "--trials", 2)
+        assert f"was made with reward '{mine}:near', this run has {name}" in str(refused.exception)
+    # By jobs, too.
+    assert call(*words, "--reward", f"{mine}:near", "--backend", "serial", "--out", "jobs").exit_code == 0
+    numbers = [{row.key: row.metrics["return"] for row in read(f"{out}/rows.jsonl")} for out in ("out", "jobs")]
+    assert numbers[0] == pytest.approx(numbers[1], rel=1e-4)
+    refused = call(*words, "--reward", f"{mine}:far", "--backend", "serial", "--out", "jobs", "--resume")
+    assert "holds rows of another run" in str(refused.exception)
+
+
+def test_a_replaced_run_does_not_come_back(tmp_path):
+    words = ["--preset", "tiny", *SMALL, "--arms", "calibrated", "--out", tmp_path]
+    assert call(*words, "--agent", "sac").exit_code == 0
+    assert call(*words, "--resume").exit_code == 0
+    other = [*words, "--set", "planner.horizon=3"]
+    refused = call(*other)
+    assert "--force to replace it" in str(refused.exception)
+    assert call(*other, "--force").exit_code == 0
+    rows = read(tmp_path / "rows.jsonl")
+    assert {row.job for row in rows} == {""}, "nobody asked for jobs"
+    assert sum(row.arm == "sac" for row in rows) == 3, "SAC is another run"
+    changes = {"steps": 14, "planner.horizon": 3}
+    assert [row.overrides for row in rows if row.arm == "calibrated"] == [changes] * 3
+    assert call(*words, "--agent", "sac", "--force").exit_code == 0
+    assert len(read(tmp_path / "rows.jsonl")) == 6
+    # Jobs replace everything that is there.
+    assert call(*other, "--force", "--backend", "serial", "--trials", 1).exit_code == 0
+    assert not (tmp_path / "checkpoint").exists()
+    assert len(read(tmp_path / "rows.jsonl")) == 2
+
+
+def test_tensorboard_logs_of_agents_side_by_side(tmp_path):
+    pytest.importorskip("tensorboard")
+    done = call("--preset", "tiny", *SMALL, "--out", tmp_path / "out", "--tensorboard", tmp_path / "logs")
+    assert done.exit_code == 0, done.exception
+    assert {row.job for row in read(tmp_path / "out" / "rows.jsonl")} == {""}
+    assert len(list((tmp_path / "logs").rglob("events.*"))) == 2
+
+
+LONG = [
+    Row("control", "p", arm, seed, {"return": -123456.7 - seed, "best": -98765.4, "calibration_loss": 0.1234,
+        "calibration_loss_bare": 1.25, "coverage_90": 0.9, "coverage_90_bare": 0.5}, step=1_000_000)
+    for arm in ("calibrated-paper", "uncalibrated-all") for seed in range(10)
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_no_number_of_the_outcome_is_cut(terminal, monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "60")
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("FORCE_COLOR", "1") if terminal else monkeypatch.delenv("FORCE_COLOR", raising=False)
+    print_outcome(LONG)
+    shown = capsys.readouterr().out
+    assert "…" not in shown
+    words = " ".join(shown.split())
+    for text in ("calibrated-paper", "1000000", "-123461.2 ± 1.0", "-98765.4 ± 0.0", "0.123 (1.250)", "90% (50%)"):
+        assert text in words
+    widest = max(len(line) for line in shown.splitlines())
+    header = shown.splitlines()[1]
+    assert widest <= 60 if terminal else all(name in header for name in ("seeds", "steps", "last", "90 % holds"))
+
+
+def test_sac_on_episodes_that_end_goes_on_for_more_trials(tmp_path):
+    words = ["--env", "calibrl-tests/Five-v0", "--agent", "sac", "--set", "steps=14", "--out", tmp_path]
+    first = call(*words, "--trials", 2)
+    assert first.exit_code == 0, first.exception
+    rows = read(tmp_path / "rows.jsonl")
+    assert [row.step for row in rows] == [5, 10, 15, 20, 25, 30, 35, 40]
+    told = [line for line in first.output.splitlines() if line.startswith("trial ")]
+    assert len(told) == len(rows)
+    assert {line.split(",")[0] for line in told} == {"trial 0/2", "trial 1/2", "trial 2/2"}
+    assert not any(" -" in line.split(":")[0] for line in told), "time left is never negative"
+    assert {tuple(row.overrides.items()) for row in rows} == {(("steps", 14),)}
+    more = call(*words, "--trials", 3, "--resume")
+    assert more.exit_code == 0, more.exception
+    assert read(tmp_path / "rows.jsonl")[: len(rows)] == rows
+    assert read(tmp_path / "rows.jsonl")[-1].step == 55

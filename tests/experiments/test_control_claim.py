@@ -71,7 +71,8 @@ def test_rows_are_shown_and_drawn(tmp_path: Path) -> None:
     append(file, [*rows("calibrated", 0, QUICK), *rows("uncalibrated", 0, SLOW), *rows("sac", 0, (*SLOW, 0.0))])
     shown = CliRunner().invoke(app, ["run", "control", "--rows", str(file), "--out", str(tmp_path / "figures")])
     assert shown.exit_code == 0, shown.output
-    assert "1 paired seeds, trials 1 to 4" in shown.output
+    assert "1 paired seed, trials 1 to 4" in shown.output
+    assert "nan" not in shown.output
     assert {path.name for path in (tmp_path / "figures").iterdir()} == {"control-cartpole.png", "control-paper.png"}
 
 
