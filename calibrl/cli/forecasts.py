@@ -39,8 +39,9 @@ def check(
     table = read_forecasts(file, kind=kind)
     seen, y = table.seen()
     groups = {} if group is None else {name: rows & seen for name, rows in table.groups(group).items()}
-    found = {**steps.described(table), "as_forecast": steps.judged(table, seen, groups, table.distribution)}
-    shown = {"as forecast": table.distribution}
+    bare = table.distribution if map_file is None else steps.comparable(table)
+    found = {**steps.described(table), "as_forecast": steps.judged(table, seen, groups, bare)}
+    shown = {"as forecast": bare}
     if map_file is not None:
         maps = steps.load_for(map_file, table)
         members = steps.members_for(maps, map_file, table)

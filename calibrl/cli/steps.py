@@ -66,6 +66,20 @@ def members_for(maps: MapFile, path: Path, table: Forecasts) -> dict[str, Tensor
     return table.groups(maps.group)
 
 
+def comparable(table: Forecasts) -> ForecastOf:
+    """The forecasts as they are, scored as they will be after a map.
+
+    A map makes a curve of samples, tails with it, and is scored by that curve. Scored as bare points before it, the
+    map would seem to earn what the curve does.
+    """
+    from calibrl.distributions import Recalibrated
+    from calibrl.maps import IDENTITY
+
+    if table.kind != "samples":
+        return table.distribution
+    return lambda rows: Recalibrated(table.distribution(rows), IDENTITY)
+
+
 def judged(table: Forecasts, seen: Tensor, groups: dict[str, Tensor], forecast: ForecastOf) -> dict[str, Any]:
     """The diagnosis of the rows with outcomes, and of each group's."""
     found: dict[str, Any] = {"summary": _summary(table, seen, forecast)}

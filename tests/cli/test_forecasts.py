@@ -519,3 +519,16 @@ def test_many_rows_leave_a_small_map(shell: Shell, tmp_path: Path) -> None:
     assert (tmp_path / "m.json").stat().st_size < 200_000
     shell("apply", "m.json", "a.parquet", "--out", "b.parquet")
     assert pl.read_parquet(tmp_path / "b.parquet")["std"].mean() == pytest.approx(2, rel=0.01)
+
+
+def test_a_map_that_changes_nothing_earns_nothing_on_samples(shell: Shell):
+    """Three samples are scored as points or as a curve: before and after a map by the same of the two."""
+    rng = np.random.default_rng(0)
+    mean = rng.normal(size=400)
+    drawn = {f"s{i}": mean + rng.normal(size=400) for i in range(3)}
+    pl.DataFrame({**drawn, "y": mean + rng.normal(size=400)}).write_csv("f.csv")
+    assert shell("fit", "f.csv", "--out", "map.json", "--method", "smooth").code == 0
+    found = shell("check", "f.csv", "--map", "map.json", "--json").json
+    before, after = (found[name]["summary"]["crps"] for name in ("as_forecast", "after_map"))
+    # Points would score about 0.05 worse than the curve through them, whatever the map does.
+    assert before - after < 0.02
