@@ -116,7 +116,7 @@ class Fleet:
         self._split_again()
         # The replay decides which rows the networks see: those of a re-split are others every time.
         self.ensemble.x, self.ensemble.y = self.ensemble.x[:, :0], self.ensemble.y[:, :0]
-        self.ensemble.update_fleet(*self.replay.training_rows())
+        self.ensemble.update_fleet(*self.replay.training_rows(), events=self.events())
         self.show_networks_to_planner()
         self._fit_maps()
         self.learnt += 1
@@ -125,6 +125,12 @@ class Fleet:
         """Z-scores and standard deviations (g, n, d) of rows under the networks as they stand, on the CPU."""
         by_member = self.settings.planner.propagation in FOLLOW_ONE_NETWORK
         return calibration.zscores(self.ensemble.nets, x.to(self.device), y.to(self.device), by_member=by_member)
+
+    def events(self) -> Tensor:
+        """Which outcomes (g, d) are events of which both kinds were seen; until then there is nothing to tell apart."""
+        varies = (self.replay.y != self.replay.y[:, :1]).any(1)
+        varies[:, : self.view.outputs - self.view.events] = False
+        return varies
 
     def tables(self) -> Tensor:
         """What planning draws from: (g, d, cells, 2), the identity for those without a map."""
@@ -157,14 +163,19 @@ class Fleet:
     def _fit_maps(self) -> None:
         kinds = {member.arm.evidence for member in self.members}
         held = self.judge(*self.replay.held_rows())[0] if kinds & {"held-out", "re-split"} else None
+        # Where 0 or 1 lies in an event's forecast is no PIT; outcomes nobody saw leave its map the identity.
+        # The paper's recipe maps every dimension alike.
+        event = self.events()
         ages, forget = self.replay.held_ages(), self.settings.calibration.forget
         for agent, member in enumerate(self.members):
             name = member.arm.map or self.settings.calibration.map
             if member.arm.evidence == "fresh" and self.fresh:
-                self.maps[agent] = calibration.fit(name, *self._fresh_evidence(agent), forget=forget)
+                z, age = self._fresh_evidence(agent)
+                self.maps[agent] = calibration.fit(name, z.masked_fill(event[agent], torch.nan), age, forget=forget)
             elif member.arm.evidence == "held-out" and held is not None:
                 age = ages[agent].repeat_interleave(held.shape[1] // ages.shape[1])
-                self.maps[agent] = calibration.fit(name, held[agent], age, forget=forget)
+                z = held[agent].masked_fill(event[agent], torch.nan)
+                self.maps[agent] = calibration.fit(name, z, age, forget=forget)
             elif member.arm.evidence == "re-split" and held is not None:
                 self.maps[agent] = calibration.fit(name, held[agent])
         self.show_maps_to_planner()

@@ -2,7 +2,10 @@
 
 Where nobody wrote the reward down, and where episodes may terminate, an imagined observation carries two numbers
 more: the reward of the step that led to it, and whether the episode goes on. Both are forecast by the same
-networks, and calibrated like every other dimension. An imagined episode that has ended earns nothing from then on.
+networks. The reward is calibrated like every other dimension. The end is an event: once an agent has seen one, its
+networks learn the chance of it by least squares, and what they imagine ends where a draw of chance p and variance
+p (1 - p) is above a half; a map of CDFs has nothing to say of it. An imagined episode that has ended earns nothing
+from then on.
 """
 
 from __future__ import annotations
@@ -27,7 +30,8 @@ class View:
 
     world: on imagined observations. before: an observation (…, o) as imagination starts from it. after: (next
     observation (…, o), reward (…), terminated (…)) → the imagined observation it should have led to.
-    inputs, outputs: of the networks, the action counted among the inputs. device: where its functions compute.
+    inputs, outputs: of the networks, the action counted among the inputs. events: how many of the outputs, the last
+    ones, are 0 or 1. device: where its functions compute.
     """
 
     world: World
@@ -36,6 +40,7 @@ class View:
     observation_size: int
     inputs: int
     outputs: int
+    events: int = 0
     device: torch.device | str = "cpu"
 
     def rows(
@@ -140,6 +145,7 @@ def learnt(world: World, scales: Scales, *, observation_size: int, action_size: 
         observation_size=observation_size + 2,
         inputs=seen + action_size,
         outputs=target_size + 2,
+        events=1,
         device=scales.target.device,
     )
 

@@ -62,14 +62,17 @@ class BatchedEnsemble:
 
     # Learning
 
-    def update_fleet(self, x: Tensor, y: Tensor) -> None:
-        """Every agent learns as many new rows: x (g, n, in), y (g, n, d); then all rows again, from where it stands."""
-        batches = self.prepare(x, y)
+    def update_fleet(self, x: Tensor, y: Tensor, *, events: Tensor | None = None) -> None:
+        """Every agent learns as many new rows: x (g, n, in), y (g, n, d); then all rows again, from where it stands.
+
+        events: (g, d), which outcomes of which agents are 0 or 1; their forecast mean is the chance of 1.
+        """
+        batches = self.prepare(x, y, events=events)
         with torch.no_grad():
             self.learner.walk(batches)
         self.finish()
 
-    def prepare(self, x: Tensor, y: Tensor) -> Batches:
+    def prepare(self, x: Tensor, y: Tensor, *, events: Tensor | None = None) -> Batches:
         """Remember new rows, standardise all inputs anew and draw the batches that `update_fleet` walks through."""
         self._remember(x, y)
         # The networks' own tensors change in place: who holds them sees the new scale, and so does a captured graph.
@@ -82,7 +85,12 @@ class BatchedEnsemble:
             self._batches = Batches.room(self.nets, self.training, room)
         standard = (self.x - self.nets.input_mean[:, 0]) / self.nets.input_std[:, 0]
         self._batches.fill(
-            standard, self.y, members=self.nets.members, training=self.training, generators=self.generators
+            standard,
+            self.y,
+            members=self.nets.members,
+            training=self.training,
+            generators=self.generators,
+            events=events,
         )
         return self._batches
 

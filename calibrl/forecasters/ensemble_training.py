@@ -55,16 +55,23 @@ class Training:
         return decays
 
 
-def losses(nets: Nets, x: Tensor, y: Tensor, weight: Tensor | None = None) -> Tensor:
+def losses(nets: Nets, x: Tensor, y: Tensor, weight: Tensor | None = None, *, events: Tensor | None = None) -> Tensor:
     """What each network pays for rows x (g, e, n, in) and y (g, e, n, d): (g, e).
 
     The mean over rows and outputs of (μ - y)² e^{-logvar} + logvar, twice the negative log-likelihood but for a
-    constant; the squared error if not probabilistic. weight: (…, n, d) instead of 1 / (n · d) each.
+    constant; the squared error if not probabilistic. weight: (…, n, d) instead of 1 / (n · d) each. events: (g, d),
+    outcomes that are 0 or 1: their mean pays the squared error and is left out of what the variance pays. A likelihood
+    would let a wide variance explain the rare outcome, and weigh it by that variance: the mean would never learn it
+    (Seitzer et al., 2022; this is their β = 1 for the mean).
     """
     mean, logvar = nets.head(x)
     each = (mean - y).square()
     if logvar is not None:
-        each = each * torch.exp(-logvar) + logvar
+        likely = each * torch.exp(-logvar) + logvar
+        if events is not None:
+            apart = each + each.detach() * torch.exp(-logvar) + logvar
+            likely = torch.where(events[:, None, None], apart, likely)
+        each = likely
     return each.mean((-2, -1)) if weight is None else (each * weight).sum((-2, -1))
 
 
@@ -83,7 +90,8 @@ class Batches:
 
     x: (g · room, in), standardised; y: (g · room, d), NaN where nobody saw it; table: (steps, g · e · b), the row at
     each place of each batch; weight: (steps, b), 1 / (rows · d) in a batch of so many rows, 0 in places it leaves
-    empty; counter: (1,), the step that comes next. gaps: whether any y is NaN.
+    empty; counter: (1,), the step that comes next; event: (g · e, 1, d), which outcomes are events, see `losses`.
+    gaps: whether any y is NaN. events: whether any outcome is an event.
     """
 
     x: Tensor
@@ -91,8 +99,10 @@ class Batches:
     table: Tensor
     weight: Tensor
     counter: Tensor
+    event: Tensor
     steps: int = 0
     gaps: bool = False
+    events: bool = False
 
     @classmethod
     def room(cls, nets: Nets, training: Training, rows: int) -> Batches:
@@ -105,12 +115,23 @@ class Batches:
             table=torch.zeros(steps, g * shape.members * b, dtype=torch.int32, device=device),
             weight=torch.zeros(steps, b, device=device),
             counter=torch.zeros(1, dtype=torch.int64, device=device),
+            event=torch.zeros(g * shape.members, 1, shape.outputs, dtype=torch.bool, device=device),
         )
 
     def fill(
-        self, x: Tensor, y: Tensor, *, members: int, training: Training, generators: Sequence[torch.Generator]
+        self,
+        x: Tensor,
+        y: Tensor,
+        *,
+        members: int,
+        training: Training,
+        generators: Sequence[torch.Generator],
+        events: Tensor | None = None,
     ) -> None:
-        """Put in standardised rows x (g, n, in), y (g, n, d), and draw each agent's order from its own generator."""
+        """Put in standardised rows x (g, n, in), y (g, n, d), and draw each agent's order from its own generator.
+
+        events: (g, d), which outcomes are events, see `losses`.
+        """
         (g, n, _), b, room = x.shape, training.batch, len(self.x) // len(x)
         self.x.view(g, room, -1)[:, :n] = x
         self.y.view(g, room, -1)[:, :n] = y
@@ -124,6 +145,9 @@ class Batches:
         weight = (torch.arange(b) < sizes[:, None]) / (sizes[:, None] * y.shape[-1])
         self.weight[: self.steps] = weight.repeat(training.epochs, 1).to(self.weight.device)
         self.counter.zero_()
+        self.events = events is not None and bool(events.any())
+        if events is not None:
+            self.event.copy_(events.repeat_interleave(members, 0)[:, None])
 
 
 def _orders(n: int, members: int, training: Training, generator: torch.Generator) -> Tensor:
@@ -157,7 +181,7 @@ class Learner:
         self.gradient = torch.zeros_like(self.theta)
         self.nets = _with_parameters(nets, _views(self.theta, parameters))
         self._slopes = _with_parameters(nets, _views(self.gradient, parameters))
-        self._captured: tuple[int, bool, torch.cuda.CUDAGraph] | None = None
+        self._captured: tuple[tuple[int, bool, bool], torch.cuda.CUDAGraph] | None = None
         on_gpu = self.theta.device.type == "cuda"
         self.theta.grad = self.gradient
         self.adam = torch.optim.Adam([self.theta], lr=training.rate, fused=True, capturable=on_gpu)
@@ -188,12 +212,13 @@ class Learner:
         """All steps of the batches, on a GPU by replaying one captured step."""
         done = 0
         if self.theta.device.type == "cuda":
-            if self._captured is None or self._captured[:2] != (id(batches), batches.gaps):
+            kind = (id(batches), batches.gaps, batches.events)
+            if self._captured is None or self._captured[0] != kind:
                 # The first steps are real ones: they find memory and kernels, which a graph may not look for.
                 done = min(3, batches.steps)
-                self._captured = (id(batches), batches.gaps, self._capture(batches, done))
+                self._captured = (kind, self._capture(batches, done))
             for _ in range(done, batches.steps):
-                self._captured[2].replay()
+                self._captured[1].replay()
             return
         for _ in range(batches.steps):
             self.step(batches)
@@ -221,15 +246,16 @@ class Learner:
         if batches.gaps:
             weight = torch.where(y.isnan(), 0.0, weight)
             y = y.nan_to_num(0.0)
-        self.differentiate(x, y, weight)
+        self.differentiate(x, y, weight, events=batches.event if batches.events else None)
         self.adam.step()
         batches.counter.add_(1)
 
-    def differentiate(self, x: Tensor, y: Tensor, weight: Tensor) -> None:
+    def differentiate(self, x: Tensor, y: Tensor, weight: Tensor, *, events: Tensor | None = None) -> None:
         """Write the gradient of all losses and penalties into `gradient`, by hand.
 
-        x: (g · e, b, in), standardised; y: (g · e, b, d); weight: of each outcome, broadcast to y. Autograd gives the
-        same (it is the test) in about twice the time: at batches of 32 its bookkeeping costs as much as the products.
+        x: (g · e, b, in), standardised; y: (g · e, b, d); weight: of each outcome, broadcast to y; events: (g · e, 1,
+        d). Autograd gives the same (it is the test) in about twice the time: at batches of 32 its bookkeeping costs as
+        much as the products.
         """
         weights, biases = ([part.flatten(0, 1) for part in parts] for parts in (self.nets.weights, self.nets.biases))
         into, into_bias = (
@@ -242,14 +268,14 @@ class Learner:
             entered.append(functional.silu(bent[-1]))
         output = torch.baddbmm(biases[-1], entered[-1], weights[-1])
         # Backward: the head, then layer by layer.
-        slope = self._head_slope(output, y, weight)
+        slope = self._head_slope(output, y, weight, events)
         for i in reversed(range(len(weights))):
             torch.baddbmm(weights[i], entered[i].transpose(1, 2), slope, beta=self.decays[i], out=into[i])
             torch.sum(slope, 1, keepdim=True, out=into_bias[i])
             if i:
                 slope = torch.ops.aten.silu_backward(torch.bmm(slope, weights[i].transpose(1, 2)), bent[i - 1])
 
-    def _head_slope(self, output: Tensor, y: Tensor, weight: Tensor) -> Tensor:
+    def _head_slope(self, output: Tensor, y: Tensor, weight: Tensor, events: Tensor | None) -> Tensor:
         """The losses' slope in the head's output (g · e, b, 2d or d); writes the slopes of the bounds."""
         nets, (g, e) = self.nets, self.nets.weights[0].shape[:2]
         if not nets.probabilistic:
@@ -265,6 +291,8 @@ class Learner:
         apart = mean - y
         pull = weight * apart * precision
         by_logvar = weight - pull * apart
+        if events is not None:
+            pull = torch.where(events, weight * apart, pull)
         by_below = by_logvar * torch.sigmoid(below - lowest)
         by_raw = by_below * torch.sigmoid(room_above)
         penalty = self.training.bound_penalty

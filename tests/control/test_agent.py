@@ -151,6 +151,24 @@ def test_a_learnt_reward_and_an_end_travel_through_imagination():
     assert view.world.reward(over, torch.zeros(1, 1), view.world.next_observation(over, y)).item() == 0
 
 
+def test_an_end_is_an_event_once_one_was_seen():
+    what = task_from_env("Pendulum-v1")
+    (members,) = fleets(["calibrated"], [0, 1])
+    fleet = Fleet(view_of(what), members, replace(TINY, steps=40), low=what.low, high=what.high)
+    generator = torch.Generator().manual_seed(0)
+    x, y = torch.randn(2, 40, 4, generator=generator), torch.randn(2, 40, 5, generator=generator)
+    y[..., -1] = 0
+    fleet.learn(x, y)
+    assert not fleet.events().any()
+    y[1, ::5, -1] = 1
+    fleet.learn(x, 9 * y)
+    assert fleet.events().tolist() == [[False] * 5, [False] * 4 + [True]]
+    # It has no PIT that a map could be fitted on.
+    moved = fleet.maps[1].forward_z(torch.ones(1, 5).double())[0] - 1
+    assert abs(moved[-1]) < 1e-6
+    assert (moved[:-1].abs() > 1e-3).all()
+
+
 NOTHING, STILL = np.zeros(4), np.zeros(1)
 
 

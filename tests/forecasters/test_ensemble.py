@@ -37,14 +37,17 @@ def test_the_loss_is_twice_scipys_negative_log_likelihood(generator):
     np.testing.assert_allclose(losses(nets, x, y).numpy(), expected, rtol=1e-4)
 
 
+@pytest.mark.parametrize("events", [None, [[False, False, True], [False, True, True]]])
 @pytest.mark.parametrize("probabilistic", [True, False])
-def test_the_gradient_by_hand_is_autograds_of_every_network_alone(probabilistic, generator):
+def test_the_gradient_by_hand_is_autograds_of_every_network_alone(probabilistic, events, generator):
     nets = some_nets(probabilistic=probabilistic, generator=generator)
     learner = Learner(nets, TRAINING)
     x, y = torch.randn(2, 4, 8, 5, generator=generator), torch.randn(2, 4, 8, 3, generator=generator)
     weight = (torch.arange(8) < 6)[:, None] / (6 * 3)
     standard = (x - nets.input_mean) / nets.input_std
-    learner.differentiate(standard.flatten(0, 1), y.flatten(0, 1), weight)
+    which = None if events is None else torch.tensor(events)
+    spread = None if which is None else which.repeat_interleave(4, 0)[:, None]
+    learner.differentiate(standard.flatten(0, 1), y.flatten(0, 1), weight, events=spread)
     # One network at a time, on the six rows that count. The bounds' slopes add up over an agent's networks.
     for a in range(2):
         bounds = []
@@ -54,7 +57,8 @@ def test_the_gradient_by_hand_is_autograds_of_every_network_alone(probabilistic,
             alone.biases = [part[:, k : k + 1].requires_grad_() for part in alone.biases]
             alone.max_logvar.requires_grad_()
             alone.min_logvar.requires_grad_()
-            total = losses(alone, x[a : a + 1, k : k + 1, :6], y[a : a + 1, k : k + 1, :6]).sum()
+            some = (x[a : a + 1, k : k + 1, :6], y[a : a + 1, k : k + 1, :6])
+            total = losses(alone, *some, events=None if which is None else which[a : a + 1]).sum()
             for decay, part in zip(TRAINING.decay, alone.weights, strict=True):
                 total = total + decay * part.square().sum() / 2
             total.backward()
@@ -177,6 +181,34 @@ def test_moving_keeps_everything(generator):
     for ensemble in (stays, moves):
         ensemble.update_fleet(x[:, 20:], y[:, 20:])
     assert torch.equal(moves.nets.weights[0], stays.nets.weights[0])
+
+
+def test_the_chance_of_a_rare_event_is_learnt(generator):
+    """One row in ten is an event, beside an outcome that is nearly certain."""
+    x = torch.rand(2, 400, 1, generator=generator)
+    y = torch.cat([x + 0.001 * torch.randn(x.shape, generator=generator), (x > 0.9).float()], -1)
+    shape = Shape(inputs=1, outputs=2, hidden=(32, 32), members=2)
+    training = Training(epochs=60, decay=0.0)
+    ensemble = BatchedEnsemble(shape, training=training, generators=seeds(2))
+    # The second agent's mean is left to the likelihood.
+    ensemble.update_fleet(x, y, events=torch.tensor([[False, True], [False, False]]))
+    mean, _ = ensemble.nets.moments(torch.tensor([0.5, 1.0])[None, :, None].expand(2, -1, -1))
+    learnt, left = mean.mean(1)[..., 1]
+    assert abs(learnt[0]) < 0.2
+    assert learnt[1] > 0.6
+    assert left[1] < learnt[1] - 0.1
+    # No event, no difference: bit for bit.
+    plain, none = (
+        BatchedEnsemble(shape, training=Training(epochs=2, decay=0.0), generators=seeds(2)) for _ in range(2)
+    )
+    plain.update_fleet(x, y)
+    none.update_fleet(x, y, events=torch.zeros(2, 2, dtype=torch.bool))
+    assert torch.equal(plain.learner.theta, none.learner.theta)
+    # An agent's events are nobody else's business.
+    other = BatchedEnsemble(shape, training=Training(epochs=2, decay=0.0), generators=seeds(2))
+    other.update_fleet(x, y, events=torch.tensor([[False, True], [False, False]]))
+    torch.testing.assert_close(other.nets.agent(1).weights[0], plain.nets.agent(1).weights[0])
+    assert not torch.equal(other.nets.agent(0).weights[0], plain.nets.agent(0).weights[0])
 
 
 def test_unseen_outcomes_do_not_count(generator):
