@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,6 +22,8 @@ WHO = {
 """Whose returns the tasks' `solved` are."""
 FEWEST = 5
 """Trials from which there is a curve to draw."""
+LONGEST = 80
+"""Characters of a preset, and what was changed about it, in a file's name."""
 
 
 def show_rows(path: Path, out: Path | None) -> None:
@@ -76,6 +80,12 @@ def _by_preset(rows: Sequence[Row]) -> dict[str, list[Row]]:
     return found
 
 
+def _file_name(words: str) -> str:
+    """Words as part of a file's name: readable, and different where a long name had to be cut."""
+    plain = re.sub(r"[^\w.=]+", "-", words)
+    return plain if len(plain) <= LONGEST else f"{plain[:LONGEST]}-{hashlib.sha256(words.encode()).hexdigest()[:6]}"
+
+
 def _trials(rows: Sequence[Row]) -> int:
     return len({row.step for row in rows if row.arm != "sac"})
 
@@ -86,7 +96,7 @@ def _draw(rows: Sequence[Row], out: Path) -> list[Path]:
     from calibrl.experiments import control_figures
 
     groups = _by_preset(rows)
-    figures = {f"control-{name}": control_figures.learning(mine) for name, mine in groups.items() if "," not in name}
+    figures = {f"control-{_file_name(name)}": control_figures.learning(mine) for name, mine in groups.items()}
     full = [row for one in PUBLISHED if _trials(mine := groups.get(one.name, [])) >= FEWEST for row in mine]
     if full:
         known = {name: (level, who) for name, who in WHO.items() if (level := task(name).solved) is not None}

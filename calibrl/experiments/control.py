@@ -149,6 +149,7 @@ def run(
             f"{out} already holds a run; --resume to go on with it, --force to replace it, or another --out"
         )
     companies = assemble(folder, what, preset, seed=seed, device=device, make_plan=make_plan)
+    refuse_others(file, companies, preset)
     restore_rows(file, companies)
     identity = preset.what_decides_rows()
     with ExitStack() as stack:
@@ -276,6 +277,17 @@ def assemble(
 def save_state(company: Company, agent: int) -> dict[str, Any]:
     """All of one agent."""
     return {"agent": agent_state(company.fleet, agent), "record": vars(company.records[agent])}
+
+
+def refuse_others(file: Path, companies: Iterable[Company], preset: Preset) -> None:
+    """Refuse a file with rows of agents that begin only now, made with other settings: both cannot be in one file."""
+    begin = {(member.arm.name, member.seed) for company in companies if company.done < 0 for member in company.members}
+    for row in read(file) if begin and file.exists() else ():
+        if (row.arm, row.seed) in begin and row.overrides != (mine := overrides(preset)):
+            raise CalibrlError(
+                f"{file} has rows of {row.arm}-{row.seed} made with {row.overrides}, this run has {mine}; choose "
+                "another --out, or --force to replace them"
+            )
 
 
 def restore_rows(file: Path, companies: Iterable[Company]) -> None:

@@ -324,6 +324,21 @@ def test_a_replaced_run_does_not_come_back(tmp_path):
     assert len(read(tmp_path / "rows.jsonl")) == 2
 
 
+def test_rows_with_other_settings_are_told_apart_and_each_has_its_figure(tmp_path):
+    words = ["--preset", "tiny", *SMALL, "--trials", 1, "--arms", "calibrated"]
+    assert call(*words, "--backend", "serial", "--out", tmp_path / "cem").exit_code == 0
+    icem = [*words, "--set", "planner.method=icem"]
+    # Agents that begin where jobs have left rows made otherwise.
+    refused = call(*icem, "--out", tmp_path / "cem", "--resume")
+    assert "has rows of calibrated-0 made with {'steps': 14, 'trials': 1}, this run has" in str(refused.exception)
+    assert call(*icem, "--out", tmp_path / "icem").exit_code == 0
+    shown = call("--rows", tmp_path, "--out", tmp_path / "figures")
+    assert shown.exit_code == 0, shown.exception
+    for name in ("tiny, steps=14, trials=1", "tiny, steps=14, planner.method=icem"):
+        assert f"\n{name}\n" in shown.output
+        assert (tmp_path / "figures" / f"control-{name.replace(', ', '-')}.png").is_file()
+
+
 def test_tensorboard_logs_of_agents_side_by_side(tmp_path):
     pytest.importorskip("tensorboard")
     done = call("--preset", "tiny", *SMALL, "--out", tmp_path / "out", "--tensorboard", tmp_path / "logs")
