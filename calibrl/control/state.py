@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from calibrl.control.fleet import Fleet
+from calibrl.errors import CalibrlError
 from calibrl.maps import IDENTITY, map_from_dict
 
 _LUCK = ("exploring", "planning", "splitting")
@@ -69,7 +70,7 @@ def load_agents(fleet: Fleet, states: Sequence[dict[str, Any]]) -> None:
     )
     for name in _LUCK:
         for generator, state in zip(getattr(fleet, name), states, strict=True):
-            generator.set_state(state["luck"][name])
+            _continue_luck(generator, state["luck"][name])
     fleet.maps = [IDENTITY if state["map"] is None else map_from_dict(state["map"]) for state in states]
     fleet.fresh = [torch.cat(parts) for parts in zip(*(state["fresh"] for state in states), strict=True)]
     fleet.inputs.start.copy_(torch.cat([state["start"] for state in states]))
@@ -78,6 +79,17 @@ def load_agents(fleet: Fleet, states: Sequence[dict[str, Any]]) -> None:
     fleet.learnt = states[0]["learnt"]
     fleet.show_networks_to_planner()
     fleet.show_maps_to_planner()
+
+
+def _continue_luck(generator: torch.Generator, state: Tensor) -> None:
+    """Let chance go on where it was; a GPU's and a CPU's do not go on in one another."""
+    if state.shape != generator.get_state().shape:
+        here = generator.device.type
+        raise CalibrlError(
+            f"this run was begun on another kind of device than {here}, whose chance cannot be continued there; "
+            f"add --device {'cpu' if here == 'cuda' else 'cuda'}"
+        )
+    generator.set_state(state)
 
 
 def _parts(flat: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
