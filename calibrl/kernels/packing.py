@@ -88,3 +88,39 @@ def add_bias(weight: Tensor, bias: Tensor, row: int, kind: torch.dtype) -> None:
 def power_of_two(number: int, least: int = 16) -> int:
     """The smallest power of two that is no smaller."""
     return max(least, 1 << (number - 1).bit_length())
+
+
+# Layers as all kernels compute them: halved, because swish(2u) = u + u · tanh(u), and with biases as weights of the
+# two units that say LOUD.
+
+
+def first_layer(nets: Networks, sizes: Sizes, columns: int, width: int) -> Tensor:
+    """(g, e, columns, width): inputs, then two columns of ones for the biases, padded."""
+    inputs, one = sizes.inputs, sizes.width
+    weight = nets.weights[0].new_zeros(sizes.agents, sizes.members, columns, width)
+    weight[:, :, :inputs, :one] = nets.weights[0] / 2
+    add_bias(weight, nets.biases[0] / 2, inputs, torch.float16)
+    weight[:, :, inputs, one : one + 2] = LOUD / 2
+    return weight
+
+
+def hidden_layer(nets: Networks, sizes: Sizes, layer: int, width: int) -> Tensor:
+    """(g, e, width, width): the hidden product of that number, from 0."""
+    one = sizes.width
+    weight = nets.weights[0].new_zeros(sizes.agents, sizes.members, width, width)
+    weight[:, :, :one, :one] = nets.weights[layer + 1] / 2
+    add_bias(weight, nets.biases[layer + 1] / (2 * LOUD), one, torch.bfloat16)
+    weight[:, :, one, one : one + 2] = 0.5
+    return weight
+
+
+def heads(nets: Networks, sizes: Sizes, width: int, columns: int) -> tuple[Tensor, Tensor]:
+    """Of the mean and of the log-variance: (g, e, width, columns) each."""
+    outputs, one = sizes.outputs, sizes.width
+    found = []
+    for part in (slice(None, outputs), slice(outputs, None)):
+        weight = nets.weights[0].new_zeros(sizes.agents, sizes.members, width, columns)
+        weight[:, :, :one, :outputs] = nets.weights[-1][..., part]
+        add_bias(weight, nets.biases[-1][..., part] / LOUD, one, torch.float16)
+        found.append(weight)
+    return found[0], found[1]

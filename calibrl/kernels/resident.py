@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from calibrl.kernels import nvrtc
-from calibrl.kernels.packing import LOUD, SHARED_MEMORY, Networks, Sizes, add_bias
+from calibrl.kernels.packing import SHARED_MEMORY, Networks, Sizes, first_layer, heads, hidden_layer
 
 ROWS, THREADS = 128, 384
 """Rows that a program takes at a time; its threads: two groups that compute, one that fetches."""
@@ -108,35 +108,17 @@ class Resident:
 
     def pack(self, nets: Networks) -> None:
         """Take over the networks: halved, with biases as weights of the units that say LOUD, in slices."""
-        sizes, layout, into, one = self.sizes, self.layout, self.packed, self.sizes.width
-        g, e, width, out8 = sizes.agents, sizes.members, layout.width, layout.out8
+        sizes, layout, into = self.sizes, self.layout, self.packed
         inputs, outputs = sizes.inputs, sizes.outputs
         into["centre"][:, :inputs] = nets.input_mean[:, 0, 0]
         into["spread"][:, :inputs] = 1 / nets.input_std[:, 0, 0]
         # The two softpluses of the bounds, after exp: bottom + 1 / (1 / top + 1 / variance).
         into["floor"][:, :outputs] = nets.min_logvar[:, 0, 0].exp()
         into["ceiling"][:, :outputs] = (-nets.max_logvar[:, 0, 0]).exp()
-        blank = nets.weights[0].new_zeros
-
-        first = blank(g, e, SLICE * layout.ks_in, width)
-        first[:, :, :inputs, :one] = nets.weights[0] / 2
-        add_bias(first, nets.biases[0] / 2, inputs, torch.float16)
-        first[:, :, inputs, one : one + 2] = LOUD / 2
-        into["w_in"].copy_(in_slices(first))
-
+        into["w_in"].copy_(in_slices(first_layer(nets, sizes, SLICE * layout.ks_in, layout.width)))
         for layer in range(layout.layers):
-            hidden = blank(g, e, width, width)
-            hidden[:, :, :one, :one] = nets.weights[layer + 1] / 2
-            add_bias(hidden, nets.biases[layer + 1] / (2 * LOUD), one, torch.bfloat16)
-            hidden[:, :, one, one : one + 2] = 0.5
-            into["w_hidden"][:, :, layer] = in_slices(hidden)
-
-        heads = blank(g, e, width, 2 * out8)
-        for start, columns in ((0, slice(None, outputs)), (out8, slice(outputs, None))):
-            part = heads[..., start : start + outputs]
-            part[:, :, :one] = nets.weights[-1][..., columns]
-            add_bias(part, nets.biases[-1][..., columns] / LOUD, one, torch.float16)
-        into["w_out"].copy_(in_slices(heads))
+            into["w_hidden"][:, :, layer] = in_slices(hidden_layer(nets, sizes, layer, layout.width))
+        into["w_out"].copy_(in_slices(torch.cat(heads(nets, sizes, layout.width, layout.out8), -1)))
 
     def run(self, x: Tensor, mean: Tensor, variance: Tensor) -> None:
         """Write the moments (g, e, n, d) of x (g, n, in) or (g, e, n, in)."""

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from calibrl.kernels.packing import LOUD, SHARED_MEMORY, Networks, Sizes, add_bias, power_of_two
+from calibrl.kernels.packing import SHARED_MEMORY, Networks, Sizes, first_layer, heads, hidden_layer, power_of_two
 
 
 @dataclass(frozen=True)
@@ -82,35 +82,18 @@ class OnHopper:
 
     def pack(self, nets: Networks) -> None:
         """Take over the networks: halved, with biases as weights of the units that say LOUD, in tiles."""
-        sizes, one = self.sizes, self.sizes.width
-        g, e, width = sizes.agents, sizes.members, self.tiles.width
-        k, d, inputs, outputs = sizes.input_columns, sizes.output_columns, sizes.inputs, sizes.outputs
-        into = self.packed
+        sizes, width, into = self.sizes, self.tiles.width, self.packed
+        inputs, outputs = sizes.inputs, sizes.outputs
         into["centre"][:, :inputs] = nets.input_mean[:, 0, 0]
         into["spread"][:, :inputs] = 1 / nets.input_std[:, 0, 0]
         into["top"][:, :outputs] = nets.max_logvar[:, 0, 0]
         into["bottom"][:, :outputs] = nets.min_logvar[:, 0, 0]
-        blank = nets.weights[0].new_zeros
-
-        first = blank(g, e, k, width)
-        first[:, :, :inputs, :one] = nets.weights[0] / 2
-        add_bias(first, nets.biases[0] / 2, inputs, torch.float16)
-        first[:, :, inputs, one : one + 2] = LOUD / 2
-        into["w_in"].copy_(first.mT)
-
+        into["w_in"].copy_(first_layer(nets, sizes, sizes.input_columns, width).mT)
         for layer in range(sizes.hidden - 1):
-            hidden = blank(g, e, width, width)
-            hidden[:, :, :one, :one] = nets.weights[layer + 1] / 2
-            add_bias(hidden, nets.biases[layer + 1] / (2 * LOUD), one, torch.bfloat16)
-            hidden[:, :, one, one : one + 2] = 0.5
-            into["w_hidden"][:, :, layer] = self._tiled(hidden.mT)
-
-        for name, columns in (("w_mean", slice(None, outputs)), ("w_log", slice(outputs, None))):
-            head = blank(g, e, width, d)
-            head[:, :, :one, :outputs] = nets.weights[-1][..., columns]
-            add_bias(head, nets.biases[-1][..., columns] / LOUD, one, torch.float16)
-            starts = zip(self.tiles.starts, self.tiles.sizes, strict=True)
-            parts = [head.mT[..., start : start + size].flatten(2) for start, size in starts]
+            into["w_hidden"][:, :, layer] = self._tiled(hidden_layer(nets, sizes, layer, width).mT)
+        cuts = list(zip(self.tiles.starts, self.tiles.sizes, strict=True))
+        for name, head in zip(("w_mean", "w_log"), heads(nets, sizes, width, sizes.output_columns), strict=True):
+            parts = [head.mT[..., start : start + size].flatten(2) for start, size in cuts]
             into[name].copy_(torch.cat(parts, -1))
 
     def _tiled(self, weight: Tensor) -> Tensor:

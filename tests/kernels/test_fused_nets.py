@@ -47,11 +47,16 @@ def test_triton_kernels_agree_with_their_references_in_the_interpreter():
 @pytest.mark.parametrize("name", SHAPES)
 def test_packing_holds_every_number_of_the_networks(name):
     """Walk the packed numbers as the kernel does, in float64: the networks come out."""
-    nets = nets_of(SHAPES[name], agents=2)
-    packed = OnHopper(Sizes.of(nets), torch.device("cpu"))
+    check_packing(OnHopper, SHAPES[name], _walked)
+
+
+def check_packing(kernel, shape, walked):
+    """Networks packed for a kernel answer like themselves when `walked` reads the packed numbers."""
+    nets = nets_of(shape, agents=2)
+    packed = kernel(Sizes.of(nets), torch.device("cpu"))
     packed.pack(nets)
-    x = torch.randn(2, 50, nets.shape.inputs)
-    mean, variance = _walked(packed, x)
+    x = torch.randn(2, 50, shape.inputs)
+    mean, variance = walked(packed, x)
     want_mean, want_variance = nets.moments(x)
     assert float((mean - want_mean).norm() / want_mean.norm()) < 5e-3
     assert float((variance.log() - want_variance.log()).abs().max()) < 2e-2

@@ -13,7 +13,7 @@ from calibrl.kernels.fused_nets import FusedNets
 from calibrl.kernels.packing import SHARED_MEMORY, Sizes
 from calibrl.kernels.resident import Layout, Resident, source
 from tests.kernels.interpreted import nets_of
-from tests.kernels.test_fused_nets import SHAPES, agree, exact, on_gpu
+from tests.kernels.test_fused_nets import SHAPES, agree, check_packing, exact, on_gpu
 
 NARROW = [name for name, shape in SHAPES.items() if max(shape.hidden) <= 206]
 
@@ -42,14 +42,7 @@ def test_the_published_networks_stay_on_the_chip_as_far_as_they_fit():
 @pytest.mark.parametrize("name", NARROW)
 def test_packing_holds_every_number_of_the_networks(name):
     """Walk the packed numbers as the tensor cores do, in float64: the networks come out."""
-    nets = nets_of(SHAPES[name], agents=2)
-    packed = Resident(Sizes.of(nets), torch.device("cpu"))
-    packed.pack(nets)
-    x = torch.randn(2, 50, nets.shape.inputs)
-    mean, variance = _walked(packed, x)
-    want_mean, want_variance = nets.moments(x)
-    assert float((mean - want_mean).norm() / want_mean.norm()) < 5e-3
-    assert float((variance.log() - want_variance.log()).abs().max()) < 2e-2
+    check_packing(Resident, SHAPES[name], _walked)
 
 
 def _walked(packed: Resident, x):
