@@ -57,8 +57,8 @@ def control(
 
     With --backend, --workers or --address every agent learns by itself, as a job; else all learn in one batch here.
     """
+    from calibrl.devices import check_device
     from calibrl.errors import CalibrlError
-    from calibrl.experiments.control import check_device
 
     if rows is not None:
         from calibrl.cli.control_rows import show_rows

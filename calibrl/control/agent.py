@@ -33,6 +33,7 @@ from calibrl.control.presets import (
 )
 from calibrl.control.state import agent_state, load_agents
 from calibrl.control.tasks import Task
+from calibrl.devices import check_device
 from calibrl.errors import CalibrlError
 from calibrl.maps import Map
 from calibrl.planning.propagation import matched
@@ -62,7 +63,7 @@ class Agent:
             raise CalibrlError(f"arm {chosen.name!r} fits a map, calibrated=False asks for none; leave one of them out")
         if not isinstance(seed, (int, np.integer)) or seed < 0:
             raise CalibrlError(f"seed {seed} is no seed; use a whole number, 0 or more")
-        _check_device(device)
+        check_device(device)
         self.task = task
         base = preset_for_env(task.name, task.steps)
         self.settings: Preset = replace(
@@ -178,11 +179,3 @@ class Agent:
         raise CalibrlError(
             f"{name} {got} is not {wanted} (below 1e19 in size), as {self.task.name} needs; leave such steps out"
         )
-
-
-def _check_device(device: torch.device | str) -> None:
-    kind = str(device).partition(":")[0]
-    if kind not in ("cpu", "cuda"):
-        raise CalibrlError(f"device {str(device)!r} is unknown; use cpu or cuda")
-    if kind == "cuda" and not torch.cuda.is_available():
-        raise CalibrlError(f"device {str(device)!r}: PyTorch sees no CUDA GPU here; use cpu")

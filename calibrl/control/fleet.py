@@ -11,7 +11,7 @@ from calibrl.control import calibration, luck
 from calibrl.control.arms import Member
 from calibrl.control.learnt_reward import View
 from calibrl.control.plan import MakePlan, Plan, PlanInputs, for_device
-from calibrl.control.presets import Preset
+from calibrl.control.presets import SHARED_OUT, Preset
 from calibrl.control.replay import Replay
 from calibrl.errors import CalibrlError
 from calibrl.forecasters.ensemble import BatchedEnsemble
@@ -20,9 +20,6 @@ from calibrl.forecasters.nets import Shape
 from calibrl.maps import IDENTITY, Map
 from calibrl.planning.propagation import stacked_tables
 from calibrl.planning.side_by_side import refuse_lost_plans
-
-FOLLOW_ONE_NETWORK = ("TS1", "TSinf")
-"""Propagations that draw from single networks, whose forecasts are then what must be calibrated."""
 
 REMEMBERED_TRIALS = 10
 """Trials whose fresh z-scores are kept; what is older would hardly count."""
@@ -123,7 +120,7 @@ class Fleet:
 
     def judge(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         """Z-scores and standard deviations (g, n, d) of rows under the networks as they stand, on the CPU."""
-        by_member = self.settings.planner.propagation in FOLLOW_ONE_NETWORK
+        by_member = self.settings.planner.propagation in SHARED_OUT
         return calibration.zscores(self.ensemble.nets, x.to(self.device), y.to(self.device), by_member=by_member)
 
     def events(self) -> Tensor:

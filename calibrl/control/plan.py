@@ -7,7 +7,7 @@ graph and replayed for every action; a faster version takes its place where a fl
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias
 
 import torch
@@ -138,20 +138,19 @@ def plain_returns(nets: Model, world: World, inputs: PlanInputs, settings: Plann
     return returns
 
 
+@dataclass(eq=False)
 class Plainly:
     """Plan by calling `plan_fleet` each time: on a CPU there is nothing to gain by capturing it."""
 
-    def __init__(
-        self, nets: Nets, world: World, inputs: PlanInputs, settings: PlannerSettings, low: Tensor, high: Tensor
-    ) -> None:
-        self.nets, self.world, self.inputs, self.settings, self.low, self.high = (
-            nets,
-            world,
-            inputs,
-            settings,
-            low,
-            high,
-        )
+    nets: Nets
+    world: World
+    inputs: PlanInputs
+    settings: PlannerSettings
+    low: Tensor
+    high: Tensor
+    returns: Returns = field(init=False)
+
+    def __post_init__(self) -> None:
         self.learnt()
 
     def __call__(self) -> Found:

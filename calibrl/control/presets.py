@@ -15,7 +15,8 @@ MAPS = ("smooth", "affine", "isotonic", "platt", "beta", "auto", "sigmoid")
 
 PROPAGATIONS = ("DS", "TS1", "TSinf", "E", "MM")
 SHARED_OUT = ("TS1", "TSinf")
-"""Propagations that share particles out among the networks, to each equally many."""
+"""Propagations that share particles out among the networks, to each equally many, and draw from single networks, whose
+forecasts are then what must be calibrated."""
 
 METHODS = ("cem", "icem", "mppi", "random")
 """Names of the searches for a plan: see `calibrl.control.searches`."""

@@ -245,15 +245,6 @@ def clear(out: Path, mine: Callable[[Row], bool], *, agents: str) -> None:
         write_text(file, "".join(line(row) for row in read(file) if not mine(row)))
 
 
-def check_device(device: str) -> None:
-    """Refuse a device that is not there before anything is written."""
-    kind = device.partition(":")[0]
-    if kind not in ("cpu", "cuda"):
-        raise CalibrlError(f"device {device!r} is unknown; use cpu or cuda")
-    if kind == "cuda" and not torch.cuda.is_available():
-        raise CalibrlError("device cuda: PyTorch finds no GPU here; use cpu")
-
-
 def assemble(
     folder: Path, what: Task, preset: Preset, *, seed: int, device: str, make_plan: MakePlan | None
 ) -> list[Company]:

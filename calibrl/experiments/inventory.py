@@ -15,8 +15,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from calibrl.devices import check_device
 from calibrl.diagnostics import calibration_error, calibration_loss, coverage, crps
-from calibrl.errors import CalibrlError
 from calibrl.experiments.honesty import reliability_metrics
 from calibrl.experiments.inventory_forecasts import Forecasts, Mapped, Shop, expected, shop, true_paths, with_map
 from calibrl.experiments.jobs import Found, Kept, Plan
@@ -164,14 +164,6 @@ def plan(preset: Preset, *, device: str = "cpu") -> Plan:
     names = ("arms", "shelf_lives", "data", "period", "paths", "trajectories", "series", "days")
     overrides = {name: getattr(preset, name) for name in names if getattr(preset, name) != getattr(base, name)}
     return Plan(EXPERIMENT, jobs, preset=preset.name, overrides=overrides, draw=_draw, file="inventory.jsonl")
-
-
-def check_device(device: str) -> None:
-    """Refuse a device that is not there."""
-    if device != "cpu" and not device.startswith("cuda"):
-        raise CalibrlError(f"device {device!r} is unknown; use cpu or cuda")
-    if device != "cpu" and not torch.cuda.is_available():
-        raise CalibrlError(f"device {device!r} is not there; use cpu, or a machine whose torch sees a GPU")
 
 
 def _draw(out: Path, found: Found) -> None:

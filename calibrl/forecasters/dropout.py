@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.distributions import Normal
 
 from calibrl.data import Data
+from calibrl.devices import check_device
 from calibrl.errors import CalibrlError
 from calibrl.forecasters.densenet import DenseNet
 from calibrl.forecasters.remembering import Remembered
@@ -131,8 +132,7 @@ class BayesianDenseNet:
     ) -> None:
         if passes < 2:
             raise CalibrlError(f"passes {passes} cannot show a spread; use 2 or more")
-        if device.startswith("cuda") and not torch.cuda.is_available():
-            raise CalibrlError(f"device {device!r} is not there; use cpu, or a machine whose torch sees a GPU")
+        check_device(device)
         self.passes, self.noise, self.device = passes, noise, device
         self.training = training or Training()
         self.on_step = on_step

@@ -244,5 +244,5 @@ def test_agents_that_cannot_be(options, says):
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_a_gpu_that_is_not_there():
-    with pytest.raises(CalibrlError, match="sees no CUDA GPU here"):
+    with pytest.raises(CalibrlError, match="is not there; use cpu"):
         small_agent(device="cuda")
