@@ -8,7 +8,6 @@ Needs the `bench` extra (uncertainty-toolbox, netcal). Nothing is asserted: it p
 from __future__ import annotations
 
 import argparse
-import sys
 import warnings
 from collections.abc import Iterator
 
@@ -124,7 +123,7 @@ def row(part: str, match: Match, quick: bool) -> results.Row:
             **named("theirs", match.theirs),
         },
         settings={"part": part, "threads": torch.get_num_threads()},
-        origin={**results.origin(), "command": " ".join(["python", *sys.argv])},
+        origin=results.origin(),
     )
 
 

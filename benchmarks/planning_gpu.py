@@ -75,9 +75,10 @@ def actions_of_a_fleet(name: str, agents: int, record: Record) -> None:
     plan = Captured(*prepared(preset, what, agents=agents, calibrated=True))
     ms = statistics.median(milliseconds(plan, repeats=4)) / agents
     gigabytes = torch.cuda.max_memory_allocated() / 2**30
-    print(f"{name} × {agents}: {ms:.2f} ms an agent's action, {work(preset, what) / ms / 1e9:.0f} TFLOP/s, "
+    tflops = work(preset, what) / ms / 1e9
+    print(f"{name} × {agents}: {ms:.2f} ms an agent's action, {tflops:.0f} TFLOP/s, "
           f"{gigabytes:.1f} GiB", flush=True)  # fmt: skip
-    record(f"fleet {name}", f"{agents} agents", {"ms": ms, "gigabytes": gigabytes})
+    record(f"fleet {name}", f"{agents} agents", {"ms": ms, "tflops": tflops, "gigabytes": gigabytes})
 
 
 def late_trial(record: Record, rows: int = 50_000) -> None:

@@ -10,7 +10,6 @@ constants, but a Gumbel much like this one did, and earlier versions of this tab
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Callable
 
 import numpy as np
@@ -113,7 +112,7 @@ def main() -> None:
     words.add_argument("--repeats", type=int, default=40, help="samples per truth and size")
     given = words.parse_args()
     torch.set_num_threads(1)
-    origin = {**results.origin(), "command": " ".join(["python", *sys.argv])}
+    origin = results.origin()
     table = Table(title="excess CRPS × 1000 ± standard error")
     for heading in ("truth", "rows", "none", *MAPS, "peers' isotonic"):
         table.add_column(heading)

@@ -13,6 +13,7 @@ import json
 import math
 import os
 import platform
+import shlex
 import subprocess
 import sys
 import warnings
@@ -59,8 +60,10 @@ class Row:
 
 
 def command() -> str:
-    """The command that this process was given."""
-    return " ".join(["calibrl", *sys.argv[1:]])
+    """The command that this process was given, as a shell takes it."""
+    script, words = sys.argv[0], sys.argv[1:]
+    ours = not script.endswith(".py") or Path(script).name == "__main__.py"
+    return shlex.join(["calibrl", *words] if ours else ["python", script, *words])
 
 
 def origin(words: str | None = None) -> dict[str, Any]:

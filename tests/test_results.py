@@ -91,6 +91,22 @@ def test_origin_says_where_rows_come_from():
     assert {"command", "version", "commit", "python", "packages", "machine", "date"} <= set(where)
 
 
+@pytest.mark.parametrize(
+    ("started", "said"),
+    [
+        (
+            ["/usr/bin/calibrl", "run", "inventory", "--arm", "plus, calibrated"],
+            "calibrl run inventory --arm 'plus, calibrated'",
+        ),
+        (["/lib/calibrl/__main__.py", "run", "core"], "calibrl run core"),
+        (["benchmarks/planning.py", "--quick"], "python benchmarks/planning.py --quick"),
+    ],
+)
+def test_rows_name_a_command_that_can_be_repeated(monkeypatch, started, said):
+    monkeypatch.setattr("sys.argv", started)
+    assert results.origin()["command"] == said
+
+
 def test_intervals_are_those_of_a_paired_t_test():
     generator = np.random.default_rng(0)
     base, new = generator.normal(size=7), generator.normal(1, 2, size=7)
