@@ -23,8 +23,19 @@ UNSEEN = ["", "NA", "N/A", "NaN", "nan", "null", "NULL", "None"]
 
 YES, NO = ["1", "1.0", "true", "yes", "y"], ["0", "0.0", "false", "no", "n"]
 
-DATE_FORMATS = ("%Y-%m-%d", "%Y-%m-%d %H:%M:%S", "%Y-%m-%dT%H:%M:%S", "%Y/%m/%d", "%d.%m.%Y")
+DATE_FORMATS = ("%Y-%m-%d", "%Y/%m/%d", "%d.%m.%Y")
 """Ways to write a date that cannot be mistaken; 03/04/2018 can, and is refused."""
+
+TIME = r"[T ] *(?:[01]?\d|2[0-3]):[0-5]\d(?::[0-5]\d(?:[.,]\d+)?)? *(?:Z|[+-]\d\d(?::?\d\d)?)?$"
+"""What may follow a date: the time of day, and how far the clock is from UTC."""
+
+MIDNIGHT = r"[T ] *0?0:00(?::00(?:[.,]0+)?)? *Z$"
+
+DECIMAL_COMMA = r"^[-+]?(?:\d+,(?:\d{1,2}|\d{4,})|(?:0|\d{4,}),\d+)$"
+"""A number whose comma cannot stand between thousands."""
+
+THOUSANDS = r"^[-+]?[1-9]\d{0,2}\.\d{3}$"
+"""A number whose point can."""
 
 EARLIEST, LATEST = np.datetime64("1950-01-01"), np.datetime64("2150-01-01")
 """A date outside is a slip of the pen."""
@@ -70,12 +81,16 @@ class Cells:
         """A column of numbers, NaN where the cell is empty."""
         column = self.frame[name]
         if column.dtype == pl.String:
-            text = column.str.strip_chars()
+            text = _with_points(column.str.strip_chars())
             parsed = text.cast(pl.Float64, strict=False)
             odd = parsed.is_null() & text.is_not_null() & ~text.is_in(UNSEEN)
             if odd.any():
                 row = int(odd.arg_true()[0])
                 self.complain(row, name, f"{_short(column[row])} is not a number; {_cure(text[row])}")
+            unclear = _thousands(text)
+            if unclear is not None:
+                shown = _short(text[unclear])
+                self.complain(unclear, name, f"{shown} may be a thousand times that; drop the thousands separator")
             column = parsed
         elif not (column.dtype.is_numeric() or column.dtype in (pl.Boolean, pl.Null)):
             raise CalibrlError(f"{self.source}, column {name}: holds {column.dtype}, not numbers; convert it first")
@@ -114,12 +129,23 @@ class Cells:
     def dates(self, name: str, *, needed: bool = True) -> Days:
         """A column of dates as datetime64[D]; NaT where empty, which is an error if they are `needed`."""
         column = self.frame[name]
-        if column.dtype == pl.Date or isinstance(column.dtype, pl.Datetime):
-            parsed = column.cast(pl.Date)
+        if isinstance(column.dtype, pl.Date | pl.Datetime):
+            parsed = column.dt.date()  # the day where the clock stands, not in UTC
             text = column.cast(pl.String)
+            if getattr(column.dtype, "time_zone", None) in ("UTC", "Etc/UTC"):
+                text = text.str.replace("+00:00", "Z", literal=True)
         else:
             text = self._text(name)
-            parsed = _first_format(text)
+            parsed = _first_format(text.str.replace(TIME, ""))
+        abroad = (text.str.contains("Z$") & ~text.str.contains(MIDNIGHT)).fill_null(False)
+        if abroad.any():
+            row = int(abroad.arg_true()[0])
+            self.complain(
+                row,
+                name,
+                f"{_short(text[row])} is a time in UTC, perhaps of another day where the shop is; write the shop's own "
+                "day, like 2018-05-31",
+            )
         odd = parsed.is_null() & text.is_not_null() & ~text.is_in(UNSEEN)
         if odd.any():
             row = int(odd.arg_true()[0])
@@ -212,6 +238,21 @@ def _first_format(text: pl.Series) -> pl.Series:
             break
     assert best is not None
     return best
+
+
+def _with_points(text: pl.Series) -> pl.Series:
+    """Numbers with a decimal point, also where a column has decimal commas throughout."""
+    commas = text.str.contains(DECIMAL_COMMA).any() and not text.str.contains(".", literal=True).any()
+    return text.str.replace(",", ".", literal=True) if commas else text
+
+
+def _thousands(text: pl.Series) -> int | None:
+    """The first row of a column whose points seem to stand between thousands: 1.200 beside 950."""
+    pointed = text.str.contains(".", literal=True).fill_null(False)
+    if not pointed.any() or not text.filter(pointed).str.contains(THOUSANDS).all():
+        return None
+    plain = text.str.contains(r"^[1-9]\d{0,2}$").any()
+    return int(pointed.arg_true()[0]) if plain else None
 
 
 def _cure(text: str) -> str:

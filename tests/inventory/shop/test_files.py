@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from datetime import datetime
 
 import numpy as np
 import polars as pl
@@ -51,6 +52,42 @@ def test_names_of_columns_are_forgiving(write):
     assert history.sales.censored[0, :2].tolist() == [True, False]
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "2025-03-02 18:05",
+        "2025-03-02T00:00:00.000Z",
+        "2025-03-02T06:30:00+09:00",
+        "2025/03/02 00:00:00",
+        "2.3.2025 7:30",
+    ],
+)
+def test_a_time_after_the_date_does_no_harm(write, text):
+    assert str(read_sales(write(f"date,item,units\n{text},a,3\n")).date) == "2025-03-02"
+
+
+@pytest.mark.parametrize("zone", ["Europe/Berlin", "America/New_York", "Pacific/Auckland", "UTC"])
+def test_a_day_is_that_of_its_own_time_zone(write, zone):
+    midnight = pl.Series("date", [datetime(2025, 3, 2)]).dt.replace_time_zone(zone)
+    path = write(pl.DataFrame([midnight]).with_columns(item=pl.lit("a"), units=3), "sales.parquet")
+    assert str(read_sales(path).date) == "2025-03-02"
+
+
+def test_times_in_utc_are_refused_where_the_day_may_be_another(write):
+    stored = pl.Series("date", [datetime(2025, 3, 2)]).dt.replace_time_zone("Europe/Berlin")
+    frame = pl.DataFrame([stored.dt.convert_time_zone("UTC")]).with_columns(item=pl.lit("a"), units=3)
+    with pytest.raises(CalibrlError, match=r"row 1, column date: '2025-03-01 23:00:00.*Z' is a time in UTC"):
+        read_sales(write(frame, "sales.parquet"))
+
+
+def test_decimal_commas_are_read_where_they_cannot_be_mistaken(write):
+    path = write("date;item;units;price\n01.02.2025;a;3,0;2,50\n02.02.2025;a;4;1,125\n")
+    sales = read_sales(path).sales
+    assert sales.units[0, :2].tolist() == [3, 4]
+    assert sales.price is not None
+    assert sales.price[0, :2].tolist() == [2.5, 1.125]
+
+
 def test_rows_after_the_last_sale_are_plans(write):
     path = write("date,item,units,promotion\n2025-01-01,a,3,0\n2025-01-04,a,,1\n")
     history = read_sales(path)
@@ -70,7 +107,18 @@ BAD_SALES = {
     "no date": ("2025-01-01,a,3\n,a,4\n", r"line 3, column date: is empty"),
     "year": ("0025-01-01,a,3\n", r"line 2, column date: 0025-01-01 is not a date of our time"),
     "text": ("2025-01-01,a,three\n", r"line 2, column units: 'three' is not a number"),
-    "comma": ('2025-01-01,a,"3,5"\n', r"line 2, column units: '3,5' is not a number; write decimals with a point"),
+    "comma": (
+        '2025-01-01,a,"3,5"\n2025-01-02,a,3.5\n',
+        r"line 2, column units: '3,5' is not a number; write decimals with a point",
+    ),
+    "points between thousands": (
+        "2025-01-01,a,950\n2025-01-02,a,1.200\n",
+        r"line 3, column units: '1.200' may be a thousand times that; drop the thousands separator",
+    ),
+    "universal time": (
+        "2025-01-01T22:00:00Z,a,3\n",
+        r"line 2, column date: '2025-01-01T22:00:00Z' is a time in UTC, perhaps of another day .* the shop's own day",
+    ),
     "thousands": ('2025-01-01,a,"1,200"\n', r"line 2, column units: '1,200' is not a number; drop the thousands separ"),
     "millions": ('2025-01-01,a,"1,200,000.5"\n', r"line 2, column units: '1,200,000.5' is .* drop the thousands separ"),
     "a year apart": (
