@@ -38,15 +38,6 @@ class Cell:
         return self.change - reach, self.change + reach
 
 
-def by_run(rows: Iterable[Row]) -> dict[str, list[Row]]:
-    """Rows that may be compared: of one experiment, preset and set of overrides; by those in words."""
-    found: dict[str, list[Row]] = {}
-    for row in rows:
-        words = [row.experiment, row.preset, *(f"{name}={value}" for name, value in row.overrides.items())]
-        found.setdefault(", ".join(filter(None, words)), []).append(row)
-    return found
-
-
 def latest(rows: Sequence[Row]) -> list[Row]:
     """One row per key and overrides: where a run was repeated, the last one counts."""
     return list({(row.key, str(row.overrides)): row for row in rows}.values())

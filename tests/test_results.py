@@ -12,7 +12,7 @@ from calibrl import results
 from calibrl.errors import CalibrlError
 from calibrl.files import replacing, write_text
 from calibrl.results import Row
-from calibrl.results_table import alike, by_run, latest, table
+from calibrl.results_table import alike, latest, table
 
 PUBLISHED = Path(__file__).parent.parent / "results"
 
@@ -116,15 +116,6 @@ def test_intervals_are_those_of_a_paired_t_test():
     assert cell.interval == pytest.approx((expected.low, expected.high))
     assert cell.pairs == 7
     assert all(map(math.isnan, table(rows[:1] + rows[7:8], "m", "base")["p"]["new"].interval))
-
-
-def test_rows_of_different_runs_are_kept_apart():
-    rows = [
-        Row("e", "p", "a", 0, {}, preset="x"),
-        Row("e", "p", "a", 0, {}, preset="x", overrides={"rounds": 3}),
-        Row("e", "p", "a", 1, {}, preset="x"),
-    ]
-    assert {name: len(found) for name, found in by_run(rows).items()} == {"e, x": 2, "e, x, rounds=3": 1}
 
 
 # The layout of a file.

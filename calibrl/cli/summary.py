@@ -31,9 +31,9 @@ def summary(
 ) -> None:
     """Mean ± standard error by problem and arm; differences to the baseline, paired by seed, with 95 % intervals."""
     from calibrl.cli.execute import spoken_warnings
-    from calibrl.experiments.catalogue import CATALOGUE, Experiment
+    from calibrl.experiments.catalogue import CATALOGUE, Experiment, by_run
     from calibrl.results import read
-    from calibrl.results_table import by_run, latest, table
+    from calibrl.results_table import latest, table
 
     if not path.exists():
         raise CalibrlError(f"{path} does not exist; give a .jsonl file or a folder of them, like results/")
@@ -42,8 +42,9 @@ def summary(
     if not rows:
         raise CalibrlError(f"{path} holds no rows (*.jsonl); run an experiment with --out {path} first")
     found = {}
-    for name, group in by_run(rows).items():
-        about = CATALOGUE.get(group[0].experiment, Experiment(name, "", group[0].arm))
+    for (experiment, what), group in by_run(rows).items():
+        name = f"{experiment}, {what}" if what else experiment
+        about = CATALOGUE.get(experiment, Experiment(experiment, "", group[0].arm))
         against = baseline or about.baseline
         metrics = _metrics(group, about.metrics, metric)
         if metrics:

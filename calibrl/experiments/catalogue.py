@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from calibrl.experiments.paper import TABLE_1, TABLE_2, Printed
+from calibrl.results import Row
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,7 @@ class Experiment:
     along: draw metrics against this setting.
     step: what a step is, for the axis of learning curves.
     figures: what a saved figure shows, by the start of its file's name.
+    picks: settings that say which problems and arms were run and change nothing about any of them.
     """
 
     title: str
@@ -48,6 +51,17 @@ class Experiment:
     along: Axis | None = None
     step: str = "step"
     figures: dict[str, str] = field(default_factory=dict)
+    picks: tuple[str, ...] = ()
+
+
+def by_run(rows: Iterable[Row]) -> dict[tuple[str, str], list[Row]]:
+    """Rows that may be compared, by their experiment and by the preset and what was changed about it, in words."""
+    found: dict[tuple[str, str], list[Row]] = {}
+    for row in rows:
+        picks = CATALOGUE[row.experiment].picks if row.experiment in CATALOGUE else ()
+        changes = [f"{name}={value}" for name, value in row.overrides.items() if name not in picks]
+        found.setdefault((row.experiment, ", ".join(filter(None, [row.preset, *changes]))), []).append(row)
+    return found
 
 
 CATALOGUE: dict[str, Experiment] = {
@@ -95,6 +109,7 @@ CATALOGUE: dict[str, Experiment] = {
             "learning": "Reward so far, and reliability on the chosen arms and on all arms",
             "beliefs": "What LinUCB and CalLinUCB expected of two arms where they disagreed",
         },
+        picks=("policies",),
     ),
     "inventory": Experiment(
         title="Perishable inventory",
@@ -121,6 +136,7 @@ CATALOGUE: dict[str, Experiment] = {
             "reliability": "Reliability by days ahead, before and after, and how far each series is covered",
             "days": "Forecasts of one series along the test, before and after",
         },
+        picks=("arms", "shelf_lives", "data", "period"),
     ),
     "control": Experiment(
         title="Continuous control: planning with a learnt model",

@@ -7,15 +7,16 @@ import html
 import json
 import re
 import struct
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from itertools import chain, count
+from itertools import chain, count, groupby
 from pathlib import Path
 
 from calibrl import __version__
 from calibrl.errors import CalibrlError
-from calibrl.experiments.catalogue import CATALOGUE, Experiment, Metric
+from calibrl.experiments.catalogue import CATALOGUE, Experiment, Metric, by_run
 from calibrl.experiments.honesty import NAMES
 from calibrl.files import write_text
 from calibrl.report.facts import facts
@@ -43,11 +44,11 @@ def write_report(folder: Path, out: Path) -> Path:
         raise CalibrlError(f"{folder} holds no rows (*.jsonl); run an experiment with --out {folder} first")
     parts = _parts(rows)
     whole = _whole([drawn for part in parts for drawn in part.charts])
-    sections = []
-    for part in parts:
-        name = part.rows[0].experiment
-        homes = {path.parent for path, found in files.items() if any(row.experiment == name for row in found)}
-        sections.append(_section(part, _figures(homes, part.about), whole))
+    homes: dict[tuple[str, str], set[Path]] = {}
+    for path, found in files.items():
+        for run in by_run(found):
+            homes.setdefault(run, set()).add(path.parent)
+    sections = [_section(part, _figures(homes[part.run], part.about), whole) for part in parts]
     write_text(out, _assemble(sections, parts))
     return out
 
@@ -64,30 +65,34 @@ def _whole(drawn: Sequence[Charts]) -> set[int]:
 
 @dataclass(frozen=True)
 class Part:
-    """A section of the page: an experiment, or one of its presets if it was run with several."""
+    """A section of the page: one run, with `mark`, what tells it from others of its experiment, if there are any."""
 
+    run: tuple[str, str]
     key: str
-    title: str
+    mark: str
     about: Experiment
     rows: Sequence[Row]
     charts: Sequence[Charts]
 
+    @property
+    def title(self) -> str:
+        """The heading of the section."""
+        return f"{self.about.title} ({self.mark})" if self.mark else self.about.title
+
 
 def _parts(rows: Sequence[Row]) -> list[Part]:
-    by_name: dict[str, dict[str, list[Row]]] = {}
-    for row in rows:
-        by_name.setdefault(row.experiment, {}).setdefault(row.preset, []).append(row)
+    runs = by_run(rows)
     # The order of the catalogue is the order of the story; what it does not know comes last.
-    order = [*CATALOGUE, *by_name]
+    order = [*CATALOGUE, *(name for name, _ in runs)]
+    alone = Counter(name for name, _ in runs)
     parts: list[Part] = []
-    for name in sorted(by_name, key=order.index):
+    for name, what in sorted(runs, key=lambda run: order.index(run[0])):
+        found = runs[name, what]
         about = CATALOGUE.get(name, Experiment(title=name, question="", baseline=""))
-        for preset, found in by_name[name].items():
-            mark = preset or "no preset" if len(by_name[name]) > 1 else ""
-            title = f"{about.title} ({mark})" if mark else about.title
-            kept = about if about.baseline else replace(about, baseline=found[0].arm)
-            key = _key(f"{name} {mark}", ["main", *(part.key for part in parts)])
-            parts.append(Part(key, title, kept, found, _charts(found, kept)))
+        kept = about if about.baseline else replace(about, baseline=found[0].arm)
+        mark = "" if alone[name] == 1 else what or "no preset"
+        key = _key(f"{name} {mark}", ["main", *(part.key for part in parts)])
+        parts.append(Part((name, what), key, mark, kept, found, _charts(found, kept)))
     return parts
 
 
@@ -114,13 +119,30 @@ def _assemble(sections: Sequence[str], parts: Sequence[Part]) -> str:
         "style": (HERE / "style.css").read_text(encoding="utf-8"),
         "script": "\n".join((HERE / name).read_text(encoding="utf-8") for name in SCRIPTS),
         "sections": "\n".join(sections),
-        "links": "".join(f'<li><a href="#{part.key}">{html.escape(part.title)}</a></li>' for part in parts),
+        "links": _links(parts),
         "version": __version__,
         "made": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
     }
     template = (HERE / "template.html").read_text(encoding="utf-8")
     # One pass: what is filled in is never searched again, whatever it contains.
     return re.sub(r"\{\{(\w+)\}\}", lambda mark: fills[mark[1]], template)
+
+
+def _links(parts: Sequence[Part]) -> str:
+    """The contents: an experiment that was run in several ways stands once, with its runs below."""
+    lines = []
+    for title, several in groupby(parts, key=lambda part: part.about.title):
+        runs = list(several)
+        if not runs[0].mark:
+            lines.append(f"<li>{_link(runs[0].key, title)}</li>")
+        else:
+            below = "".join(f"<li>{_link(part.key, part.mark)}</li>" for part in runs)
+            lines.append(f"<li>{html.escape(title)}<ul>{below}</ul></li>")
+    return "".join(lines)
+
+
+def _link(key: str, words: str) -> str:
+    return f'<a href="#{key}">{html.escape(words)}</a>'
 
 
 def _section(part: Part, figures: str, whole: set[int]) -> str:

@@ -107,6 +107,27 @@ def test_presets_are_sections_of_their_own(tmp_path):
     assert 'id="bandits-small"' in page
 
 
+def test_runs_with_other_settings_are_not_pooled(tmp_path):
+    def rows(value, **changes):
+        overrides = {f"planner.{name}": what for name, what in changes.items()}
+        return [
+            Row("control", "cartpole", "calibrated", seed, {"return": value}, preset="tiny", overrides=overrides)
+            for seed in (1, 2)
+        ]
+
+    append(tmp_path / "plain" / "rows.jsonl", rows(180.0))
+    append(tmp_path / "random" / "rows.jsonl", rows(90.0, method="random"))
+    (tmp_path / "random" / "control-learning.png").write_bytes(PIXEL)
+    page = write_report(tmp_path, tmp_path / "report.html").read_text()
+    plain, random = page.split('<section id="')[1:]
+    assert plain.startswith("control-tiny")
+    assert "180.0" in plain
+    assert "90.0" not in plain
+    assert "(tiny, planner.method=random)" in random
+    assert "90.0" in random
+    assert ("<figure" in plain, "<figure" in random) == (False, True), "each shows the figures of its own folder"
+
+
 def test_anchors_stay_distinct_whatever_experiments_are_called(tmp_path):
     rows = [Row(name, "p", "a", 0, {"m": 1.0}) for name in ("main", "a b", "a-b", "A.B", "!", "core.1")]
     append(tmp_path / "rows.jsonl", rows)
