@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibrl.inventory.sales import Flags, Floats
-from calibrl.inventory.shop.record import SHUT_WEEKS, Record
+from calibrl.inventory.shop.record import SHUT_WEEKS, Counts, Record, in_a_row
 
 Index = NDArray[np.int64]
 
@@ -41,6 +41,7 @@ class Tables:
     spread_count: Floats
     seen_total: Floats
     begun_total: Floats
+    weeks_closed: Counts
     effect: dict[str, Floats]
 
     @property
@@ -68,6 +69,7 @@ def tables(record: Record) -> Tables:
         spread_count=_sums(real.astype(np.float64)),
         seen_total=_sums((~np.isnan(record.units)).astype(np.float64)),
         begun_total=_sums(record.begun.astype(np.float64)),
+        weeks_closed=in_a_row(record.history.sales.closed, record.history.sales.closed),
         effect={name: _effect(record, flag, before) for name, flag in record.event.items()},
     )
 
@@ -139,8 +141,7 @@ def _shut(of: Tables, i: Index, day: Index, last: Index, same: Floats, since: Fl
 
     same: (4, n) the last same weekdays, all since the record began where `since` says so.
     """
-    closed = of.record.history.sales.closed
-    habit = np.all([closed[i, np.maximum(last - 7 * k, 0)] for k in range(SHUT_WEEKS)], 0)
+    habit = of.weeks_closed[i, np.maximum(last, 0)] >= SHUT_WEEKS
     habit |= (same == 0).all(0) & since & (long >= 2)
     return of.record.announced[i, day] | habit
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.special import log_ndtr, ndtri_exp
 
 from calibrl.inventory.sales import Days, Flags, Floats
@@ -30,6 +31,8 @@ RELATIVE_SPREAD = 0.2
 
 SHUT_WEEKS = 3
 """A weekday without sales so many times in a row is a day on which the shop is shut."""
+
+Counts = NDArray[np.int16]
 
 
 @dataclass(frozen=True)
@@ -65,6 +68,7 @@ def bridged(history: History) -> Record:
     sales, known = history.sales, history.today + 1
     units = sales.units
     nothing = sales.closed | ((units == 0) & ~sales.censored)
+    weeks_without = in_a_row(nothing, sales.closed)
     usual, usually, shown = np.zeros(units.shape), np.zeros(units.shape), np.zeros(units.shape)
     odd = np.zeros(units.shape, dtype=bool)
     seen = ~np.isnan(units)
@@ -76,7 +80,8 @@ def bridged(history: History) -> Record:
         since = np.stack([begun[:, week] for week in weeks]) if weeks else np.zeros((1, len(units)), dtype=bool)
         mean = total / np.maximum(count, 1)
         typical = np.where(since.all(0), np.median(had, 0), np.where(since[0], had[0], mean))
-        habit = _habit(nothing, day)
+        # Whether today is no exception.
+        habit = weeks_without[:, day - 7] >= SHUT_WEEKS if day >= 7 else np.zeros(len(units), dtype=bool)
         sold = np.where(np.isnan(units[:, day]), typical, units[:, day])
         gone = sales.censored[:, day]
         shut = sales.closed[:, day] | (nothing[:, day] & (typical >= SURELY_SELLS))
@@ -125,12 +130,19 @@ def _spread(typical: Floats) -> Floats:
     return np.sqrt(typical + (RELATIVE_SPREAD * typical) ** 2 + 0.25)
 
 
-def _habit(nothing: Flags, day: int) -> Flags:
-    """(s,): whether the weekday was without sales the last times, so that today is no exception."""
-    weeks = [day - 7 * k for k in range(1, SHUT_WEEKS + 1)]
-    if weeks[-1] < 0:
-        return np.zeros(len(nothing), dtype=bool)
-    return np.logical_and.reduce(nothing[:, weeks], 1)
+def in_a_row(shut: Flags, closed: Flags) -> Counts:
+    """(s, t): how many times in a row each weekday was shut, the day itself included.
+
+    A store that was closed for a week or more was on holiday: that says nothing about weekdays, and they are counted on
+    from before it.
+    """
+    away = np.zeros(closed.shape, dtype=bool)
+    away[:, 6:] = np.lib.stride_tricks.sliding_window_view(closed, 7, 1).all(-1) if closed.shape[1] > 6 else False
+    found = np.zeros(shut.shape, dtype=np.int16)
+    for day in range(shut.shape[1]):
+        before = found[:, day - 7] if day >= 7 else 0
+        found[:, day] = np.where(away[:, day], before, (before + 1) * shut[:, day])
+    return found
 
 
 def _prior(usual: Floats, begun: Flags) -> float:

@@ -82,10 +82,12 @@ class History:
 
     @property
     def idle(self) -> NDArray[np.int64]:
-        """(s,): days since the last sale; those with an empty shelf do not count."""
-        units, out = self.sales.units[:, : self.today + 1], self.sales.censored[:, : self.today + 1]
-        since = np.maximum.accumulate((np.nan_to_num(units) > 0)[:, ::-1], 1)[:, ::-1]
-        found: NDArray[np.int64] = (~since & ~out).sum(1)
+        """(s,): days since the last sale; those with an empty shelf, or marked closed, do not count."""
+        known = slice(self.today + 1)
+        sold = np.nan_to_num(self.sales.units[:, known]) > 0
+        since = np.maximum.accumulate(sold[:, ::-1], 1)[:, ::-1]
+        could_not = self.sales.censored[:, known] | self.sales.marks["closed"][:, known]
+        found: NDArray[np.int64] = (~since & ~could_not).sum(1)
         return found
 
     @property

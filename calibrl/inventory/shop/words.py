@@ -21,7 +21,10 @@ ENOUGH = 2.0
 def reason(order: Order) -> str:
     """Why this order: demand, what moves it, stock, the order, and what may go wrong."""
     if order.off:
-        return f"Not sold for {order.idle} days, so nothing is ordered; drop it from the files or order by hand."
+        return (
+            f"Not sold for {order.idle} days, so nothing is ordered; mark the days as closed if they were, drop it "
+            "from the files, or order by hand."
+        )
     if order.demand.max() == 0:
         return f"{_period(order)} {_be(order)} closed, so nothing is ordered."
     parts = [_demand(order), _stock(order)]

@@ -224,6 +224,27 @@ def test_closed_for_weeks_orders_nothing(write):
         assert "Tuesday 10 June is closed" in reason(order)
 
 
+@pytest.mark.parametrize(("weeks", "open_days", "marked"), [(3, 0, False), (4, 1, False), (6, 0, True), (6, 8, True)])
+def test_a_shop_that_opens_again_after_its_holidays_orders_as_before(write, weeks, open_days, marked):
+    opens = np.datetime64("2025-06-30")  # a Monday
+    frame = small_shop(200).filter(pl.col("date") < (opens + open_days).item()).with_columns(closed=pl.lit(0))
+    away = pl.col("date").is_between((opens - 7 * weeks).item(), opens.item(), closed="left")
+    if marked:
+        nothing = [
+            pl.when(away).then(value).otherwise(name).alias(name) for name, value in (("units", 0), ("closed", 1))
+        ]
+        frame = frame.with_columns(nothing)
+    else:
+        frame = frame.filter(~away)
+    orders = make_orders(read_shop(write(frame), today=opens + open_days - 1))
+    first = (opens + open_days).astype("datetime64[D]").item()
+    for order, mean in zip(orders, (12, 24, 36), strict=True):
+        assert order.delivery == first
+        assert order.quantile(0.5) == pytest.approx(mean, rel=0.3)
+        assert mean <= order.plan.order
+        assert order.shut.tolist() == [(first.weekday() + k) % 7 == 6 for k in range(len(order.shut))]
+
+
 def test_reasons_of_a_young_item_compare_with_its_own_days(write):
     frame = small_shop(160)
     last = np.datetime64("2025-01-01") + 159
