@@ -44,7 +44,10 @@ def latest(rows: Sequence[Row]) -> list[Row]:
 
 
 def table(rows: Sequence[Row], metric: str, baseline: str) -> dict[str, dict[str, Cell]]:
-    """Metric by problem, then arm; each in the order of first appearance, at each seed's last step."""
+    """Metric by problem, then arm; each in the order of first appearance, at each seed's last step.
+
+    A seed whose last number is none (NaN) does not count.
+    """
     final: dict[tuple[str, str, int], tuple[int, float]] = {}
     for row in rows:
         if metric in row.metrics:
@@ -53,11 +56,37 @@ def table(rows: Sequence[Row], metric: str, baseline: str) -> dict[str, dict[str
                 final[key] = (row.step, row.metrics[metric])
     found: dict[str, dict[str, dict[int, float]]] = {}
     for (problem, arm, seed), (_, value) in final.items():
-        found.setdefault(problem, {}).setdefault(arm, {})[seed] = value
+        seeds = found.setdefault(problem, {}).setdefault(arm, {})
+        if math.isfinite(value):
+            seeds[seed] = value
     return {
         problem: {arm: _cell(values, arms.get(baseline, {}), arm == baseline) for arm, values in arms.items()}
         for problem, arms in found.items()
     }
+
+
+def stops(rows: Iterable[Row]) -> dict[str, dict[str, str]]:
+    """The last steps of arms by problem, in words ("1800–2400" where seeds differ), if arms or seeds stopped apart."""
+    last: dict[str, dict[str, dict[int, int]]] = {}
+    for row in rows:
+        seeds = last.setdefault(row.problem, {}).setdefault(row.arm, {})
+        seeds[row.seed] = max(row.step, seeds.get(row.seed, row.step))
+    return {
+        problem: {
+            arm: "–".join(dict.fromkeys((f"{min(steps.values())}", f"{max(steps.values())}")))
+            for arm, steps in arms.items()
+        }
+        for problem, arms in last.items()
+        if len({step for steps in arms.values() for step in steps.values()}) > 1
+    }
+
+
+def stops_in_words(found: dict[str, dict[str, str]], step: str) -> str:
+    """One sentence of where arms stopped; nothing if they all stopped together."""
+    told = "; ".join(
+        f"{problem}: {', '.join(f'{arm} {at}' for arm, at in arms.items())}" for problem, arms in found.items()
+    )
+    return f"Not after equal experience. Last {step}s: {told}." if told else ""
 
 
 def alike(rows: Sequence[Row], metrics: Iterable[str]) -> dict[tuple[str, ...], list[str]]:

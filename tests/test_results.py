@@ -12,7 +12,7 @@ from calibrl import results
 from calibrl.errors import CalibrlError
 from calibrl.files import replacing, write_text
 from calibrl.results import Row
-from calibrl.results_table import alike, latest, table
+from calibrl.results_table import alike, latest, stops, stops_in_words, table
 
 PUBLISHED = Path(__file__).parent.parent / "results"
 
@@ -105,6 +105,27 @@ def test_origin_says_where_rows_come_from():
 def test_rows_name_a_command_that_can_be_repeated(monkeypatch, started, said):
     monkeypatch.setattr("sys.argv", started)
     assert results.origin()["command"] == said
+
+
+def test_a_seed_without_a_number_at_its_end_does_not_count():
+    rows = [
+        row("base", 0, 1.0),
+        row("base", 1, 3.0),
+        row("new", 0, 5.0),
+        row("new", 1, 4.0),
+        row("new", 1, math.nan, step=1),
+    ]
+    cells = table(rows, "m", "base")["p"]
+    assert (cells["new"].mean, cells["new"].count, cells["new"].change, cells["new"].pairs) == (5.0, 1, 4.0, 1)
+    assert cells["base"].mean == 2.0
+
+
+def test_arms_that_stopped_apart_are_told():
+    together = [row(arm, seed, 1.0, step=step) for arm in "ab" for seed in (0, 1) for step in (10, 20)]
+    assert stops(together) == {}
+    apart = [*together, row("c", 0, 1.0, step=90), row("c", 1, 1.0, step=70), row("a", 0, 1.0, "other", step=5)]
+    assert stops(apart) == {"p": {"a": "20", "b": "20", "c": "70–90"}}
+    assert stops_in_words(stops(apart), "round") == ("Not after equal experience. Last rounds: p: a 20, b 20, c 70–90.")
 
 
 def test_intervals_are_those_of_a_paired_t_test():

@@ -14,9 +14,11 @@ def report(
     show: Annotated[bool, typer.Option("--open", help="Open the page in a browser.")] = False,
 ) -> None:
     """Make one self-contained HTML page of everything in a folder of results."""
+    from calibrl.cli.execute import spoken_warnings
     from calibrl.report.page import write_report
 
-    page = write_report(folder, out or folder / "report.html")
+    with spoken_warnings():
+        page = write_report(folder, out or folder / "report.html")
     typer.echo(f"Open {page.resolve()} in a browser")
     if show:
         import webbrowser

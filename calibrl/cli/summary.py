@@ -33,7 +33,7 @@ def summary(
     from calibrl.cli.execute import spoken_warnings
     from calibrl.experiments.catalogue import CATALOGUE, Experiment, by_run
     from calibrl.results import read
-    from calibrl.results_table import latest, table
+    from calibrl.results_table import latest, stops, table
 
     if not path.exists():
         raise CalibrlError(f"{path} does not exist; give a .jsonl file or a folder of them, like results/")
@@ -49,7 +49,14 @@ def summary(
         metrics = _metrics(group, about.metrics, metric)
         if metrics:
             tables = {key: table(group, key, against) for key in metrics}
-            found[name] = {"title": about.title, "baseline": against, "metrics": metrics, "tables": tables}
+            found[name] = {
+                "title": about.title,
+                "baseline": against,
+                "metrics": metrics,
+                "tables": tables,
+                "stops": stops(group),
+                "step": about.step,
+            }
     if not found:
         known = sorted({name for row in rows for name in row.metrics})
         raise CalibrlError(f"metric {(metric or [''])[0]!r} is in none of the rows; known: {', '.join(known)}")
@@ -78,10 +85,13 @@ def _print(name: str, run: dict[str, Any]) -> None:
     from rich.table import Table as Shown
 
     from calibrl.cli.console import table_console
+    from calibrl.results_table import stops_in_words
 
     console = table_console()
     against = f"; differences to {run['baseline']} on the same seeds" if run["baseline"] else ""
     console.print(f"[bold]{run['title']}[/bold] {escape(f'({name}){against}')}", highlight=False)
+    if run["stops"]:
+        console.print(escape(stops_in_words(run["stops"], run["step"])), highlight=False)
     for key, metric in run["metrics"].items():
         shown = Shown(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
         shown.add_column(metric.heading)  # the one to be wrapped where a terminal is narrow: never a number
@@ -112,6 +122,7 @@ def _words(cell: Cell, form: str) -> tuple[str, ...]:
 def _plain(run: dict[str, Any]) -> dict[str, Any]:
     return {
         "baseline": run["baseline"] or None,
+        "stops": run["stops"],
         "metrics": {
             key: {
                 problem: {arm: _numbers(cell) for arm, cell in arms.items()}

@@ -215,9 +215,10 @@ class Study {
       });
     }
     const arrow = metric.better ? `, ${metric.better} is better` : "";
-    const paper = !paired && data.paper[metric.key] ? " Hollow diamonds: the paper." : "";
+    const paper = !paired && data.paper[metric.key] ? "Hollow diamonds: the paper." : "";
     const what = paired ? `Paired difference to ${data.arms[data.baseline]}` : metric.heading;
-    return this.group(`${what}${arrow}`, `${this.over("with its 95 % interval")}${paper}`, 300, panels);
+    const hint = [this.over("with its 95 % interval"), paper, data.stops].filter(Boolean).join(" ");
+    return this.group(`${what}${arrow}`, hint, 300, panels);
   }
 
   curves() {

@@ -12,6 +12,7 @@ from scipy.special import stdtrit
 
 from calibrl.experiments.paper import Printed
 from calibrl.results import Row
+from calibrl.results_table import stops
 
 Floats = NDArray[np.float64]
 
@@ -45,7 +46,7 @@ class Study:
     """Problems that measure the same metrics, with the arms and seeds they have: what one table shows.
 
     values: by metric, (problems, arms, seeds) at each seed's last step, NaN where nothing was measured; steps: the
-    last step of each problem.
+    last step of each problem; stops: those of its arms, where they stopped apart.
     """
 
     problems: tuple[str, ...]
@@ -53,6 +54,7 @@ class Study:
     seeds: tuple[int, ...]
     values: dict[str, Floats]
     steps: tuple[int, ...]
+    stops: dict[str, dict[str, str]]
 
     def arms_of(self, problem: int) -> list[int]:
         """The arms that the problem was measured with."""
@@ -125,7 +127,7 @@ def _study(by_problem: dict[str, list[Row]], names: Sequence[str], problems: Seq
                     if name in row.metrics:
                         values[name][at] = row.metrics[name]
     steps = tuple(max(row.step for row in by_problem[problem]) for problem in problems)
-    return Study(tuple(problems), arms, seeds, values, steps)
+    return Study(tuple(problems), arms, seeds, values, steps, stops(rows))
 
 
 def mean(values: Floats) -> Mean:

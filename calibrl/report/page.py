@@ -7,6 +7,7 @@ import html
 import json
 import re
 import struct
+import warnings
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -36,8 +37,10 @@ UNKNOWN_METRICS = 6
 
 def write_report(folder: Path, out: Path) -> Path:
     """Collect every .jsonl and .png under `folder` into one self-contained page at `out`."""
+    if folder.is_file():
+        raise CalibrlError(f"{folder} is a file; give the folder that it is in, {folder.parent}")
     if not folder.is_dir():
-        raise CalibrlError(f"{folder} is not a folder of results; run an experiment with --out {folder} first")
+        raise CalibrlError(f"{folder} does not exist; run an experiment with --out {folder} first")
     files = {path: read(path) for path in sorted(folder.rglob("*.jsonl"))}
     rows = latest([row for found in files.values() for row in found])
     if not rows:
@@ -198,6 +201,9 @@ def _figures(homes: Iterable[Path], about: Experiment) -> str:
 
 def _figure(path: Path, about: Experiment) -> str:
     image = path.read_bytes()
+    if not image.startswith(b"\x89PNG") or len(image) < 24:
+        warnings.warn(f"{path} is no PNG and is left out; draw it again", stacklevel=2)
+        return ""
     # A PNG says its size in bytes 16 to 24; told to the browser, nothing moves when it appears.
     width, height = struct.unpack(">II", image[16:24])
     data = base64.b64encode(image).decode()

@@ -19,6 +19,7 @@ from calibrl.experiments.catalogue import Experiment, Metric
 from calibrl.experiments.honesty import NAMES, PERCENT
 from calibrl.report.numbers import Floats, Study, difference, mean, reach_95
 from calibrl.results import Row
+from calibrl.results_table import stops_in_words
 
 POINTS = 120
 """The most points a learning curve keeps."""
@@ -66,6 +67,7 @@ class Charts:
             "levels": PERCENT,
             "reliability": [_pack(v, each) if np.isfinite(v).any() else None for v in self.reliability],
             "paper": _paper(study, self.about, self.metrics),
+            "stops": stops_in_words(study.stops, self.about.step),
             "reach": _plain(reach_95(np.arange(min(len(study.seeds), 200) + 1)), 4),
         }
 

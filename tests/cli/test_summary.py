@@ -47,6 +47,16 @@ def test_numbers_for_programs(folder):
     assert list(found) == ["bandits, small"], "the other experiment does not measure it"
 
 
+def test_arms_that_stopped_apart_are_told(tmp_path):
+    rows = [Row("control", "pole", arm, 0, {"return": 1.0}, step=step) for arm, step in (("a", 200), ("sac", 5000))]
+    append(tmp_path / "rows.jsonl", rows)
+    told = "Not after equal experience. Last environment steps: pole: a 200, sac 5000."
+    assert told in shell("summary", tmp_path).output
+    assert json.loads(shell("summary", tmp_path, "--json").output)["control"]["stops"] == {
+        "pole": {"a": "200", "sac": "5000"}
+    }
+
+
 def test_another_baseline(folder):
     found = json.loads(shell("summary", folder / "bandits", "--json", "--baseline", "callinucb").output)
     assert found["bandits, small"]["metrics"]["reward"]["wine"]["linucb"]["difference"] == -2

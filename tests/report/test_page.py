@@ -71,6 +71,15 @@ def test_fewer_rounds_than_in_the_paper_are_told(page, tmp_path):
     assert "Its numbers are after 1200 rounds, those here after 200 (covertype): they do not compare" in short
 
 
+def test_arms_that_stopped_at_different_steps_are_told(page, tmp_path):
+    assert "Not after equal experience" not in page
+    rows = learning_rows(arms=2, seeds=2, steps=5)
+    append(tmp_path / "rows.jsonl", [row for row in rows if row.arm == "arm 0" or row.step < 3])
+    told = "Not after equal experience. Last steps: task: arm 0 4, arm 1 2."
+    short = write_report(tmp_path, tmp_path / "report.html").read_text()
+    assert short.count(told) == 2, "below the table, and above the chart"
+
+
 def test_anchors_are_distinct_and_links_lead_to_them(page, outline):
     assert len(set(outline.ids)) == len(outline.ids)
     for target in re.findall(r'href="#([^"]+)"', page):
@@ -154,7 +163,7 @@ def test_a_hundred_thousand_rows_make_a_small_page_in_seconds(many, tmp_path):
 def test_nothing_to_report_is_an_error(tmp_path):
     with pytest.raises(cal.CalibrlError, match="holds no rows"):
         write_report(tmp_path, tmp_path / "report.html")
-    with pytest.raises(cal.CalibrlError, match="not a folder"):
+    with pytest.raises(cal.CalibrlError, match="nowhere does not exist"):
         write_report(tmp_path / "nowhere", tmp_path / "report.html")
 
 

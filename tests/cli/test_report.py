@@ -1,0 +1,52 @@
+"""`calibrl report`: whatever is in the folder, or on the disk, is told in one line."""
+
+import sys
+
+import pytest
+
+from calibrl.__main__ import main
+from calibrl.results import Row, append
+
+
+@pytest.fixture
+def folder(tmp_path):
+    append(tmp_path / "mine" / "rows.jsonl", [Row("e", "p", "a", 0, {"m": 1.0})])
+    return tmp_path / "mine"
+
+
+@pytest.fixture
+def shell(monkeypatch, capsys):
+    def run(*words):
+        monkeypatch.setattr(sys, "argv", ["calibrl", *map(str, words)])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        return ended.value.code or 0, capsys.readouterr()
+
+    return run
+
+
+def test_what_is_damaged_is_named_and_left_out(folder, shell):
+    (folder / "cut-short.png").write_bytes(b"\x89PNG")
+    with (folder / "rows.jsonl").open("a") as file:
+        file.write("{half a row")
+    code, said = shell("report", folder)
+    assert code == 0
+    assert said.out == f"Open {folder / 'report.html'} in a browser\n"
+    assert said.err.splitlines() == [
+        f"calibrl: {folder / 'rows.jsonl'}, line 2: damaged row skipped",
+        f"calibrl: {folder / 'cut-short.png'} is no PNG and is left out; draw it again",
+    ]
+    assert "<figure" not in (folder / "report.html").read_text()
+
+
+def test_what_cannot_be_done_is_one_line(folder, shell):
+    for words, expected in (
+        ((folder / "rows.jsonl",), f"is a file; give the folder that it is in, {folder}"),
+        ((folder / "none",), "none does not exist; run an experiment with --out"),
+        ((folder, "--out", folder), f"calibrl: {folder}: Is a directory; choose a file or folder that can be"),
+        ((folder, "--out", folder / "rows.jsonl" / "page.html"), "rows.jsonl: File exists; choose a file or folder"),
+    ):
+        code, said = shell("report", *words)
+        assert code == 2
+        assert expected in said.err
+        assert said.err.count("\n") == 1
