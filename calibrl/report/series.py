@@ -94,18 +94,32 @@ def _curves(
         xs = sorted({x for measured in found.values() for _, x, _, _ in measured})
         if len(xs) < 2:
             continue
-        kept = [xs[i] for i in np.unique(np.linspace(0, len(xs) - 1, min(len(xs), POINTS)).round().astype(int))]
-        place = {x: i for i, x in enumerate(kept)}
-        values = {name: np.full((len(arms), len(kept), len(seeds)), np.nan) for name in metrics if name in found}
-        for name, array in values.items():
+        kept = np.unique(np.linspace(0, len(xs) - 1, min(len(xs), POINTS)).round().astype(int))
+        place = {x: i for i, x in enumerate(xs)}
+        values = {}
+        for name in (name for name in metrics if name in found):
+            array = np.full((len(arms), len(xs), len(seeds)), np.nan)
             for row, x, _, value in found[name]:
-                if x in place:
-                    array[arms[row.arm], place[x], seeds[row.seed]] = value
+                array[arms[row.arm], place[x], seeds[row.seed]] = value
+            values[name] = _held(array, between=len(kept) < len(xs))[:, kept]
         # Most steps may carry other metrics only; a curve needs two points.
         values = {name: v for name, v in values.items() if np.isfinite(v).any((0, 2)).sum() > 1}
         if values:
             heading = about.along.heading if about.along else about.step
-            yield {"title": title, "problems": sorted(members[title]), "x": kept, "heading": heading, "values": values}
+            x = [xs[i] for i in kept]
+            yield {"title": title, "problems": sorted(members[title]), "x": x, "heading": heading, "values": values}
+
+
+def _held(values: Floats, *, between: bool) -> Floats:
+    """Each seed's last value at or before x, up to its own end: seeds measured at different x are averaged all the same.
+
+    values: (arms, x, seeds). Where an arm has no seed's x it stays without a point, unless `between` wants one.
+    """
+    known = np.isfinite(values)
+    at = np.arange(values.shape[1])[None, :, None]
+    source = np.maximum.accumulate(np.where(known, at, -1), axis=1)
+    inside = (source >= 0) & (at <= source[:, -1:]) & (known.any(2, keepdims=True) | between)
+    return np.where(inside, np.take_along_axis(values, np.maximum(source, 0), axis=1), np.nan)
 
 
 def _points(row: Row, about: Experiment, metrics: dict[str, Metric]) -> Iterator[tuple[str, float, str, float]]:

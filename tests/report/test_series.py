@@ -39,6 +39,27 @@ def test_long_curves_are_thinned_and_keep_both_ends():
     assert curve["x"][-1] == 999
 
 
+def test_seeds_measured_at_different_steps_are_averaged():
+    steps = {("sac", 0): (100, 230), ("sac", 1): (150, 310), ("other", 0): (200,)}
+    rows = [
+        Row("e", "p", arm, seed, {"return": float(x)}, step=x) for (arm, seed), found in steps.items() for x in found
+    ]
+    (curve,) = data(rows, Experiment("e", "", "sac"), RETURN)["curves"]
+    assert curve["x"] == [100, 150, 200, 230, 310]
+    sac, other = curve["values"]["return"]["each"]
+    assert sac == [[100], [100, 150], [], [230, 150], [None, 310]]
+    assert other == [[], [], [200], [], []]
+
+
+def test_an_arm_with_few_steps_stays_on_a_long_curve():
+    rows = [Row("e", "p", "long", 0, {"return": 1.0}, step=x) for x in range(1000)]
+    rows += [Row("e", "p", "short", 0, {"return": float(x)}, step=x) for x in (3, 500)]
+    (curve,) = data(rows, Experiment("e", "", "long"), RETURN)["curves"]
+    short = dict(zip(curve["x"], curve["values"]["return"]["each"][1], strict=True))
+    assert {x for x, value in short.items() if value} == {x for x in curve["x"] if 3 <= x <= 500}
+    assert {tuple(value) for value in short.values()} <= {(), (3,), (500,)}
+
+
 def test_thin_curves_come_from_companion_metrics():
     found = data(bandit_rows(), CATALOGUE["bandits"])
     (curve,) = found["curves"]
