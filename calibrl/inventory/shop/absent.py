@@ -2,8 +2,8 @@
 
 Each item-store is judged by its own record, between its first day and today:
 
-- nothing is on record in the whole store: the store was closed. (A store of one or two items may simply have sold
-  nothing; there a day counts as closed only if that weekday is hardly ever on record.)
+- nothing is on record in the whole store: the store was closed. (A store whose items often have no row may simply have
+  sold nothing; there a day counts as closed only if that weekday is hardly ever on record.)
 - the item's record has zeros in it: whoever keeps it writes zeros down, so a day without a row is missing;
 - it has none: only sales are written down, so the day sold nothing, unless the gap is so long that the item cannot
   have been on offer: longer than two weeks, and than three times the gaps it usually has. Then it is missing.
@@ -22,11 +22,9 @@ from numpy.typing import NDArray
 
 from calibrl.inventory.sales import Days, Flags, Floats
 
-FEW_ITEMS = 2
-"""A store with so few items may sell nothing for a day and still be open."""
-
 HARDLY_EVER = 0.05
-"""Share of a weekday's dates with any record, below which the store is closed on it."""
+"""Share of a weekday's dates with any record, below which the store is closed on it; and the chance that an open store
+has no record, below which one without is closed."""
 
 LONGEST_GAP = 14
 """Days without a sale after which an item may not have been on offer."""
@@ -71,13 +69,25 @@ def _shut(recorded: Flags, store: NDArray[np.int64], days: Days) -> Flags:
     for each in np.unique(store):
         rows = store == each
         some = recorded[rows].any(0)
-        dark = ~some & np.maximum.accumulate(some)
-        if rows.sum() <= FEW_ITEMS:
-            first = int(some.argmax())
-            share = np.array([_share(some[first:][weekday[first:] == day]) for day in range(7)])
-            dark &= share[weekday] < HARDLY_EVER
-        found[rows] = dark
+        first = int(some.argmax())
+        share = np.array([_share(some[first:][weekday[first:] == day]) for day in range(7)])
+        unlikely = np.minimum(_chance_of_none(recorded[rows]), share[weekday]) < HARDLY_EVER
+        found[rows] = ~some & np.maximum.accumulate(some) & unlikely
     return found
+
+
+def _chance_of_none(recorded: Flags) -> Floats:
+    """(t,): that none of a store's items (k, t) has a record though the store is open, as of its last record.
+
+    How often an item has one is counted on the days on which another has: on these the store was open for certain.
+    """
+    on_offer = np.maximum.accumulate(recorded, 1) & np.maximum.accumulate(recorded[:, ::-1], 1)[:, ::-1]
+    open_days = on_offer & (recorded.sum(0) - recorded > 0)
+    # Half a day of either kind, so that a short record is not taken for certainty.
+    none = 1 - ((recorded & open_days).sum(1) + 0.5) / (open_days.sum(1) + 1)
+    chance: Floats = np.exp(np.log(none) @ on_offer)
+    last = np.maximum.accumulate(np.where(recorded.any(0), np.arange(recorded.shape[1]), 0))
+    return chance[last]
 
 
 def _share(seen: Flags) -> float:

@@ -238,6 +238,24 @@ def test_a_single_item_shop_is_closed_on_a_weekday_it_never_records():
     assert (found.units[0, 10::14] == 0).all()
 
 
+@pytest.mark.parametrize(("items", "mean"), [(2, 0.2), (6, 0.15), (12, 0.1), (6, 0.6)])
+def test_a_quiet_day_of_a_shop_that_sells_little_is_no_closure(items, mean):
+    sold = np.random.default_rng(0).poisson(mean, (items, 400)).astype(float)
+    sold[:, 6::7] = 0  # closed on the seventh
+    found = settled(np.where(sold > 0, sold, np.nan).tolist(), [0] * items)
+    open_days = np.arange(400) % 7 != 6
+    assert found.closed[:, ~open_days][:, 1:].all()
+    assert found.units[:, open_days].mean(where=~np.isnan(found.units[:, open_days])) == pytest.approx(mean, rel=0.15)
+
+
+@pytest.mark.parametrize("items", [2, 3, 30])
+def test_a_day_without_any_row_is_closed_in_a_shop_that_sells_every_day(items):
+    sold = np.random.default_rng(0).poisson(6, (items, 100)).astype(float)
+    sold[:, [50, 98, 99]] = 0
+    closed = settled(np.where(sold > 0, sold, np.nan).tolist(), [0] * items).closed
+    assert np.flatnonzero(closed.all(0)).tolist() == [50, 98, 99]
+
+
 # The other files.
 
 
