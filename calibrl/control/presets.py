@@ -65,7 +65,8 @@ class PlannerSettings:
     """A search for plans, by default the cross-entropy method, and the imagined rollouts it judges plans by.
 
     Each of `sweeps` tries `population` plans of `horizon` steps, rolls `particles` of each through the model by
-    `propagation`, and refits to the best `elites`. `inertia` is the share the old mean and variance keep.
+    `propagation`, and refits to the best `elites`. `inertia` is the share the old mean and variance keep. cem stops
+    once no variance is above `smallest_variance`, times the square of an action's range where that is below 1.
 
     method: cem; icem, its noise of `colour` β (power f^-β: 0 is white, larger is smoother in time), which carries the
     share `kept` of its elites from sweep to sweep and from action to action; mppi, which instead of elites weighs every

@@ -52,8 +52,10 @@ class CrossEntropy:
 
     A sweep draws `population` plans and refits the search distribution to the best `elites`; `inertia` is
     the share the old mean and variance keep; the search ends after `sweeps`, or once no variance is above
-    `smallest_variance`. As published the mean of the last elites is returned, a plan that was never itself
-    evaluated; with `keep_best` it is the best plan evaluated, as a promise about that very plan needs.
+    `smallest_variance`: as published of an action whose range, high - low, is 1 or more, and of a smaller range times
+    its square, so that it is searched, too. As published the mean of the last elites is returned, a plan
+    that was never itself evaluated; with `keep_best` it is the best plan evaluated, as a promise about that very plan
+    needs.
     """
 
     population: int = 400
@@ -70,6 +72,10 @@ class CrossEntropy:
             raise CalibrlError(f"sweeps {self.sweeps} is not a number of sweeps; use 1 or more")
         if not 0 <= self.inertia < 1:
             raise CalibrlError(f"inertia {self.inertia} is outside [0, 1); 0.1 keeps a tenth of the old distribution")
+
+    def narrow(self, low: Tensor, high: Tensor) -> Tensor:
+        """The variances (a,) of actions between low and high (a,) that need no further search."""
+        return self.smallest_variance * (high - low).clamp(max=1).square()
 
 
 def random_shooting(
@@ -101,9 +107,10 @@ def cross_entropy(
     settings = settings or CrossEntropy()
     mean = bounds.middle if start is None else checked_start(start, bounds)
     variance = ((bounds.high - bounds.low).square() / 16).expand_as(mean)
+    narrow = settings.narrow(bounds.low, bounds.high)
     best, best_value = mean, -torch.inf
     for _ in range(settings.sweeps):
-        if float(variance.max()) <= settings.smallest_variance:
+        if bool((variance <= narrow).all()):
             break
         room = torch.minimum(mean - bounds.low, bounds.high - mean) / 2
         width = torch.minimum(room.square(), variance).sqrt()

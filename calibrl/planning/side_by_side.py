@@ -46,9 +46,10 @@ def cross_entropy_fleet(
     mean = start.clamp(low, high)
     variance = ((high - low).square() / 16).expand_as(mean)
     best, best_value = mean, mean.new_full((len(mean), 1, 1), -torch.inf)
+    narrow = settings.narrow(low, high)
     lost = torch.zeros(len(mean), dtype=torch.bool, device=mean.device)
     for uniform in noise:
-        searching = variance.amax((1, 2), keepdim=True) > settings.smallest_variance
+        searching = (variance > narrow).flatten(1).any(1)[:, None, None]
         room = torch.minimum(mean - low, high - mean) / 2
         width = torch.minimum(room.square(), variance).sqrt()
         plans = torch.addcmul(mean.unsqueeze(1), width.unsqueeze(1), cut_normal(uniform))

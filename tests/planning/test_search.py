@@ -105,6 +105,23 @@ def test_stops_when_the_search_has_narrowed():
     assert len(calls) < 50
 
 
+def test_small_actions_are_searched_as_large_ones_are():
+    settings = CrossEntropy(population=50, elites=5, sweeps=4, smallest_variance=0.01)
+
+    def found(unit):
+        half = unit * torch.tensor([0.5])
+        plan = cross_entropy(
+            lambda plans: -(plans / unit - 0.3).square().sum((1, 2)),
+            Bounds(-half, half, horizon=3),
+            settings=settings,
+            generator=torch.Generator().manual_seed(0),
+        )
+        return plan / unit
+
+    torch.testing.assert_close(found(1e-3), found(1.0))
+    assert (found(1e-3) > 0.1).all()
+
+
 def test_random_shooting_returns_the_best_draw_and_repeats():
     one = random_shooting(closeness, BOUNDS, plans=500, generator=torch.Generator().manual_seed(6))
     two = random_shooting(closeness, BOUNDS, plans=500, generator=torch.Generator().manual_seed(6))

@@ -61,6 +61,24 @@ def test_cross_entropy(settings):
         torch.testing.assert_close(found[agent], alone)
 
 
+def test_small_actions_are_searched():
+    settings = CrossEntropy(population=50, elites=5, sweeps=3)
+    low, high, noise = 1e-3 * LOW, 1e-3 * HIGH, drawn(torch.rand, 3, 50, H, 2)
+    found = cross_entropy_fleet(
+        lambda plans: plans.sum((2, 3)), low, high, settings, torch.zeros(G, H, 2).double(), noise
+    )
+    for agent, generator in enumerate(generators()):
+        alone = cross_entropy(
+            lambda plans: plans.sum((1, 2)),
+            Bounds(low, high, H),
+            settings=settings,
+            start=torch.zeros(H, 2).double(),
+            generator=generator,
+        )
+        torch.testing.assert_close(found[agent], alone)
+    assert (found.mean((1, 2)) > 0.2 * high.mean()).all()
+
+
 def test_an_agent_that_has_narrowed_stays_as_it_is():
     """Fewer sweeps of chance for everyone: who had stopped by then has the same plan."""
     settings = CrossEntropy(population=40, elites=4, sweeps=30, smallest_variance=0.05)
