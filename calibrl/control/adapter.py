@@ -108,8 +108,8 @@ def _check_values(task: Task, reward: Reward, steps: int = 20) -> None:
             share = torch.rand(task.action_size, generator=generator)
             action = (task.low + (task.high - task.low) * share).clamp(task.low, task.high)
             following, _, terminated, truncated, _ = environment.step(action.numpy())
-            pair = (seen, observed(environment, following, when=f"after action {action.tolist()}"))
-            before, after = (torch.as_tensor(part, dtype=torch.float32) for part in pair)
+            following = observed(environment, following, when=f"after action {action.tolist()}")
+            before, after = (torch.as_tensor(part, dtype=torch.float32) for part in (seen, following))
             value = float(reward(before, action, after))
             if not math.isfinite(value):
                 raise CalibrlError(
@@ -162,7 +162,7 @@ def _actions(env_id: str, space: Any) -> tuple[torch.Tensor, torch.Tensor]:
             f"environment {env_id!r} sets no bounds on its actions ({space.low.min()} to {space.high.max()}); a "
             "planner searches between bounds: give its action space finite ones and register that"
         )
-    low, high = torch.from_numpy(bounds.astype(np.float32))
+    low, high = torch.from_numpy(_inward(bounds))
     if not bool((low < high).all()):
         number = int((low >= high).nonzero()[0])
         raise CalibrlError(
@@ -170,6 +170,14 @@ def _actions(env_id: str, space: Any) -> tuple[torch.Tensor, torch.Tensor]:
             "leave it out of the action space, set it inside, and register that"
         )
     return low, high
+
+
+def _inward(bounds: NDArray[Any]) -> NDArray[np.float32]:
+    """Bounds (2, a) in float32, none beyond what they were: 0.1 is less than the float32 next to it."""
+    single = bounds.astype(np.float32)
+    inside = np.array([[np.inf], [-np.inf]], np.float32)
+    beyond = np.stack([single[0] < bounds[0], single[1] > bounds[1]])
+    return np.where(beyond, np.nextafter(single, inside), single)
 
 
 def _kind(space: Any) -> str:

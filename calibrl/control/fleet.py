@@ -90,14 +90,16 @@ class Fleet:
         """The first actions (g, a) of the best plans from observations (g, o); at random before anything is learnt."""
         if not self.learnt:
             uniform = torch.stack([torch.rand(len(self.low), generator=one) for one in self.exploring])
-            return self.low + uniform.to(self.device) * (self.high - self.low)
+            drawn = self.low + uniform.to(self.device) * (self.high - self.low)
+            return drawn.clamp(self.low, self.high)
         if self._plan is None:
             planner = self.settings.planner
             self._plan = self._make_plan(self.ensemble.nets, self.view.world, self.inputs, planner, self.low, self.high)
         self.inputs.observation.copy_(self.view.before(observation.to(self.device)))
         self.inputs.draw(self.planning)
         found = self._plan()
-        action = refuse_lost_plans(found.plan)[:, 0].clone()
+        # What rounding put beyond a bound is put back.
+        action = refuse_lost_plans(found.plan)[:, 0].clamp(self.low, self.high)
         self.inputs.go_on(found)
         return action
 

@@ -19,9 +19,35 @@ import torch
 from torch import Tensor
 
 from calibrl.control.tasks import Task
-from calibrl.control.trial import earned_by, observed
+from calibrl.control.trial import earned_by, name_of, observed
 from calibrl.errors import CalibrlError
 from calibrl.planning.rollout import World
+
+ROUNDING = 2.0**-23
+"""How far apart float32 numbers are, as a share of their size."""
+JITTER = 1e-4
+"""Smaller changes may be those of something at rest: that float32 does not see them is not worth a word."""
+
+
+@dataclass(frozen=True, eq=False)
+class Scales:
+    """What one unit of a target is: of each dimension of the dynamics (d,), and of the reward ()."""
+
+    target: Tensor
+    reward: Tensor
+
+    def to(self, device: torch.device | str) -> Scales:
+        """The same on another device."""
+        return Scales(self.target.to(device), self.reward.to(device))
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Both, by name."""
+        return {"target": self.target, "reward": self.reward}
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        """Take on the units of rows that were learnt, in place: whoever computes with them sees the change."""
+        self.target.copy_(state["target"])
+        self.reward.copy_(state["reward"])
 
 
 @dataclass(frozen=True)
@@ -31,7 +57,8 @@ class View:
     world: on imagined observations. before: an observation (…, o) as imagination starts from it. after: (next
     observation (…, o), reward (…), terminated (…)) → the imagined observation it should have led to.
     inputs, outputs: of the networks, the action counted among the inputs. events: how many of the outputs, the last
-    ones, are 0 or 1. device: where its functions compute.
+    ones, are 0 or 1. device: where its functions compute. scales: the units of the other outputs, where these are not
+    the environment's.
     """
 
     world: World
@@ -42,6 +69,7 @@ class View:
     outputs: int
     events: int = 0
     device: torch.device | str = "cpu"
+    scales: Scales | None = None
 
     def rows(
         self, observation: Tensor, action: Tensor, next_observation: Tensor, reward: Tensor, terminated: Tensor
@@ -69,39 +97,48 @@ def known(world: World, *, observation_size: int, action_size: int, target_size:
     )
 
 
-@dataclass(frozen=True, eq=False)
-class Scales:
-    """What one unit of a target is: of each dimension of the dynamics (d,), and of the reward ()."""
-
-    target: Tensor
-    reward: Tensor
-
-    def to(self, device: torch.device | str) -> Scales:
-        """The same on another device."""
-        return Scales(self.target.to(device), self.reward.to(device))
-
-
 def probe(environment: Any, world: World, *, steps: int, seed: int = 0) -> Scales:
     """Scales from one random episode that no agent sees, the same for all agents."""
     generator = np.random.default_rng(seed)
     space = environment.action_space
     observation = observed(environment, environment.reset(seed=seed)[0])
-    changes, rewards = [], []
+    passed, rewards = [], []
     for step in range(1, steps + 1):
         action = generator.uniform(space.low, space.high).astype(space.dtype)
         answer, reward, terminated, truncated, _ = environment.step(action)
         when = f"after action {action.tolist()} at step {step}"
         following = observed(environment, answer, when=when)
-        pair = (torch.as_tensor(part, dtype=torch.float32) for part in (observation, following))
-        changes.append(world.target(*pair))
+        passed.append((observation, following))
         rewards.append(earned_by(environment, reward, when=when))
         observation = observed(environment, environment.reset()[0]) if terminated or truncated else following
-    target = torch.stack(changes).std(0, correction=0)
+    before, after = torch.from_numpy(np.array(passed)).unbind(1)
+    change = world.target(before, after)
+    lost = (world.target(before, after * (1 + ROUNDING)) - change).abs().amax(0)
+    _refuse_rounding(environment, after, change, lost)
     paid = torch.tensor(rewards)
-    spread = float(paid.std(correction=0))
-    # Where a dimension never changed, or every step paid the same, its own size is the unit.
-    unit = spread if spread > 1e-6 else max(abs(float(paid.mean())), 1.0)
-    return Scales(torch.where(target > 1e-6, target, 1.0), torch.tensor(unit))
+    return Scales(
+        _unit(world.target(before.float(), after.float()), lost.float()), _unit(paid, ROUNDING * paid.abs().amax())
+    )
+
+
+def _unit(values: Tensor, lost: Tensor) -> Tensor:
+    """One unit (…) of values (n, …): how they vary; their size where they do not; 1 where they are 0.
+
+    lost: (…), what float32 cannot tell from 0.
+    """
+    spread, size = values.std(0, correction=0), values.square().mean(0).sqrt()
+    return torch.where(spread > lost, spread, torch.where(size > lost, size, 1.0))
+
+
+def _refuse_rounding(environment: Any, seen: Tensor, change: Tensor, lost: Tensor) -> None:
+    """Refuse what changes (n, d) by less than float32 tells apart, lost: (d,), where it stands: seen (n, o)."""
+    size = change.square().mean(0).sqrt()
+    for number in ((size > JITTER) & (lost > size / 2)).nonzero()[:1, 0].tolist():
+        raise CalibrlError(
+            f"number {number} of what {name_of(environment)} observes changes by about {float(size[number]):.2g} a "
+            f"step, and of numbers as far from 0 (up to {float(seen.abs().max()):.3g} is observed) float32, in which "
+            f"networks compute, tells only {float(lost[number]):.2g} apart; subtract a constant from it inside"
+        )
 
 
 def learnt(world: World, scales: Scales, *, observation_size: int, action_size: int, target_size: int) -> View:
@@ -147,6 +184,7 @@ def learnt(world: World, scales: Scales, *, observation_size: int, action_size: 
         outputs=target_size + 2,
         events=1,
         device=scales.target.device,
+        scales=scales,
     )
 
 

@@ -21,7 +21,7 @@ _MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
 def agent_state(fleet: Fleet, agent: int) -> dict[str, Any]:
-    """Networks, Adam, map, rows, random states and the plan in progress of one agent, on the CPU."""
+    """Networks, Adam, map, rows and their units, random states and the plan in progress of one agent, on the CPU."""
     ensemble = fleet.ensemble
     saved = ensemble.state_dict()
     one = slice(agent, agent + 1)
@@ -41,6 +41,7 @@ def agent_state(fleet: Fleet, agent: int) -> dict[str, Any]:
         "start": fleet.inputs.start[one],
         "elites": fleet.inputs.elites[one],
         "learnt": fleet.learnt,
+        "scales": None if fleet.view.scales is None else fleet.view.scales.state_dict(),
     }
     copied: dict[str, Any] = _each_tensor(state, lambda part: part.detach().cpu().clone())
     return copied
@@ -77,6 +78,9 @@ def load_agents(fleet: Fleet, states: Sequence[dict[str, Any]]) -> None:
     # Agents that were saved before there were planners with a memory had none.
     fleet.inputs.elites.copy_(torch.cat([state.get("elites", state["start"][:, None][:, :0]) for state in states]))
     fleet.learnt = states[0]["learnt"]
+    # What an environment shows when it is probed again may differ; rows stay in the units they were learnt in.
+    if fleet.view.scales is not None and states[0].get("scales") is not None:
+        fleet.view.scales.load_state_dict(states[0]["scales"])
     fleet.show_networks_to_planner()
     fleet.show_maps_to_planner()
 

@@ -87,9 +87,10 @@ def run_trial(
     for step in range(steps):
         chosen = actor.act(torch.as_tensor(observation, dtype=torch.float32))
         action = chosen.detach().cpu().numpy()
-        answers = [env.step(one) for env, one in zip(environments, action, strict=True)]
+        # Copies: an environment may change what it is given.
+        answers = [env.step(one.astype(env.action_space.dtype)) for env, one in zip(environments, action, strict=True)]
         after, reward = _checked(environments, action, answers, step + 1)
-        terminated, truncated = (np.array([answer[i] for answer in answers]) for i in (2, 3))
+        terminated, truncated = (np.array([bool(answer[i]) for answer in answers]) for i in (2, 3))
         ended = terminated | truncated
         last = ended | (step == steps - 1)
         kept.append((observation, action, after, reward, terminated, last))
@@ -120,16 +121,20 @@ def _checked(
 
 
 def observed(environment: Environment, observation: Any, *, when: str = "on reset()") -> np.ndarray:
-    """What an environment answers as it promised: finite numbers of its space's shape."""
-    found, wanted = np.asarray(observation), environment.observation_space.shape
+    """What an environment answers as it promised: finite numbers of its space's shape, in float64.
+
+    A copy: an environment may answer with the array that it goes on computing in.
+    """
+    found, wanted = np.array(observation), environment.observation_space.shape
     if found.shape != wanted:
         raise CalibrlError(
-            f"environment {_name(environment)} observed shape {found.shape} {when}; its observation_space says "
+            f"environment {name_of(environment)} observed shape {found.shape} {when}; its observation_space says "
             f"{wanted}: correct one of the two"
         )
+    found = found.astype(np.float64, copy=False)
     if not np.isfinite(found).all():
         raise CalibrlError(
-            f"environment {_name(environment)} observed {found.tolist()} {when}, which is not finite; where its "
+            f"environment {name_of(environment)} observed {found.tolist()} {when}, which is not finite; where its "
             "physics diverge, use a smaller time step or tighter action bounds"
         )
     return found
@@ -139,10 +144,11 @@ def earned_by(environment: Environment, reward: Any, *, when: str) -> float:
     """A step's reward as one finite number; arrays that hold one will do."""
     found = np.asarray(reward)
     if found.size != 1 or not np.isfinite(found).all():
-        raise CalibrlError(f"environment {_name(environment)} paid {reward} {when}; a reward is one finite number")
+        raise CalibrlError(f"environment {name_of(environment)} paid {reward} {when}; a reward is one finite number")
     return float(found.reshape(()))
 
 
-def _name(environment: Environment) -> str:
+def name_of(environment: Environment) -> str:
+    """What messages call an environment."""
     spec = environment.spec
     return repr(spec.id) if spec else type(environment.unwrapped).__name__

@@ -230,6 +230,15 @@ def test_spaces_that_cannot_be_planned_in(register_walk, options, says):
         task_from_env(register_walk("Bad", **options))
 
 
+def test_no_action_is_beyond_bounds_that_float32_does_not_hold(register_walk):
+    space = Box(np.array([-0.1, 0.1, -1.0]), np.array([0.1, 0.7, 1.0]), dtype=np.float64)
+    chosen = task_from_env(register_walk("Fine", acts=space))
+    assert space.contains(chosen.low.numpy())
+    assert space.contains(chosen.high.numpy())
+    assert (chosen.low[2], chosen.high[2]) == (-1, 1)
+    torch.testing.assert_close(chosen.high, torch.tensor([0.1, 0.7, 1.0]))
+
+
 @pytest.mark.parametrize(
     ("reward", "says"),
     [

@@ -89,3 +89,33 @@ def test_answers_that_are_refused(options, says):
         run_trial(Still(), [Planned([9], **options)], steps=3, seeds=[0])
     with pytest.raises(CalibrlError, match=says):
         probe(Planned([9], **options), World(same, difference, added, reward=None), steps=3)
+
+
+class Careless(Planned):
+    """Answers with arrays of one flag, and spoils what it is given, which must be one of its actions."""
+
+    def __init__(self):
+        super().__init__([9])
+        self.action_space = Box(-0.1, 0.1, (1,), np.float64)
+
+    def step(self, action):
+        assert self.action_space.contains(action), action
+        action[:] = 0
+        seen, reward, *ends, info = super().step(action)
+        return (seen, np.array([reward]), *(np.array([end]) for end in ends), info)
+
+
+def test_what_an_environment_does_to_its_action_is_not_what_was_done():
+    class Pushes(Still):
+        def act(self, observation):
+            return torch.full((len(observation), 1), 0.09)
+
+    trial = run_trial(Pushes(), [Careless()], steps=4, seeds=[0])
+    assert trial.action.flatten().tolist() == pytest.approx([0.09] * 4)
+    assert trial.terminated.shape == trial.reward.shape == (1, 4)
+
+
+def test_whole_numbers_after_a_step_do_not_round_the_next_start():
+    env = Planned([2, 9], observation=(3, 4), first=(0.5, 0.25))
+    trial = run_trial(Still(), [env], steps=4, seeds=[0])
+    assert trial.observation[0].tolist() == [[0.5, 0.25], [3, 4], [0.5, 0.25], [3, 4]]
