@@ -16,7 +16,9 @@ from calibrl.planning.discrete import MDP, Floats, Ints, as_chances
 DENSE_STATES = 100
 """Up to this many states a dense solve takes less time than setting up a sparse one."""
 DIRECT_STATES = 2000
-"""Up to this many states a sparse factorisation is quick; beyond, its fill-in is not."""
+"""Up to this many states a sparse factorisation is quick; beyond, its fill-in may not be."""
+REFINEMENTS = 3
+"""How often an iterative solution is tried before a larger system is factorised all the same."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,13 +49,16 @@ def value_iteration(mdp: MDP, *, tolerance: float = 1e-10, max_sweeps: int = 1_0
     successor = mdp.successor.astype(np.uint32)
     parts = (mdp.rows, successor, mdp.probability, mdp.reward, mdp.discount)
     reach = mdp.discount / (1 - mdp.discount)
+    # A sum of many chances is rounded that much more.
+    terms = float(np.diff(mdp.rows).max()) ** 0.5
     for sweep in range(1, max_sweeps + 1):
         lowest, highest = bellman.optimal_backup(*parts, value, new)
         value, new = new, value
         error = reach * (highest - lowest) / 2
-        if error <= max(tolerance, _rounding(value, mdp.discount)):
+        rounding = terms * _rounding(value, mdp.discount)
+        if error <= max(tolerance, rounding):
             value = value + reach * (highest + lowest) / 2
-            return Solution(value, action_values(mdp, value).argmax(1), error, sweep)
+            return Solution(value, action_values(mdp, value).argmax(1), max(error, rounding), sweep)
     raise CalibrlError(
         f"{max_sweeps} sweeps leave the value uncertain by {error:g}; allow more, or use policy_iteration, which does "
         f"not slow down as the discount {mdp.discount:g} nears 1"
@@ -83,16 +88,20 @@ def policy_value(mdp: MDP, policy: Array) -> Floats:
 def chain_value(chain: sparse.csr_array, reward: Floats, discount: float) -> Floats:
     """The solution (S,) of V = reward + discount · chain V."""
     system = sparse.eye_array(len(reward), format="csc") - discount * chain.tocsc()
-    if len(reward) <= DIRECT_STATES:
-        return np.asarray(linalg.spsolve(system, reward))
-    value, _ = linalg.bicgstab(system, reward, rtol=1e-14, atol=0.0, maxiter=1000)
-    # Where the iterative solver stalls, plain sweeps still close in: each shrinks the error by γ.
-    while True:
-        new = reward + discount * (chain @ value)
-        change = float(np.abs(new - value).max())
-        value = new
-        if change * discount / (1 - discount) <= max(1e-12, _rounding(value, discount)):
-            return value
+    if len(reward) > DIRECT_STATES:
+        value, rest = np.zeros(len(reward)), reward
+        # A solver of limited accuracy is asked again about what it left over.
+        for _ in range(REFINEMENTS):
+            size = float(np.abs(rest).max()) or 1.0
+            found, stalled = linalg.bicgstab(system, rest / size, rtol=1e-10, atol=0.0, maxiter=1000)
+            if stalled:
+                break
+            value = value + size * found
+            rest = reward - system @ value
+            if float(np.abs(rest).max()) / (1 - discount) <= max(1e-12, _rounding(value, discount)):
+                return value
+        # It stalls on chains that mix slowly, such as grids and lines, and those have little fill-in.
+    return np.asarray(linalg.spsolve(system, reward))
 
 
 def policy_iteration(mdp: MDP, *, start: Array | None = None, max_rounds: int = 1000) -> Solution:

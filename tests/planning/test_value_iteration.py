@@ -76,6 +76,53 @@ def test_policy_value_when_the_iterative_solver_stalls():
     np.testing.assert_allclose(policy_value(mdp, np.zeros(states, dtype=int)), expected, atol=1e-10)
 
 
+def test_policy_value_does_not_slow_down_as_the_discount_nears_one():
+    """A ring that takes 3000 steps to go round, and one whose rewards would overflow an inner product."""
+    states, discount = 3000, 0.99999
+    to = (np.arange(states) + 1) % states
+    reward = np.zeros(states)
+    reward[-1] = 1.0
+    expected = discount ** (states - 1 - np.arange(states)) / (1 - discount**states)
+    began = time.perf_counter()
+    for size in (1.0, 1e200):
+        mdp = MDP.listed(to[:, None, None], np.ones((states, 1, 1)), size * reward, discount=discount)
+        np.testing.assert_allclose(policy_value(mdp, np.zeros(states)) / size, expected, rtol=1e-9)
+    assert time.perf_counter() - began < 5
+
+
+def test_value_iteration_settles_where_sums_are_long():
+    generator = np.random.default_rng(0)
+    mdp = MDP.dense(generator.dirichlet(np.ones(800), (800, 2)), generator.normal(size=(800, 2)), discount=0.9999)
+    found = value_iteration(mdp, max_sweeps=200)
+    assert np.abs(found.value - policy_value(mdp, found.policy)).max() <= found.error < 1e-7
+
+
+def test_chances_that_sum_to_one_only_as_float32_does_are_scaled():
+    generator = np.random.default_rng(0)
+    p = generator.random((20, 3, 20)).astype(np.float32)
+    p /= p.sum(-1, keepdims=True)
+    whole = p / p.sum(-1, keepdims=True, dtype=np.float64)
+    reward = generator.random((20, 3))
+    loose, exact = (MDP.dense(chance, reward, discount=0.9999) for chance in (p, whole))
+    expected = policy_iteration(exact).value
+    for found in (policy_iteration(loose), value_iteration(loose)):
+        assert np.abs(found.value - expected).max() <= found.error + policy_iteration(exact).error
+    chance = generator.random((20, 3)).astype(np.float32)
+    chance /= chance.sum(-1, keepdims=True)
+    right = policy_value(exact, chance / chance.sum(-1, keepdims=True, dtype=np.float64))
+    np.testing.assert_allclose(policy_value(exact, chance), right, rtol=1e-10)
+    # Every step pays 1: with rows a little above 1 and γ near 1 the sum would not even converge.
+    mdp = MDP.dense(np.full((4, 2, 4), 0.25) + 1e-7, np.ones((4, 2)), discount=0.9999999)
+    np.testing.assert_allclose(policy_iteration(mdp).value, 1e7, rtol=1e-8)
+
+
+def test_an_mdp_does_not_change_with_the_array_it_was_made_of():
+    p = np.ones((1, 1, 1))
+    mdp = MDP.listed([[[0]]], p, [1.0], discount=0.5)
+    p[:] = 0.5
+    assert policy_value(mdp, [0])[0] == pytest.approx(2.0)
+
+
 def test_stochastic_and_deterministic_policies_agree():
     mdp = random_mdp(20, 3, 5, generator=np.random.default_rng(1), discount=0.9)
     policy = np.arange(20) % 3
@@ -179,6 +226,7 @@ def test_one_matrix_for_each_action_dense_or_sparse(kind, pay):
 
 
 HALF = [[[0.5, 0.5]], [[0.5, 0.5]]]
+THIN = sparse.eye_array(2)
 
 
 @pytest.mark.parametrize(
@@ -197,6 +245,16 @@ HALF = [[[0.5, 0.5]], [[0.5, 0.5]]]
         (lambda: MDP.dense([[0.5, 0.5]], [0], discount=0.5), r"expected \(S, A, S\)"),
         (lambda: MDP.listed([[[5]]], [[[1.0]]], [0], discount=0.5), "successor 5 is not one of"),
         (lambda: MDP.listed([[[0.5]]], [[[1.0]]], [0], discount=0.5), "not state numbers"),
+        (lambda: MDP.listed(np.zeros((3, 1, 1), int), np.ones((2, 1, 1)), [0, 1], discount=0.5), "successors of shape"),
+        (lambda: MDP.dense(HALF, None, discount=0.5), "do not fit|no array"),
+        (lambda: MDP.dense([[1, 2], [3]], [0], discount=0.5), "no array of numbers"),
+        (lambda: MDP.dense(HALF, [0, 1], discount="a"), "discount a is outside"),
+        # Rewards by action and state, as other libraries keep them, are not those by state and action.
+        (lambda: MDP.by_action([THIN] * 3, np.zeros((3, 2)), discount=0.5), r"rewards of shape \(3, 2\) do not fit"),
+        (lambda: MDP.by_action([THIN], 1.0, discount=0.5), r"rewards of shape \(\) do not fit"),
+        (lambda: MDP.by_action([], [], discount=0.5), "probabilities of shapes"),
+        (lambda: MDP.by_action([THIN, np.eye(3)], [0, 1], discount=0.5), "probabilities of shapes"),
+        (lambda: policy_value(MDP.dense(HALF, [0, 1], discount=0.5), ["a", "b"]), "policy of type list"),
         (lambda: policy_value(MDP.dense(HALF, [0, 1], discount=0.5), [0, 1]), "actions outside 0 … 0"),
         (lambda: policy_value(MDP.dense(HALF, [0, 1], discount=0.5), [[0.5], [1.0]]), "state 0 sum to 0.5"),
         (lambda: policy_value(MDP.dense(HALF, [0, 1], discount=0.5), [0, 0, 0]), r"policy of shape \(3,\)"),
