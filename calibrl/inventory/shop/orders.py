@@ -134,7 +134,10 @@ def make_orders(
     address: str | None = None,
     paths_per_item: int = PATHS,
 ) -> list[Order]:
-    """An order for every item-store of the shop, in the order of its keys; whoever plans them, the same orders."""
+    """An order for every item-store that is sold or planned by now, in the order of the keys.
+
+    Whoever plans them, they are the same.
+    """
     rng = np.random.default_rng(seed)
     record = bridged(shop.history)
     rules, batches = shop.rules, shop.stock.batches
@@ -145,8 +148,10 @@ def make_orders(
         plans = plan_all(rules, when, drawn, batches, workers=workers)
     else:
         plans = plan_apart(rules, when, drawn, batches, backend=backend, workers=workers, address=address)
-    idle, off = shop.history.idle, shop.history.dormant
-    return [_order(shop, record, k, planned, int(idle[k]), off=bool(off[k])) for k, planned in enumerate(plans)]
+    idle, off, listed = shop.history.idle, shop.history.dormant, shop.history.listed
+    return [
+        _order(shop, record, k, planned, int(idle[k]), off=bool(off[k])) for k, planned in enumerate(plans) if listed[k]
+    ]
 
 
 def plan_apart(
@@ -250,6 +255,6 @@ def _trend(record: Record, k: int) -> float:
 
 
 def new_items(shop: Shop) -> list[str]:
-    """The item-stores without any history, which start from the prior."""
-    rows = zip(shop.history.keys, shop.history.days_on_record, strict=True)
-    return [named(key) for key, days in rows if days == 0]
+    """The item-stores that are planned without any history, which start from the prior."""
+    new = shop.history.listed & (shop.history.days_on_record == 0)
+    return [named(shop.history.keys[k]) for k in np.flatnonzero(new)]

@@ -40,10 +40,10 @@ class Record:
     """A history with its days bridged; arrays are (s, t), t days up to today and `AHEAD` beyond.
 
     units: as sold, NaN without a record; usual: every day up to today bridged, 0 before the first record; typical:
-    what the weekday had shown before, by sales; odd: days shut against the habit; announced: days, also to come, that
-    are closed by the file or by the date in past years; begun: from the first record on; event: flags known in
-    advance (promotion, holiday) by name; price: log of the price over its last four weeks. An item without any record
-    is taken to sell `prior` units every day.
+    what the weekday had shown before, by sales; odd: days shut against the habit; announced: days, also to come,
+    that are closed by the file or by the date in past years, or before the first that is planned for a new item;
+    begun: from the first record on; event: flags known in advance (promotion, holiday) by name; price: log of the
+    price over its last four weeks. An item without any record is taken to sell `prior` units every day.
     """
 
     history: History
@@ -104,7 +104,7 @@ def bridged(history: History) -> Record:
         usual=usual,
         typical=usually,
         odd=odd,
-        announced=sales.marks["closed"] | _every_year(history),
+        announced=sales.marks["closed"] | _every_year(history) | _not_yet(history, new),
         begun=begun,
         event=_events(history),
         price=None if sales.price is None else _relative(sales.price, known),
@@ -161,6 +161,13 @@ def _every_year(history: History) -> Flags:
         if len(past) == 2:
             found[:, column] = sales.closed[:, past].all(1)
     return found
+
+
+def _not_yet(history: History, new: Flags) -> Flags:
+    """(s, t): for new item-stores, the days to come before the first that is planned."""
+    day = np.arange(history.sales.units.shape[1])
+    first = history.planned.argmax(1)
+    return new[:, None] & (history.today < day) & (day < first[:, None])
 
 
 def _same_date(days: Days, column: int) -> list[int]:

@@ -26,7 +26,8 @@ def reason(order: Order) -> str:
             "from the files, or order by hand."
         )
     if order.demand.max() == 0:
-        return f"{_period(order)} {_be(order)} closed, so nothing is ordered."
+        state = "closed" if order.days_on_record else "closed, or before the first day it is planned for"
+        return f"{_period(order)} {_be(order)} {state}, so nothing is ordered."
     parts = [_demand(order), _stock(order)]
     wanted = _decision(order)
     return f"{parts[0]}; {parts[1]}, so {wanted}."

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from calibrl.inventory.planners import OrderUpTo
 from calibrl.inventory.shop.calendar import schedule
 from calibrl.inventory.shop.items_file import WEEKDAYS, Item
-from calibrl.inventory.shop.orders import make_orders, read_shop
+from calibrl.inventory.shop.orders import make_orders, new_items, read_shop
 from calibrl.inventory.shop.output import orders_frame, totals
 from calibrl.inventory.shop.planning import judged, plan, situation
 from calibrl.inventory.shop.sales_file import AHEAD
@@ -194,6 +194,32 @@ def test_an_order_does_not_depend_on_rows_after_its_day(write):
     for other in (frame, later):
         whole = orders_frame(make_orders(read_shop(write(other), today=day)), stores=False)
         assert whole.equals(cut)
+
+
+def test_an_item_that_is_first_sold_later_is_not_ordered(write):
+    day = np.datetime64("2025-01-01") + 150
+    new = pl.DataFrame({"date": [(day + k).item() for k in (1, 3, 5)], "item": "cake", "units": 7})
+    frame = pl.concat([small_shop(200), new.cast({"units": pl.Int64})])
+    shop = read_shop(write(frame), today=day)
+    assert [order.key[0] for order in make_orders(shop)] == ["bread", "milk", "rolls"]
+    assert new_items(shop) == []
+
+
+@pytest.mark.parametrize("ahead", [1, 4, 12, 40])
+def test_a_new_item_is_ordered_for_the_first_day_it_is_planned_for(write, ahead):
+    frame = small_shop(160)  # up to a Monday
+    first = np.datetime64("2025-01-01") + 159 + ahead
+    plan = pl.DataFrame({"date": [first.item()], "item": "cake", "units": [None]}).cast(dict(frame.schema))
+    shop = read_shop(write(pl.concat([frame, plan])))
+    cake = {order.key[0]: order for order in make_orders(shop)}.get("cake")
+    assert new_items(shop) == ([] if ahead > 28 else ["cake"])
+    if ahead > 28:
+        assert cake is None
+    else:
+        assert cake is not None
+        assert cake.delivery == first
+        assert cake.order_by == first - 1
+        assert cake.plan.order > 0
 
 
 def test_orders_follow_demand(write):
