@@ -25,6 +25,7 @@ from calibrl.control.arms import arm as arm_named
 from calibrl.control.fleet import Fleet, check_rows
 from calibrl.control.learnt_reward import view_of
 from calibrl.control.presets import (
+    SHARED_OUT,
     CalibrationSettings,
     EnsembleSettings,
     PlannerSettings,
@@ -34,6 +35,7 @@ from calibrl.control.presets import (
 from calibrl.control.state import agent_state, load_agents
 from calibrl.control.tasks import Task
 from calibrl.devices import check_device
+from calibrl.distributions import Mixture
 from calibrl.errors import CalibrlError
 from calibrl.maps import Map
 from calibrl.planning.propagation import matched
@@ -129,9 +131,11 @@ class Agent:
         self._seen = []
 
     def forecast(self, observation: NDArray[Any], action: NDArray[Any]) -> Distribution:
-        """R∘T: what the networks are taught to forecast of the next step, batch shape (n, d).
+        """R∘T of the next step as planning draws from it, in the environment's units: batch shape (n, d).
 
-        observation: (o,) or (n, o); action: (a,) or (n, a), as many rows of each.
+        observation: (o,) or (n, o); action: (a,) or (n, a), as many rows of each. The d numbers are what the task's
+        World forecasts, in an environment of one's own how much each observed number changes; where they are learnt,
+        the reward and the chance that the episode ends follow.
         """
         view, device = self.fleet.view, self.fleet.device
         seen = self._rows(observation, self.task.observation_size, "observation")
@@ -142,8 +146,12 @@ class Agent:
             )
         x = torch.cat([view.world.model_input(view.before(seen.to(view.device))).to(device), done.to(device)], -1)
         with torch.no_grad():
-            mean, variance = matched(*self.fleet.ensemble.nets.moments(x[None]))
-        return recalibrate(Normal(mean[0], variance[0].sqrt(), validate_args=False), self.mapping)
+            mean, variance = self.fleet.ensemble.nets.moments(x[None])
+        if self.settings.planner.propagation not in SHARED_OUT:
+            mean, variance = (part[:, None] for part in matched(mean, variance))
+        means, sds = view.units * mean[0], view.units * variance[0].sqrt()
+        parts = [recalibrate(Normal(*each, validate_args=False), self.mapping) for each in zip(means, sds, strict=True)]
+        return parts[0] if len(parts) == 1 else Mixture(parts)
 
     # Keeping.
 
@@ -156,6 +164,7 @@ class Agent:
     def load(self, path: str | Path) -> Agent:
         """Go on from a file written by an agent of the same task and settings; returns itself, ready to be tuned."""
         load_agents(self.fleet, [checkpoint.read(Path(path), self._identity())])
+        self._seen = []
         return self
 
     def _identity(self) -> dict[str, Any]:

@@ -71,6 +71,14 @@ class View:
     device: torch.device | str = "cpu"
     scales: Scales | None = None
 
+    @property
+    def units(self) -> Tensor:
+        """One unit of each output (outputs,), in those of the environment."""
+        one = torch.ones(self.outputs, device=self.device)
+        if self.scales is not None:
+            one[: -self.events] = torch.cat([self.scales.target, self.scales.reward[None]])
+        return one
+
     def rows(
         self, observation: Tensor, action: Tensor, next_observation: Tensor, reward: Tensor, terminated: Tensor
     ) -> tuple[Tensor, Tensor]:

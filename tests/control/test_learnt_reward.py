@@ -13,7 +13,7 @@ from calibrl.control.learnt_reward import probe
 from calibrl.control.presets import EnsembleSettings, PlannerSettings
 from calibrl.control.tasks import added, difference, same, task_from_env
 from calibrl.errors import CalibrlError
-from calibrl.planning.rollout import World
+from calibrl.planning.rollout import World, imagine, noise_shape
 
 WORLD = World(same, difference, added, reward=None)
 COUNTER = itertools.count()
@@ -58,6 +58,7 @@ class Seedless(Push):
 
 
 gymnasium.register("calibrl-tests/Seedless-v0", Seedless, max_episode_steps=20)
+gymnasium.register("calibrl-tests/Push-v0", Push, max_episode_steps=20, kwargs={"scale": 100.0})
 
 
 def units(environment):
@@ -116,3 +117,40 @@ def test_rows_stay_in_their_units_where_another_probe_shows_others(tmp_path):
     assert np.array_equal(again.act(seen[0]), agent.act(seen[0]))
     steps = (torch.zeros(2), torch.zeros(1), torch.ones(2), torch.tensor(3.0), torch.tensor(False))
     assert all(map(torch.equal, again.fleet.view.rows(*steps), agent.fleet.view.rows(*steps)))
+
+
+@pytest.mark.parametrize("propagation", ["DS", "TS1", "TSinf"])
+def test_a_forecast_is_what_planning_imagines_in_the_environments_units(propagation):
+    what = task_from_env("calibrl-tests/Push-v0")
+    agent = Agent(
+        what,
+        ensemble=EnsembleSettings(members=2, hidden=(8,), decay=(1e-4,), epochs=20),
+        planner=PlannerSettings(horizon=2, population=4, elites=2, sweeps=1, particles=2, propagation=propagation),
+    )
+    env = what.make()
+    seen, _ = env.reset(seed=0)
+    for _ in range(30):
+        action = agent.act(seen)
+        following, reward, *_ = env.step(action)
+        agent.observe(seen, action, following, reward)
+        seen = following
+    agent.update()
+
+    count, view = 20_000, agent.fleet.view
+    shape = noise_shape(propagation, agents=1, horizon=1, plans=1, particles=count, outputs=view.outputs)
+    (step,) = imagine(
+        agent.fleet.ensemble.nets,
+        view.world,
+        view.before(torch.tensor(seen).float())[None],
+        torch.tensor(action)[None, None, None],
+        propagation=propagation,
+        particles=count,
+        noise=torch.randn(shape, generator=torch.Generator().manual_seed(0)),
+        tables=agent.fleet.tables(),
+    )
+    drawn = (step.after - step.observation)[0, 0, :, :3].double()
+    forecast = agent.forecast(seen, action)
+    spread = drawn.std(0)
+    assert forecast.batch_shape == (1, 4)
+    assert ((forecast.mean[0, :3] - drawn.mean(0)).abs() < 0.03 * spread).all()
+    torch.testing.assert_close(forecast.stddev[0, :3].double(), spread, rtol=0.03, atol=0.0)
