@@ -94,18 +94,29 @@ def ranks_of(columns: list[Column], shape: tuple[int, ...]) -> Ranks | None:
     """The order statistics for conformal intervals; None where rows were weighted (no guarantee holds)."""
     if any(column.effective != column.count for column in columns):
         return None
-    most = max([1, *(len(column.z) for column in columns)])
+    kept = [_told(column) for column in columns]
+    most = max(1, *(len(z) for z, _ in kept))
 
     def pad(values: Tensor, empty: float) -> Tensor:
-        # Repeating the last order statistic changes no interval; rank ½ of no rows is picked by neither side.
+        # Repeating the last order statistic changes no interval; the middle rank is picked by neither side.
         filler = float(values[-1]) if len(values) else empty
         return torch.cat([values, values.new_full((most - len(values),), filler)])
 
     return Ranks(
-        z=stack([pad(column.z, 0.0) for column in columns], shape),
-        rank=stack([pad(column.rank, 0.5) for column in columns], shape),
+        z=stack([pad(z, 0.0) for z, _ in kept], shape),
+        rank=stack([pad(rank, (one.count + 1) / 2) for (_, rank), one in zip(kept, columns, strict=True)], shape),
         count=stack([torch.tensor(float(column.count), dtype=torch.float64) for column in columns], shape),
     )
+
+
+def _told(column: Column) -> tuple[Tensor, Tensor]:
+    """The order statistics whose outcomes a float64 could place, with their ranks.
+
+    One that was cut off says only that its outcome fell further out: no interval may end there.
+    """
+    ends = torch.tensor([normal.HIGHEST_Z, -normal.LOWEST_Z, FURTHEST], dtype=torch.float64)
+    told = ~torch.isin(column.z.abs(), ends)
+    return column.z[told], column.rank[told]
 
 
 def matrix(pit: Array | None, weight: Array | None, z: Array | None) -> tuple[Floats, Floats | None, tuple[int, ...]]:

@@ -16,7 +16,8 @@ class Ranks(Frozen):
     """Chosen order statistics z₍ᵣ₎ of n calibration z-scores, per column.
 
     z: (*columns, m) ascending; rank: (*columns, m), r = 1 … n; count: (*columns,), n. Where n is large only
-    some ranks are kept, and an interval is rounded outwards to the next one: wider, never narrower.
+    some ranks are kept, and none of outcomes further out than a float64 can say; an interval is rounded outwards
+    to the next one: wider, never narrower.
     """
 
     kind: ClassVar[str] = "ranks"
@@ -28,7 +29,8 @@ class Ranks(Frozen):
     def interval_z(self, level: float) -> tuple[Tensor, Tensor]:
         """[z₍ₗ₎, z₍ᵤ₎] with l = ⌊(n+1)α/2⌋ and u = ⌈(n+1)(1-α/2)⌉, α = 1 - level; both (*columns,).
 
-        A side is infinite when n is too small to promise it: below 2/α - 1 points.
+        A side is infinite when n is too small to promise it, below 2/α - 1 points, or where outcomes lie further out
+        than a float64 can say.
         """
         tail = (self.count + 1) * ((1 - level) / 2)
         # Rounding error must not push a whole number over: 0.05 · 200 is 10, not 10.000000000000002.

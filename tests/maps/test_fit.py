@@ -184,6 +184,25 @@ def test_too_few_rows_promise_nothing():
     assert float(high) == math.inf
 
 
+@pytest.mark.filterwarnings("ignore:.*PITs are 0 or 1")
+@pytest.mark.parametrize(
+    ("forecast", "fit_on_pits"),
+    [
+        (lambda n: torch.distributions.Normal(torch.zeros(n, dtype=D), 1e-9), False),
+        (lambda n: torch.distributions.Normal(torch.zeros(n, dtype=D), 0.02), True),
+        (lambda n: torch.distributions.Laplace(torch.zeros(n, dtype=D), 0.005), False),
+        (lambda n: cal.Mixture([torch.distributions.Normal(torch.zeros(n, dtype=D), 0.005)] * 2), False),
+    ],
+    ids=["z beyond a million", "PITs of 0 and 1", "Laplace", "mixture"],
+)
+def test_no_conformal_interval_ends_where_digits_end(forecast, fit_on_pits):
+    y = torch.randn(400, generator=torch.Generator().manual_seed(5), dtype=D)
+    scores = cal.pit_z(forecast(199), y[:199])
+    mapping = cal.fit_affine(torch.special.ndtr(scores)) if fit_on_pits else cal.fit_affine(z=scores)
+    low, high = cal.Recalibrated(forecast(201), mapping).interval(0.9, guarantee="conformal")
+    assert float(((y[199:] >= low) & (y[199:] <= high)).double().mean()) > 0.85
+
+
 @pytest.mark.parametrize("factor", [5, 15, 20, 60])
 @pytest.mark.parametrize("name", ["platt", "beta", "affine", "smooth"])
 def test_forecasts_far_too_sure_are_widened_and_stay_centred(name, factor):
