@@ -1,9 +1,10 @@
 """The past, replayed: what each way of ordering would have thrown away, missed and cost.
 
 Every evening the tool sees what it would have seen then, by the code that orders tonight (`History.at`), places the
-orders that were due, and the next day's sales are served from the shelf that resulted. All policies start from the
-same empty shelves some days before the count begins, and meet the same demand and the same luck. An item takes part
-from the evening on which the file first knows of it, by a sale or a plan, and is not ordered while it is off the list.
+orders that were due, and the next day's sales are served from the shelf that resulted. Shelves are empty some days
+before the count begins, but for what the shop's own earlier deliveries left on them if these are replayed. All policies
+meet the same demand. An item takes part from the evening on which the file first knows of it, by a sale or a plan, and
+is not ordered while it is off the list.
 
 On a day that sold out nobody knows how many more would have been sold. Counting none would make the shop's own
 deliveries look perfect, since no sale they missed is on record; so all policies meet the demand that the record is
@@ -13,14 +14,14 @@ bridged with (`record._at_least`).
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from calibrl.algorithm import Forecaster
 from calibrl.errors import CalibrlError
-from calibrl.inventory.sales import Floats
+from calibrl.inventory.sales import Flags, Floats
 from calibrl.inventory.shop.boosted import BoostedDemand
 from calibrl.inventory.shop.calendar import leads_needed, schedule
 from calibrl.inventory.shop.honest import Demand, calibrate, learn
@@ -29,7 +30,7 @@ from calibrl.inventory.shop.joint import paths, ranks
 from calibrl.inventory.shop.orders import Shop, plan_all
 from calibrl.inventory.shop.planning import Plan, Situation, plan, up_to
 from calibrl.inventory.shop.record import Record, bridged
-from calibrl.inventory.shop.sales_file import History
+from calibrl.inventory.shop.sales_file import AHEAD, History
 from calibrl.inventory.shop.stock_file import Batch
 from calibrl.inventory.store import one_day
 
@@ -133,9 +134,14 @@ def replay(
     if delivered is not None:
         _refuse_uncovered(delivered, history, days)
     present = STAND_IN if delivered is None else PRESENT
-    worlds = {name: _World(shop.rules, seed) for name in (present, HEURISTIC, BARE, HONEST)}
+    longest = history.today + AHEAD
+    worlds = {name: _World(shop.rules, seed, longest=longest) for name in (present, HEURISTIC, BARE, HONEST)}
     teacher = _Teacher(shop.rules, seed, make)
     customers = _customers(shop)
+    if delivered is not None:
+        oldest = start - max(item.shelf_life for item in shop.rules)
+        for day in range(max(1, oldest), start + 1):
+            worlds[PRESENT].lived(delivered, customers, day, listed=replace(history, today=day - 1).listed)
     inside: dict[str, list[Floats]] = {BARE: [], HONEST: []}
     for evening in range(start, history.today):
         now = history.at(evening)
@@ -149,10 +155,10 @@ def replay(
             drawn = teacher.paths(demand, record, calibrated=name == HONEST)
             days_held.append(_inside(drawn[..., 0], history.sales.demand[:, evening + 1]))
         for name, world in worlds.items():
-            if name == PRESENT:
-                came = np.where(now.listed, np.asarray(delivered)[:, evening + 1], 0.0)
-                world.deliver(np.rint(came).astype(np.int64))
-            elif len(due):
+            if delivered is not None and name == PRESENT:
+                world.lived(delivered, customers, evening + 1, listed=now.listed)
+                continue
+            if len(due):
                 decide, calibrated = _DECIDE[name]
                 drawn = teacher.paths(demand, record, calibrated=calibrated) if name != STAND_IN else _last_week(record)
                 planned = plan_all(
@@ -269,12 +275,11 @@ class _Teacher:
 class _World:
     """The shelves of one policy: whole units by days of life left, and what is under way."""
 
-    LONGEST = 120
-
-    def __init__(self, rules: tuple[Item, ...], seed: int) -> None:
+    def __init__(self, rules: tuple[Item, ...], seed: int, *, longest: int) -> None:
+        """longest: days of life beyond which nobody will see a unit expire."""
         self.rules = rules
         self.rngs = [np.random.default_rng([seed, k]) for k in range(len(rules))]
-        self.stock = [np.zeros(min(item.shelf_life, self.LONGEST), dtype=np.int64) for item in rules]
+        self.stock = [np.zeros(min(item.shelf_life, longest), dtype=np.int64) for item in rules]
         self.coming: list[list[int]] = [[0] * (item.lead_days + 1) for item in rules]
         self.days: list[tuple[list[int], list[int], list[int]]] = []
 
@@ -290,10 +295,11 @@ class _World:
         for k, amount in zip(which, units, strict=True):
             self.coming[k][self.rules[k].lead_days - 1] += amount
 
-    def deliver(self, units: Counts) -> None:
-        """What arrives tomorrow morning, whoever ordered it."""
-        for k, amount in enumerate(units):
-            self.coming[k][0] += int(amount)
+    def lived(self, delivered: Floats, customers: Floats, day: int, *, listed: Flags) -> None:
+        """A day as it was: deliveries and customers (s, t) of the item-stores that were sold then."""
+        for k, amount in enumerate(np.where(listed, np.rint(delivered[:, day]), 0).astype(int).tolist()):
+            self.coming[k][0] += amount
+        self.live(np.where(listed, customers[:, day], 0.0))
 
     def live(self, customers: Floats) -> None:
         """A day: deliveries, customers (s,), waste. On a day without customers food still ages."""

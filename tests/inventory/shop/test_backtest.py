@@ -14,6 +14,7 @@ from calibrl.inventory.shop.figures import COLORS, backtest_figure
 from calibrl.inventory.shop.items_file import Item
 from calibrl.inventory.shop.orders import read_shop
 from calibrl.inventory.shop.output import replay_frame
+from calibrl.inventory.shop.sales_file import AHEAD
 from tests.inventory.shop.conftest import small_shop
 
 
@@ -39,6 +40,21 @@ def test_real_deliveries_are_replayed_as_they_were(shop, replayed):
     assert (found.sold[0] == np.minimum(demand, 20)).all()
     assert (found.unmet[0] == np.maximum(demand - 20, 0)).all()
     assert (found.wasted[0] == 20 - found.sold[0]).all()
+
+
+def test_deliveries_of_long_ago_are_on_the_shelf_as_long_as_they_keep(tmp_path):
+    """Wine keeps for a year and came once, 169 days ago; bread that came then is gone."""
+    frame = small_shop(170, items=("bread", "wine"))
+    frame.write_csv(tmp_path / "sales.csv")
+    (tmp_path / "items.csv").write_text("item,shelf_life\nbread,1\nwine,365\n")
+    shop = read_shop(tmp_path / "sales.csv", items=tmp_path / "items.csv")
+    delivered = np.zeros(shop.history.sales.units.shape)
+    delivered[:, 1] = 9_000
+    delivered[0, 2:] = 20
+    found = backtest.replay(shop, 14, delivered=delivered).outcome[backtest.PRESENT]
+    assert found.unmet[1].sum() == found.wasted[1].sum() == 0
+    assert found.sold[1].sum() == np.nansum(shop.history.sales.units[1, -14 - AHEAD : -AHEAD])
+    assert (found.sold[0] + found.wasted[0] == 20).all()
 
 
 def test_all_policies_meet_the_same_demand(replayed):
@@ -167,7 +183,7 @@ def test_days_that_sold_out_do_not_make_past_deliveries_look_perfect(tmp_path):
     demand=st.lists(st.integers(0, 30).map(float), min_size=8, max_size=8),
 )
 def test_units_ordered_are_sold_wasted_left_or_under_way(life, lead, orders, demand):
-    world = backtest._World((Item(shelf_life=life, lead_days=lead),), seed=0)
+    world = backtest._World((Item(shelf_life=life, lead_days=lead),), seed=0, longest=99)
     for ordered, wanted in zip(orders, demand, strict=True):
         world.order(np.array([0]), [ordered])
         world.live(np.array([wanted]))
