@@ -62,6 +62,7 @@ def follow(
     brought[0] = order
     first, second = day[0], day[1]
     last_of_order = first + life - 1
+    of_order = 0.0
     for d in range(h):
         if len(arriving):
             for e in range(h + 1):
@@ -69,6 +70,8 @@ def follow(
         for k in range(len(day)):
             if day[k] == d:
                 shelf[min(d + life - 1, h)] += brought[k]
+        if d == first:
+            of_order = brought[0]
         total = 0.0
         for e in range(d, h + 1):
             total += shelf[e]
@@ -78,6 +81,7 @@ def follow(
             left = 1.0 - sold / total
             for e in range(d, h + 1):
                 shelf[e] *= left
+            of_order *= left
         waste = shelf[d]
         shelf[d] = 0.0
         if d < first:
@@ -93,7 +97,7 @@ def follow(
                 if unmet > 0.0:
                     out[OUT] = 1.0
             if d == last_of_order:
-                out[ORDER_WASTE] += waste
+                out[ORDER_WASTE] += of_order
         for k in range(1, len(day)):
             if decided[k] == d:
                 position = 0.0

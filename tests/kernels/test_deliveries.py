@@ -14,8 +14,9 @@ from calibrl.kernels import deliveries as kernel
 
 
 def reference(path, opening, arriving, day, decided, life, order, level, expected, pack, minimum):
-    """One path, day by day, with a dictionary of batches: last day → units."""
+    """One path, day by day, with a dictionary of batches: last day → units; the order is apart, half a day before."""
     h = len(path)
+    ours = day[0] + life - 1.5
     shelf = {e: float(u) for e, u in enumerate(opening)}
     brought = [float(order)] + [0.0] * (len(day) - 1)
     out = np.zeros(kernel.COUNTS)
@@ -25,13 +26,14 @@ def reference(path, opening, arriving, day, decided, life, order, level, expecte
                 shelf[e] = shelf.get(e, 0.0) + arriving[d][e]
         for k, when in enumerate(day):
             if when == d:
-                last = min(d + life - 1, h)
+                last = min(d + life - 1, h) if k else ours
                 shelf[last] = shelf.get(last, 0.0) + brought[k]
         total = sum(shelf.values())
         sold = min(total, path[d])
         unmet = path[d] - sold
         shelf = {e: u * (1 - sold / total) if total else 0.0 for e, u in shelf.items()}
-        waste = shelf.pop(d, 0.0)
+        wasted = {e: shelf.pop(e) for e in sorted(shelf) if e <= d}
+        waste = sum(wasted.values())
         if d < day[0]:
             out[kernel.LOST_BEFORE] += unmet
             out[kernel.OUT_BEFORE] = max(out[kernel.OUT_BEFORE], float(unmet > 0))
@@ -42,11 +44,10 @@ def reference(path, opening, arriving, day, decided, life, order, level, expecte
             if d < day[1]:
                 out[kernel.LOST] += unmet
                 out[kernel.OUT] = max(out[kernel.OUT], float(unmet > 0))
-            if d == day[0] + life - 1:
-                out[kernel.ORDER_WASTE] += waste
+            out[kernel.ORDER_WASTE] += wasted.get(ours, 0.0)
         for k in range(1, len(day)):
             if decided[k] == d:
-                there = sum(u for e, u in shelf.items() if e >= day[k])
+                there = sum(u for e, u in shelf.items() if math.ceil(e) >= day[k])
                 if len(arriving):
                     there += sum(arriving[c][e] for c in range(d + 1, day[k] + 1) for e in range(day[k], h + 1))
                 there += sum(brought[j] for j in range(k) if day[j] > d and day[j] + life - 1 >= day[k])

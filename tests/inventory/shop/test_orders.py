@@ -166,6 +166,13 @@ def test_a_plan_says_what_to_expect():
     assert found.waste == pytest.approx(np.maximum(20 - day, 0).mean())
 
 
+def test_what_is_under_way_is_not_wasted_of_the_order():
+    at = at_night(Item(shelf_life=2, lead_days=2), stock=(Batch(90, 2, 3),))  # comes and expires with the order
+    level = np.zeros(len(at.when.day))
+    assert judged(at, 0, level).waste == 0
+    assert judged(at, 10, level).waste == pytest.approx((100 - at.paths[:, 1:3].sum(1)).clip(0).mean() / 10)
+
+
 # The whole way.
 
 
