@@ -15,9 +15,8 @@ from calibrl.algorithm import recalibrate
 from calibrl.arrays import Array
 from calibrl.bandits.ecdf import Ecdf, ecdf_of
 from calibrl.bandits.options import Options
-from calibrl.bandits.probability import probability_best
 from calibrl.errors import CalibrlError
-from calibrl.kernels import ridge, ridge_policy
+from calibrl.kernels import highest, ridge, ridge_policy
 from calibrl.kernels.ridge_policy import State
 
 Floats = NDArray[np.float64]
@@ -232,8 +231,8 @@ class Policy:
         plan = self.options.plan
         mean, sd, score = self._scores(rows, np.full(len(self._names), plan.level))
         if plan.spread:
-            wide = Normal(torch.from_numpy(mean), torch.from_numpy(sd), validate_args=False)
-            best = probability_best(recalibrate(wide, self._map()) if self.options.calibrated else wide, plan)
+            level = plan.level + plan.spread * highest.NODES
+            best = highest.chances(ridge_policy.quantiles(self.state, self._rules, mean, sd, level), highest.NODES)
         else:
             best = (score == score.max()) / np.count_nonzero(score == score.max())
         return (1 - plan.explore) * best + plan.explore / len(score)

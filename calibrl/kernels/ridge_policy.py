@@ -116,6 +116,16 @@ def stretch_of(state: State, rules: Rules, arm: int, level: float) -> float:
 
 
 @njit(cache=True)
+def quantiles(state: State, rules: Rules, mean: Floats, sd: Floats, level: Floats) -> Floats:
+    """Each arm's honest quantiles (k, n) at levels (n,), as z-scores, given the mean and sd (k,) of its forecast."""
+    found = np.empty((len(mean), len(level)))
+    for a in range(len(mean)):
+        for j in range(len(level)):
+            found[a, j] = mean[a] + sd[a] * stretch_of(state, rules, a, level[j])
+    return found
+
+
+@njit(cache=True)
 def pit_of(state: State, rules: Rules, arm: int, z: float) -> tuple[float, float]:
     """The arm's record's probability of outcomes lower than z, and no higher: they differ on atoms."""
     if state.pulls[arm] < rules.least:
