@@ -189,11 +189,10 @@ def _events(history: History) -> dict[str, Flags]:
 
 def _relative(price: Floats, known: int) -> Floats:
     """(s, t): log of the price over its mean of the four weeks before, 0 where no price is known."""
-    clean = np.where(np.isnan(price) | (price <= 0), np.nan, price)
-    filled = np.where(np.isnan(clean), 1.0, clean)
+    filled = np.where(np.isnan(price), 1.0, price)
     total = np.concatenate([np.zeros((len(price), 1)), filled.cumsum(1)], 1)
     day = np.arange(price.shape[1])
     end = np.minimum(day, known)
     start = np.maximum(end - 28, 0)
-    mean = (total[:, end] - total[:, start]) / np.maximum(end - start, 1)
-    return np.where(end > start, np.clip(np.log(filled / np.where(mean > 0, mean, 1.0)), -2, 2), 0.0)
+    mean = np.where(end > start, total[:, end] - total[:, start], 1.0) / np.maximum(end - start, 1)
+    return np.where(end > start, np.clip(np.log(filled / mean), -2, 2), 0.0)

@@ -148,7 +148,7 @@ def read_sales(path: str | Path, *, today: Day | None = None, new: tuple[Key, ..
         censored=~grid.flags("in_stock", default=True),
         closed=np.zeros((len(keys), len(grid.days)), dtype=bool),
         promotion=grid.flags("promotion", default=False).astype(np.float64) if cells.has("promotion") else None,
-        price=grid.spread(cells.at_least("price", 0, "a price"), np.nan) if cells.has("price") else None,
+        price=_prices(grid) if cells.has("price") else None,
         marks={"closed": _closed(grid, keys), **holiday},
         product=tuple(item for item, _ in keys),
     )
@@ -252,6 +252,12 @@ def _laid_out(cells: Cells, date: Days, series: NDArray[np.int64], keys: tuple[K
         )
     _refuse_twice(cells, date, series, keys)
     return _Grid(cells, days, len(keys), series, (date - first).astype(np.int64))
+
+
+def _prices(grid: _Grid) -> Floats:
+    """(s, t): prices, NaN where none is written; nothing is sold for 0, so that means the same."""
+    price = grid.cells.at_least("price", 0, "a price")
+    return grid.spread(np.where(price > 0, price, np.nan), np.nan)
 
 
 def _closed(grid: _Grid, keys: tuple[Key, ...]) -> Flags:

@@ -88,6 +88,13 @@ def test_decimal_commas_are_read_where_they_cannot_be_mistaken(write):
     assert sales.price[0, :2].tolist() == [2.5, 1.125]
 
 
+def test_a_price_of_nothing_is_no_price(write):
+    path = write("date,item,units,price\n2025-01-01,a,3,2.5\n2025-01-02,a,0,0\n2025-01-03,a,3,\n2025-01-04,a,3,2\n")
+    price = read_sales(path).sales.price
+    assert price is not None
+    assert price[0, :6].tolist() == [2.5, 2.5, 2.5, 2, 2, 2]
+
+
 def test_rows_after_the_last_sale_are_plans(write):
     path = write("date,item,units,promotion\n2025-01-01,a,3,0\n2025-01-04,a,,1\n")
     history = read_sales(path)
