@@ -137,7 +137,7 @@ def _run_model(folder: Path, preset: Preset, tensorboard: Path | None, *, video:
     from calibrl.experiments.control import run
     from calibrl.experiments.control_outcome import draw, other_rows, videos
 
-    with watching(preset, tensorboard) as watch:
+    with stoppable(folder), watching(preset, tensorboard) as watch:
         outcome = run(folder, preset, watch=watch, **options)
     if not outcome.rows:
         raise CalibrlError(f"{folder}: no trial was finished; give it more --minutes")
@@ -164,7 +164,7 @@ def _run_jobs(folder: Path, preset: Preset, how: How, *, seed: int) -> None:
 def _run_sac(folder: Path, preset: Preset, tensorboard: Path | None, **options: Any) -> None:
     from calibrl.experiments.control_sac import run_sac
 
-    with watching(preset, tensorboard) as watch:
+    with stoppable(folder), watching(preset, tensorboard) as watch:
         files = run_sac(folder, preset, watch=watch, **options)
     typer.echo(f"Rows are in {folder}; the figure, with what else was run there, is {files[0]}")
 
@@ -246,6 +246,16 @@ class Line:
             return "… left"
         seconds = (time.monotonic() - self._started) / done * (1 - at)
         return f"{seconds / 60:.0f} min left" if seconds >= 90 else f"{seconds:.0f} s left"
+
+
+@contextmanager
+def stoppable(folder: Path) -> Iterator[None]:
+    """Say what is kept when somebody stops a run."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        typer.echo(f"Stopped: whole trials are kept in {folder}; the same command with --resume goes on", err=True)
+        raise typer.Exit(130) from None
 
 
 @contextmanager

@@ -6,11 +6,13 @@ killed ends with the rows it would have had. Agents may go on in other company t
 
 from __future__ import annotations
 
+import io
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import torch
 
@@ -38,10 +40,59 @@ def load(folder: Path, member: Member, trial: int, identity: dict[str, Any]) -> 
 
 def write(file: Path, identity: dict[str, Any], trial: int, state: Any) -> None:
     """One agent's state, with what it must not be mistaken for."""
-    with replacing(file) as temporary, temporary.open("wb") as stream:
-        torch.save({"format": FORMAT, "identity": identity, "trial": trial, "state": state}, stream)
+    keep(file, {"format": FORMAT, "identity": identity, "trial": trial, "state": state})
+
+
+def keep(file: Path, content: Any) -> None:
+    """Write what `torch.load` reads, whole or not at all, and see it onto the disk."""
+    # In memory first: where a disk is full, torch itself fails in words that say nothing of it.
+    packed = io.BytesIO()
+    torch.save(content, packed)
+    with said_if_not_written(file), replacing(file) as temporary, temporary.open("wb") as stream:
+        stream.write(packed.getbuffer())
         stream.flush()
         os.fsync(stream.fileno())
+
+
+@contextmanager
+def said_if_not_written(path: Path) -> Iterator[None]:
+    """Say in one line what the disk could not take."""
+    try:
+        yield
+    except OSError as problem:
+        raise CalibrlError(
+            f"{path} cannot be written ({problem.strerror or problem}); what was written before is whole: make room, "
+            "and go on from there"
+        ) from None
+
+
+@contextmanager
+def alone_in(out: Path) -> Iterator[Path]:
+    """The folder of a run's agents, made where it was missing, while no other run may write to `out`."""
+    folder = out / "checkpoint"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = (folder / "lock").open("w", encoding="utf-8")
+    except OSError as problem:
+        raise CalibrlError(f"a run cannot be kept in {out} ({problem.strerror}); choose another --out") from None
+    with lock:
+        _take(lock, out)
+        # What a run that was killed had not finished writing.
+        for left in (*folder.glob(".*.pt"), *folder.glob(".*.sac")):
+            left.unlink()
+        yield folder
+
+
+def _take(lock: IO[str], out: Path) -> None:
+    """Hold a lock for as long as its file is open; the system lets go of it when a process dies."""
+    try:
+        import fcntl
+
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise CalibrlError(f"{out} is being written to by another run; wait for it, or choose another --out") from None
+    except (ImportError, OSError):  # Windows and some network disks have no such lock: one run at a time is a promise
+        return
 
 
 def read(file: Path, identity: dict[str, Any]) -> Any:

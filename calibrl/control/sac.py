@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
@@ -14,10 +13,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from calibrl.control.checkpoint import keep
 from calibrl.control.stepping import episode_seed
 from calibrl.control.tasks import Task
 from calibrl.errors import CalibrlError, MissingExtra
-from calibrl.files import replacing
 
 try:
     import gymnasium
@@ -183,10 +182,7 @@ class Sac:
             "luck": self._luck,
             "space": self._model.action_space.np_random.bit_generator.state,
         }
-        with replacing(path) as temporary, temporary.open("wb") as file:
-            torch.save(state, file)
-            file.flush()
-            os.fsync(file.fileno())
+        keep(Path(path), state)
 
     def load(self, path: str | Path) -> None:
         """Go on from a file that `save` wrote, if it is of the same task, seed and settings; also for more steps."""

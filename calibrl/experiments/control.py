@@ -141,18 +141,20 @@ def run(
     if reward is not None:
         preset = replace(preset, reward=_name_of(reward))
     what = check(preset, reward)
-    folder, file = out / "checkpoint", out / "rows.jsonl"
-    if force:
-        clear(out, lambda row: row.arm in ARMS, agents="*.pt")
-    if not (resume or force) and (checkpoint.exists(folder) or file.exists()):
-        raise CalibrlError(
-            f"{out} already holds a run; --resume to go on with it, --force to replace it, or another --out"
-        )
-    companies = assemble(folder, what, preset, seed=seed, device=device, make_plan=make_plan)
-    refuse_others(file, companies, preset)
-    restore_rows(file, companies)
-    identity = preset.what_decides_rows()
+    view = view_of(what, device=device)
+    file = out / "rows.jsonl"
     with ExitStack() as stack:
+        folder = stack.enter_context(checkpoint.alone_in(out))
+        if force:
+            clear(out, lambda row: row.arm in ARMS, agents="*.pt")
+        if not (resume or force) and (checkpoint.exists(folder) or file.exists()):
+            raise CalibrlError(
+                f"{out} already holds a run; --resume to go on with it, --force to replace it, or another --out"
+            )
+        companies = assemble(folder, what, view, preset, seed=seed, device=device, make_plan=make_plan)
+        refuse_others(file, companies, preset)
+        restore_rows(file, companies)
+        identity = preset.what_decides_rows()
         stack.enter_context(threads_for(preset))
         for company in companies:
             for environment in company.environments:
@@ -246,10 +248,9 @@ def clear(out: Path, mine: Callable[[Row], bool], *, agents: str) -> None:
 
 
 def assemble(
-    folder: Path, what: Task, preset: Preset, *, seed: int, device: str, make_plan: MakePlan | None
+    folder: Path, what: Task, view: View, preset: Preset, *, seed: int, device: str, make_plan: MakePlan | None
 ) -> list[Company]:
     """The fleets of a run, each where its agents' files say it stands, or at its beginning."""
-    view = view_of(what, device=device)
     found = []
     for members in fleets(preset.arms, range(seed, seed + preset.seeds)):
         for done, group in checkpoint.together(folder, members):
@@ -291,7 +292,8 @@ def append_missing(file: Path, rows: Sequence[Row]) -> None:
     known = {row.key for row in read(file)} if file.exists() else set()
     missing = [row for row in rows if row.key not in known]
     if missing:
-        append(file, missing)
+        with checkpoint.said_if_not_written(file):
+            append(file, missing)
 
 
 def one_trial(company: Company, what: Task, preset: Preset, watch: Watch) -> list[Row]:

@@ -194,12 +194,13 @@ def save(figures: Mapping[str, Figure], folder: Path) -> list[Path]:
     """Write figures as PNG files, whole or not at all, and forget them."""
     import matplotlib.pyplot as plt
 
+    from calibrl.control.checkpoint import said_if_not_written
     from calibrl.files import replacing
 
     files = []
     for name, figure in figures.items():
         files.append(folder / f"{name}.png")
-        with replacing(files[-1]) as temporary:
+        with said_if_not_written(files[-1]), replacing(files[-1]) as temporary:
             figure.savefig(temporary, dpi=130)
         plt.close(figure)
     return files

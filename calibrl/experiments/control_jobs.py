@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from calibrl.control.arms import Member, arm
+from calibrl.control.learnt_reward import view_of
 from calibrl.control.presets import Preset, base_of, overrides
 from calibrl.experiments.control import EXPERIMENT, Nobody, Outcome, Record, assemble, check, one_trial, task_of
 from calibrl.experiments.jobs import Found, Kept, Plan
@@ -51,7 +52,9 @@ def learn_alone(preset: Preset, member: Member) -> Iterator[Row | Kept]:
     what = task_of(preset)
     alone = replace(preset, arms=(member.arm.name,), seeds=1)
     with tempfile.TemporaryDirectory() as nothing_yet:
-        (company,) = assemble(Path(nothing_yet), what, alone, seed=member.seed, device="cpu", make_plan=None)
+        (company,) = assemble(
+            Path(nothing_yet), what, view_of(what), alone, seed=member.seed, device="cpu", make_plan=None
+        )
     try:
         while company.done < preset.trials:
             for row in one_trial(company, what, alone, Nobody()):

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from calibrl.control import horizon
 from calibrl.control.arms import Member
+from calibrl.control.checkpoint import said_if_not_written
 from calibrl.control.presets import Preset
 from calibrl.control.scoring import horizons_of
 from calibrl.control.tasks import Task
@@ -79,7 +80,8 @@ def videos(out: Path, outcome: Outcome) -> list[Path]:
     for member, record in outcome.records.items():
         if member.seed == first and record.best:
             frames = replayed(outcome.task, record.best["seed"], record.best["actions"])
-            files.append(video.save(frames[::2], out / f"control-{member.arm.name}.gif", fps=12.5))
+            with said_if_not_written(out):
+                files.append(video.save(frames[::2], out / f"control-{member.arm.name}.gif", fps=12.5))
     return files
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 
+from calibrl.control.checkpoint import alone_in
 from calibrl.control.presets import Preset, overrides
 from calibrl.control.tasks import Task
 from calibrl.errors import CalibrlError
@@ -32,16 +33,17 @@ def run_sac(
     """
     watch = watch or Nobody()
     what, file = task_of(preset), out / "rows.jsonl"
-    if force:
-        clear(out, lambda row: row.arm == ARM, agents="*.sac")
-    if not resume and file.exists() and any(row.arm == ARM for row in read(file)):
-        raise CalibrlError(
-            f"{out} already holds a run of SAC; --resume to go on with it, --force to replace it, or another --out"
-        )
-    for number in range(seed, seed + preset.seeds):
-        for row in seed_rows(out, what, preset, number, device=device, resume=resume, watch=watch):
-            append_missing(file, [row])
-            watch.trial([row])
+    with alone_in(out):
+        if force:
+            clear(out, lambda row: row.arm == ARM, agents="*.sac")
+        if not resume and file.exists() and any(row.arm == ARM for row in read(file)):
+            raise CalibrlError(
+                f"{out} already holds a run of SAC; --resume to go on with it, --force to replace it, or another --out"
+            )
+        for number in range(seed, seed + preset.seeds):
+            for row in seed_rows(out, what, preset, number, device=device, resume=resume, watch=watch):
+                append_missing(file, [row])
+                watch.trial([row])
     rows = [row for row in read(file) if row.experiment == EXPERIMENT and row.preset == preset.name]
     return control_figures.save({"control-learning": control_figures.learning(rows, solved=what.solved)}, out)
 

@@ -1,5 +1,6 @@
 """Runs that were killed, runs in pieces, and files that must not be mistaken for one another."""
 
+import errno
 import json
 import os
 import random
@@ -139,6 +140,49 @@ def test_other_settings_and_damaged_files_are_refused_and_nothing_is_lost(tmp_pa
     torch.save({"format": "another", "identity": {}, "state": 0}, file)
     with pytest.raises(CalibrlError, match="has format 'another'"):
         run(tmp_path, TINY, resume=True)
+
+
+def test_two_runs_do_not_write_to_one_folder(tmp_path):
+    out = tmp_path / "run"
+    with (
+        checkpoint.alone_in(out),
+        pytest.raises(CalibrlError, match="run is being written to by another run; wait for it, or choose another"),
+    ):
+        run(out, replace(TINY, trials=1))
+    assert len(run(out, replace(TINY, trials=1)).rows) == 4
+
+
+@pytest.mark.parametrize("place", ["file", "file/run", "taken"])
+def test_a_folder_that_cannot_be_is_refused_before_anything_is_computed(place, tmp_path, monkeypatch):
+    monkeypatch.setattr("calibrl.experiments.control.one_trial", lambda *_: pytest.fail("something was computed"))
+    (tmp_path / "file").touch()
+    (tmp_path / "taken").mkdir()
+    (tmp_path / "taken" / "checkpoint").touch()
+    with pytest.raises(CalibrlError, match=r"a run cannot be kept in .* choose another --out"):
+        run(tmp_path / place, TINY)
+
+
+def test_a_full_disk_is_said_and_the_trials_before_are_kept(tmp_path, monkeypatch):
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    run(whole, TINY)
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    run(cut, replace(TINY, trials=1))
+    for written in ("calibrl.control.checkpoint.os.fsync", "calibrl.experiments.control.append"):
+        monkeypatch.setattr(written, full)
+        with pytest.raises(
+            CalibrlError, match=r"cannot be written \(No space left on device\); what was written before"
+        ):
+            run(cut, TINY, resume=True)
+        monkeypatch.undo()
+    (cut / "checkpoint" / ".calibrated-0.trial-2.pt.left.pt").write_text("half of an agent")
+    run(cut, TINY, resume=True)
+    assert told(cut) == told(whole)
+    assert {path.name for path in (cut / "checkpoint").iterdir()} == {
+        path.name for path in (whole / "checkpoint").iterdir()
+    }
 
 
 NEWER = ("method", "colour", "kept", "spread", "temperature")

@@ -62,6 +62,26 @@ def call(*words):
     return CliRunner().invoke(app, ["run", "control", *map(str, words)])
 
 
+def test_force_keeps_the_run_if_the_new_one_cannot_begin(tmp_path):
+    out = tmp_path / "run"
+    assert call("--preset", "tiny", *SMALL, "--out", out).exit_code == 0
+    before = (out / "rows.jsonl").read_bytes()
+    assert call("--env", "calibrl-tests/Broken-v0", *SMALL, "--out", out, "--force").exit_code == 1
+    assert (out / "rows.jsonl").read_bytes() == before
+    assert list((out / "checkpoint").glob("*.pt"))
+
+
+def test_a_run_that_is_stopped_says_what_is_kept(tmp_path, monkeypatch):
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("calibrl.experiments.control.one_trial", stop)
+    stopped = call("--preset", "tiny", *SMALL, "--out", tmp_path)
+    assert stopped.exit_code == 130
+    assert "Stopped: whole trials are kept in" in stopped.output
+    assert "the same command with --resume goes on" in stopped.output
+
+
 def test_the_command_runs_resumes_and_draws(tmp_path):
     out = tmp_path / "run"
     first = call("--preset", "tiny", *SMALL, "--out", out, "--arms", "calibrated,uncalibrated,uncalibrated-all")
