@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -124,7 +124,7 @@ def intervals(
     ax.plot(x[~missed], outcome[order][~missed], "o", color=TRUTH, ms=3)
     ax.plot(x[missed], outcome[order][missed], "x", color=BEFORE, ms=6, mew=1.6)
     ax.set(xlabel="forecasts, by median", ylabel="outcome")
-    return _tidy(ax, label)
+    return _tidy(ax, label, loc="upper left")  # sorted by median, nothing is there
 
 
 def class_reliability_curve(
@@ -146,7 +146,7 @@ def class_reliability_curve(
     x, y, rows = (part.numpy()[full] for part in curve)
     ax.plot([0, 1], [0, 1], color=FAINT, lw=1, ls="--")
     ax.plot(x, y, color=color, lw=2, label=label)
-    ax.scatter(x, y, s=12 + 160 * rows / rows.sum(), color=color, alpha=0.55, lw=0)
+    ax.scatter(x, y, s=12 + 160 * rows / rows.sum(), color=color, alpha=0.55, lw=0, clip_on=False)
     ax.set(xlabel="predicted probability", ylabel="observed share", xlim=(0, 1), ylim=(0, 1), aspect="equal")
     return _tidy(ax, label)
 
@@ -181,10 +181,10 @@ def _axes(ax: Axes | None) -> Axes:
     return plt.subplots(figsize=(4.2, 4), layout="constrained")[1] if ax is None else ax
 
 
-def _tidy(ax: Axes, label: Any) -> Axes:
+def _tidy(ax: Axes, label: Any, *, loc: Literal["best", "upper left"] = "best") -> Axes:
     ax.spines[["top", "right"]].set_visible(False)
     if label is not None:
-        ax.legend(frameon=False, fontsize=9)
+        ax.legend(frameon=False, fontsize=9, loc=loc)
     return ax
 
 

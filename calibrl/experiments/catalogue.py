@@ -82,9 +82,12 @@ CATALOGUE: dict[str, Experiment] = {
             "accuracy": Metric("accuracy", ".1%", "higher"),
         },
         figures={
-            "reliability": "Reliability curves and PIT histograms of the regressors, before and after",
-            "intervals": "90 % intervals of the dropout network, before and after; crosses are outcomes outside",
-            "digits": "Confidence against accuracy on digits, before and after",
+            "reliability": (
+                "How many outcomes fell below each promised level (above; honest is the diagonal), and where in its "
+                "forecast each fell (below, the PIT; honest is flat at 1), without and with calibration"
+            ),
+            "intervals": "90 % intervals of the dropout network, without and with calibration; crosses fell outside",
+            "digits": "How sure the classifier of digits was, and how often it was right; dots grow with the rows",
         },
     ),
     "bandits": Experiment(
@@ -105,9 +108,9 @@ CATALOGUE: dict[str, Experiment] = {
         thin=("reward",),
         step="round",
         figures={
-            "table": "Share of the optimal reward, problem by problem",
+            "table": "Share of the optimal reward, problem by problem: mean over trials and its standard error",
             "learning": "Reward so far, and reliability on the chosen arms and on all arms",
-            "beliefs": "What LinUCB and CalLinUCB expected of two arms where they disagreed",
+            "beliefs": "What LinUCB and CalLinUCB expected of two arms where they disagreed: medians, 90 % intervals",
         },
         picks=("policies",),
     ),
@@ -132,9 +135,12 @@ CATALOGUE: dict[str, Experiment] = {
         },
         paper=TABLE_2,
         figures={
-            "table": "Waste and stock-outs of every arm, as a share of the units shipped",
-            "reliability": "Reliability by days ahead, before and after, and how far each series is covered",
-            "days": "Forecasts of one series along the test, before and after",
+            "table": (
+                "Waste and stock-outs of every arm, as a share of the units shipped: mean over seeds and the standard "
+                "error of their sum"
+            ),
+            "reliability": "Reliability by days ahead, without and with calibration, and coverage series by series",
+            "days": "Forecasts of one series along the test, without and with calibration",
         },
         picks=("arms", "shelf_lives", "data", "period"),
     ),
@@ -148,7 +154,7 @@ CATALOGUE: dict[str, Experiment] = {
         ),
         baseline="uncalibrated",
         metrics={
-            "return": Metric("return of the last trial", ".1f", "higher"),
+            "return": Metric("return of a trial", ".1f", "higher"),
             "best": Metric("best return so far", ".1f", "higher"),
             "calibration_loss": Metric("calibration loss", ".3f", "lower"),
             "coverage_90": Metric("90 % interval holds", ".1%"),
@@ -181,8 +187,12 @@ CATALOGUE: dict[str, Experiment] = {
         along=Axis("rows_per_state_and_action", "rows for each state and action", ("task", "learner")),
         figures={
             "mdp-theory": "Two states, and random MDPs: only miscalibrated models get values wrong",
-            "mdp-planning-table": "Planning with a table that has too few rows, by amount of data",
-            "mdp-planning-coarse": "Planning with features that are too coarse, by amount of data",
+            "mdp-planning-table": (
+                "Planning with a table that has too few rows, by amount of data: mean over seeds and its standard error"
+            ),
+            "mdp-planning-coarse": (
+                "Planning with features that are too coarse, by amount of data: mean over seeds and its standard error"
+            ),
         },
     ),
     "safety": Experiment(
@@ -200,8 +210,14 @@ CATALOGUE: dict[str, Experiment] = {
         },
         along=Axis("episodes", "episodes of experience", ("world",)),
         figures={
-            "safety-rates": "How often plans left the safe set, by amount of experience",
-            "safety-paths": "Paths carried out under the bare and under the calibrated model",
+            "safety-rates": (
+                "How often plans left the safe set, and what they earned, by amount of experience: mean over seeds and "
+                "its standard error"
+            ),
+            "safety-paths": (
+                "One plan under each model, carried out many times from the dot towards the star; paths that hit the "
+                "disc are red. A plan may hit it in 10 % of its paths"
+            ),
         },
     ),
     "quality": Experiment(
@@ -242,6 +258,19 @@ CATALOGUE: dict[str, Experiment] = {
             "cpu_factor": Metric("times faster, CPU", ".2f", "higher"),
             "wall_factor": Metric("times faster, wall", ".2f", "higher"),
             "load": Metric("load of the two cores", ".1f"),
+        },
+    ),
+    "planning speed": Experiment(
+        title="Speed of control beside eager PyTorch",
+        question=(
+            "How many times faster is one action, or training, on a CPU than the same in eager PyTorch, one network "
+            "after the other? And how much does calibration cost: the same without it has 1.00."
+        ),
+        baseline="",
+        metrics={
+            "factor": Metric("times faster", ".2f", "higher"),
+            "ours_s": Metric("seconds, calibrl", ".2g", "lower"),
+            "theirs_s": Metric("seconds, peer", ".2g"),
         },
     ),
     "inventory speed": Experiment(

@@ -182,6 +182,14 @@ class Study {
     return this.data.seeds.length > 1 ? `Mean over seeds${rest.startsWith(";") ? "" : " "}${rest}.` : "One seed.";
   }
 
+  /** What the charts show, in words. */
+  what() {
+    const { data, choice, metric } = this;
+    return choice.view === "difference"
+      ? `${metric.heading}, paired difference to ${data.arms[data.baseline]}`
+      : metric.heading;
+  }
+
   results() {
     const { data, choice, metric } = this;
     const paired = choice.view === "difference";
@@ -206,9 +214,8 @@ class Study {
         });
       }
       if (!items.length) continue;
-      const what = paired ? `${metric.heading}, difference to ${data.arms[data.baseline]}` : metric.heading;
       const told = items.map((item) => `${item.name} ${describe({ ...item, form: metric.form, signed: paired })}`);
-      const label = `${what}, ${data.problems[p]}: ${told.join("; ")}. ${KEYS}`;
+      const label = `${this.what()}, ${data.problems[p]}: ${told.join("; ")}. ${KEYS}`;
       panels.push({
         name: data.problems[p],
         draw: (width) => [dotPanel(width, { items, form: metric.form, signed: paired, zero: paired, label })],
@@ -216,9 +223,8 @@ class Study {
     }
     const arrow = metric.better ? `, ${metric.better} is better` : "";
     const paper = !paired && data.paper[metric.key] ? "Hollow diamonds: the paper." : "";
-    const what = paired ? `Paired difference to ${data.arms[data.baseline]}` : metric.heading;
-    const hint = [this.over("with its 95 % interval"), paper, data.stops].filter(Boolean).join(" ");
-    return this.group(`${what}${arrow}`, hint, 300, panels);
+    const hint = [this.over("with its 95 % interval"), paper, data.end].filter(Boolean).join(" ");
+    return this.group(`${this.what()}${arrow}`, hint, 300, panels);
   }
 
   curves() {
@@ -239,18 +245,16 @@ class Study {
         });
       const seen = lines.filter((line) => line.points.some(Boolean));
       const last = (line) => describe({ ...line.points.findLast(Boolean), form: metric.form, signed: paired });
-      const what = paired ? `${metric.heading}, difference to ${data.arms[data.baseline]}` : metric.heading;
       const told = seen.map((line) => `${line.name} ${last(line)}`).join("; ");
-      const label = `${what}, by ${curve.heading}, ${curve.title}; at the end ${told}. ${KEYS}`;
+      const label = `${this.what()}, by ${curve.heading}, ${curve.title}; at the end ${told}. ${KEYS}`;
       const draw = (width) => [
         curvePanel(width, { lines: seen, xs: curve.x, form: metric.form, heading: curve.heading, label, paired }),
       ];
       return seen.length ? { name: curve.title, draw } : null;
     });
-    const what = paired ? `Paired difference to ${data.arms[data.baseline]}` : metric.heading;
     const band = paired ? "its 95 % interval" : "one standard error";
     return this.group(
-      `${what} by ${data.curves[0]?.heading}`,
+      `${this.what()}${paired ? "," : ""} by ${data.curves[0]?.heading}`,
       this.over(`; the band is ${band}`),
       320,
       panels.filter(Boolean),
@@ -283,7 +287,8 @@ class Study {
     });
     return this.group(
       "Are the forecasts honest?",
-      "Share of outcomes below each promised level: honest is the diagonal. PIT histogram: honest is flat at 1.",
+      "First, the share of outcomes below each promised level: honest is the diagonal. Then, where in its forecast each " +
+        "outcome fell (the PIT): honest is flat at 1.",
       280,
       panels,
     );

@@ -12,7 +12,7 @@ from scipy.special import stdtrit
 
 from calibrl.experiments.paper import Printed
 from calibrl.results import Row
-from calibrl.results_table import stops
+from calibrl.results_table import stops, stops_in_words
 
 Floats = NDArray[np.float64]
 
@@ -60,6 +60,12 @@ class Study:
         """The arms that the problem was measured with."""
         seen = np.any([np.isfinite(values[problem]).any(-1) for values in self.values.values()], axis=0)
         return [int(arm) for arm in np.flatnonzero(seen)]
+
+    def end(self, step: str) -> str:
+        """After how many steps the values are measured, in one sentence; nothing if rows do not say."""
+        if self.stops:
+            return stops_in_words(self.stops, step)
+        return f"At {step} {self.steps[0]}." if len(set(self.steps)) == 1 and self.steps[0] else ""
 
     def apart(self, paper: Printed) -> dict[str, int]:
         """The problems that the paper has after another number of steps, with the steps of ours."""

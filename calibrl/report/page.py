@@ -211,9 +211,7 @@ def _figure(path: Path, about: Experiment) -> str:
     known = next((words for start, words in about.figures.items() if path.stem.startswith(start)), "")
     of = next((path.stem.removeprefix(start).strip("-_") for start in about.figures if path.stem.startswith(start)), "")
     words = (f"{known} ({of})" if of else known) or name
-    # Panels side by side would be too small to read in a column.
-    size = ' class="wide"' if width > 2 * height else ""
     return (
-        f'<figure{size}><img alt="{html.escape(words)}" width="{width}" height="{height}"'
+        f'<figure style="width: {width}px"><img alt="{html.escape(words)}" width="{width}" height="{height}"'
         f' src="data:image/png;base64,{data}"><figcaption>{html.escape(words)}</figcaption></figure>'
     )

@@ -19,7 +19,6 @@ from calibrl.experiments.catalogue import Experiment, Metric
 from calibrl.experiments.honesty import NAMES, PERCENT
 from calibrl.report.numbers import Floats, Study, difference, mean, reach_95
 from calibrl.results import Row
-from calibrl.results_table import stops_in_words
 
 POINTS = 120
 """The most points a learning curve keeps."""
@@ -67,7 +66,7 @@ class Charts:
             "levels": PERCENT,
             "reliability": [_pack(v, each) if np.isfinite(v).any() else None for v in self.reliability],
             "paper": _paper(study, self.about, self.metrics),
-            "stops": stops_in_words(study.stops, self.about.step),
+            "end": study.end(self.about.step),
             "reach": _plain(reach_95(np.arange(min(len(study.seeds), 200) + 1)), 4),
         }
 
@@ -106,12 +105,17 @@ def _curves(
         values = {name: v for name, v in values.items() if np.isfinite(v).any((0, 2)).sum() > 1}
         if values:
             heading = about.along.heading if about.along else about.step
-            x = [xs[i] for i in kept]
-            yield {"title": title, "problems": sorted(members[title]), "x": x, "heading": heading, "values": values}
+            yield {
+                "title": title,
+                "problems": sorted(members[title]),
+                "x": [xs[i] for i in kept],
+                "heading": heading,
+                "values": values,
+            }
 
 
 def _held(values: Floats, *, between: bool) -> Floats:
-    """Each seed's last value at or before x, up to its own end: seeds measured at different x are averaged all the same.
+    """Each seed's last value at or before x, up to its own end, so that seeds measured at different x can be averaged.
 
     values: (arms, x, seeds). Where an arm has no seed's x it stays without a point, unless `between` wants one.
     """

@@ -10,7 +10,6 @@ import numpy as np
 from calibrl.experiments.catalogue import Experiment, Metric
 from calibrl.experiments.paper import Number, Printed
 from calibrl.report.numbers import Difference, Mean, Study, difference, mean
-from calibrl.results_table import stops_in_words
 
 LONG = 40
 """Rows beyond which a table scrolls in a window of its own."""
@@ -49,8 +48,8 @@ def table(study: Study, about: Experiment, metrics: dict[str, Metric], *, captio
         first = f'<th scope="rowgroup" rowspan="{len(lines)}">{html.escape(problem)}</th>'
         body.append(f"<tbody>{''.join(f'<tr>{x}</tr>' for x in (first + lines[0], *lines[1:]))}</tbody>")
     notes = [_note(study, about, base is not None)]
-    if study.stops:
-        notes.append(f"<b>{html.escape(stops_in_words(study.stops, about.step))}</b>")
+    end = html.escape(study.end(about.step))
+    notes.append(f"<b>{end}</b>" if study.stops else end)
     if paper and about.paper:
         notes.append(f"Paper: {about.paper.source}.{_apart(study, about, about.paper)}")
     size = " long" if sum(part.count("<tr>") for part in body) > LONG else ""

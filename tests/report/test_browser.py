@@ -3,11 +3,14 @@
 import json
 import shutil
 import statistics
+import struct
 import warnings
 
 import pytest
 
+from calibrl.experiments.catalogue import CATALOGUE
 from calibrl.report.page import write_report
+from calibrl.results import Row, append
 from tests.report.conftest import HOSTILE, core_rows
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
@@ -149,8 +152,8 @@ def test_a_problem_can_be_looked_at_alone(page):
 def test_differences_leave_out_the_baseline(page):
     choose(page, "bandits.1.view", "difference to linucb")
     assert headings(page, "bandits.1") == [
-        "Paired difference to linucb, higher is better",
-        "Paired difference to linucb by round",
+        "reward, paired difference to linucb, higher is better",
+        "reward, paired difference to linucb, by round",
     ]
     assert drawn(page, "bandits.1", ".arm-0 .dot") == 0
     assert drawn(page, "bandits.1", ".zero") == 2
@@ -225,7 +228,7 @@ def test_the_address_keeps_the_choices(page):
     page.get(kept)
     assert not one(page, "core.1.arm1").is_selected()
     assert one(page, "core.1.note").text == "CRPS: 2 of 3 arms, 3 of 6 seeds."
-    assert headings(page, "bandits.1")[0].startswith("Paired difference")
+    assert headings(page, "bandits.1")[0].startswith("reward, paired difference")
     assert page.execute_script("return document.getElementById('bandits').getBoundingClientRect().top") < 400
     find(page, "[id='core.1'] .reset")[0].click()
     assert one(page, "core.1.note").text == "calibration loss: 3 of 3 arms, 6 of 6 seeds."
@@ -305,6 +308,45 @@ def test_it_prints(page):
     assert base64.b64decode(page.print_page()).startswith(b"%PDF")
     # What was opened for the paper is closed again.
     assert not find(page, "details[open]")
+
+
+def test_a_wide_table_is_whole_on_paper(browser, tmp_path):
+    known = CATALOGUE["inventory"].metrics
+    metrics = {name: 54_289.0 if metric.form == ",.0f" else 0.123 for name, metric in known.items()}
+    rows = [
+        Row(
+            "inventory",
+            "favorita, 3 days",
+            arm,
+            seed,
+            {name: value * (1 + gain * seed) for name, value in metrics.items()},
+        )
+        for arm, gain in (("uncalibrated", 0), ("calibrated, default map", 0.3))
+        for seed in range(3)
+    ]
+    append(tmp_path / "rows.jsonl", rows)
+    browser.get(write_report(tmp_path, tmp_path / "report.html").as_uri())
+    inside = "const table = document.querySelector('.scroll table'); return table.scrollWidth - innerWidth"
+    sizes = {"width": 690, "height": 900, "deviceScaleFactor": 1, "mobile": False}  # what margins leave of A4
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", sizes)
+    try:
+        assert browser.execute_script(inside) > 0, "on a screen it scrolls"
+        browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
+        assert browser.execute_script(inside) <= 0
+    finally:
+        browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
+        browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+
+def test_figures_are_as_large_as_they_were_drawn(browser, tmp_path):
+    append(tmp_path / "rows.jsonl", core_rows(seeds=2))
+    for name, width in (("intervals", 1500), ("digits", 300)):
+        header = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR" + struct.pack(">II", width, 200)
+        (tmp_path / f"{name}.png").write_bytes(header)
+    browser.get(write_report(tmp_path, tmp_path / "report.html").as_uri())
+    room = find(browser, ".figures")[0].rect["width"]
+    widths = sorted(node.rect["width"] for node in find(browser, ".figures figure"))
+    assert widths == pytest.approx([300, room]), "one fits, the other takes what there is"
 
 
 def test_a_hundred_thousand_rows_open_quickly(browser, many, tmp_path):
