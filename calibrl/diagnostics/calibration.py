@@ -62,10 +62,15 @@ def calibration_error(pit: Array, levels: Array = LEVELS) -> float:
     return float((curve.observed - _beside(curve.level, curve.observed)).abs().mean())
 
 
-def noise_floor(n: float, levels: Array = LEVELS) -> float:
-    """The calibration loss that chance alone gives a perfect forecaster on n outcomes: Σ_j p_j (1 - p_j) / n."""
-    at = _levels(levels)
-    return float((at * (1 - at)).sum() / n)
+def noise_floor(n: float | Array, levels: Array = LEVELS) -> float:
+    """The calibration loss that chance alone gives a perfect forecaster on n outcomes: Σ_j p_j (1 - p_j) / n.
+
+    With one n per column, the mean over columns, as `calibration_loss` takes it.
+    """
+    at, count = _levels(levels), torch.as_tensor(n, dtype=torch.float64)
+    if not bool((count > 0).all()):
+        raise CalibrlError(f"n {count.tolist()} is not a number of outcomes; use 1 or more")
+    return float((at * (1 - at)).sum() * (1 / count).mean())
 
 
 @returns_what_was_given
@@ -95,17 +100,21 @@ def reliability_band(
 ) -> Band:
     """A bootstrap band around the reliability curve: where it might lie had other rows been seen.
 
-    pit: (n,) or (n, d). `block` consecutive rows are drawn together: use a trajectory's length, or the band
-    will be too narrow. Without a generator the draws are seeded with 0.
+    pit: (n,) or (n, d). `block` consecutive rows, unseen ones too, are drawn together: use a trajectory's length,
+    or the band will be too narrow. Without a generator the draws are seeded with 0.
     """
     if not 0 < confidence < 1:
         raise CalibrlError(f"confidence {confidence} is not between 0 and 1; 0.9 gives a 90 % band")
+    if block < 1:
+        raise CalibrlError(f"block {block} is not a number of rows; use 1 or more")
+    if draws < 1:
+        raise CalibrlError(f"draws {draws} is not a number of bootstrap draws; use 1 or more")
     p, at = _pits(pit), _levels(levels)
     rng = np.random.default_rng(int(torch.randint(2**31, (1,), generator=generator)) if generator else 0)
     columns = p if p.dim() == 2 else p[:, None]
     lows, highs = [], []
     for column in columns.T:
-        shares = _resampled(column[~column.isnan()].cpu().numpy(), at.cpu().numpy(), block, draws, rng)
+        shares = _resampled(column.cpu().numpy(), at.cpu().numpy(), block, draws, rng)
         low, high = np.quantile(shares, [(1 - confidence) / 2, (1 + confidence) / 2], axis=0)
         lows.append(torch.from_numpy(low))
         highs.append(torch.from_numpy(high))
@@ -124,16 +133,19 @@ def coverage(pit: Array, level: float) -> float:
 
 
 def _resampled(p: np.ndarray, at: np.ndarray, block: int, draws: int, rng: np.random.Generator) -> np.ndarray:
-    """Bootstrap replicates of the share of p below each level: (draws, m)."""
+    """Bootstrap replicates of the share of p, NaN where unseen, below each level: (draws, m)."""
     if block == 1:
         # Resampling rows is a multinomial draw of how many fall between neighbouring levels.
-        below = np.searchsorted(np.sort(p), at, side="right")
-        counts = np.diff(np.concatenate([[0], below, [len(p)]]))
-        return np.cumsum(rng.multinomial(len(p), counts / len(p), size=draws), axis=1)[:, :-1] / len(p)
+        seen = np.sort(p[~np.isnan(p)])
+        below = np.searchsorted(seen, at, side="right")
+        counts = np.diff(np.concatenate([[0], below, [len(seen)]]))
+        return np.cumsum(rng.multinomial(len(seen), counts / len(seen), size=draws), axis=1)[:, :-1] / len(seen)
     starts = np.arange(0, len(p), block)
     hits = np.add.reduceat((p[:, None] <= at).astype(float), starts)
-    sizes = np.add.reduceat(np.ones(len(p)), starts)
-    picks = rng.multinomial(len(starts), np.full(len(starts), 1 / len(starts)), size=draws)
+    sizes = np.add.reduceat((~np.isnan(p)).astype(float), starts)
+    # A block nobody saw says nothing, and drawn alone it would leave nothing to share.
+    hits, sizes = hits[sizes > 0], sizes[sizes > 0]
+    picks = rng.multinomial(len(sizes), np.full(len(sizes), 1 / len(sizes)), size=draws)
     return (picks @ hits) / (picks @ sizes)[:, None]
 
 

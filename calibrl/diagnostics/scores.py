@@ -27,6 +27,8 @@ def crps_each(forecast: Distribution, y: Array) -> Tensor:
     """The continuous ranked probability score ∫ (F(x) - 1[x ≥ y])² dx of each outcome, in y's units."""
     forecast = by_column(forecast)
     outcome = outcomes_for(forecast, y)
+    if forecast.batch_shape != outcome.shape:  # one forecast of many outcomes
+        forecast = forecast.expand(outcome.shape)
     if isinstance(forecast, Normal):
         z = zscore(forecast, outcome)
         closed = z * (2 * normal.cdf(z) - 1) + 2 * torch.exp(normal.log_density(z)) - 1 / math.sqrt(math.pi)

@@ -85,7 +85,7 @@ def _summary(forecast: Distribution, outcome: Tensor, generator: torch.Generator
         n=seen.numel(),
         calibration_loss=calibration_loss(p),
         calibration_error=calibration_error(p),
-        noise_floor=noise_floor(seen.numel() / (p.shape[1] if p.dim() == 2 else 1)),
+        noise_floor=noise_floor((~p.isnan()).sum(0)),
         coverage={level: coverage(p, level) for level in INTERVALS},
         width={level: width(forecast, level) for level in INTERVALS},
         sharpness=sharpness(forecast),

@@ -114,7 +114,8 @@ def _told(column: Column) -> tuple[Tensor, Tensor]:
 
     One that was cut off says only that its outcome fell further out: no interval may end there.
     """
-    ends = torch.tensor([normal.HIGHEST_Z, -normal.LOWEST_Z, FURTHEST], dtype=torch.float64)
+    last = -float(normal.quantile(torch.tensor(2**-53, dtype=torch.float64)))  # of the last probability below one
+    ends = torch.tensor([normal.HIGHEST_Z, last, -normal.LOWEST_Z, FURTHEST], dtype=torch.float64)
     told = ~torch.isin(column.z.abs(), ends)
     return column.z[told], column.rank[told]
 

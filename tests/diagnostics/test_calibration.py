@@ -69,9 +69,23 @@ def test_the_bootstrap_band_covers(generator, block):
     assert float(torch.stack(inside).double().mean()) == pytest.approx(0.9, abs=0.06)
 
 
+def test_gaps_do_not_shift_the_blocks_of_a_band():
+    # Trajectories of four rows, all high or all low, the first row of each unseen.
+    p = torch.tensor([math.nan, 0.2, 0.2, 0.2, math.nan, 0.8, 0.8, 0.8], dtype=D).repeat(25)
+    band = cal.reliability_band(p, [0.5], block=4)
+    whole = cal.reliability_band(p[~p.isnan()], [0.5], block=3)
+    torch.testing.assert_close(band.low, whole.low)
+    torch.testing.assert_close(band.high, whole.high)
+    nobody = torch.full((400,), math.nan, dtype=D)
+    assert cal.reliability_band(torch.cat([p, nobody]), [0.5], block=4).low.isfinite().all()
+
+
 @pytest.mark.parametrize(
     ("attempt", "words"),
     [
+        (lambda: cal.reliability_band([0.5], block=0), "block 0"),
+        (lambda: cal.reliability_band([0.5], draws=0), "draws 0"),
+        (lambda: cal.noise_floor(0), "n 0.0 is not"),
         (lambda: cal.reliability_curve([0.5, 1.5]), "outside"),
         (lambda: cal.reliability_curve(torch.zeros(2, 2, 2)), "shape"),
         (lambda: cal.reliability_curve([math.nan, math.nan]), "no outcome was seen"),

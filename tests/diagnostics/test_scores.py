@@ -64,6 +64,19 @@ def test_crps_of_samples_is_the_energy_form(generator):
     torch.testing.assert_close(crps_each(cal.Empirical(samples), y), (samples - y).abs().mean(0) - apart)
 
 
+@pytest.mark.parametrize("outcomes", [30, 50])
+def test_one_forecast_of_many_outcomes_is_the_same_for_each(generator, outcomes):
+    samples, y = torch.randn(30, generator=generator, dtype=D), torch.randn(outcomes, generator=generator, dtype=D)
+    for whole in (
+        cal.Empirical(samples),
+        td.Normal(torch.tensor(0.3, dtype=D), 1.0),
+        cal.Quantiles([0.0, 1.0], [0.2, 0.9]),
+    ):
+        each = whole.expand((outcomes,))
+        torch.testing.assert_close(crps_each(whole, y), crps_each(each, y))
+        assert cal.summary(whole, y).crps == pytest.approx(cal.summary(each, y).crps)
+
+
 def test_crps_of_counts_is_a_sum():
     k = np.arange(200)
     expected = np.sum((stats.poisson(6).cdf(k) - (k >= 9)) ** 2)

@@ -3,6 +3,7 @@
 import json
 import warnings
 
+import numpy as np
 import pytest
 import torch
 from torch import distributions as td
@@ -40,6 +41,17 @@ def test_columns_are_pooled_and_a_perfect_forecast_scores_noise(generator):
     assert found.n == 15_000
     assert found.calibration_loss < 3 * found.noise_floor
     assert found.spread == pytest.approx(1, abs=0.03)
+
+
+def test_columns_seen_unequally_often_have_the_floor_that_chance_gives(generator):
+    forecast = td.Normal(torch.zeros(400, 2, dtype=D), torch.ones(400, 2, dtype=D))
+    found = []
+    for _ in range(200):
+        y = torch.randn(400, 2, generator=generator, dtype=D)
+        y[10:, 1] = torch.nan
+        found.append(cal.summary(forecast, y))
+    assert np.mean([one.calibration_loss for one in found]) == pytest.approx(found[0].noise_floor, rel=0.15)
+    assert np.mean(["Calibrated" in cal.diagnose(one)[0] for one in found]) > 0.9
 
 
 def test_recalibration_shows_in_every_number(generator):
