@@ -2,24 +2,43 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import typer
 
+from calibrl import __version__
 from calibrl.cli import bandits, forecasts, order, report, run, show_preset, summary
 from calibrl.cli import list as listing
 
 app = typer.Typer(
     name="calibrl",
-    help="Make forecasts honest, and plan with them.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+FORECASTS, DECISIONS, EXPERIMENTS = "Your own forecasts, in files", "Your own decisions", "Experiments"
 for command in (forecasts.check, forecasts.fit, forecasts.apply):
-    app.command()(command)
-app.add_typer(run.app, name="run")
-app.add_typer(bandits.app, name="bandit")
-app.command()(order.order)
-app.command()(report.report)
-app.command()(summary.summary)
-app.command("list")(listing.list_)
-app.command()(show_preset.show)
+    app.command(rich_help_panel=FORECASTS)(command)
+app.command(rich_help_panel=DECISIONS)(order.order)
+app.add_typer(bandits.app, name="bandit", rich_help_panel=DECISIONS)
+app.add_typer(run.app, name="run", rich_help_panel=EXPERIMENTS)
+app.command(rich_help_panel=EXPERIMENTS)(summary.summary)
+app.command(rich_help_panel=EXPERIMENTS)(report.report)
+app.command("list", rich_help_panel=EXPERIMENTS)(listing.list_)
+app.command(rich_help_panel=EXPERIMENTS)(show_preset.show)
+
+
+def _say_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"calibrl {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def calibrl(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_say_version, is_eager=True, help="Say which version this is, and exit."),
+    ] = False,
+) -> None:
+    """Make forecasts honest, and plan with them."""

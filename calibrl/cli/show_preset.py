@@ -15,9 +15,9 @@ def show(
 ) -> None:
     """Show a preset: its fields, what they mean, and their source (paper, reference code, ours)."""
     from rich import box
-    from rich.console import Console
     from rich.table import Table
 
+    from calibrl.cli.console import table_console
     from calibrl.experiments.presets import described, find
 
     experiment, found = find(preset)
@@ -27,7 +27,7 @@ def show(
         fields = {line.field: dataclasses.asdict(line) for line in lines}
         typer.echo(json.dumps({"preset": name, "fields": fields}, ensure_ascii=False, indent=1))
         return
-    console = Console()
+    console = table_console()
     console.print(f"[bold]{experiment}/{found.name}[/bold]  run it: {command(experiment, found.name)}", highlight=False)
     shown = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
     for heading, whole in (("field", True), ("value", False), ("meaning", False), ("source", True)):

@@ -7,6 +7,7 @@ import sys
 import pytest
 from typer.testing import CliRunner
 
+import calibrl
 from calibrl.bandits.policies import POLICIES
 from calibrl.cli import app
 from calibrl.errors import CalibrlError
@@ -89,3 +90,14 @@ def test_import_calibrl_waits_for_nothing_heavy():
     code = "import sys, calibrl; print(*({'torch', 'numpy', 'polars', 'rich', 'typer'} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert not done.stdout.split(), f"import calibrl loads {done.stdout}"
+
+
+def test_the_version_is_told():
+    found = shell("--version")
+    assert found.exit_code == 0
+    assert found.output == f"calibrl {calibrl.__version__}\n"
+
+
+def test_a_preset_in_a_pipe_has_a_line_for_each_field():
+    found = shell("show", "mdp/tiny").output
+    assert len([line for line in found.splitlines() if line.strip()]) == 3 + len(described(*find("mdp/tiny")))
