@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import typer
 
 if TYPE_CHECKING:
-    from calibrl.experiments.control_claim import Claim, Floats
+    from calibrl.experiments.control_claim import Claim, Floats, Samples
     from calibrl.results import Row
 
 WHO = {
@@ -46,21 +46,26 @@ def show_rows(path: Path, out: Path | None) -> None:
 
 def in_words(found: Claim) -> str:
     """The claim's numbers as sentences."""
-    many = f"{found.seeds} paired seed{'s' if found.seeds > 1 else ''}"
-    gain = _with_error(found.gain, "+.1f")
+    from calibrl.experiments.control_claim import decimals
+
+    many, digits = f"{found.seeds} paired seed{'s' if found.seeds > 1 else ''}", decimals(found.way)
+    gain = _with_error(found.gain, f"+.{digits + 1}f")
     lines = [f"calibrated − uncalibrated, {many}, trials 1 to {found.trials}: {gain} a trial"]
-    for samples in found.samples:
-        reached = int(samples.reached.sum())
-        if not reached:
-            lines.append(f"a return of {samples.level:.0f}: not reached by both arms of any seed")
-            continue
-        lines.append(
-            f"a return of {samples.level:.0f} ({reached} of {found.seeds} seeds, both arms): after "
-            f"{samples.calibrated[samples.reached].mean():.0f} steps calibrated, "
-            f"{samples.uncalibrated[samples.reached].mean():.0f} uncalibrated; saved "
-            f"{_with_error(samples.saved, '.0f')}, {samples.ratio:.2f} × the samples"
-        )
+    lines += [_to_a_level(samples, digits) for samples in found.samples]
+    if not found.samples:
+        lines.append("uncalibrated never earned more than at random: there are no samples to count")
     return "\n".join(lines)
+
+
+def _to_a_level(samples: Samples, digits: int) -> str:
+    """Who got there, so that no arm gains by the seeds on which it did not; and after how many steps where both did."""
+    both, (one, other) = samples.reached, samples.counts
+    level = f"a return of {samples.level:.{digits}f} (on {one} of {len(both)} seeds calibrated, {other} uncalibrated)"
+    if not both.any():
+        return f"{level}: not by both arms of any seed"
+    mine, theirs = samples.calibrated[both].mean(), samples.uncalibrated[both].mean()
+    where = "" if both.all() else f" on the {both.sum()} of both"
+    return f"{level}: after {mine:.0f} steps calibrated, {theirs:.0f} uncalibrated{where}; saved {_with_error(samples.saved, '.0f')}, {samples.ratio:.2f} × the samples"
 
 
 def _with_error(values: Floats, form: str) -> str:

@@ -6,6 +6,7 @@ a level of a half, the environment steps until half of that way was made. Seeds 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -34,6 +35,11 @@ class Samples:
         return np.isfinite(self.calibrated) & np.isfinite(self.uncalibrated)
 
     @property
+    def counts(self) -> tuple[int, int]:
+        """How many seeds of each arm got there."""
+        return int(np.isfinite(self.calibrated).sum()), int(np.isfinite(self.uncalibrated).sum())
+
+    @property
     def saved(self) -> Floats:
         """Steps that calibrating saved, for each seed of which both arms got there."""
         return (self.uncalibrated - self.calibrated)[self.reached]
@@ -50,12 +56,14 @@ class Claim:
     """Two arms of one preset on the trials that all their common seeds have made.
 
     seeds, trials: how many (the random one not counted); gain: calibrated − uncalibrated return, averaged over those
-    trials, for each seed (n,); samples: to each level.
+    trials, for each seed (n,); way: from what acting at random earns to the uncalibrated arm's best; samples: to each
+    level, none where there was no way to go.
     """
 
     seeds: int
     trials: int
     gain: Floats
+    way: float
     samples: tuple[Samples, ...]
 
 
@@ -70,11 +78,11 @@ def claim(
         return None
     curves = {name: np.array([[returns[name][seed][at] for at in steps] for seed in seeds]) for name in returns}
     random = curves[other][:, 0].mean()
-    best = curves[other].max(1).mean()
-    levels = [random + way * (best - random) for way in ways]
+    whole = float(curves[other].max(1).mean() - random)
+    levels = [random + way * whole for way in ways] if whole > 0 else []
     at = np.array(steps, float)
     samples = tuple(Samples(level, *(_first(curves[name], level, at) for name in (arm, other))) for level in levels)
-    return Claim(len(seeds), len(steps) - 1, (curves[arm] - curves[other])[:, 1:].mean(1), samples)
+    return Claim(len(seeds), len(steps) - 1, (curves[arm] - curves[other])[:, 1:].mean(1), whole, samples)
 
 
 def mean_and_error(values: Floats) -> tuple[float, float]:
@@ -82,6 +90,11 @@ def mean_and_error(values: Floats) -> tuple[float, float]:
     if not len(values):
         return float("nan"), float("nan")
     return float(values.mean()), float(values.std(ddof=1) / len(values) ** 0.5) if len(values) > 1 else float("nan")
+
+
+def decimals(size: float) -> int:
+    """Digits after the point with which numbers of this size show three digits."""
+    return max(0, 2 - math.floor(math.log10(size))) if 0 < size < math.inf else 0
 
 
 def _returns(rows: Sequence[Row], arm: str) -> dict[int, dict[int, float]]:

@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 from calibrl.cli import app
 from calibrl.cli.control_rows import in_words
 from calibrl.experiments.control_claim import claim
+from calibrl.experiments.control_outcome import summary
 from calibrl.results import Row, append
 
 SLOW = (0.0, 20.0, 50.0, 80.0, 100.0)
@@ -58,7 +59,32 @@ def test_a_level_nobody_reached_is_not_counted() -> None:
     found = claim([*rows("calibrated", 0, (0.0, 1.0)), *rows("uncalibrated", 0, (0.0, 100.0))])
     assert found is not None
     assert not any(samples.reached.any() for samples in found.samples)
-    assert "not reached by both arms" in in_words(found)
+    assert "(on 0 of 1 seeds calibrated, 1 uncalibrated): not by both arms of any seed" in in_words(found)
+
+
+def test_an_arm_does_not_gain_by_seeds_on_which_it_never_got_there() -> None:
+    seeds = [*rows("calibrated", 0, QUICK), *rows("uncalibrated", 0, SLOW)]
+    seeds += [*rows("calibrated", 1, (0.0, 0.0, 0.0, 0.0, 0.0)), *rows("uncalibrated", 1, SLOW)]
+    found = claim(seeds, ways=(0.5,))
+    assert found is not None
+    assert found.samples[0].counts == (1, 2)
+    assert "a return of 50 (on 1 of 2 seeds calibrated, 2 uncalibrated): after 20" in in_words(found)
+    assert "uncalibrated on the 1 of both; saved 10, 0.67 × the samples" in in_words(found)
+
+
+def test_returns_of_any_size_are_told_apart() -> None:
+    slow, quick = (tuple(value / 1e4 for value in returns) for returns in (SLOW, QUICK))
+    pairs = [row for seed in (0, 1) for row in (*rows("calibrated", seed, quick), *rows("uncalibrated", seed, slow))]
+    found = claim(pairs, ways=(0.5,))
+    assert found is not None
+    assert "+0.00200 ± 0.00000 a trial\na return of 0.0050 " in in_words(found)
+    assert summary(pairs)[1][:4] == ("uncalibrated", "2", "50", "0.0100 ± 0.0000")
+
+
+def test_where_nothing_was_earned_there_is_nothing_to_count() -> None:
+    found = claim([*rows("calibrated", 0, (0.0, 0.0)), *rows("uncalibrated", 0, (0.0, 0.0))])
+    assert found is not None
+    assert in_words(found).endswith("uncalibrated never earned more than at random: there are no samples to count")
 
 
 @pytest.mark.parametrize("only", ["calibrated", "uncalibrated"])
