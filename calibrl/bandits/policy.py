@@ -49,11 +49,9 @@ class Policy:
     """
 
     def __init__(self, arms: int | Iterable[Arm], options: Options, *, seed: int = 0) -> None:
-        names = list(range(arms)) if isinstance(arms, (int, np.integer)) else list(arms)
-        if not names:
-            raise CalibrlError("a policy needs at least one arm; pass a number of arms or their names")
+        names = _names(arms)
         self.options = options
-        self.generator = np.random.default_rng(seed)
+        self.generator = _generator(seed)
         self._names: list[Arm] = []
         self._position: dict[Arm, int] = {}
         self.removed: set[Arm] = set()
@@ -204,6 +202,11 @@ class Policy:
             return
         _finite(rows.x, "context")
         _finite(rows.reward, "reward")
+        if abs(rows.reward[wrong]) > ridge_policy.LARGEST_REWARD:
+            raise CalibrlError(
+                f"reward {rows.reward[wrong]:.3g} (row {wrong}) is beyond ±{ridge_policy.LARGEST_REWARD:g}: sums of "
+                "squares would overflow; repair or drop that row, or give rewards in a larger unit"
+            )
         raise CalibrlError(
             f"context {wrong} with numbers up to {np.abs(rows.x[wrong]).max():.3g} (reward {rows.reward[wrong]:.3g}) "
             f"is too large for ridge {self.options.ridge:g}: the regression would be singular; standardise the features"
@@ -271,6 +274,25 @@ class Policy:
         self._names = names
         self._position = {name: position for position, name in enumerate(names)}
         self.removed -= set(names)
+
+
+def _names(arms: int | Iterable[Arm]) -> list[Arm]:
+    # A word would be taken for the names of its letters.
+    if isinstance(arms, (bool, str)) or not (isinstance(arms, (int, np.integer)) or np.iterable(arms)):
+        raise CalibrlError(
+            f"arms {arms!r} is neither a number of arms nor a list of names; pass 2 or ['news', 'music']"
+        )
+    names = list(range(arms)) if isinstance(arms, (int, np.integer)) else list(arms)
+    if not names:
+        raise CalibrlError("a policy needs at least one arm; pass a number of arms or their names")
+    return names
+
+
+def _generator(seed: int) -> np.random.Generator:
+    try:
+        return np.random.default_rng(seed)
+    except (TypeError, ValueError):
+        raise CalibrlError(f"seed {seed!r} is not a seed; use a whole number, 0 or more") from None
 
 
 def _floats(value: Array, what: str) -> Floats:

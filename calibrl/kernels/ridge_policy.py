@@ -20,6 +20,8 @@ Ints = NDArray[np.int64]
 
 LARGEST_SD = 1e6
 """Beyond this a row is so much longer than the prior expects that rounding would swallow everything else."""
+LARGEST_REWARD = 1e100
+"""Beyond this sums of squares would overflow, and the arm could never be forecast again."""
 
 
 class State(NamedTuple):
@@ -159,12 +161,14 @@ def best_arm(score: Floats, luck: float) -> int:
 def judge(
     state: State, rules: Rules, x: Floats, arm: Ints, reward: Floats, z: Floats, error: Floats, moved: Floats
 ) -> int:
-    """Judge rows by the forecasts as they stand; the first row that is too large to learn, or -1.
+    """Judge rows by the forecasts as they stand; the first row too large to learn, or -1.
 
     x: (n, d) contexts, or features of the arm; arm: (n,); reward: (n,). Overwritten, (n,) each: z, the rewards'
     z-scores; error, their distances from the mean; moved, how far they move the levels of their arm.
     """
     square = np.empty(state.inverse.shape[1])
+    # Levels move from row to row: a thousand late rewards must not all push the same way.
+    shift = state.shift.copy()
     for i in range(len(arm)):
         a = arm[i]
         m = min(a, len(state.theta) - 1)
@@ -172,14 +176,15 @@ def judge(
         mean, narrow = ridge.forecast(x[i], square, state.theta[m], state.inverse[m])
         error[i] = reward[i] - mean
         z[i] = error[i] / width(state, rules, a, narrow)
-        if not (narrow <= LARGEST_SD and np.isfinite(z[i])):
+        if not (narrow <= LARGEST_SD and abs(reward[i]) <= LARGEST_REWARD and np.isfinite(z[i])):
             return i
         moved[i] = 0.0
         if rules.step > 0:
             # Covered more often than promised: aim lower from now on (Gibbs and Candès, 2021).
             low, high = pit_of(state, rules, a, z[i])
-            aim = ridge_evidence.phi(rules.target + state.shift[a])
+            aim = ridge_evidence.phi(rules.target + shift[a])
             moved[i] = rules.step * (ridge_evidence.phi(rules.target) - ridge_evidence.covered(low, high, aim))
+            shift[a] += moved[i]
     return -1
 
 

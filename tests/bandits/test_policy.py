@@ -150,6 +150,23 @@ def test_conformal_quantiles_cover_what_they_promise_even_when_the_model_is_wron
     assert np.mean(inside) == pytest.approx(0.841, abs=0.01)
 
 
+def test_conformal_levels_do_not_swing_when_rewards_come_in_thousands():
+    """A batch's rewards move the level one after another, not all from where it was before the batch."""
+    generator = np.random.default_rng(0)
+    policy, alone = ConformalLinUCB(1, 1), ConformalLinUCB(1, 1)
+    for _ in range(6):
+        policy.update(np.ones((2000, 1)), [0] * 2000, generator.standard_normal(2000))
+    assert abs(policy.state.shift[0]) < 1
+    quantile = float(policy.forecast([1.0]).icdf(torch.tensor([0.8413], dtype=torch.float64))[0])
+    assert quantile == pytest.approx(1, abs=0.25)
+    # One at a time is what it was: each reward by the level as it stands.
+    for reward in (3.0, -1.0):
+        before = alone.state.shift[0]
+        covered = float(alone.forecast([1.0]).icdf(torch.tensor([0.8413447], dtype=torch.float64))[0]) >= reward
+        alone.update([1.0], 0, reward)
+        assert alone.state.shift[0] - before == pytest.approx(0.03 * (0.8413447 - covered), abs=1e-6)
+
+
 # What it says of its choices.
 
 
@@ -207,6 +224,7 @@ BAD = [
     (lambda p: p.update(np.full(4, 1e9), "a", 1.0), "singular; standardise"),
     (lambda p: p.update(np.full(4, 1e200), "a", 1.0), "too large"),
     (lambda p: p.choose(np.full(4, 1e200)), "overflows"),
+    (lambda p: p.update(np.ones((2, 4)), ["a", "b"], [1.0, -1e160]), r"reward -1e\+160 \(row 1\) is beyond"),
     (lambda p: p.add_arm("a"), "'a' is there already"),
     (lambda p: p.add_arm(1.5), "not a name"),
     (lambda p: p.remove_arm("q"), "'q' was never offered"),
@@ -215,7 +233,7 @@ BAD = [
 
 @pytest.mark.parametrize(("act", "words"), BAD)
 def test_bad_input_is_named_and_changes_nothing(act, words):
-    policy = CalLinUCB(["a", "b", "gone"], 4)
+    policy = ConformalLinUCB(["a", "b", "gone"], 4)
     live(policy, 40)
     policy.remove_arm("gone")
     before = everything(policy)
@@ -228,6 +246,10 @@ def test_bad_input_is_named_and_changes_nothing(act, words):
     ("build", "words"),
     [
         (lambda: LinUCB(0, 3), "at least one arm"),
+        (lambda: LinUCB("news", 3), "neither a number of arms nor a list of names"),
+        (lambda: LinUCB(2.5, 3), "arms 2.5 is neither"),
+        (lambda: LinUCB(None, 3), "arms None is neither"),
+        (lambda: LinUCB(2, 3, seed=-1), "seed -1 is not a seed"),
         (lambda: LinUCB(["a", "a"], 3), "there already"),
         (lambda: LinUCB(2, 0), "dim 0"),
         (lambda: CalLinUCB(2, 2.5), "dim 2.5 is not a whole number"),
