@@ -100,36 +100,39 @@ class Beta(Map):
     def columns(self) -> tuple[int, ...]:
         return tuple(self.a.shape)
 
-    def _logit(self, z: Tensor) -> Tensor:
-        return self.a * torch.special.log_ndtr(z) - self.b * torch.special.log_ndtr(-z) + self.c
+    def _logit(self, z: Tensor) -> tuple[Tensor, Tensor]:
+        """The logit of R(Φ(z)), and its slope in z."""
+        log_p, log_q, log_density = torch.special.log_ndtr(z), torch.special.log_ndtr(-z), normal.log_density(z)
+        slope = self.a * torch.exp(log_density - log_p) + self.b * torch.exp(log_density - log_q)
+        return self.a * log_p - self.b * log_q + self.c, slope
 
     def _forward(self, z: Tensor) -> Tensor:
-        return normal.z_of_logit(self._logit(z))
+        return normal.z_of_logit(self._logit(z)[0])
 
     def _inverse(self, z: Tensor) -> Tensor:
-        # The root of logit(x) = target lies between those of two Platt maps: bisect, then let one Newton
-        # step polish and carry the gradient.
+        # The root lies between those of two Platt maps. Newton's method finds it in a few steps; where it would leave
+        # what is left of that range, the range is halved. The last step carries the gradient.
         target = normal.logit_of(z)
         with torch.no_grad():
             least = torch.minimum(self.a, self.b)
             reach = torch.sqrt(2 * (target.abs() + self.c.abs() + 1) / least) + 1
-            low, high = -reach, reach
+            low, high, root = -reach, reach, z
             for _ in range(60):
-                middle = (low + high) / 2
-                below = self._logit(middle) < target
-                low, high = torch.where(below, middle, low), torch.where(below, high, middle)
-            root = (low + high) / 2
-            slope = self._logit_slope(root)
-        return root + (target - self._logit(root)) / slope
-
-    def _logit_slope(self, z: Tensor) -> Tensor:
-        """D logit / dz."""
-        lower = torch.exp(normal.log_density(z) - torch.special.log_ndtr(z))
-        upper = torch.exp(normal.log_density(z) - torch.special.log_ndtr(-z))
-        return self.a * lower + self.b * upper
+                value, slope = self._logit(root)
+                below = value < target
+                low, high = torch.where(below, root, low), torch.where(below, high, root)
+                step = root + (target - value) / slope
+                step = torch.where((step >= low) & (step <= high), step, (low + high) / 2)
+                far = (step - root).abs() > 1e-7 * (1 + root.abs())  # the last step squares what is missing
+                root = step
+                if not bool(far.any()):
+                    break
+            slope = self._logit(root)[1]
+        return root + (target - self._logit(root)[0]) / slope
 
     def _log_slope(self, z: Tensor) -> Tensor:
-        return torch.log(self._logit_slope(z)) - _log_logit_slope(self._forward(z))
+        logit, slope = self._logit(z)
+        return torch.log(slope) - _log_logit_slope(normal.z_of_logit(logit))
 
 
 @dataclass(frozen=True, eq=False)

@@ -239,5 +239,15 @@ def test_one_wild_outcome_does_not_break_a_fit(name, wild):
         assert abs(float(honest.icdf(torch.tensor([0.5], dtype=torch.float64)))) < 1
 
 
+@pytest.mark.parametrize(
+    ("a", "b", "c"), [(1, 1, 0), (0.001, 50, 30), (50, 0.001, -30), (0.02, 0.05, 0), (300, 200, 5)]
+)
+def test_the_inverse_of_a_beta_map_is_found_however_it_bends(a, b, c):
+    mapping = cal.maps.Beta(**{name: torch.tensor(float(v), dtype=D) for name, v in {"a": a, "b": b, "c": c}.items()})
+    s = torch.linspace(-30, 30, 601, dtype=D)
+    torch.testing.assert_close(mapping.forward_z(mapping.inverse_z(s)), s, rtol=1e-12, atol=1e-12)
+    assert mapping.inverse_z(torch.tensor([torch.nan, 1.0], dtype=D)).isnan().tolist() == [True, False]
+
+
 def _fit(name):
     return getattr(cal, f"fit_{name}")
