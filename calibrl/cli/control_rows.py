@@ -65,7 +65,8 @@ def _to_a_level(samples: Samples, digits: int) -> str:
         return f"{level}: not by both arms of any seed"
     mine, theirs = samples.calibrated[both].mean(), samples.uncalibrated[both].mean()
     where = "" if both.all() else f" on the {both.sum()} of both"
-    return f"{level}: after {mine:.0f} steps calibrated, {theirs:.0f} uncalibrated{where}; saved {_with_error(samples.saved, '.0f')}, {samples.ratio:.2f} × the samples"
+    saved = f"saved {_with_error(samples.saved, '.0f')}, {samples.ratio:.2f} × the samples"
+    return f"{level}: after {mine:.0f} steps calibrated, {theirs:.0f} uncalibrated{where}; {saved}"
 
 
 def _with_error(values: Floats, form: str) -> str:
