@@ -43,6 +43,9 @@ def control(
     minutes: Annotated[
         float | None, typer.Option(min=0, help="Stop after the trial that crosses this limit; go on with --resume.")
     ] = None,
+    light: Annotated[
+        bool, typer.Option("--light", help="Save agents without their networks, which --resume trains again.")
+    ] = False,
     video: Annotated[bool, typer.Option(help="End with an animation of each arm's best trial.")] = True,
     rows: Annotated[
         Path | None, typer.Option(help="Show rows of earlier runs instead of running; figures go to --out.")
@@ -72,15 +75,16 @@ def control(
     folder = out or Path("out/control") / chosen.name.replace("/", "-").replace(":", "-")
     if agent == "sac" and reward is not None:
         raise CalibrlError(f"--reward {reward} judges plans, and SAC makes none: it learns what the environment pays")
-    if agent == "sac" and minutes is not None:
+    if agent == "sac" and (minutes is not None or light):
         raise CalibrlError(
-            "--minutes is for agents that plan; leave it out: SAC can be stopped and goes on by --resume"
+            f"{'--light' if minutes is None else '--minutes'} is for agents that plan; leave it out: SAC can be "
+            "stopped and goes on by --resume"
         )
     if (backend, workers, address) != (None, None, None):
-        if agent == "sac" or device != "cpu" or minutes is not None:
+        if agent == "sac" or device != "cpu" or minutes is not None or light:
             raise CalibrlError(
-                "--agent sac, --device and --minutes are for runs in this process; leave them out, or --backend, "
-                "--workers and --address"
+                "--agent sac, --device, --minutes and --light are for runs in this process; leave them out, or "
+                "--backend, --workers and --address"
             )
         _run_jobs(folder, chosen, How(backend, workers, address, resume, force, tensorboard), seed=seed)
         return
@@ -90,7 +94,7 @@ def control(
     if agent == "sac":
         _run_sac(folder, chosen, tensorboard, **options)
     else:
-        _run_model(folder, chosen, tensorboard, video=video, minutes=minutes, **options)
+        _run_model(folder, chosen, tensorboard, video=video, minutes=minutes, light=light, **options)
 
 
 def _chosen(
@@ -238,6 +242,14 @@ class Line:
         if self._bar is None:
             where = f"trial {trial}/{self._preset.trials}, {rows[0].step} steps, {self._left(at)}"
             self._console.print(f"{where}: {' · '.join(words)}", markup=False, highlight=False, soft_wrap=True)
+
+    def relearnt(self, trial: int, trials: int) -> None:
+        """Say how far the networks of earlier trials are; the time left counts from then on."""
+        self._started = time.monotonic()
+        if self._bar is not None:
+            self._bar.update(self._task, description=f"training again: trial {trial}/{trials}", refresh=True)
+        elif trial == trials:
+            self._console.print(f"trained again on trials 0 to {trials}", markup=False, highlight=False)
 
     def _left(self, at: float) -> str:
         done = at - (self._begun_at or 0.0)

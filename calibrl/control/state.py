@@ -1,11 +1,12 @@
 """All that an agent's future depends on, as plain tensors and numbers: taken out of a fleet, and put into one.
 
-An agent is saved on its own, so that it may go on in other company.
+An agent is saved on its own, so that it may go on in other company: whole, or as what it lived through, from which all
+that it learnt can be learnt again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -41,10 +42,40 @@ def agent_state(fleet: Fleet, agent: int) -> dict[str, Any]:
         "start": fleet.inputs.start[one],
         "elites": fleet.inputs.elites[one],
         "learnt": fleet.learnt,
-        "scales": None if fleet.view.scales is None else fleet.view.scales.state_dict(),
+        "scales": _scales(fleet),
     }
     copied: dict[str, Any] = _each_tensor(state, lambda part: part.detach().cpu().clone())
     return copied
+
+
+def agent_memory(fleet: Fleet, agent: int) -> dict[str, Any]:
+    """What one agent lived through, a small part of `agent_state`: `relearn` makes the rest of it."""
+    one = slice(agent, agent + 1)
+    state = {
+        "luck": {name: getattr(fleet, name)[agent].get_state() for name in _LUCK},
+        "rows": {name: getattr(fleet.replay, name)[one] for name in ("x", "y")},
+        "trials": fleet.replay.batch[agent].bincount().tolist(),
+        "start": fleet.inputs.start[one],
+        "elites": fleet.inputs.elites[one],
+        "scales": _scales(fleet),
+    }
+    copied: dict[str, Any] = _each_tensor(state, lambda part: part.detach().cpu().clone())
+    return copied
+
+
+def relearn(fleet: Fleet, states: Sequence[dict[str, Any]], on_trial: Callable[[int, int], None]) -> None:
+    """Let a fleet that has learnt nothing live through what the agents remember, and go on where they stood.
+
+    Chance is drawn as it was then: networks, maps and what is held out come out the same. `on_trial(number, last)`
+    hears of every trial that was learnt.
+    """
+    x, y = (torch.cat([state["rows"][name] for state in states]) for name in ("x", "y"))
+    sizes = _trial_sizes(states[0])
+    trials = zip(x.split(sizes, 1), y.split(sizes, 1), strict=True)
+    for number, (new_x, new_y) in enumerate(trials):
+        fleet.learn(new_x, new_y)
+        on_trial(number, len(sizes) - 1)
+    _go_on(fleet, states)
 
 
 def load_agents(fleet: Fleet, states: Sequence[dict[str, Any]]) -> None:
@@ -69,20 +100,35 @@ def load_agents(fleet: Fleet, states: Sequence[dict[str, Any]]) -> None:
             "y": y,
         }
     )
-    for name in _LUCK:
-        for generator, state in zip(getattr(fleet, name), states, strict=True):
-            _continue_luck(generator, state["luck"][name])
     fleet.maps = [IDENTITY if state["map"] is None else map_from_dict(state["map"]) for state in states]
     fleet.fresh = [torch.cat(parts) for parts in zip(*(state["fresh"] for state in states), strict=True)]
-    fleet.inputs.start.copy_(torch.cat([state["start"] for state in states]))
-    # Agents that were saved before there were planners with a memory had none.
-    fleet.inputs.elites.copy_(torch.cat([state.get("elites", state["start"][:, None][:, :0]) for state in states]))
     fleet.learnt = states[0]["learnt"]
+    fleet.show_networks_to_planner()
+    fleet.show_maps_to_planner()
+    _go_on(fleet, states)
+
+
+def _go_on(fleet: Fleet, states: Sequence[dict[str, Any]]) -> None:
+    """Units, chance and plans, as they were."""
     # What an environment shows when it is probed again may differ; rows stay in the units they were learnt in.
     if fleet.view.scales is not None and states[0].get("scales") is not None:
         fleet.view.scales.load_state_dict(states[0]["scales"])
-    fleet.show_networks_to_planner()
-    fleet.show_maps_to_planner()
+    for name in _LUCK:
+        for generator, state in zip(getattr(fleet, name), states, strict=True):
+            _continue_luck(generator, state["luck"][name])
+    fleet.inputs.start.copy_(torch.cat([state["start"] for state in states]))
+    # Agents that were saved before there were planners with a memory had none.
+    fleet.inputs.elites.copy_(torch.cat([state.get("elites", state["start"][:, None][:, :0]) for state in states]))
+
+
+def _scales(fleet: Fleet) -> dict[str, Tensor] | None:
+    return None if fleet.view.scales is None else fleet.view.scales.state_dict()
+
+
+def _trial_sizes(state: dict[str, Any]) -> list[int]:
+    """How many rows each trial left, of an agent that was saved either way."""
+    sizes: list[int] = state["trials"] if "trials" in state else state["rows"]["batch"][0].bincount().tolist()
+    return sizes
 
 
 def _continue_luck(generator: torch.Generator, state: Tensor) -> None:

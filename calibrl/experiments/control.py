@@ -26,7 +26,7 @@ from calibrl.control.learnt_reward import View, view_of
 from calibrl.control.plan import MakePlan
 from calibrl.control.presets import Preset, overrides
 from calibrl.control.scoring import Score, score_trial
-from calibrl.control.state import agent_state, load_agents
+from calibrl.control.state import agent_memory, agent_state, load_agents, relearn
 from calibrl.control.stepping import episode_seed
 from calibrl.control.tasks import TASKS, Task, task, task_from_env
 from calibrl.control.trial import Trial, run_trial
@@ -64,6 +64,9 @@ class Watch(Protocol):
     def trial(self, rows: Sequence[Row]) -> None:
         """After every trial of a fleet."""
 
+    def relearnt(self, trial: int, trials: int) -> None:
+        """After every earlier trial that agents saved without their networks have learnt again."""
+
 
 class Nobody:
     """Looks away."""
@@ -72,6 +75,9 @@ class Nobody:
         """Nothing."""
 
     def trial(self, rows: Sequence[Row]) -> None:
+        """Nothing."""
+
+    def relearnt(self, trial: int, trials: int) -> None:
         """Nothing."""
 
 
@@ -127,6 +133,7 @@ def run(
     resume: bool = False,
     force: bool = False,
     minutes: float | None = None,
+    light: bool = False,
     reward: Reward | None = None,
     watch: Watch | None = None,
     make_plan: MakePlan | None = None,
@@ -134,7 +141,8 @@ def run(
     """All trials of all agents; rows go to `out/rows.jsonl` and the agents to `out/checkpoint` after every trial.
 
     With `resume` it goes on from there, with `force` it replaces what is there. With `minutes` it stops after the trial
-    that crosses the limit. reward: what plans are judged by, instead of the one that the preset names.
+    that crosses the limit. light: agents are saved without their networks, in much smaller files, and `resume` trains
+    them again first. reward: what plans are judged by, instead of the one that the preset names.
     """
     started = time.monotonic()
     watch = watch or Nobody()
@@ -151,7 +159,7 @@ def run(
             raise CalibrlError(
                 f"{out} already holds a run; --resume to go on with it, --force to replace it, or another --out"
             )
-        companies = assemble(folder, what, view, preset, seed=seed, device=device, make_plan=make_plan)
+        companies = assemble(folder, what, view, preset, seed=seed, device=device, make_plan=make_plan, watch=watch)
         refuse_others(file, companies, preset)
         restore_rows(file, companies)
         identity = preset.what_decides_rows()
@@ -162,7 +170,7 @@ def run(
         while unfinished := [company for company in companies if company.done < preset.trials]:
             company = min(unfinished, key=lambda one: one.done)
             rows = one_trial(company, what, preset, watch)
-            states = [save_state(company, agent) for agent in range(len(company.members))]
+            states = [save_state(company, agent, light=light) for agent in range(len(company.members))]
             checkpoint.save(folder, company.members, company.done, states, identity)
             append_missing(file, rows)
             watch.trial(rows)
@@ -248,7 +256,15 @@ def clear(out: Path, mine: Callable[[Row], bool], *, agents: str) -> None:
 
 
 def assemble(
-    folder: Path, what: Task, view: View, preset: Preset, *, seed: int, device: str, make_plan: MakePlan | None
+    folder: Path,
+    what: Task,
+    view: View,
+    preset: Preset,
+    *,
+    seed: int,
+    device: str,
+    make_plan: MakePlan | None,
+    watch: Watch,
 ) -> list[Company]:
     """The fleets of a run, each where its agents' files say it stands, or at its beginning."""
     found = []
@@ -259,16 +275,25 @@ def assemble(
             if done is not None:
                 identity = preset.what_decides_rows()
                 states = [checkpoint.load(folder, member, done, identity) for member in group]
-                load_agents(fleet, [state["agent"] for state in states])
+                put_into(fleet, [state["agent"] for state in states], watch)
                 records = [Record(**state["record"]) for state in states]
             environments = [what.make() for _ in group]
             found.append(Company(fleet, environments, records, done=-1 if done is None else done))
     return found
 
 
-def save_state(company: Company, agent: int) -> dict[str, Any]:
-    """All of one agent."""
-    return {"agent": agent_state(company.fleet, agent), "record": vars(company.records[agent])}
+def put_into(fleet: Fleet, states: Sequence[dict[str, Any]], watch: Watch) -> None:
+    """Agents into a fleet: as they were saved, or, if any was saved without its networks, by learning again."""
+    if all("nets" in state for state in states):
+        load_agents(fleet, states)
+    else:
+        relearn(fleet, states, watch.relearnt)
+
+
+def save_state(company: Company, agent: int, *, light: bool) -> dict[str, Any]:
+    """All of one agent, or all but what it can learn again."""
+    take = agent_memory if light else agent_state
+    return {"agent": take(company.fleet, agent), "record": vars(company.records[agent])}
 
 
 def refuse_others(file: Path, companies: Iterable[Company], preset: Preset) -> None:

@@ -53,7 +53,14 @@ def learn_alone(preset: Preset, member: Member) -> Iterator[Row | Kept]:
     alone = replace(preset, arms=(member.arm.name,), seeds=1)
     with tempfile.TemporaryDirectory() as nothing_yet:
         (company,) = assemble(
-            Path(nothing_yet), what, view_of(what), alone, seed=member.seed, device="cpu", make_plan=None
+            Path(nothing_yet),
+            what,
+            view_of(what),
+            alone,
+            seed=member.seed,
+            device="cpu",
+            make_plan=None,
+            watch=Nobody(),
         )
     try:
         while company.done < preset.trials:

@@ -15,10 +15,10 @@ import pytest
 import torch
 
 from calibrl.control import checkpoint
-from calibrl.control.arms import fleets
+from calibrl.control.arms import ARMS, fleets
 from calibrl.control.presets import PRESETS, EnsembleSettings, with_defaults
 from calibrl.errors import CalibrlError
-from calibrl.experiments.control import run
+from calibrl.experiments.control import Nobody, run
 
 TINY = replace(PRESETS["tiny"], steps=12, trials=3)
 TIMED = ("acting_s", "scoring_s", "training_s")
@@ -70,13 +70,57 @@ def test_a_run_that_is_killed_ends_with_the_rows_it_would_have_had(tmp_path):
     assert told(tmp_path / "killed") == told(tmp_path / "whole")
 
 
-def test_a_long_run_out_of_short_pieces(tmp_path):
-    run(tmp_path / "whole", TINY)
-    pieces = 0
-    while not run(tmp_path / "pieces", TINY, resume=pieces > 0, minutes=0).finished:
+ALL_ARMS = replace(TINY, arms=tuple(ARMS), planner=replace(TINY.planner, method="icem"))
+
+
+# Whole, as what was lived through, and in turns.
+@pytest.mark.parametrize("light", [[False], [True], [True, False]])
+def test_a_long_run_out_of_short_pieces(tmp_path, light):
+    run(tmp_path / "whole", ALL_ARMS)
+    heard, pieces = Heard(), 0
+    while not run(
+        tmp_path / "pieces", ALL_ARMS, resume=pieces > 0, minutes=0, light=light[pieces % len(light)], watch=heard
+    ).finished:
         pieces += 1
-    assert pieces == 3
+    assert pieces > 3
     assert told(tmp_path / "pieces") == told(tmp_path / "whole")
+    assert bool(heard.relearnt_trials) == any(light)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.filterwarnings("default")  # compilers have warnings of their own
+def test_networks_trained_again_on_a_gpu_are_the_same(tmp_path):
+    run(tmp_path / "whole", TINY, device="cuda")
+    run(tmp_path / "pieces", replace(TINY, trials=2), device="cuda", light=True)
+    run(tmp_path / "pieces", TINY, device="cuda", resume=True)
+    assert told(tmp_path / "pieces") == told(tmp_path / "whole")
+
+
+class Heard(Nobody):
+    def __init__(self):
+        self.relearnt_trials = []
+
+    def relearnt(self, trial, trials):
+        self.relearnt_trials.append((trial, trials))
+
+
+def test_agents_without_their_networks_take_little_room(tmp_path):
+    wide = replace(TINY, trials=1, ensemble=replace(TINY.ensemble, hidden=(200, 200)))
+    sizes = []
+    for light in (False, True):
+        run(tmp_path / str(light), wide, light=light)
+        sizes.append(sum(file.stat().st_size for file in (tmp_path / str(light) / "checkpoint").iterdir()))
+    assert sizes[1] < sizes[0] / 20
+
+
+def test_agents_saved_in_different_ways_go_on_together(tmp_path):
+    for light in (False, True):
+        run(tmp_path / str(light), replace(TINY, trials=1), light=light)
+    name = "checkpoint/calibrated-0.trial-1.pt"
+    (tmp_path / "True" / name).replace(tmp_path / "False" / name)
+    run(tmp_path / "False", TINY, resume=True)
+    run(tmp_path / "whole", TINY)
+    assert told(tmp_path / "False") == told(tmp_path / "whole")
 
 
 def test_rows_that_a_crash_kept_from_the_file_come_back(tmp_path):
