@@ -56,3 +56,18 @@ def test_every_public_name_is_documented(site):
     pages = "".join(page.read_text(encoding="utf-8") for page in (site / "api").glob("*.html"))
     missing = [name for name in calibrl.__all__ if not re.search(rf'id="calibrl[\w.]*\.{re.escape(name)}"', pages)]
     assert [name for name in missing if name != "__version__"] == [], "name their modules on a page of docs/api"
+
+
+def test_every_page_has_the_style_and_the_words(site):
+    pages = [page for page in site.glob("*.html") if page.name != "404.html"]
+    assert (site / "style.css").exists()
+    for page in pages:
+        text = page.read_text(encoding="utf-8")
+        assert 'href="style.css' in text
+        assert 'href="words.html"' in text, "the contents lead to the words"
+
+
+def test_pages_are_called_what_the_contents_call_them(site):
+    for name, title in (("forecasters", "Make a forecaster of any model"), ("run", "Run everything")):
+        text = (site / f"{name}.html").read_text(encoding="utf-8")
+        assert re.search(rf"<h1[^>]*>{title}", text)
