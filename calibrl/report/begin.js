@@ -48,9 +48,9 @@ function begin() {
   }
   place = at;
   if (at) document.getElementById(at)?.scrollIntoView();
-  // A link to a section moves there; the choices stay in the address.
+  // A link to a section moves there; the choices stay in the address. Other choices, from a bookmark, begin anew.
   addEventListener("hashchange", () => {
-    if (location.hash.includes("=")) return;
+    if (location.hash.includes("=")) return location.reload();
     place = location.hash.slice(1);
     writeAddress();
   });
