@@ -2,11 +2,15 @@
 
 A folder holds `policy.json`, a snapshot, and `journal.jsonl`, what happened since. A power cut or `kill -9` can
 cut the journal's last line short; that line was never acknowledged and is dropped when the folder is opened.
+
+Threads may share a `Durable`. Changes happen one after another; decisions wait while something is learnt, never for
+the disk.
 """
 
 from __future__ import annotations
 
 import os
+import threading
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
@@ -17,7 +21,7 @@ from typing import IO, Any, Self
 from torch.distributions import Distribution
 
 from calibrl.arrays import Array
-from calibrl.bandits import storage
+from calibrl.bandits import journal, storage
 from calibrl.bandits.journal import Journal, NotKept
 from calibrl.bandits.options import Options
 from calibrl.bandits.policy import Arm, Decision, Policy
@@ -25,18 +29,22 @@ from calibrl.errors import CalibrlError
 
 
 class Durable:
-    """A policy kept in a folder. One process at a time may have it open.
+    """A policy kept in a folder. One process at a time may have it open; its threads may share it.
 
     make: builds the policy of a new folder; of an older one it must build the same kind, with the same options.
     snapshot_every: journal lines after which a new snapshot is written and the journal starts afresh.
     """
 
     def __init__(self, folder: str | Path, make: Callable[[], Policy], *, snapshot_every: int = 1000) -> None:
-        if snapshot_every < 1:
-            raise CalibrlError(f"snapshot_every {snapshot_every} is not a number of lines; use 1 or more")
+        if not isinstance(snapshot_every, int) or snapshot_every < 1:
+            raise CalibrlError(f"snapshot_every {snapshot_every!r} is not a number of lines; use 1 or more")
+        if not callable(make):
+            raise CalibrlError(f"make is {make!r}; pass a function that builds it: lambda: CalLinUCB(arms, dim)")
         self.folder = Path(folder)
         self.snapshot_every = snapshot_every
         self._lock = _lock(self.folder)
+        self._process = os.getpid()
+        self._changing, self._thinking = threading.RLock(), threading.RLock()
         self._journal: Journal | None = None
         self._line = 0
         try:
@@ -46,6 +54,11 @@ class Durable:
             if (self.folder / storage.SNAPSHOT).exists():
                 wanted, (self.policy, self._line) = self.policy, storage.restore(self.folder)
                 _compare(self.folder, self.policy, wanted)
+            elif lines := sum(1 for _ in journal.events(self.folder / storage.JOURNAL)):
+                raise CalibrlError(
+                    f"{self.folder} has {lines} lines in {storage.JOURNAL} but no {storage.SNAPSHOT} to begin from; "
+                    "restore that from a backup, or use a new folder"
+                )
             self.snapshot()
         except BaseException:
             self._let_go()
@@ -60,68 +73,82 @@ class Durable:
 
     def choose(self, x: Array) -> Arm:
         """The arm to take at x."""
-        return self.policy.choose(x)
+        with self._thinking:
+            return self.policy.choose(x)
 
     def decide(self, x: Array) -> Decision:
         """The arm to take at x, and the probability with which it was taken."""
-        return self.policy.decide(x)
+        with self._thinking:
+            return self.policy.decide(x)
 
     def probabilities(self, x: Array) -> dict[Arm, float]:
         """The probability of each arm being chosen at x."""
-        return self.policy.probabilities(x)
+        with self._thinking:
+            return self.policy.probabilities(x)
 
     def forecast(self, x: Array) -> Distribution:
         """What each arm is expected to pay at x."""
-        return self.policy.forecast(x)
+        with self._thinking:
+            return self.policy.forecast(x)
 
     # What changes it is checked, then written, then done: what cannot be written does not happen.
 
     def update(self, x: Array, arm: Arm | Sequence[Arm], reward: Array) -> None:
         """Learn what arms paid. When this returns, it is on the disk; when it raises, nothing was learnt."""
-        rows = self.policy.check(x, arm, reward)
-        names = [self.policy.arms[position] for position in rows.arm]
-        self._write({"update": {"x": rows.x.tolist(), "arm": names, "reward": rows.reward.tolist()}})
-        self.policy.learn(rows)
-        self._maybe_snapshot()
+        with self._changing:
+            rows = self.policy.check(x, arm, reward)
+            names = [self.policy.arms[position] for position in rows.arm]
+            self._write({"update": {"x": rows.x.tolist(), "arm": names, "reward": rows.reward.tolist()}})
+            with self._thinking:
+                self.policy.learn(rows)
+            self._maybe_snapshot()
 
     def add_arm(self, arm: Arm) -> None:
         """Offer one more arm."""
-        (name,) = self.policy.check_new([arm])
-        self._write({"add": name})
-        self.policy.add_arm(name)
-        self._maybe_snapshot()
+        with self._changing:
+            (name,) = self.policy.check_new([arm])
+            self._write({"add": name})
+            with self._thinking:
+                self.policy.add_arm(name)
+            self._maybe_snapshot()
 
     def remove_arm(self, arm: Arm) -> None:
         """Offer this arm no more."""
-        name = self.policy.check_leaving(arm)
-        self._write({"remove": name})
-        self.policy.remove_arm(name)
-        self._maybe_snapshot()
+        with self._changing:
+            name = self.policy.check_leaving(arm)
+            self._write({"remove": name})
+            with self._thinking:
+                self.policy.remove_arm(name)
+            self._maybe_snapshot()
 
     # Keeping it.
 
     def snapshot(self) -> None:
         """Write the policy whole and start a fresh journal."""
-        journal = self._opened()
-        try:
-            storage.snapshot(self.policy, self.folder, self._line)
-            _sync(self.folder)
-            # Should the machine stop here, the old journal's lines are older than the snapshot and will be skipped.
-            journal.restart()
-        except OSError as problem:
-            raise NotKept(
-                f"{self.folder / storage.SNAPSHOT}: cannot be written ({problem.strerror or problem}); "
-                "make room on the disk: what was learnt since the last snapshot is in the journal"
-            ) from None
-        self._due = self.snapshot_every
+        with self._changing:
+            lines = self._opened()
+            with self._thinking:
+                plain = storage.to_dict(self.policy)
+            try:
+                storage.snapshot(plain, self.folder, self._line)
+                _sync(self.folder)
+                # Should the machine stop here, the old journal's lines are older than the snapshot and will be skipped.
+                lines.restart()
+            except OSError as problem:
+                raise NotKept(
+                    f"{self.folder / storage.SNAPSHOT}: cannot be written ({problem.strerror or problem}); "
+                    "make room on the disk: what was learnt since the last snapshot is in the journal"
+                ) from None
+            self._due = self.snapshot_every
 
     def close(self) -> None:
         """Write a snapshot and let another process open the folder."""
-        if self._lock is not None:
-            try:
-                self._try_snapshot()
-            finally:
-                self._let_go()
+        with self._changing:
+            if self._lock is not None:
+                try:
+                    self._try_snapshot()
+                finally:
+                    self._let_go()
 
     def __enter__(self) -> Self:
         return self
@@ -142,6 +169,12 @@ class Durable:
     def _opened(self) -> Journal:
         if self._lock is None:
             raise CalibrlError(f"{self.folder} was closed; open it again to learn more")
+        if self._process != os.getpid():
+            # Two processes would write lines of the same number, and one of each pair would be lost.
+            raise CalibrlError(
+                f"{self.folder} was opened by process {self._process}, of which this one, {os.getpid()}, is a fork; "
+                "let one process learn, and open the folder there"
+            )
         if self._journal is None:
             try:
                 self._journal = Journal(self.folder / storage.JOURNAL)

@@ -282,7 +282,7 @@ def _names(arms: int | Iterable[Arm]) -> list[Arm]:
         raise CalibrlError(
             f"arms {arms!r} is neither a number of arms nor a list of names; pass 2 or ['news', 'music']"
         )
-    names = list(range(arms)) if isinstance(arms, (int, np.integer)) else list(arms)
+    names: list[Arm] = list(range(arms) if isinstance(arms, (int, np.integer)) else arms)
     if not names:
         raise CalibrlError("a policy needs at least one arm; pass a number of arms or their names")
     return names

@@ -8,13 +8,14 @@ import subprocess
 import sys
 import urllib.error
 import urllib.request
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from calibrl import CalibrlError
-from calibrl.bandits import CalLinUCB, CalThompson, Durable, LinUCB, NotKept, Policy, journal
+from calibrl.bandits import CalLinUCB, CalThompson, Durable, LinUCB, NotKept, Policy, journal, storage
 from calibrl.bandits.journal import Journal
 
 SERVICE = Path(__file__).parents[2] / "examples" / "bandit_service.py"
@@ -238,6 +239,10 @@ def test_another_policy_than_the_folder_holds_is_refused(tmp_path):
         Durable(tmp_path, lambda: LinUCB(["a", "b"], np.int64(3))).close()
     with pytest.raises(CalibrlError, match=r"make\(\) gave None"):
         Durable(tmp_path, lambda: None)
+    with pytest.raises(CalibrlError, match="pass a function that builds it"):
+        Durable(tmp_path, LinUCB(["a"], 3))
+    with pytest.raises(CalibrlError, match="snapshot_every '9' is not a number"):
+        Durable(tmp_path, lambda: LinUCB(["a"], 3), snapshot_every="9")
     Durable(tmp_path, lambda: LinUCB(["a"], 3)).close()
 
 
@@ -257,21 +262,97 @@ def test_a_folder_in_use_can_be_read(tmp_path):
         Policy.load(tmp_path.parent)
 
 
-def test_a_snapshot_written_while_the_folder_is_read_loses_nothing(tmp_path, monkeypatch):
+@pytest.mark.parametrize("snapshots", [1, 2])  # the second may be given the file number of the first
+@pytest.mark.parametrize(("module", "function"), [(journal, "events"), (storage, "_read")])
+def test_a_snapshot_written_while_the_folder_is_read_loses_nothing(tmp_path, monkeypatch, module, function, snapshots):
     with Durable(tmp_path, lambda: CalLinUCB(["a", "b"], 3)) as bandit:
         live(bandit, 4, seed=1)
-        read = journal.events
+        read = getattr(module, function)
         calls = []
 
         def meanwhile(path):
+            found = read(path) if module is storage else None
             if not calls:
-                bandit.snapshot()
+                for _ in range(snapshots):
+                    bandit.snapshot()
             calls.append(path)
-            return read(path)
+            return found or read(path)
 
-        monkeypatch.setattr(journal, "events", meanwhile)
+        monkeypatch.setattr(module, function, meanwhile)
         assert Policy.load(tmp_path).pulls == bandit.policy.pulls
         assert len(calls) == 2
+
+
+def test_a_journal_that_nothing_stands_before_is_not_thrown_away(tmp_path):
+    bandit = Durable(tmp_path, lambda: CalLinUCB(2, 3))
+    live(bandit, 3, seed=1)
+    abandon(bandit)
+    (tmp_path / "policy.json").rename(tmp_path / "elsewhere.json")
+    with pytest.raises(CalibrlError, match=r"3 lines in journal.jsonl but no policy.json"):
+        Durable(tmp_path, lambda: CalLinUCB(2, 3))
+    (tmp_path / "elsewhere.json").rename(tmp_path / "policy.json")
+    with Durable(tmp_path, lambda: CalLinUCB(2, 3)) as again:
+        assert sum(again.policy.pulls.values()) == 3
+
+
+def test_lines_that_are_missing_are_said(tmp_path):
+    bandit = Durable(tmp_path, lambda: CalLinUCB(2, 3), snapshot_every=5)
+    old = (tmp_path / "policy.json").read_bytes()
+    live(bandit, 7, seed=1)
+    abandon(bandit)
+    (tmp_path / "policy.json").write_bytes(old)
+    with (
+        pytest.warns(UserWarning, match="from line 0 to line 6: what was learnt between is lost"),
+        Durable(tmp_path, lambda: CalLinUCB(2, 3)) as again,
+    ):
+        assert sum(again.policy.pulls.values()) == 2
+
+
+# Sharing it.
+
+
+def test_threads_lose_no_reward(tmp_path):
+    """Each waits for the disk in its turn: two of the same number would be one too few when the journal is read."""
+    bandit = Durable(tmp_path, lambda: CalThompson(["a", "b"], 3), snapshot_every=40)
+
+    def work(number):
+        for x in np.random.default_rng(number).standard_normal((15, 3)):
+            bandit.choose(x)
+            bandit.update(x, "ab"[number % 2], 1.0)
+        bandit.add_arm(number)
+        bandit.remove_arm(number)
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(work, range(4)))
+    live(bandit, 3, seed=9)
+    abandon(bandit)
+    found = Policy.load(tmp_path)
+    assert found.pulls == bandit.policy.pulls
+    assert sum(found.pulls.values()) == 4 * 15 + 3
+    assert json.loads((tmp_path / "journal.jsonl").read_text().splitlines()[-1])["line"] == 4 * 17 + 3
+
+
+def test_decisions_do_not_wait_for_the_disk(tmp_path, monkeypatch):
+    with Durable(tmp_path, lambda: CalLinUCB(2, 3)) as bandit:
+        append = Journal.append
+
+        def slow(self, event):
+            with ThreadPoolExecutor(1) as pool:
+                assert pool.submit(bandit.choose, [1.0, 0.0, 0.0]).result(timeout=10) in (0, 1)
+            append(self, event)
+
+        monkeypatch.setattr(Journal, "append", slow)
+        bandit.update([1.0, 0.0, 0.0], 0, 1.0)
+
+
+def test_a_fork_may_not_learn_beside_its_parent(tmp_path, monkeypatch):
+    with Durable(tmp_path, lambda: CalLinUCB(2, 3)) as bandit:
+        with monkeypatch.context() as fork:
+            fork.setattr(os, "getpid", lambda: -1)
+            with pytest.raises(CalibrlError, match="a fork; let one process learn"):
+                bandit.update([1.0, 0.0, 0.0], 0, 1.0)
+        assert bandit.policy.pulls == {0: 0, 1: 0}
+        bandit.update([1.0, 0.0, 0.0], 0, 1.0)
 
 
 def test_the_journal_stays_short(tmp_path):
