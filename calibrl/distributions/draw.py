@@ -9,7 +9,7 @@ from torch import Size, Tensor
 from torch.distributions import Bernoulli, Categorical, Distribution, Normal
 
 from calibrl.distributions.recalibrated import Recalibrated
-from calibrl.distributions.scores import device_of, dtype_of, from_zscore
+from calibrl.distributions.scores import by_column, device_of, dtype_of, from_zscore, refuse_joint
 from calibrl.kernels import normal
 
 
@@ -19,6 +19,8 @@ def draw(forecast: Distribution, generator: torch.Generator | None = None, shape
     The same generator state gives the same u for every forecast, so that a calibrated and an uncalibrated
     arm of an experiment meet the same luck and their difference is measured, not the luck's.
     """
+    forecast = by_column(forecast)
+    refuse_joint(forecast)
     size = Size(shape) + forecast.batch_shape
     dtype, device = dtype_of(forecast), device_of(forecast)
     epsilon = torch.randn(size, generator=generator, dtype=dtype, device=device)

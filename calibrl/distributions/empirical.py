@@ -117,8 +117,7 @@ class _Interpolated(Distribution):
         y = y.double().expand(torch.broadcast_shapes(y.shape, self.batch_shape))
         knots = self._knots.double()
         # searchsorted wants the values of each forecast side by side in the last dimension.
-        lead = y.shape[: y.dim() - len(self.batch_shape)]
-        rows = y.reshape(-1, *self.batch_shape).movedim(0, -1).contiguous()
+        rows = self._side_by_side(y).contiguous()
         found = torch.searchsorted(knots, rows, right=right).sub(1)
         index = found.clamp(0, knots.shape[-1] - 2)
         start, end = knots.gather(-1, index), knots.gather(-1, index + 1)
@@ -130,12 +129,17 @@ class _Interpolated(Distribution):
         low = (rows - knots[..., :1]).clamp(max=0) / self._low_tail.unsqueeze(-1)
         high = (rows - knots[..., -1:]).clamp(min=0) / self._high_tail.unsqueeze(-1)
         z = torch.where(rows.isnan(), torch.nan, z + low + high)
-        return z.movedim(-1, 0).reshape(*lead, *self.batch_shape)
+        return z.movedim(-1, 0).reshape(y.shape)
 
     def _pick(self, index: Tensor) -> Tensor:
         """knots[…, index] for an index of shape (…, *batch)."""
-        rows = index.reshape(-1, *self.batch_shape).movedim(0, -1)
-        return self._knots.double().gather(-1, rows).movedim(-1, 0).reshape(index.shape)
+        found = self._knots.double().gather(-1, self._side_by_side(index))
+        return found.movedim(-1, 0).reshape(index.shape)
+
+    def _side_by_side(self, values: Tensor) -> Tensor:
+        """(…, *batch) → (*batch, m): all values of a forecast in the last dimension."""
+        lead = values.shape[: values.dim() - len(self.batch_shape)]
+        return values.reshape(lead.numel(), *self.batch_shape).movedim(0, -1)
 
 
 class Empirical(_Interpolated):

@@ -10,7 +10,7 @@ from torch import Size, Tensor
 from torch.distributions import Distribution
 
 from calibrl.arrays import Array, as_tensor, returns_what_was_given
-from calibrl.distributions.scores import device_of, dtype_of, from_zscore, is_discrete, log_prob, zscore
+from calibrl.distributions.scores import device_of, dtype_of, from_zscore, is_discrete, log_prob, searched, zscore
 from calibrl.errors import CalibrlError
 from calibrl.kernels import normal
 
@@ -61,13 +61,14 @@ class Mixture(Distribution):
     def from_zscore(self, z: Tensor) -> Tensor:
         """F⁻¹(Φ(z)) in float64, by bisection between the components' own quantiles."""
         z = z.double().expand(torch.broadcast_shapes(z.shape, self.batch_shape))
-        ends = torch.stack([from_zscore(component, z) for component in self.components])
-        low, high = ends.amin(0), ends.amax(0)
-        for _ in range(64):
-            middle = (low + high) / 2
-            below = self.zscore(middle) < z
-            low, high = torch.where(below, middle, low), torch.where(below, high, middle)
-        return (low + high) / 2
+        with torch.no_grad():
+            ends = torch.stack([from_zscore(component, z) for component in self.components])
+            low, high = ends.amin(0), ends.amax(0)
+            for _ in range(64):
+                middle = (low + high) / 2
+                below = self.zscore(middle) < z
+                low, high = torch.where(below, middle, low), torch.where(below, high, middle)
+        return searched(self, (low + high) / 2, z)
 
     @returns_what_was_given
     def cdf(self, value: Array) -> Tensor:

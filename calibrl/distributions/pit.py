@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.distributions import Bernoulli, Categorical, Distribution
 
 from calibrl.arrays import Array, as_tensor, returns_what_was_given
-from calibrl.distributions.scores import by_column, device_of, is_discrete, zscore, zscore_left
+from calibrl.distributions.scores import by_column, device_of, is_discrete, refuse_joint, zscore, zscore_left
 from calibrl.errors import CalibrlError
 from calibrl.kernels import normal
 
@@ -32,7 +32,9 @@ def pit_z(forecast: Distribution, y: Array, *, generator: torch.Generator | None
     if not is_discrete(forecast) and not hasattr(forecast, "zscore_left"):
         return _checked(high, outcome)
     low = zscore_left(forecast, outcome)
-    atom = low < high
+    # An impossible count is taken for one that is nearly so.
+    high = high.nan_to_num(torch.nan, posinf=-normal.LOWEST_Z, neginf=normal.LOWEST_Z)
+    atom = (low < high) & (high > normal.LOWEST_Z)
     if not bool(atom.any()):
         return _checked(high, outcome)
     if generator is None:
@@ -55,6 +57,7 @@ def outcomes_for(forecast: Distribution, y: Array) -> Tensor:
             f"{type(forecast).__name__} forecasts classes, which have no PIT; "
             "use calibrl.class_summary and calibrl.fit_temperature"
         )
+    refuse_joint(forecast)
     outcome = as_tensor(y, "y").double().to(device_of(forecast))
     shape = forecast.batch_shape
     if outcome.shape == shape:

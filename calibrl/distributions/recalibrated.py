@@ -12,11 +12,14 @@ from calibrl.arrays import Array, as_tensor, returns_what_was_given
 from calibrl.distributions.scores import (
     breaks,
     by_column,
+    count_moments,
     device_of,
     dtype_of,
     from_zscore,
     is_discrete,
+    log_mass,
     log_prob,
+    refuse_joint,
     zscore,
     zscore_left,
 )
@@ -46,11 +49,7 @@ class Recalibrated(Distribution):
                 f"{type(base).__name__} forecasts classes, which have no CDF; use calibrl.fit_temperature or "
                 "fit_platt_classes and calibrl.recalibrate(forecast, mapping)"
             )
-        if base.event_shape:
-            raise CalibrlError(
-                f"the forecast has event shape {tuple(base.event_shape)}; recalibration works on each column's own "
-                "distribution, so pass independent columns with batch shape (n, d)"
-            )
+        refuse_joint(base)
         if mapping.columns and base.batch_shape[-1:] != mapping.columns:
             raise CalibrlError(
                 f"the map was fitted for {mapping.columns[0]} columns but the forecast has batch shape "
@@ -70,11 +69,11 @@ class Recalibrated(Distribution):
 
     def zscore(self, y: Tensor) -> Tensor:
         """Φ⁻¹(R(F(y))) in float64."""
-        return self.mapping.forward_z(zscore(self.base, y))
+        return self._moved(zscore(self.base, y))
 
     def zscore_left(self, y: Tensor) -> Tensor:
         """Φ⁻¹(R(P(Y < y))) in float64."""
-        return self.mapping.forward_z(zscore_left(self.base, y))
+        return self._moved(zscore_left(self.base, y))
 
     def from_zscore(self, z: Tensor) -> Tensor:
         """F⁻¹(R⁻¹(Φ(z))) in float64."""
@@ -104,10 +103,7 @@ class Recalibrated(Distribution):
         """log-density, or log-mass where outcomes are counts. value: (…, *batch)."""
         value = as_tensor(value)
         if is_discrete(self.base):
-            low, high = self.zscore_left(value), self.zscore(value)
-            # Φ(b) - Φ(a), in whichever tail keeps the digits.
-            mass = torch.where(low > 0, normal.cdf(-low) - normal.cdf(-high), normal.cdf(high) - normal.cdf(low))
-            return torch.log(mass).to(self._dtype(value))
+            return log_mass(self.zscore_left(value), self.zscore(value)).to(self._dtype(value))
         z = zscore(self.base, value)
         change = self.mapping.log_slope_z(z) + normal.log_density(self.mapping.forward_z(z)) - normal.log_density(z)
         return (log_prob(self.base, value) + change).to(self._dtype(value))
@@ -180,6 +176,11 @@ class Recalibrated(Distribution):
 
     # How.
 
+    def _moved(self, z: Tensor) -> Tensor:
+        """S(z); what is impossible or certain before the map is so after it: R(0) = 0 and R(1) = 1."""
+        sure = z.isinf()
+        return torch.where(sure, z, self.mapping.forward_z(torch.where(sure, 0.0, z)))
+
     def _dtype(self, value: Tensor) -> torch.dtype:
         return torch.promote_types(dtype_of(self.base), value.dtype)
 
@@ -197,7 +198,7 @@ class Recalibrated(Distribution):
             epsilon, weight = nodes(self.breaks)
             mean, variance = self.base.moments_at(self.mapping.inverse_z(epsilon), weight)
         else:
-            mean, variance = self._count_moments() if is_discrete(self.base) else self._quadrature()
+            mean, variance = count_moments(self, reach=7.0) if is_discrete(self.base) else self._quadrature()
         return mean.to(dtype), variance.to(dtype)
 
     @property
@@ -228,13 +229,3 @@ class Recalibrated(Distribution):
 
         mean = expectation(lambda y: y)
         return mean, expectation(lambda y: (y - mean).square())
-
-    def _count_moments(self) -> tuple[Tensor, Tensor]:
-        """E and Var from the survival function: E[X] = Σ P(X > k), E[X²] = Σ (2k + 1) P(X > k)."""
-        device = device_of(self.base)
-        far = torch.full(self.batch_shape, 7.0, dtype=torch.float64, device=device)
-        k = torch.arange(int(self.from_zscore(far).max()) + 1, dtype=torch.float64, device=device)
-        k = k.reshape(-1, *(1 for _ in self.batch_shape))
-        survival = normal.cdf(-self.zscore(k.expand(-1, *self.batch_shape)))
-        mean = survival.sum(0)
-        return mean, ((2 * k + 1) * survival).sum(0) - mean.square()

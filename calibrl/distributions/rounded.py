@@ -9,7 +9,15 @@ from torch import Size, Tensor
 from torch.distributions import Distribution, constraints
 
 from calibrl.arrays import Array, as_tensor, returns_what_was_given
-from calibrl.distributions.scores import device_of, dtype_of, from_zscore, is_discrete, zscore
+from calibrl.distributions.scores import (
+    count_moments,
+    device_of,
+    dtype_of,
+    from_zscore,
+    is_discrete,
+    log_mass,
+    zscore,
+)
 from calibrl.errors import CalibrlError
 from calibrl.kernels import normal
 
@@ -30,10 +38,10 @@ class Rounded(Distribution):
         super().__init__(base.batch_shape, validate_args=False)
 
     def zscore(self, y: Tensor) -> Tensor:
-        """Φ⁻¹(P(count ≤ y)) in float64."""
+        """Φ⁻¹(P(count ≤ y)) in float64; -inf below 0."""
         k = y.double().floor()
         z = zscore(self.base, k.clamp(min=0) + 0.5)
-        return torch.where(k < 0, normal.LOWEST_Z, z)
+        return torch.where(k < 0, -torch.inf, z)
 
     def zscore_left(self, y: Tensor) -> Tensor:
         """Φ⁻¹(P(count < y)) in float64."""
@@ -48,9 +56,7 @@ class Rounded(Distribution):
     @returns_what_was_given
     def cdf(self, value: Array) -> Tensor:
         """P(count ≤ value). value: (…, *batch)."""
-        value = as_tensor(value)
-        below = torch.where(value < 0, 0.0, normal.cdf(self.zscore(value)))
-        return below.to(dtype_of(self.base))
+        return normal.cdf(self.zscore(as_tensor(value))).to(dtype_of(self.base))
 
     @returns_what_was_given
     def icdf(self, value: Array) -> Tensor:
@@ -61,9 +67,7 @@ class Rounded(Distribution):
     def log_prob(self, value: Array) -> Tensor:
         """log-mass of a count; -inf between the whole numbers. value: (…, *batch)."""
         value = as_tensor(value)
-        low, high = self.zscore_left(value), self.zscore(value)
-        mass = torch.where(low > 0, normal.cdf(-low) - normal.cdf(-high), normal.cdf(high) - normal.cdf(low))
-        return torch.where(value == value.floor(), torch.log(mass), -torch.inf).to(dtype_of(self.base))
+        return log_mass(self.zscore_left(value), self.zscore(value)).to(dtype_of(self.base))
 
     def sample(self, sample_shape: Any = Size()) -> Tensor:
         """Draws of shape (*sample_shape, *batch)."""
@@ -75,22 +79,12 @@ class Rounded(Distribution):
     @property
     def mean(self) -> Tensor:
         """Expected count: (*batch)."""
-        return self._moments()[0]
+        return count_moments(self, reach=7.5)[0].to(dtype_of(self.base))
 
     @property
     def variance(self) -> Tensor:
         """Variance of the count: (*batch)."""
-        return self._moments()[1]
-
-    def _moments(self) -> tuple[Tensor, Tensor]:
-        """E[X] = Σ P(X > k) and E[X²] = Σ (2k + 1) P(X > k)."""
-        far = torch.full(self.batch_shape, 7.5, dtype=torch.float64, device=device_of(self.base))
-        k = torch.arange(int(self.from_zscore(far).max()) + 1, dtype=torch.float64, device=far.device)
-        k = k.reshape(-1, *(1 for _ in self.batch_shape))
-        survival = normal.cdf(-self.zscore(k.expand(-1, *self.batch_shape)))
-        mean = survival.sum(0)
-        dtype = dtype_of(self.base)
-        return mean.to(dtype), (((2 * k + 1) * survival).sum(0) - mean.square()).to(dtype)
+        return count_moments(self, reach=7.5)[1].to(dtype_of(self.base))
 
     def expand(self, batch_shape: Any, _instance: Any = None) -> Rounded:
         """The same forecast, repeated to `batch_shape`."""

@@ -1,17 +1,31 @@
 """Any torch distribution as a function between outcomes y and z-scores z = Φ⁻¹(F(y)).
 
-Distributions of ours say `zscore`, `from_zscore` and `cdf_left` themselves; for torch's own this module
-knows how, with bisection where torch has no inverse and sums where it has no CDF (counts).
+Distributions of ours say `zscore`, `from_zscore` and `zscore_left` themselves; for torch's own this module
+knows how: by the tails of the families that have exact ones, through the transforms of those that are made of
+another, with bisection where torch has no inverse and sums where it has no CDF (counts).
 """
 
 from __future__ import annotations
 
 import copy
-from typing import Any
+import math
+from typing import Any, TypeGuard
 
 import torch
 from torch import Tensor
-from torch.distributions import Distribution, Independent, LogNormal, Normal, Poisson, TransformedDistribution
+from torch.distributions import (
+    Distribution,
+    Exponential,
+    Gamma,
+    Gumbel,
+    Independent,
+    Laplace,
+    LogNormal,
+    MixtureSameFamily,
+    Normal,
+    Poisson,
+    TransformedDistribution,
+)
 
 from calibrl.errors import CalibrlError
 from calibrl.kernels import normal
@@ -22,13 +36,30 @@ TABLE_LIMIT = 50_000_000
 
 def by_column(forecast: Distribution) -> Distribution:
     """The forecast with each column on its own: torch's `Independent` only says how densities are summed."""
+    if not isinstance(forecast, Distribution):
+        raise CalibrlError(
+            f"{type(forecast).__name__} is no distribution of torch; use one of torch.distributions, or its quantiles "
+            "(scipy: ppf) as calibrl.Quantiles(values, levels), or draws as calibrl.Empirical(samples)"
+        )
     while isinstance(forecast, Independent):
         forecast = forecast.base_dist
     return forecast
 
 
+def refuse_joint(forecast: Distribution) -> None:
+    """An error for forecasts of several numbers at once, which have no CDF."""
+    if forecast.event_shape:
+        raise CalibrlError(
+            f"{type(forecast).__name__} has event shape {tuple(forecast.event_shape)}; recalibration works on each "
+            "column's own distribution, so pass independent columns with batch shape (n, d): Normal(mean, stddev)"
+        )
+
+
 def zscore(forecast: Distribution, y: Tensor) -> Tensor:
-    """Φ⁻¹(F(y)) in float64, finite for every possible outcome; NaN where y is NaN. y: (…, *batch)."""
+    """Φ⁻¹(F(y)) in float64; NaN where y is NaN; infinite only for counts that are impossible or certain.
+
+    y: (…, *batch).
+    """
     if isinstance(forecast, Normal):
         return (y.double() - forecast.loc) / forecast.scale
     if hasattr(forecast, "zscore"):
@@ -38,7 +69,12 @@ def zscore(forecast: Distribution, y: Tensor) -> Tensor:
         return (y.double().clamp(min=1e-300).log() - forecast.loc) / forecast.scale
     if is_discrete(forecast):
         return _count_zscore(forecast, y)
-    return normal.finite_quantile(cdf(forecast, y))
+    y = y.double()
+    unseen = y.isnan()
+    if bool(unseen.any()):
+        y = torch.where(unseen, _typical(forecast), y)
+    _check_support(forecast, y)
+    return torch.where(unseen, torch.nan, _score(forecast, y))
 
 
 def zscore_left(forecast: Distribution, y: Tensor) -> Tensor:
@@ -53,44 +89,129 @@ def zscore_left(forecast: Distribution, y: Tensor) -> Tensor:
 
 def from_zscore(forecast: Distribution, z: Tensor) -> Tensor:
     """F⁻¹(Φ(z)) in float64. z: (…, *batch)."""
+    z = z.double()
     if isinstance(forecast, Normal):
-        return forecast.loc + forecast.scale * z.double()
+        return forecast.loc + forecast.scale * z
     if hasattr(forecast, "from_zscore"):
         y: Tensor = forecast.from_zscore(z)
         return y
-    if isinstance(forecast, LogNormal):
-        return torch.exp(forecast.loc + forecast.scale * z.double())
+    if isinstance(forecast, Exponential):
+        return -torch.special.log_ndtr(-z) / forecast.rate
+    if isinstance(forecast, Laplace):
+        return forecast.loc - forecast.scale * z.sign() * (math.log(2) + torch.special.log_ndtr(-z.abs()))
+    if isinstance(forecast, Gumbel):
+        return forecast.loc - forecast.scale * torch.log(-torch.special.log_ndtr(z.clamp(max=-normal.LOWEST_Z)))
+    if _is_bijective(forecast):
+        y = from_zscore(forecast.base_dist, _sign(forecast) * z)
+        for transform in forecast.transforms:
+            y = transform(y)
+        return y
     if is_discrete(forecast):
         return _count_from_zscore(forecast, z)
-    # A float64 tells probabilities from 1 only below 8.2 σ.
-    u = normal.cdf(z.double().clamp(normal.LOWEST_Z, normal.HIGHEST_Z))
+    # A float64 tells probabilities from 1 only below 8.2 σ, and some of torch's inverses lose the lower tail as well.
+    u = normal.cdf(z.clamp(normal.LOWEST_Z, normal.HIGHEST_Z))
     try:
         y = forecast.icdf(u)
     except NotImplementedError:
-        return _bisect(forecast, u)
-    if bool(y.isfinite().all()):
+        return _bisect(forecast, z)
+    found = y.isfinite()
+    return y if bool(found.all()) else forecast.icdf(torch.where(found, u, u.clamp(1e-16, 1 - 4e-16)))
+
+
+def searched(forecast: Distribution, y: Tensor, z: Tensor) -> Tensor:
+    """The quantile y found by search, with the gradients of F(y) = Φ(z): f(y) dy = φ(z) dz - dF."""
+    if not torch.is_grad_enabled():
         return y
-    # Some of torch's inverses lose the lower tail as well: stop where they still tell u from 0.
-    return torch.where(y.isfinite(), y, forecast.icdf(u.clamp(1e-16, 1 - 4e-16)))
+    y = y.detach()
+    here = zscore(forecast, y)
+    if not (here.requires_grad or z.requires_grad):
+        return y
+    # Where a forecast has no density (between two far peaks), the quantile jumps.
+    slope = torch.exp(log_prob(forecast, y) - normal.log_density(here)).detach().clamp(min=1e-300)
+    step = (z - here) / slope
+    return y + step - step.detach()
+
+
+def _score(forecast: Distribution, y: Tensor) -> Tensor:
+    """Φ⁻¹(F(y)) of an outcome inside the support, or beside it by rounding."""
+    if isinstance(forecast, Normal) or hasattr(forecast, "zscore"):
+        return zscore(forecast, y)
+    if not _is_bijective(forecast):
+        return normal.quantile_of(*_tails(forecast, y)).clamp(normal.LOWEST_Z, -normal.LOWEST_Z)
+    for transform in reversed(forecast.transforms):
+        y = transform.inv(y)
+    z = _sign(forecast) * _score(forecast.base_dist, y)
+    # A transform may round its end to infinity.
+    return z.nan_to_num(torch.nan, posinf=-normal.LOWEST_Z, neginf=normal.LOWEST_Z)
+
+
+def _is_bijective(forecast: Distribution) -> TypeGuard[TransformedDistribution]:
+    """Whether outcomes are one to one with those of a simpler forecast, number by number."""
+    return (
+        isinstance(forecast, TransformedDistribution)
+        and not isinstance(forecast, Gumbel)
+        and not forecast.base_dist.event_shape
+        and all(transform.bijective for transform in forecast.transforms)
+    )
+
+
+def _sign(forecast: TransformedDistribution) -> Tensor | int:
+    sign: Tensor | int = 1
+    for transform in forecast.transforms:
+        sign = sign * transform.sign
+    return sign
+
+
+def _tails(forecast: Distribution, y: Tensor) -> tuple[Tensor, Tensor]:
+    """P(Y ≤ y) and P(Y > y) in float64, each with its own digits where the family allows."""
+    if isinstance(forecast, Exponential):
+        t = forecast.rate * y
+        return -torch.expm1(-t), torch.exp(-t)
+    if isinstance(forecast, Gamma):
+        t = forecast.rate * y
+        a = forecast.concentration.double().expand_as(t)
+        lower, upper = (_IncompleteGamma.apply(a, t, low) for low in (True, False))  # type: ignore[no-untyped-call]
+        return lower, upper
+    if isinstance(forecast, Laplace):
+        t = (y - forecast.loc) / forecast.scale
+        rest = torch.exp(-t.abs()) / 2
+        return torch.where(t < 0, rest, 1 - rest), torch.where(t < 0, 1 - rest, rest)
+    if isinstance(forecast, Gumbel):
+        t = torch.exp((forecast.loc - y) / forecast.scale)
+        return torch.exp(-t), -torch.expm1(-t)
+    if isinstance(forecast, MixtureSameFamily):
+        z, share = zscore(forecast.component_distribution, y.unsqueeze(-1)), forecast.mixture_distribution.probs
+        return (share * normal.cdf(z)).sum(-1), (share * normal.cdf(-z)).sum(-1)
+    try:
+        lower = _unchecked(forecast).cdf(y).double()
+    except NotImplementedError:
+        raise CalibrlError(
+            f"{type(forecast).__name__} has no cdf; draw samples from it and use calibrl.Empirical(samples)"
+        ) from None
+    # Beyond, a float64 cannot tell the CDF from 1: both tails end alike, or they would look like a bias.
+    return lower.clamp(min=2**-53), (1 - lower).clamp(min=2**-53)
+
+
+class _IncompleteGamma(torch.autograd.Function):
+    """P(a, x) = ∫₀ˣ t^(a-1) e^(-t) dt / Γ(a), or 1 - P, with the gradient in a that torch's own lacks."""
+
+    @staticmethod
+    def forward(ctx: Any, a: Tensor, x: Tensor, lower: bool) -> Tensor:
+        ctx.save_for_backward(a, x)
+        ctx.sign = 1 if lower else -1
+        return torch.special.gammainc(a, x) if lower else torch.special.gammaincc(a, x)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None]:
+        a, x = ctx.saved_tensors
+        by_x = ctx.sign * grad * torch.exp(torch.xlogy(a - 1, x) - x - torch.lgamma(a))
+        # At a fixed probability a draw x moves with a as torch's own draws do.
+        return -by_x * torch._standard_gamma_grad(a, x), by_x, None
 
 
 def cdf(forecast: Distribution, y: Tensor) -> Tensor:
     """P(Y ≤ y) in float64, also for torch's count distributions, which have no CDF of their own."""
-    y = y.double()
-    unseen = y.isnan()
-    if bool(unseen.any()):
-        y = torch.where(unseen, _typical(forecast), y)
-    if is_discrete(forecast):
-        value = torch.where(y < 0, 0.0, normal.cdf(zscore(forecast, y)))
-    else:
-        _check_support(forecast, y)
-        try:
-            value = _unchecked(forecast).cdf(y).double()
-        except NotImplementedError:
-            raise CalibrlError(
-                f"{type(forecast).__name__} has no cdf; draw samples from it and use calibrl.Empirical(samples)"
-            ) from None
-    return torch.where(unseen, torch.nan, value)
+    return normal.cdf(zscore(forecast, y))
 
 
 def _check_support(forecast: Distribution, y: Tensor) -> None:
@@ -110,9 +231,19 @@ def _unchecked(forecast: Distribution) -> Distribution:
     """The same distribution without torch's argument checks, which also refuse its own rounding to 0 and 1."""
     loose = copy.copy(forecast)
     loose._validate_args = False
-    if isinstance(loose, TransformedDistribution):
-        loose.base_dist = _unchecked(loose.base_dist)
+    for name, part in vars(forecast).items():
+        if isinstance(part, Distribution):
+            setattr(loose, name, _unchecked(part))
     return loose
+
+
+def log_mass(low: Tensor, high: Tensor) -> Tensor:
+    """log(Φ(high) - Φ(low)) of z-scores low ≤ high, however far out; -inf where they are equal."""
+    # In the lower tail, where no digits are lost.
+    upper = low > 0
+    a, b = torch.where(upper, -high, low), torch.where(upper, -low, high)
+    less, more = torch.special.log_ndtr(a), torch.special.log_ndtr(b)
+    return torch.where(a < b, more + torch.log1p(-torch.exp(less - more)), torch.where(a == b, -torch.inf, torch.nan))
 
 
 def log_prob(forecast: Distribution, y: Tensor) -> Tensor:
@@ -169,47 +300,77 @@ def _parameter(forecast: Distribution) -> Tensor:
 
 def _typical(forecast: Distribution) -> Tensor:
     """Some outcome inside the support, to stand in where nobody saw one."""
-    mean = forecast.mean.double()
+    try:
+        mean = forecast.mean.double()
+    except NotImplementedError:
+        mean = torch.tensor(torch.nan, dtype=torch.float64)
     if not bool(mean.isfinite().all()):
-        mean = forecast.icdf(torch.full_like(mean, 0.5))
+        return from_zscore(forecast, torch.zeros(forecast.batch_shape, device=device_of(forecast)))
     return mean.round() if is_discrete(forecast) else mean
 
 
-def _bisect(forecast: Distribution, u: Tensor) -> Tensor:
-    """F⁻¹(u) by bisection, for distributions with a CDF and no inverse (Gamma). u: (…, *batch)."""
+def _bisect(forecast: Distribution, z: Tensor) -> Tensor:
+    """F⁻¹(Φ(z)) by bisection, for distributions with a CDF and no inverse (Gamma). z: (…, *batch)."""
     support: Any = forecast.support
+    support = getattr(support, "base_constraint", support)
     # The least positive number stands for an open end at zero, where torch would refuse zero itself.
     floor = torch.as_tensor(getattr(support, "lower_bound", -torch.inf)).double() + 1e-300
-    centre, spread = forecast.mean.double().expand(u.shape), forecast.stddev.double().expand(u.shape)
-    low, high = torch.maximum(centre - spread, floor), centre + spread
-    for _ in range(200):
-        too_high, too_low = (forecast.cdf(low) > u) & (low > floor), forecast.cdf(high) < u
-        if not bool((too_high | too_low).any()):
-            break
-        low = torch.where(too_high, torch.maximum(low - 2 * (high - low), floor), low)
-        high = torch.where(too_low, high + (high - centre), high)
-    for _ in range(100):
-        middle = (low + high) / 2
-        below = forecast.cdf(middle) < u
-        low, high = torch.where(below, middle, low), torch.where(below, high, middle)
-    return (low + high) / 2
+    lower, upper = normal.cdf(z), normal.cdf(-z)
+
+    def below(y: Tensor) -> Tensor:
+        less, more = _tails(forecast, y)
+        return torch.where(z < 0, less < lower, more > upper)
+
+    with torch.no_grad():
+        centre, spread = forecast.mean.double().expand(z.shape), forecast.stddev.double().expand(z.shape)
+        low, high = torch.maximum(centre - spread, floor), centre + spread
+        for _ in range(200):
+            too_high, too_low = ~below(low) & (low > floor), below(high)
+            if not bool((too_high | too_low).any()):
+                break
+            low = torch.where(too_high, torch.maximum(low - 2 * (high - low), floor), low)
+            high = torch.where(too_low, high + (high - centre), high)
+        for _ in range(100):
+            middle = (low + high) / 2
+            if bool(((middle == low) | (middle == high)).all()):
+                break
+            less = below(middle)
+            low, high = torch.where(less, middle, low), torch.where(less, high, middle)
+    return searched(forecast, (low + high) / 2, z)
 
 
 # Counts: both tails are summed or computed on their own, so that neither rounds to nothing.
+
+
+def count_moments(forecast: Distribution, *, reach: float) -> tuple[Tensor, Tensor]:
+    """E[X] = Σ P(X > k) and Var from E[X²] = Σ (2k + 1) P(X > k), over counts up to `reach` in z: both (*batch)."""
+    far = torch.full(forecast.batch_shape, reach, dtype=torch.float64, device=device_of(forecast))
+    if not far.numel():
+        return far, far
+    k = torch.arange(int(from_zscore(forecast, far).max()) + 1, dtype=torch.float64, device=far.device)
+    k = k.reshape(-1, *(1 for _ in far.shape))
+    survival = normal.cdf(-zscore(forecast, k.expand(-1, *far.shape)))
+    mean = survival.sum(0)
+    return mean, ((2 * k + 1) * survival).sum(0) - mean.square()
 
 
 def _count_zscore(forecast: Distribution, y: Tensor) -> Tensor:
     k = y.double().floor()
     if isinstance(forecast, Poisson):
         rate, after = forecast.rate.double(), k.clamp(min=0) + 1
-        z = normal.quantile_of(torch.special.gammaincc(after, rate), torch.special.gammainc(after, rate))
+        z = _certain(torch.special.gammaincc(after, rate), torch.special.gammainc(after, rate))
     else:
         shape = torch.broadcast_shapes(k.shape, forecast.batch_shape)
         table = _zscore_table(forecast)
         index = k.nan_to_num(0).expand(shape).clamp(0, len(table) - 1).long()
         z = table.gather(0, index.reshape(-1, *forecast.batch_shape)).reshape(shape)
-    z = torch.where(k < 0, normal.LOWEST_Z, z.clamp(normal.LOWEST_Z, -normal.LOWEST_Z))
-    return torch.where(k.isnan(), torch.nan, z)
+    return torch.where(k.isnan(), torch.nan, torch.where(k < 0, -torch.inf, z))
+
+
+def _certain(lower: Tensor, upper: Tensor) -> Tensor:
+    """Φ⁻¹ of a count's probability, infinite where nothing is left above it: no map may bring mass there."""
+    z = normal.quantile_of(lower, upper).clamp(normal.LOWEST_Z, -normal.LOWEST_Z)
+    return torch.where(upper > 0, z, torch.inf)
 
 
 def _count_from_zscore(forecast: Distribution, z: Tensor) -> Tensor:
@@ -247,8 +408,7 @@ def _zscore_table(forecast: Distribution) -> Tensor:
             mass = _masses(forecast, top, None)
     lower = mass.cumsum(0)
     upper = mass.flip(0).cumsum(0).flip(0) - mass
-    # Where nothing is left above, the count is certain.
-    return torch.where(upper > 0, normal.quantile_of(lower, upper.clamp(min=1e-305)), -normal.LOWEST_Z)
+    return _certain(lower, upper)
 
 
 def _masses(forecast: Distribution, top: int, last: Tensor | None) -> Tensor:

@@ -47,8 +47,10 @@ def log_density(z: Tensor) -> Tensor:
 
 
 def quantile_of(lower: Tensor, upper: Tensor) -> Tensor:
-    """Φ⁻¹ of a probability known as its lower mass p and its upper mass 1 - p, exact in both tails."""
-    return torch.where(lower < upper, quantile(lower), -quantile(upper))
+    """Φ⁻¹ of a probability known as its lower mass p and its upper mass 1 - p, exact in both tails and finite."""
+    # No mass at all counts as the least there is, whose gradient is a number.
+    z = quantile(torch.minimum(lower, upper).clamp(min=torch.finfo(torch.float64).tiny))
+    return torch.where(lower < upper, z, -z)
 
 
 def logit_of(z: Tensor) -> Tensor:

@@ -1,0 +1,150 @@
+"""Far out, at the ends of supports, and for forecasts of kinds that cannot be recalibrated."""
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+from torch import distributions as td
+
+import calibrl as cal
+from calibrl.maps import Affine
+
+D = torch.float64
+
+
+def t(*values):
+    return torch.tensor(values, dtype=D)
+
+
+def times(scale):
+    """The map for forecasts so many times too sure in z."""
+    return Affine(shift=t(0.0)[0], scale=t(float(scale))[0])
+
+
+FAR = {
+    "Laplace": (td.Laplace(t(1.0), t(2.0)), stats.laplace(1, 2), (-150.0, 200.0)),
+    "Exponential": (td.Exponential(t(2.0)), stats.expon(scale=0.5), (1e-30, 60.0)),
+    "Gamma": (td.Gamma(t(2.5), t(2.0)), stats.gamma(2.5, scale=0.5), (1e-30, 60.0)),
+    "Gumbel": (td.Gumbel(t(1.0), t(2.0)), stats.gumbel_r(1, 2), (-8.0, 200.0)),
+    "Weibull": (td.Weibull(t(2.0), t(1.5)), stats.weibull_min(1.5, scale=2), (1e-30, 50.0)),
+    "InverseGamma": (td.InverseGamma(t(3.0), t(2.0)), stats.invgamma(3, scale=2), (0.02, 1e15)),
+    "squashed": (
+        td.TransformedDistribution(td.Normal(t(0.0), t(0.05)), td.TanhTransform()),
+        None,
+        (np.tanh(-0.6), np.tanh(0.6)),
+    ),
+}
+
+
+@pytest.mark.parametrize("family", FAR)
+def test_scores_are_exact_in_both_tails(family):
+    forecast, peer, ends = FAR[family]
+    low, high = (float(cal.pit_z(forecast, t(y))) for y in ends)
+    if peer is None:
+        assert (low, high) == pytest.approx((-12, 12), rel=1e-9)
+    else:
+        assert low == pytest.approx(stats.norm.ppf(peer.cdf(ends[0])), rel=1e-9)
+        assert high == pytest.approx(-stats.norm.ppf(peer.sf(ends[1])), rel=1e-9)
+    again = cal.Recalibrated(forecast, times(1)).from_zscore(t(low, high)[:, None])[:, 0]
+    assert again.tolist() == pytest.approx(list(ends), rel=1e-6)
+
+
+def test_a_symmetric_forecast_far_too_sure_is_made_wide_on_both_sides(generator):
+    y = torch.from_numpy(stats.laplace.rvs(scale=16, size=2000, random_state=0))
+    mapping = cal.fit_smooth(z=cal.pit_z(td.Laplace(torch.zeros_like(y), torch.ones_like(y)), y))
+    honest = cal.Recalibrated(td.Laplace(t(0.0), t(1.0)), mapping)
+    ends = honest.icdf(t(0.01, 0.99)[:, None])[:, 0]
+    assert ends.tolist() == pytest.approx(stats.laplace.ppf([0.01, 0.99], scale=16), rel=0.15)
+
+
+@pytest.mark.parametrize("scale", [1, 8, 15])
+@pytest.mark.parametrize(
+    "base",
+    [
+        td.Poisson(t(20.0, 3.0)),
+        td.Binomial(t(9.0, 30.0), t(0.3, 0.6)),
+        cal.Rounded(td.Normal(t(20.0, 3.0), t(2.0, 3.0))),
+    ],
+    ids=lambda base: type(base).__name__,
+)
+def test_no_map_brings_mass_where_none_can_be(base, scale):
+    honest = cal.Recalibrated(base, times(scale))
+    assert honest.cdf(t(-1.0, -1.0)).tolist() == [0, 0]
+    counts = torch.arange(0, 2000, dtype=D)[:, None].expand(-1, 2)
+    mass = honest.log_prob(counts).exp()
+    torch.testing.assert_close(mass.sum(0), torch.ones(2, dtype=D))
+    mean = (counts * mass).sum(0)
+    torch.testing.assert_close(honest.mean, mean, rtol=1e-3, atol=1e-9)
+    torch.testing.assert_close(honest.variance, ((counts - mean).square() * mass).sum(0), rtol=2e-3, atol=1e-9)
+
+
+def test_a_count_that_fell_far_out_has_its_likelihood():
+    forecast = cal.Rounded(td.Normal(t(200.0, 20.0), t(5.0, 5.0)))
+    expected = [stats.norm.logcdf(0.5, 200, 5), np.log(stats.norm.cdf(20.5, 20, 5) - stats.norm.cdf(19.5, 20, 5))]
+    assert forecast.log_prob(t(0.0, 20.0)).tolist() == pytest.approx(expected)
+    assert cal.nll(forecast, t(0.0, 20.0)) == pytest.approx(-np.mean(expected))
+    assert forecast.log_prob(t(-1.0, 2.5)).tolist() == [-np.inf, -np.inf]
+
+
+def test_mixtures_of_torch_take_any_component():
+    mixture = td.MixtureSameFamily(
+        td.Categorical(t(0.3, 0.7).expand(2, 2)), td.LogNormal(torch.zeros(2, 2, dtype=D), t(0.5, 1.0).expand(2, 2))
+    )
+    honest = cal.Recalibrated(mixture, times(1))
+    levels = t(0.01, 0.5, 0.99)[:, None].expand(-1, 2)
+    torch.testing.assert_close(mixture.cdf(honest.icdf(levels)), levels)
+
+
+def test_independent_columns_are_drawn_as_columns(generator):
+    loc, scale = torch.zeros(3, 2), torch.ones(3, 2)
+    columns = cal.draw(td.Independent(td.Normal(loc, scale), 1), torch.Generator().manual_seed(1), (5,))
+    assert torch.equal(columns, cal.draw(td.Normal(loc, scale), torch.Generator().manual_seed(1), (5,)))
+
+
+@pytest.mark.parametrize("shape", [(), (0,), (1,), (0, 3), (2, 1, 3)])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda one: td.Gamma(one, one),
+        lambda one: td.Poisson(one),
+        lambda one: cal.Quantiles(torch.stack([one, 2 * one, 4 * one]), [0.1, 0.5, 0.9]),
+        lambda one: cal.Rounded(td.Normal(one, one)),
+    ],
+    ids=["Gamma", "Poisson", "Quantiles", "Rounded"],
+)
+def test_every_batch_shape_is_answered_in_kind(make, shape):
+    one = torch.ones(shape)
+    honest = cal.Recalibrated(make(one), times(2))
+    for answer in (
+        honest.mean,
+        honest.variance,
+        honest.sample(),
+        honest.cdf(one),
+        honest.log_prob(one),
+        honest.icdf(0.5),
+    ):
+        assert answer.shape == shape
+
+
+@pytest.mark.parametrize(
+    ("forecast", "words"),
+    [
+        (stats.norm(0, 1), "rv_continuous_frozen is no distribution of torch; .*ppf"),
+        (td.MultivariateNormal(torch.zeros(3, 2), torch.eye(2)), r"MultivariateNormal has event shape \(2,\)"),
+        (td.StudentT(5.0, torch.zeros(3)), "StudentT has no cdf; draw samples"),
+    ],
+)
+def test_other_kinds_are_refused_with_a_cure(forecast, words):
+    for attempt in (
+        lambda: cal.pit_z(forecast, torch.zeros(3)),
+        lambda: cal.Recalibrated(forecast, times(2)).sample(),
+        lambda: cal.draw(forecast),
+        lambda: cal.crps(forecast, torch.zeros(3)),
+    ):
+        with pytest.raises(cal.CalibrlError, match=words):
+            attempt()
+
+
+def test_outcomes_nobody_saw_need_no_mean():
+    squashed = td.TransformedDistribution(td.Normal(torch.zeros(2, dtype=D), 1.0), td.TanhTransform())
+    assert cal.pit(squashed, t(torch.nan, 0.0)).isnan().tolist() == [True, False]
