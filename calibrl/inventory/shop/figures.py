@@ -35,7 +35,10 @@ def orders_figure(orders: Sequence[Order], history: History) -> Figure:
         ax.set_axis_off()
     for ax, order in zip(axes, shown, strict=False):
         _fan(ax, order, history)
-    axes[0].legend(frameon=False, fontsize=7, loc="upper left")
+    for ax in axes[::2]:
+        ax.set_ylabel("units a day", fontsize=8)
+    handles, labels = axes[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside upper center", ncols=len(labels), frameon=False, fontsize=8)
     return figure
 
 
@@ -48,9 +51,8 @@ def _fan(ax: Axes, order: Order, history: History) -> None:
     ax.plot(days[gone], sold[gone], "^", color=COLORS[BARE], ms=5, label="sold out")
     ahead = order.today + 1 + np.arange(order.fan.shape[1])
     for low, high, alpha in ((0, 4, 0.2), (1, 3, 0.35)):
-        share = "90 %" if low == 0 else "50 %"
-        ax.fill_between(ahead, order.fan[low], order.fan[high], color=COLORS[HONEST], alpha=alpha, lw=0, label=share)
-    ax.plot(ahead, order.fan[2], color=COLORS[HONEST], lw=1.5)
+        ax.fill_between(ahead, order.fan[low], order.fan[high], color=COLORS[HONEST], alpha=alpha, lw=0)
+    ax.plot(ahead, order.fan[2], color=COLORS[HONEST], lw=1.5, label="expected: median, 50 and 90 %")
     at: Any = order.delivery  # matplotlib draws dates, its types do not say so
     ax.axvline(at, color=COLORS[HEURISTIC], lw=1.2, ls="--", label="delivery")
     ax.set_title(f"{named(order.key)}: order {order.plan.order}", fontsize=9, loc="left")
