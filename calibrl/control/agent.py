@@ -124,8 +124,12 @@ class Agent:
 
     def update(self) -> None:
         """Learn what was observed since the last update: split, train the networks, fit R. Forgets nothing."""
-        if len(self._seen) < 2:
-            raise CalibrlError(f"{len(self._seen)} steps were observed since the last update; observe 2 or more")
+        fewest = 1 + (self.settings.calibration.block if self.member.arm.holds_out else 1)
+        if len(self._seen) < fewest:
+            raise CalibrlError(
+                f"{len(self._seen)} steps were observed since the last update; observe {fewest} or more, so that some "
+                "can be held out"
+            )
         x, y = (torch.stack(column)[None] for column in zip(*self._seen, strict=True))
         self.fleet.learn(x, y)
         self._seen = []
@@ -162,8 +166,14 @@ class Agent:
         checkpoint.write(Path(path), self._identity(), self.fleet.learnt, agent_state(self.fleet, 0))
 
     def load(self, path: str | Path) -> Agent:
-        """Go on from a file written by an agent of the same task and settings; returns itself, ready to be tuned."""
-        load_agents(self.fleet, [checkpoint.read(Path(path), self._identity())])
+        """Go on from a file that `save` or a run wrote for an agent of the same task, arm and settings; returns itself.
+
+        A run's agents are in its folder: `checkpoint/calibrated-0.trial-10.pt`. Their seed may be another, chance goes
+        on as it was, and so may the reward that plans were judged by: what was learnt holds for any.
+        """
+        state = checkpoint.read(Path(path), self._identity(), whatever=("seed", "reward"))
+        # A run keeps an agent beside the record of its trials.
+        load_agents(self.fleet, [state.get("agent", state)])
         self._seen = []
         return self
 

@@ -95,8 +95,11 @@ def _take(lock: IO[str], out: Path) -> None:
         return
 
 
-def read(file: Path, identity: dict[str, Any]) -> Any:
-    """The state in a file, if it is of the same identity; otherwise an error that names what differs."""
+def read(file: Path, identity: dict[str, Any], *, whatever: Sequence[str] = ()) -> Any:
+    """The state in a file, if it is of the same identity; otherwise an error that names what differs.
+
+    whatever: names that may differ.
+    """
     if not file.is_file():
         raise CalibrlError(f"{file} does not exist; give the path of a saved agent")
     try:
@@ -107,7 +110,8 @@ def read(file: Path, identity: dict[str, Any]) -> Any:
         raise CalibrlError(f"{file} cannot be read ({words}); remove it to start this agent afresh") from None
     if form != FORMAT:
         raise CalibrlError(f"{file} has format {form!r}, expected {FORMAT!r}; choose another place")
-    difference = _difference(identity, with_defaults(found))
+    compared = {name: part for name, part in with_defaults(found).items() if name not in whatever}
+    difference = _difference(identity, compared)
     if difference:
         name, wanted, there = difference
         raise CalibrlError(

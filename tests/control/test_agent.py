@@ -11,7 +11,7 @@ from calibrl.control.agent import Agent
 from calibrl.control.arms import fleets
 from calibrl.control.fleet import Fleet
 from calibrl.control.learnt_reward import learnt, probe, view_of
-from calibrl.control.presets import PRESETS, EnsembleSettings, PlannerSettings
+from calibrl.control.presets import PRESETS, CalibrationSettings, EnsembleSettings, PlannerSettings
 from calibrl.control.tasks import task_from_env
 from calibrl.errors import CalibrlError
 from calibrl.experiments.control import run
@@ -128,6 +128,20 @@ def test_an_agent_acts_in_a_loop_of_ones_own(tmp_path):
         agent.update()
 
 
+def test_an_agent_of_a_run_goes_on_in_a_loop_of_ones_own(tmp_path):
+    what = replace(task("cartpole"), steps=TINY.steps)
+    preset = replace(TINY, seeds=2, trials=1, reward="calibrl.control.rewards:cartpole")
+    run(tmp_path, preset)
+    settings = {"ensemble": TINY.ensemble, "planner": TINY.planner}
+    agents = [
+        Agent(what, **settings).load(tmp_path / "checkpoint" / f"calibrated-{seed}.trial-1.pt") for seed in (0, 1)
+    ]
+    assert [agent.rows for agent in agents] == [2 * TINY.steps] * 2
+    assert agents[0].act(NOTHING) != agents[1].act(NOTHING)
+    with pytest.raises(CalibrlError, match="was made with arm 'calibrated', this run has 'uncalibrated'"):
+        Agent(what, **settings, calibrated=False).load(tmp_path / "checkpoint" / "calibrated-0.trial-1.pt")
+
+
 def test_a_learnt_reward_and_an_end_travel_through_imagination():
     what = task_from_env("Pendulum-v1")
     env = what.make()
@@ -196,6 +210,17 @@ def test_a_reward_that_cannot_be_learnt_is_refused_and_leaves_the_agent_well(rew
 def test_steps_that_cannot_be_learnt(step, says):
     with pytest.raises(CalibrlError, match=says):
         small_agent().observe(*step)
+
+
+def test_an_update_of_no_more_than_a_block_is_refused_and_leaves_the_agent_well():
+    agent = small_agent(calibration=CalibrationSettings(block=4))
+    for number in range(4):
+        agent.observe(NOTHING + number, STILL, NOTHING)
+    with pytest.raises(CalibrlError, match="4 steps were observed since the last update; observe 5 or more"):
+        agent.update()
+    agent.observe(NOTHING, STILL, NOTHING)
+    agent.update()
+    assert (agent.rows, int(agent.fleet.replay.held.sum())) == (5, 4)
 
 
 def test_a_fleet_refuses_rows_before_it_keeps_them():
