@@ -18,8 +18,8 @@ from calibrl.kernels import deliveries as kernel
 
 Floats = NDArray[np.float64]
 
-SERVICE = np.array([0.2, 0.35, 0.5, 0.6, 0.7, 0.77, 0.83, 0.88, 0.92, 0.95, 0.975, 0.99])
-"""Quantiles of demand between two deliveries that later levels are chosen from."""
+SERVICE = np.array([0.2, 0.35, 0.5, 0.6, 0.7, 0.77, 0.83, 0.88, 0.92, 0.95, 0.975, 0.99, 1.0])
+"""Quantiles of what a delivery has to be enough for that later levels are chosen from."""
 
 HOLDING = 0.002
 """Cost of keeping a unit overnight, as a share of the cost of wasting it: for what would keep for ever."""
@@ -128,13 +128,16 @@ def judged(at: Situation, order: int, level: Floats) -> Plan:
 
 
 def _levels(at: Situation) -> Floats:
-    """(c, K): for each service, the quantile of demand from each delivery to the next, or while it keeps."""
-    days = at.when.day
-    gap = int(days[1] - days[0])
-    ends = [*days[1:], days[-1] + gap]
+    """(c, K): for each service, the quantile of what each delivery has to be enough for.
+
+    That is demand from it to the next, or while it keeps, and what the days before it sell beyond their mean: when it
+    is decided, only the mean is known.
+    """
+    when, h = at.when, at.when.horizon
+    beyond = at.paths - at.paths.mean(0)
     total = [
-        at.paths[:, start : min(end, start + at.item.shelf_life, at.when.horizon)].sum(1)
-        for start, end in zip(days, ends, strict=True)
+        at.paths[:, start : min(end, start + at.item.shelf_life)].sum(1) + beyond[:, decided + 1 : start].sum(1)
+        for start, end, decided in zip(when.day, [*when.day[1:], h], when.decided, strict=True)
     ]
     return np.ascontiguousarray(np.quantile(np.stack(total, 1), SERVICE, axis=0))
 

@@ -126,6 +126,23 @@ def test_an_order_lasts_until_the_delivery_after_next():
     assert plan(at_night(daily)).order < 3 * 20
 
 
+@pytest.mark.parametrize("mean", [20, 2000])
+@pytest.mark.parametrize(
+    "item",
+    [
+        Item(lead_days=5, shelf_life=30),
+        Item(lead_days=3, shelf_life=14, cost_of_lost_sale=20),
+        Item(delivery_days=on("Fri", "Sat"), shelf_life=365),
+    ],
+)
+def test_an_order_leaves_to_later_ones_what_they_can_bring(item, mean):
+    """It has to last for a day, and whatever keeps longer can be ordered for the day after."""
+    at = at_night(item, mean, stock=tuple(Batch(mean, day, day + 9) for day in range(1, item.lead_days)))
+    assert len(at.when.cover) == 1
+    spread = np.sqrt(mean * item.lead_days)
+    assert mean <= plan(at).order <= mean + 5 * spread
+
+
 def test_no_other_order_costs_less():
     at = at_night(Item(shelf_life=2, cost_of_lost_sale=2.0), mean=15)
     from calibrl.inventory.shop.planning import HOLDING, _levels
