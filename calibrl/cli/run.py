@@ -17,7 +17,7 @@ app = typer.Typer(help="Run an experiment, or all of them.", no_args_is_help=Tru
 @app.command("all")
 def everything(
     small: Annotated[bool, typer.Option("--small", help="Laptop size: minutes, not hours.")] = False,
-    out: Annotated[Path, typer.Option(help="Folder; each experiment gets one inside.")] = Path("results/mine"),
+    out: Annotated[Path, typer.Option(help="Folder; each experiment gets one inside.")] = Path("out/all"),
     only: Annotated[list[str] | None, typer.Option(help="Only these experiments.")] = None,
     backend: Backend = "processes",
     workers: Workers = None,

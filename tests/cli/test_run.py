@@ -1,5 +1,6 @@
 """`calibrl run`: any backend gives the same rows, a run goes on where it stopped, nothing is overwritten silently."""
 
+import inspect
 import json
 import os
 import signal
@@ -243,3 +244,11 @@ def nobody_left(group, seconds=20):
             return True
         time.sleep(0.05)
     return False
+
+
+def test_nothing_is_written_among_published_rows_by_default():
+    from calibrl.cli.run import app as runs
+
+    for command in runs.registered_commands:
+        folder = inspect.signature(command.callback).parameters["out"].default
+        assert folder is None or folder.parts[0] == "out", f"{command.callback.__name__} writes to {folder}"
