@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from calibrl.control.checkpoint import keep
 from calibrl.control.stepping import episode_seed
 from calibrl.control.tasks import Task
+from calibrl.control.trial import earned_by, observed
 from calibrl.errors import CalibrlError, MissingExtra
 
 try:
@@ -108,7 +109,7 @@ class Sac:
             raise CalibrlError(f"{steps} steps teach nothing; use 1 or more")
         self.task, self.seed, self.steps = task, seed, steps
         self.settings = settings or settings_for(task)
-        self._env = _Episodes(TimeLimit(task.make(), max_episode_steps=task.steps), task, seed)
+        self._env = _Episodes(TimeLimit(task.make(), max_episode_steps=task.steps), seed)
         self._luck: dict[str, Any] | None = None
         chosen = self.settings
         with self._own_luck():
@@ -240,31 +241,29 @@ class Sac:
 
 
 class _Episodes(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """Seeds every episode by its number, and keeps what each earned."""
+    """Seeds every episode by its number, keeps what each earned, and holds the environment to its spaces."""
 
-    def __init__(self, env: gymnasium.Env[Any, Any], task: Task, seed: int) -> None:
+    def __init__(self, env: gymnasium.Env[Any, Any], seed: int) -> None:
         super().__init__(env)
-        self._task, self._seed = task, seed
+        self._seed = seed
         self.ended: list[Episode] = []
         self.length, self._earned = 0, 0.0
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:  # noqa: ARG002
         self.length, self._earned = 0, 0.0
-        return self.env.reset(seed=episode_seed(self._seed, len(self.ended)), options=options)
+        answer, info = self.env.reset(seed=episode_seed(self._seed, len(self.ended)), options=options)
+        return observed(self.env, answer), info
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-        seen, reward, terminated, truncated, info = self.env.step(action)
+        answer, pays, terminated, truncated, info = self.env.step(action)
         self.length += 1
-        if not (np.isfinite(seen).all() and np.isfinite(float(reward))):
-            raise CalibrlError(
-                f"{self._task.env_id} gave a state or reward that is not finite at step {self.length} of episode "
-                f"{len(self.ended) + 1}: its physics diverged; check its time step and the bounds of its actions"
-            )
-        self._earned += float(reward)
+        when = f"after action {np.asarray(action).tolist()} at step {self.length} of episode {len(self.ended) + 1}"
+        seen, reward = observed(self.env, answer, when=when), earned_by(self.env, pays, when=when)
+        self._earned += reward
         if terminated or truncated:
             before = self.ended[-1].step if self.ended else 0
             self.ended.append(Episode(before + self.length, self._earned))
-        return seen, reward, terminated, truncated, info
+        return seen, reward, bool(terminated), bool(truncated), info
 
 
 class _Told(BaseCallback):

@@ -132,7 +132,7 @@ class Ends(gymnasium.Env):
     def step(self, action):
         self.steps += 1
         seen = np.full(1, np.nan if self.nan and self.steps == 5 else 0.1, np.float32)
-        return seen, 1.0, self.steps == 7, False, {}
+        return seen, np.array([1.0]), np.array([self.steps == 7]), False, {}
 
 
 @pytest.mark.parametrize("nan", [False, True])
@@ -142,7 +142,7 @@ def test_episodes_that_terminate_and_physics_that_diverges(nan):
     try:
         learning = train(task_from_env(env_id), steps=22, seed=0, settings=TINY)
         if nan:
-            with pytest.raises(CalibrlError, match="not finite at step 5 of episode 1"):
+            with pytest.raises(CalibrlError, match=r"observed \[nan\] .* at step 5 of episode 1, which is not finite"):
                 list(learning)
         else:
             assert list(learning) == [(7, 7.0), (14, 7.0), (21, 7.0)]
