@@ -377,6 +377,13 @@ def test_a_shop_without_any_sales_orders_on_a_stated_guess(write):
 # Words.
 
 
+def test_a_shop_that_opens_next_week_orders_for_its_first_day(write):
+    sales = write("date,item,units\n2026-06-02,bread,\n2026-06-02,milk,\n")
+    for order in make_orders(read_shop(sales, today=THURSDAY)):
+        assert str(order.delivery) == "2026-06-02"
+        assert order.plan.order > 0
+
+
 def test_reasons_are_sentences_with_the_numbers_of_the_order(shop):
     for order in make_orders(shop):
         words = reason(order)
