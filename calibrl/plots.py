@@ -21,6 +21,7 @@ from calibrl.diagnostics import (
     reliability_curve,
 )
 from calibrl.distributions import from_zscore
+from calibrl.errors import CalibrlError
 from calibrl.kernels import normal
 from calibrl.maps import Map
 
@@ -93,7 +94,8 @@ def map_curve(mapping: Map, ax: Axes | None = None, *, label: str | None = None,
     p = torch.linspace(0, 1, 401, dtype=torch.float64)
     ax.plot([0, 1], [0, 1], color=FAINT, lw=1, ls="--")
     wide = p[:, None].expand(-1, *mapping.columns) if mapping.columns else p
-    ax.plot(p, mapping(wide), color=color, lw=2 if not mapping.columns else 1, label=label)
+    lines = ax.plot(p, mapping(wide), color=color, lw=2 if not mapping.columns else 1)
+    lines[0].set_label(label)
     ax.set(xlabel="p: said", ylabel="R(p): calibrated", xlim=(0, 1), ylim=(0, 1), aspect="equal")
     return _tidy(ax, label)
 
@@ -109,10 +111,16 @@ def intervals(
     color: str = AFTER,
 ) -> Axes:
     """Forecast medians with central intervals, sorted by median, and the outcomes on top; misses are crosses."""
-    ax = _axes(ax)
-    outcome = as_tensor(y).double().cpu()[:most]
+    outcome, shape = as_tensor(y).double().cpu(), forecast.batch_shape
+    if len(shape) != 1 or outcome.shape != shape:
+        raise CalibrlError(
+            f"forecasts of shape {tuple(shape)} and outcomes of shape {tuple(outcome.shape)} are not one column; "
+            "pass (n,) of both"
+        )
+    if not 0 < level < 1:
+        raise CalibrlError(f"level {level} is not between 0 and 1; 0.9 draws 90 % intervals")
+    ax, outcome = _axes(ax), outcome[:most]
     z = float(normal.quantile(torch.tensor((1 + level) / 2, dtype=torch.float64)))
-    shape = forecast.batch_shape
     low, middle, high = (
         from_zscore(forecast, torch.full(shape, at, dtype=torch.float64)).detach().cpu()[:most] for at in (-z, 0.0, z)
     )
@@ -166,7 +174,9 @@ def brier_bars(parts: dict[str, BrierParts], ax: Axes | None = None) -> Axes:
 
 def overview(pits: dict[str, Array], *, title: str = "") -> Figure:
     """Reliability curves side by side with a PIT histogram for each named set of PITs (at most two)."""
-    colors = [BEFORE, AFTER] if len(pits) > 1 else [BEFORE]
+    if not 1 <= len(pits) <= 2:
+        raise CalibrlError(f"{len(pits)} sets of PITs were given; pass one or two, such as before and after")
+    colors = (BEFORE, AFTER)
     figure, axes = plt.subplots(1, 1 + len(pits), figsize=(4.2 * (1 + len(pits)), 4), layout="constrained")
     for (name, values), color in zip(pits.items(), colors, strict=False):
         reliability(values, axes[0], label=name, color=color)

@@ -61,3 +61,22 @@ def test_every_plot_is_tried():
         if callable(value) and getattr(value, "__module__", "") == plots.__name__ and not name.startswith("_")
     }
     assert public == {*DRAWINGS, "overview"}
+
+
+def test_what_cannot_be_drawn_is_told():
+    two = td.Normal(torch.zeros(10, 2), torch.ones(10, 2))
+    for draw, words in (
+        (lambda: plots.intervals(two, torch.zeros(10, 2)), r"shape \(10, 2\) and outcomes"),
+        (lambda: plots.intervals(FORECAST, Y[:10]), r"outcomes of shape \(10,\) are not one column"),
+        (lambda: plots.intervals(FORECAST, Y, level=90), "level 90 is not between 0 and 1"),
+        (lambda: plots.overview({}), "0 sets of PITs"),
+        (lambda: plots.overview(dict.fromkeys("abc", PITS)), "3 sets of PITs"),
+    ):
+        with pytest.raises(cal.CalibrlError, match=words):
+            draw()
+    assert not plt.get_fignums(), "no empty figure stays behind"
+
+
+def test_a_map_of_several_columns_is_named_once():
+    ax = plots.map_curve(cal.fit_smooth(PITS[:, None].expand(-1, 3)), label="R")
+    assert [text.get_text() for text in ax.get_legend().get_texts()] == ["R"]
