@@ -128,18 +128,19 @@ def judged(at: Situation, order: int, level: Floats) -> Plan:
 
 
 def _levels(at: Situation) -> Floats:
-    """(c, K): for each service, the quantile of what each delivery has to be enough for.
+    """(c, K): none at all, and for each service the quantile of what each delivery has to be enough for.
 
     That is demand from it to the next, or while it keeps, and what the days before it sell beyond their mean: when it
     is decided, only the mean is known.
     """
-    when, h = at.when, at.when.horizon
+    when = at.when
     beyond = at.paths - at.paths.mean(0)
     total = [
         at.paths[:, start : min(end, start + at.item.shelf_life)].sum(1) + beyond[:, decided + 1 : start].sum(1)
-        for start, end, decided in zip(when.day, [*when.day[1:], h], when.decided, strict=True)
+        for start, end, decided in zip(when.day, [*when.day[1:], when.horizon], when.decided, strict=True)
     ]
-    return np.ascontiguousarray(np.quantile(np.stack(total, 1), SERVICE, axis=0))
+    # Where a pack is too large for what is sold while it keeps, it is best never to order.
+    return np.concatenate([np.zeros((1, len(total))), np.quantile(np.stack(total, 1), SERVICE, axis=0)])
 
 
 def _surely_enough(at: Situation) -> int:

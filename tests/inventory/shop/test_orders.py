@@ -143,6 +143,20 @@ def test_an_order_leaves_to_later_ones_what_they_can_bring(item, mean):
     assert mean <= plan(at).order <= mean + 5 * spread
 
 
+@pytest.mark.parametrize(
+    ("item", "orders"),
+    [
+        (Item(shelf_life=2, pack_size=200), 0),
+        (Item(shelf_life=2, minimum_order=500), 0),
+        (Item(shelf_life=2, pack_size=200, cost_of_waste=0.05), 200),
+        (Item(shelf_life=30, pack_size=200), 200),
+    ],
+)
+def test_a_pack_too_large_for_what_is_sold_while_it_keeps_is_not_ordered(item, orders):
+    """Two days sell 26: a pack of 200 that keeps no longer wastes 174 to save 26."""
+    assert plan(at_night(item, mean=13)).order == orders
+
+
 def test_no_other_order_costs_less():
     at = at_night(Item(shelf_life=2, cost_of_lost_sale=2.0), mean=15)
     from calibrl.inventory.shop.planning import HOLDING, _levels
