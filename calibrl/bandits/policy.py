@@ -136,9 +136,11 @@ class Policy:
             if isinstance(name, bool) or not isinstance(name, (str, int, np.integer)):
                 raise CalibrlError(f"arm {name!r} is not a name; use strings or integers")
         plain: list[Arm] = [str(name) if isinstance(name, str) else int(name) for name in arms]
+        taken = set(self._names)
         for name in plain:
-            if name in self._position or plain.count(name) > 1:
+            if name in taken:
                 raise CalibrlError(f"arm {name!r} is there already; arms need different names")
+            taken.add(name)
         return plain
 
     def remove_arm(self, arm: Arm) -> None:

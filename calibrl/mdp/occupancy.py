@@ -9,6 +9,7 @@ from scipy.sparse import csgraph, linalg
 from calibrl.arrays import Array
 from calibrl.errors import CalibrlError
 from calibrl.planning.discrete import MDP, Floats, as_chances
+from calibrl.planning.value_iteration import chain_value
 
 
 def stationary(mdp: MDP, policy: Array) -> Floats:
@@ -39,8 +40,7 @@ def occupancy(mdp: MDP, policy: Array, start: Array) -> Floats:
     """
     begin = check_start(start, mdp.states)
     chain, _ = mdp.chain(policy)
-    system = sparse.eye_array(mdp.states, format="csc") - mdp.discount * chain.T.tocsc()
-    return np.asarray(linalg.spsolve(system, (1 - mdp.discount) * begin))
+    return chain_value(chain.T, (1 - mdp.discount) * begin, mdp.discount)
 
 
 def pairs(share: Array, policy: Array, actions: int) -> Floats:

@@ -1,4 +1,5 @@
 import json
+import time
 
 import numpy as np
 import pytest
@@ -203,6 +204,12 @@ def test_new_arms_are_tried_and_removed_arms_are_not():
     assert "a" not in live(policy, 50)
     policy.add_arm("a")
     assert policy.pulls["a"] == 0
+
+
+def test_many_arms_are_quick_to_offer():
+    began = time.perf_counter()
+    assert len(LinUCB([f"article {number}" for number in range(30_000)], 1, window=2, least=2).arms) == 30_000
+    assert time.perf_counter() - began < 5
 
 
 # Bad input.

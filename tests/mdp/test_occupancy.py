@@ -43,6 +43,16 @@ def test_occupancy_is_the_discounted_sum_over_time():
     np.testing.assert_allclose(pairs(found, policy, 2).sum(), 1)
 
 
+def test_occupancy_of_many_states_from_one_and_from_all():
+    """Solvers break down at starts of such a kind, and a factorisation would take minutes."""
+    mdp = random_mdp(6000, 2, 4, generator=np.random.default_rng(0), discount=0.99)
+    chain, _ = mdp.chain(np.zeros(6000))
+    for start in (np.eye(1, 6000)[0], np.full(6000, 1 / 6000)):
+        share = occupancy(mdp, np.zeros(6000), start)
+        np.testing.assert_allclose(share, 0.01 * start + 0.99 * chain.T @ share, rtol=0, atol=1e-15)
+        assert share.sum() == pytest.approx(1, abs=1e-11)
+
+
 TWO_ISLANDS = MDP.dense([[[1.0, 0.0]], [[0.0, 1.0]]], [0, 1], discount=0.9)
 
 

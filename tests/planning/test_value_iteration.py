@@ -90,6 +90,13 @@ def test_policy_value_does_not_slow_down_as_the_discount_nears_one():
     assert time.perf_counter() - began < 5
 
 
+def test_policy_value_where_one_state_of_many_pays():
+    mdp = random_mdp(5000, 2, 4, generator=np.random.default_rng(0), discount=0.999)
+    goal = MDP(mdp.rows, mdp.successor, mdp.probability, 1e-9 * np.eye(5000)[:, :2], mdp.discount)
+    value = policy_value(goal, np.zeros(5000))
+    np.testing.assert_allclose(value, action_values(goal, value)[:, 0], rtol=0, atol=1e-23)
+
+
 def test_value_iteration_settles_where_sums_are_long():
     generator = np.random.default_rng(0)
     mdp = MDP.dense(generator.dirichlet(np.ones(800), (800, 2)), generator.normal(size=(800, 2)), discount=0.9999)
