@@ -11,12 +11,14 @@ import typer
 def list_(
     kind: Annotated[
         str | None,
-        typer.Argument(help="experiments, presets, problems, policies, planners, tasks, worlds or maps; else all."),
+        typer.Argument(
+            help="experiments, presets, problems, policies, planners, tasks, searches, worlds or maps; else all."
+        ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
 ) -> None:
-    """Experiments, presets, problems, policies and maps, with one line each."""
-    from calibrl.experiments.listing import listed
+    """Everything that has a name, with one line each and where it is used."""
+    from calibrl.experiments.listing import USE, listed
 
     found = listed(kind)
     if as_json:
@@ -25,6 +27,6 @@ def list_(
     widest = max(len(name) for lines in found.values() for name in lines)
     # One line each, however long, so that grep finds them whole.
     for name, lines in found.items():
-        typer.secho(name, bold=True)
+        typer.echo(f"{typer.style(name, bold=True)}: {USE[name]}")
         for each, words in lines.items():
             typer.echo(f"  {each:<{widest}}  {words}".rstrip())

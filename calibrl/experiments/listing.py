@@ -76,6 +76,12 @@ def _planners() -> Lines:
     return {name: first_line(type(planner)) for name, planner in PLANNERS.items()}
 
 
+def _searches() -> Lines:
+    from calibrl.control.searches import METHODS
+
+    return {name: first_line(method.search) for name, method in METHODS.items()}
+
+
 def _tasks() -> Lines:
     from calibrl.control.tasks import TASKS
 
@@ -113,6 +119,20 @@ KINDS: dict[str, Callable[[], Lines]] = {
     "policies": _policies,
     "planners": _planners,
     "tasks": _tasks,
+    "searches": _searches,
     "worlds": _worlds,
     "maps": _maps,
 }
+
+USE: dict[str, str] = {
+    "experiments": "calibrl run NAME",
+    "presets": "bandits/small is calibrl run bandits --preset small; calibrl show NAME",
+    "problems": "calibrl run bandits --problem NAME",
+    "policies": "calibrl run bandits --policy NAME, calibrl bandit evaluate --policy NAME",
+    "planners": "of perishable goods, calibrl.inventory.planners",
+    "tasks": "of continuous control, calibrl.control.task(NAME)",
+    "searches": "calibrl run control --set planner.method=NAME",
+    "worlds": "of calibrl run safety",
+    "maps": "calibrl.NAME(…)",
+}
+"""Where a name of each kind is used."""

@@ -10,9 +10,10 @@ from typer.testing import CliRunner
 import calibrl
 from calibrl.bandits.policies import POLICIES
 from calibrl.cli import app
+from calibrl.control.presets import METHODS
 from calibrl.errors import CalibrlError
 from calibrl.experiments.everything import EVERYTHING
-from calibrl.experiments.listing import KINDS, listed
+from calibrl.experiments.listing import KINDS, USE, listed
 from calibrl.experiments.presets import SHELVES, described, find, leaves, names
 
 
@@ -24,11 +25,12 @@ def test_every_kind_is_listed_with_a_line_each():
     found = shell("list")
     assert found.exit_code == 0, found.output
     for kind, lines in listed().items():
-        assert kind in found.output.splitlines()
+        assert f"{kind}: {USE[kind]}" in found.output.splitlines()
         for name, words in lines.items():
             assert words, f"nothing is said about {kind} {name}"
             assert any(line.split("  ")[1:2] == [name] for line in found.output.splitlines()), name
     assert set(listed("policies")["policies"]) == set(POLICIES)
+    assert set(listed("searches")["searches"]) == set(METHODS)
     assert set(listed("experiments")["experiments"]) == set(EVERYTHING)
     assert set(json.loads(shell("list", "--json").output)) == set(KINDS)
     assert list(json.loads(shell("list", "maps", "--json").output)) == ["maps"]
