@@ -34,6 +34,7 @@ from calibrl.control.presets import (
 )
 from calibrl.control.state import agent_state, load_agents
 from calibrl.control.tasks import Task
+from calibrl.control.threads import threads_for
 from calibrl.devices import check_device
 from calibrl.distributions import Mixture
 from calibrl.errors import CalibrlError
@@ -96,7 +97,8 @@ class Agent:
     def act(self, observation: NDArray[Any]) -> NDArray[np.float32]:
         """The action (a,) to take at an observation (o,)."""
         seen = self._vector(observation, self.task.observation_size, "observation")
-        action: NDArray[np.float32] = self.fleet.act(seen[None])[0].cpu().numpy()
+        with threads_for(self.settings):
+            action: NDArray[np.float32] = self.fleet.act(seen[None])[0].cpu().numpy()
         return action
 
     def observe(
@@ -131,7 +133,8 @@ class Agent:
                 "can be held out"
             )
         x, y = (torch.stack(column)[None] for column in zip(*self._seen, strict=True))
-        self.fleet.learn(x, y)
+        with threads_for(self.settings):
+            self.fleet.learn(x, y)
         self._seen = []
 
     def forecast(self, observation: NDArray[Any], action: NDArray[Any]) -> Distribution:
@@ -149,7 +152,7 @@ class Agent:
                 f"{len(seen)} observations and {len(done)} actions; give one action for each observation"
             )
         x = torch.cat([view.world.model_input(view.before(seen.to(view.device))).to(device), done.to(device)], -1)
-        with torch.no_grad():
+        with torch.no_grad(), threads_for(self.settings):
             mean, variance = self.fleet.ensemble.nets.moments(x[None])
         if self.settings.planner.propagation not in SHARED_OUT:
             mean, variance = (part[:, None] for part in matched(mean, variance))

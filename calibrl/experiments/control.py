@@ -9,8 +9,8 @@ from __future__ import annotations
 import importlib
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol, cast
@@ -29,6 +29,7 @@ from calibrl.control.scoring import Score, score_trial
 from calibrl.control.state import agent_memory, agent_state, load_agents, relearn
 from calibrl.control.stepping import episode_seed
 from calibrl.control.tasks import TASKS, Task, task, task_from_env
+from calibrl.control.threads import threads_for
 from calibrl.control.trial import Trial, run_trial
 from calibrl.errors import CalibrlError
 from calibrl.files import write_text
@@ -38,10 +39,6 @@ from calibrl.results import Row, append, line, origin, read
 EXPERIMENT = "control"
 REMEMBERED_TRIALS = (1, 2, 3, 5, 10, 15)
 """Trials whose one-step forecasts are kept for the figure of predictions."""
-
-
-MANY_NUMBERS = 2_000_000
-"""Activations of one layer at one imagined step from which several threads are worth their while."""
 
 
 @dataclass(frozen=True)
@@ -181,19 +178,6 @@ def run(
         member: record for company in companies for member, record in zip(company.members, company.records, strict=True)
     }
     return Outcome(what, records, finished=not unfinished)
-
-
-@contextmanager
-def threads_for(preset: Preset) -> Iterator[None]:
-    """One thread while networks and plans are small: more would wait for each other longer than they compute."""
-    planner, ensemble = preset.planner, preset.ensemble
-    numbers = planner.population * planner.particles * ensemble.members * max(ensemble.hidden)
-    before = torch.get_num_threads()
-    torch.set_num_threads(1 if numbers < MANY_NUMBERS else before)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def task_of(preset: Preset, reward: Reward | None = None) -> Task:

@@ -128,6 +128,26 @@ def test_an_agent_acts_in_a_loop_of_ones_own(tmp_path):
         agent.update()
 
 
+@pytest.mark.parametrize(("hidden", "threads"), [(8, 1), (200_000, 2)])
+def test_small_agents_compute_in_one_thread_and_leave_the_others_to_you(hidden, threads, monkeypatch):
+    agent = small_agent()
+    ensemble = replace(agent.settings.ensemble, hidden=(hidden,))
+    agent.settings = replace(agent.settings, ensemble=ensemble)
+    seen = []
+    monkeypatch.setattr(agent.fleet, "learn", lambda *_: seen.append(torch.get_num_threads()))
+    monkeypatch.setattr(agent.fleet, "act", lambda _: seen.append(torch.get_num_threads()) or torch.zeros(1, 1))
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        for _ in range(2):
+            agent.observe(NOTHING, agent.act(NOTHING), NOTHING)
+        agent.update()
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+    assert seen == [threads] * 3
+
+
 def test_an_agent_of_a_run_goes_on_in_a_loop_of_ones_own(tmp_path):
     what = replace(task("cartpole"), steps=TINY.steps)
     preset = replace(TINY, seeds=2, trials=1, reward="calibrl.control.rewards:cartpole")
