@@ -41,9 +41,10 @@ class Record:
 
     units: as sold, NaN without a record; usual: every day up to today bridged, 0 before the first record; typical:
     what the weekday had shown before, by sales; odd: days shut against the habit; announced: days, also to come,
-    that are closed by the file or by the date in past years, or before the first that is planned for a new item;
-    begun: from the first record on; event: flags known in advance (promotion, holiday) by name; price: log of the
-    price over its last four weeks. An item without any record is taken to sell `prior` units every day.
+    that are closed by the file or by the date in past years, or before the first that is planned for an item that
+    is new or did not sell for weeks; begun: from the first record on; event: flags known in advance (promotion,
+    holiday) by name; price: log of the price over its last four weeks. An item without any record is taken to sell
+    `prior` units every day.
     """
 
     history: History
@@ -164,10 +165,12 @@ def _every_year(history: History) -> Flags:
 
 
 def _not_yet(history: History, new: Flags) -> Flags:
-    """(s, t): for new item-stores, the days to come before the first that is planned."""
-    day = np.arange(history.sales.units.shape[1])
-    first = history.planned.argmax(1)
-    return new[:, None] & (history.today < day) & (day < first[:, None])
+    """(s, t): for new item-stores, and those that did not sell for weeks, the days before the next that is planned."""
+    today, day = history.today, np.arange(history.sales.units.shape[1])
+    known, ahead = history.planned[:, : today + 1], history.planned[:, today + 1 :]
+    waiting = ahead.any(1) & (history.asleep | (new & ~known.any(1)))
+    first = today + 1 + (ahead.cumsum(1) == 0).sum(1)
+    return waiting[:, None] & (today < day) & (day < first[:, None])
 
 
 def _same_date(days: Days, column: int) -> list[int]:

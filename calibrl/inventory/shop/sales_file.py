@@ -91,9 +91,14 @@ class History:
         return found
 
     @property
-    def dormant(self) -> Flags:
-        """(s,): item-stores that are off the list, for want of sales while there was something to sell."""
+    def asleep(self) -> Flags:
+        """(s,): item-stores that did not sell for weeks while there was something to sell."""
         return (self.idle > DORMANT) & (self.days_on_record > 0)
+
+    @property
+    def dormant(self) -> Flags:
+        """(s,): those of them that are off the list, because no day to come is planned for them."""
+        return self.asleep & ~self.planned[:, self.today + 1 : self.today + 1 + AHEAD].any(1)
 
     def at(self, today: int) -> History:
         """The history as it was known at the close of an earlier day."""

@@ -22,8 +22,8 @@ def reason(order: Order) -> str:
     """Why this order: demand, what moves it, stock, the order, and what may go wrong."""
     if order.off:
         return (
-            f"Not sold for {order.idle} days, so nothing is ordered; mark the days as closed if they were, drop it "
-            "from the files, or order by hand."
+            f"Not sold for {order.idle} days, so nothing is ordered; if it should be, mark days that were closed, or "
+            "plan the day it is sold again by a row with empty units."
         )
     if order.demand.max() == 0:
         state = "closed" if order.days_on_record else "closed, or before the first day it is planned for"

@@ -348,6 +348,17 @@ def test_an_item_nobody_bought_for_weeks_is_off_the_list(write):
     assert orders["bread"].plan.order > 0
 
 
+@pytest.mark.parametrize("ahead", [1, 5, 15])
+def test_an_item_of_the_season_is_ordered_for_the_day_it_is_planned_for_again(write, ahead):
+    frame = small_shop(160).filter((pl.col("item") != "milk") | (pl.col("date") <= np.datetime64("2025-03-31").item()))
+    again = np.datetime64("2025-01-01") + 159 + ahead
+    plan = pl.DataFrame({"date": [again.item()], "item": "milk", "units": [None]}).cast(dict(frame.schema))
+    milk = make_orders(read_shop(write(pl.concat([frame, plan]))))[1]
+    assert milk.delivery == again
+    assert milk.quantile(0.5) == pytest.approx(24 * (1.6 if ahead == 5 else 1), rel=0.3)  # the fifth is a Saturday
+    assert milk.plan.order >= 24
+
+
 BATCH = {"bread": 50, "cake": 12, "rolls": 30}
 
 
