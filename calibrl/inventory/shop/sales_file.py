@@ -197,7 +197,7 @@ def _series(cells: Cells) -> tuple[tuple[Key, ...], NDArray[np.int64]]:
 
 def _last_day(cells: Cells, date: Days, units: Floats, today: np.datetime64 | None) -> np.datetime64:
     if today is not None:
-        if not ((date <= today) | np.isnan(units)).any():
+        if not (date <= np.where(np.isnan(units), today + AHEAD, today)).any():
             raise CalibrlError(f"{cells.source}: nothing on or before {today}; the first row is of {date.min()}")
         return today
     known = ~np.isnan(units)

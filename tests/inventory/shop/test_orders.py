@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from calibrl.errors import CalibrlError
 from calibrl.inventory.planners import OrderUpTo
 from calibrl.inventory.shop.calendar import schedule
 from calibrl.inventory.shop.items_file import WEEKDAYS, Item
@@ -407,6 +408,8 @@ def test_a_shop_that_opens_next_week_orders_for_its_first_day(write):
     for order in make_orders(read_shop(sales, today=THURSDAY)):
         assert str(order.delivery) == "2026-06-02"
         assert order.plan.order > 0
+    with pytest.raises(CalibrlError, match="nothing on or before 2026-04-28; the first row is of 2026-06-02"):
+        read_shop(sales, today=THURSDAY - 30)
 
 
 def test_reasons_are_sentences_with_the_numbers_of_the_order(shop):
