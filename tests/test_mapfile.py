@@ -89,7 +89,7 @@ def test_grouped_forecasts_answer_row_by_row() -> None:
         torch.testing.assert_close(whole.stddev[members], part.stddev)
     generator = torch.Generator().manual_seed(0)
     expected = sum(cal.crps(part, y[members]) * int(members.sum()) for members, part in parts) / 60
-    assert cal.summary(whole, y, generator=generator).crps == pytest.approx(expected, rel=1e-5)
+    assert cal.summary(whole, y, generator=generator).crps == pytest.approx(expected, rel=1e-12)
 
 
 def test_a_row_of_two_groups_or_none_is_refused() -> None:

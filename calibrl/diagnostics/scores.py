@@ -12,8 +12,17 @@ from torch.distributions import Distribution, Normal
 
 from calibrl.arrays import Array, as_tensor, returns_what_was_given
 from calibrl.diagnostics.calibration import LEVELS
-from calibrl.distributions import Empirical, Mixture, Recalibrated, from_zscore, is_discrete, outcomes_for, zscore
-from calibrl.distributions.scores import by_column, log_prob
+from calibrl.distributions import (
+    Empirical,
+    Mixture,
+    Quantiles,
+    Recalibrated,
+    from_zscore,
+    is_discrete,
+    outcomes_for,
+    zscore,
+)
+from calibrl.distributions.scores import breaks, by_column, log_prob
 from calibrl.errors import CalibrlError
 from calibrl.kernels import normal
 from calibrl.maps import gaussian_law
@@ -29,6 +38,11 @@ def crps_each(forecast: Distribution, y: Array) -> Tensor:
     outcome = outcomes_for(forecast, y)
     if forecast.batch_shape != outcome.shape:  # one forecast of many outcomes
         forecast = forecast.expand(outcome.shape)
+    if hasattr(forecast, "parts"):  # put together from others: each is scored in its own way
+        score = torch.empty_like(outcome)
+        for rows, part in forecast.parts:
+            score[rows] = crps_each(part, outcome[rows])
+        return score
     if isinstance(forecast, Normal):
         z = zscore(forecast, outcome)
         closed = z * (2 * normal.cdf(z) - 1) + 2 * torch.exp(normal.log_density(z)) - 1 / math.sqrt(math.pi)
@@ -43,7 +57,9 @@ def crps_each(forecast: Distribution, y: Array) -> Tensor:
         return _crps_of_counts(forecast, outcome)
     if isinstance(_innermost(forecast), Mixture):
         return _crps_between_components(forecast, outcome)
-    return _crps_by_quadrature(forecast, outcome)
+    if isinstance(_innermost(forecast), (Empirical, Quantiles)):
+        return _crps_by_quadrature(forecast, outcome)
+    return _crps_in_pieces(forecast, outcome)
 
 
 def crps(forecast: Distribution, y: Array) -> float:
@@ -136,6 +152,33 @@ def _crps_between_components(forecast: Distribution, y: Tensor) -> Tensor:
             z = zscore(forecast, at)
             total = total + share * half * torch.where(at < y, normal.cdf(z), normal.cdf(-z)).square()
     return total
+
+
+def _crps_in_pieces(forecast: Distribution, y: Tensor) -> Tensor:
+    """2 ∫ (1[y < F⁻¹(u)] - u)(F⁻¹(u) - y) du in z, in pieces that end at the outcome and where F⁻¹ bends."""
+    x, weight = np.polynomial.legendre.leggauss(5)
+    here = zscore(forecast, y).clamp(-REACH, REACH)
+    bends = breaks(forecast).clamp(-REACH, REACH)
+    even = torch.linspace(-REACH, REACH, 2 * PANELS + 1, dtype=torch.float64, device=y.device)
+    flat = [-1, *(1 for _ in bends.shape[1:])]
+    cuts = torch.cat([even.reshape(flat).expand(-1, *bends.shape[1:]), bends]).sort(0).values
+
+    def between(start: Tensor, end: Tensor) -> Tensor:
+        half, found = (end - start) / 2, torch.zeros_like(y)
+        for node, share in zip(x.tolist(), weight.tolist(), strict=True):
+            z = (start + half * (1 + node)).expand(y.shape)
+            mass = torch.where(z < here, -normal.cdf(z), normal.cdf(-z))
+            piece = mass * (from_zscore(forecast, z) - y) * torch.exp(normal.log_density(z))
+            found = found + 2 * share * half * piece
+        return found
+
+    # The pieces are the same for all, but for the one an outcome falls into, which it cuts in two.
+    total, low, high = torch.zeros_like(y), here, here
+    for start, end in itertools.pairwise(cuts):
+        own = (here > start) & (here < end)
+        low, high = torch.where(own, start, low), torch.where(own, end, high)
+        total = total + torch.where(own, 0.0, between(start, end))
+    return total + between(low, here) + between(here, high)
 
 
 def _crps_by_quadrature(forecast: Distribution, y: Tensor) -> Tensor:

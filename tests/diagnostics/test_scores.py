@@ -57,6 +57,17 @@ def test_crps_is_the_integral_it_is_defined_as(base, wrap, y):
     assert found == pytest.approx(below + above, rel=tolerance, abs=2e-5)
 
 
+@pytest.mark.parametrize("fit", [cal.fit_smooth, cal.fit_isotonic, cal.fit_affine])
+@pytest.mark.parametrize("columns", [(), (2,)])
+def test_crps_sees_every_bend_of_a_map(generator, fit, columns):
+    mapping = fit(z=1.5 * torch.randn(300, *columns, generator=generator, dtype=D).pow(3))
+    y = torch.tensor([-9.0, -2.0, 0.9, 1.0, 1.7, 14.0], dtype=D).reshape(-1, *columns)
+    plain = td.Normal(torch.ones_like(y), 2.0)
+    same = td.TransformedDistribution(td.Normal(torch.zeros_like(y), 1.0), td.AffineTransform(1.0, 2.0))
+    found, closed = (crps_each(cal.Recalibrated(base, mapping), y) for base in (same, plain))
+    torch.testing.assert_close(found, closed, rtol=3e-4, atol=0)
+
+
 def test_crps_of_samples_is_the_energy_form(generator):
     samples = torch.randn(30, 4, generator=generator, dtype=D)
     y = torch.tensor([0.0, 1.0, -2.0, 5.0], dtype=D)
