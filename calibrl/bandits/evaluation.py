@@ -37,6 +37,8 @@ class Estimate:
 
     def interval(self, level: float = 0.95) -> tuple[float, float]:
         """The confidence interval for the mean reward, by the central limit theorem."""
+        if not 0 < level < 1:
+            raise CalibrlError(f"level {level} is not between 0 and 1; 0.95 is the default")
         reach = float(ndtri((1 + level) / 2)) * self.error
         return self.value - reach, self.value + reach
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from calibrl.arrays import as_tensor
 from calibrl.bandits.policy import Arm
 from calibrl.errors import CalibrlError
 from calibrl.tables import read_table
@@ -31,6 +32,9 @@ class Log:
     first: int = 1
 
     def __post_init__(self) -> None:
+        for name in ("x", "reward", "propensity"):
+            object.__setattr__(self, name, as_tensor(getattr(self, name), name).double().numpy())
+        object.__setattr__(self, "arm", tuple(np.asarray(self.arm, object).tolist()))
         n = len(self.arm)
         if self.x.ndim != 2 or len(self.x) != n or self.reward.shape != (n,) or self.propensity.shape != (n,) or not n:
             raise CalibrlError(
@@ -55,6 +59,8 @@ class Log:
         return len(self.arm)
 
     def __getitem__(self, rows: slice) -> Log:
+        if not isinstance(rows, slice):
+            raise CalibrlError(f"log[{rows!r}] is no part of a log; give a range of rows, such as log[:500]")
         first = self.first + rows.indices(len(self))[0]
         return Log(self.x[rows], self.arm[rows], self.reward[rows], self.propensity[rows], first)
 

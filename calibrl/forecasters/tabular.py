@@ -13,7 +13,7 @@ from scipy.special import log_softmax, softmax
 from torch import Tensor
 from torch.distributions import Categorical
 
-from calibrl.arrays import Array, as_tensor
+from calibrl.arrays import Array, as_rows, as_tensor
 from calibrl.data import Data
 from calibrl.errors import CalibrlError
 
@@ -35,8 +35,10 @@ class TabularTransitions:
             raise CalibrlError(
                 f"{states} states, {actions} actions and {outcomes} outcomes make no table; use 1, 1 and 2 or more"
             )
-        if not prior >= 0:
-            raise CalibrlError(f"prior {prior} is below 0; use 0 for bare frequencies, 1 for one imagined row")
+        if not 0 <= prior < float("inf"):
+            raise CalibrlError(
+                f"prior {prior} is below 0 or infinite; use 0 for bare frequencies, 1 for one imagined row"
+            )
         self.shape = (states, actions, outcomes)
         self.prior = prior
         self.classes = torch.arange(states) if classes is None else check_state_classes(classes, states)
@@ -49,7 +51,7 @@ class TabularTransitions:
         index = (self.classes[state[seen]], action[seen], outcome)
         self.counts.index_put_(index, torch.ones(len(outcome), dtype=torch.float64), accumulate=True)
 
-    def __call__(self, x: Tensor) -> Categorical:
+    def __call__(self, x: Array) -> Categorical:
         """The forecast for each row of x (n, 2): batch shape (n,), k outcomes."""
         state, action = state_action(x, self.shape[0], self.shape[1])
         count = self.counts[self.classes[state], action] + self.prior / self.shape[2]
@@ -88,7 +90,7 @@ class SoftmaxTransitions:
             given = (self.features.numpy(), self.counts[:, a].numpy(), self.weights[a].numpy())
             self.weights[a] = torch.from_numpy(_fit_softmax(*given, self.ridge, self.steps))
 
-    def __call__(self, x: Tensor) -> Categorical:
+    def __call__(self, x: Array) -> Categorical:
         """The forecast for each row of x (n, 2): batch shape (n,), k outcomes."""
         states, actions, _ = self.counts.shape
         state, action = state_action(x, states, actions)
@@ -96,8 +98,9 @@ class SoftmaxTransitions:
         return Categorical(logits=logits)
 
 
-def state_action(x: Tensor, states: int, actions: int) -> tuple[Tensor, Tensor]:
+def state_action(x: Array, states: int, actions: int) -> tuple[Tensor, Tensor]:
     """The state and action numbers in x (n, 2), or an error."""
+    x = as_rows(x)
     if x.dim() != 2 or x.shape[1] != 2:
         raise CalibrlError(f"x has shape {tuple(x.shape)}; expected a state and an action in each row, (n, 2)")
     whole = x.round().long()
@@ -114,6 +117,8 @@ def state_action(x: Tensor, states: int, actions: int) -> tuple[Tensor, Tensor]:
 
 def check_outcomes(y: Tensor, outcomes: int) -> tuple[Tensor, Tensor]:
     """The outcome numbers that were seen, and which rows they belong to; NaN means nobody saw."""
+    if y.numel() != len(y):
+        raise CalibrlError(f"outcomes have shape {tuple(y.shape)}; expected one number in each row, (n,)")
     flat = y.reshape(len(y))
     seen = ~flat.isnan()
     outcome = flat[seen]

@@ -10,6 +10,7 @@ import numpy as np
 
 from calibrl.arrays import Array
 from calibrl.errors import CalibrlError
+from calibrl.mdp.occupancy import check_start
 from calibrl.planning.discrete import MDP, Floats, check_discount
 from calibrl.planning.value_iteration import policy_value
 
@@ -97,8 +98,7 @@ def motionless(mdp: MDP) -> MDP:
 
 def classwise_error(model: MDP, truth: MDP, weights: Array) -> float:
     """Σ over s′ of E|P(S′ = s′ | T̂(s′|S,A)) - T̂(s′|S,A)|: zero exactly when the paper's definition holds."""
-    joint = check_weights(weights, truth)
-    said, true = model.to_dense(), truth.to_dense()
+    joint, said, true = _compared(model, truth, weights)
     weight = np.broadcast_to(joint[..., None], said.shape)
     # Forecasts of different next states are kept apart by different whole numbers.
     key = said + 2 * np.arange(truth.states)
@@ -107,29 +107,27 @@ def classwise_error(model: MDP, truth: MDP, weights: Array) -> float:
 
 def marginal_error(model: MDP, truth: MDP, weights: Array) -> float:
     """Σ over s′ of |E[T̂(s′|S,A)] - P(S′ = s′)|: zero exactly when the lemma's conclusion holds for every function."""
-    joint = check_weights(weights, truth)
-    return float(np.abs(np.einsum("sa,sat->t", joint, model.to_dense() - truth.to_dense())).sum())
+    joint, said, true = _compared(model, truth, weights)
+    return float(np.abs(np.einsum("sa,sat->t", joint, said - true)).sum())
 
 
 def pooled_error(model: MDP, truth: MDP, weights: Array) -> float:
     """The calibration error when all next states are thrown together: "events given 80 % happen 80 % of the time"."""
-    joint = check_weights(weights, truth)
-    said, true = model.to_dense(), truth.to_dense()
+    joint, said, true = _compared(model, truth, weights)
     weight = np.broadcast_to(joint[..., None], said.shape)
     return _grouped_error(said.ravel(), (weight * (true - said)).ravel())
 
 
 def brier(model: MDP, truth: MDP, weights: Array) -> float:
     """The expected Brier score Σ over s′ of (T̂(s′) - 1{S′ = s′})², a proper score: smaller is better."""
-    joint = check_weights(weights, truth)
-    said, true = model.to_dense(), truth.to_dense()
+    joint, said, true = _compared(model, truth, weights)
     return float((joint[..., None] * (said**2 - 2 * said * true + true)).sum())
 
 
 def value_error(model: MDP, truth: MDP, policy: Array, start: Array) -> float:
     """How far off the policy's value is, on average over where it starts (S,): V̂(π) - V(π)."""
-    gap = policy_value(model, policy) - policy_value(truth, policy)
-    return float(np.asarray(start, dtype=np.float64) @ gap)
+    begin = check_start(start, truth.states)
+    return float(begin @ (policy_value(model, policy) - policy_value(truth, policy)))
 
 
 def value_error_bound(calibration_error: float, believed: Array, discount: float) -> float:
@@ -151,6 +149,16 @@ def check_weights(weights: Array, mdp: MDP) -> Floats:
     if not bool((joint >= 0).all()) or abs(joint.sum() - 1) > 1e-6:
         raise CalibrlError(f"weights sum to {joint.sum():g}, not 1; pass the joint distribution of states and actions")
     return joint
+
+
+def _compared(model: MDP, truth: MDP, weights: Array) -> tuple[Floats, Floats, Floats]:
+    """Weights (S, A), what the model says and what is true (S, A, S)."""
+    if model.reward.shape != truth.reward.shape:
+        raise CalibrlError(
+            f"a model of (states, actions) {model.reward.shape} cannot be held against one of {truth.reward.shape}; "
+            "both need the same"
+        )
+    return check_weights(weights, truth), model.to_dense(), truth.to_dense()
 
 
 def _grouped_error(key: Floats, gap: Floats) -> float:

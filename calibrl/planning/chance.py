@@ -75,10 +75,11 @@ class ChanceConstraint:
     def margin(self, states: Tensor) -> Tensor:
         """The smallest margin along each plan. states: (…, h, d) → (…)."""
         margin = self.safe(states)
-        if margin.shape != states.shape[:-1]:
+        if not isinstance(margin, Tensor) or margin.shape != states.shape[:-1]:
+            what = f"shape {tuple(margin.shape)}" if isinstance(margin, Tensor) else f"a {type(margin).__name__}"
             raise CalibrlError(
-                f"safe gave shape {tuple(margin.shape)} for states {tuple(states.shape)}; expected a margin for each "
-                f"state, {tuple(states.shape[:-1])}"
+                f"safe gave {what} for states {tuple(states.shape)}; expected a margin for each state, a tensor "
+                f"{tuple(states.shape[:-1])}"
             )
         # A set given as true and false has margins ±1.
         return (margin.double() * 2 - 1 if margin.dtype == torch.bool else margin).amin(-1)
@@ -105,6 +106,11 @@ class ChanceConstraint:
 
         states: (particles, n, h, d) as imagined; happened: (n, h, d) as it came.
         """
+        if happened.shape != states.shape[1:]:
+            raise CalibrlError(
+                f"what happened has shape {tuple(happened.shape)}; expected {tuple(states.shape[1:])}: one way for "
+                f"each plan of {tuple(states.shape)}"
+            )
         forecast = _as_normal(self.margin(states))
         return (self.margin(happened).double() - forecast.loc) / forecast.scale
 

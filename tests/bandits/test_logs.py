@@ -24,6 +24,22 @@ def truth(policy, stream):
     return (chance * stream.expected).sum(1).mean()
 
 
+def test_a_log_of_lists_is_one_of_arrays():
+    lists = Log([[1], [2]], ["a", "b"], [1, 0], [0.5, 0.5])
+    arrays = Log(np.array([[1.0], [2.0]]), np.array(["a", "b"]), np.array([True, False]), np.full(2, 0.5, np.float32))
+    for log in (lists, arrays):
+        assert log.arm == ("a", "b")
+        assert log.arms == ("a", "b")
+        assert mean_reward(log).value == 0.5
+    assert Log([[1]], np.arange(1), [1.0], [1.0]).arms == (0,)
+    with pytest.raises(CalibrlError, match=r"log\[3\] is no part"):
+        lists[3]
+    with pytest.raises(CalibrlError, match="reward is not an array of numbers"):
+        Log([[1]], ["a"], ["much"], [1.0])
+    with pytest.raises(CalibrlError, match="level 95 is not between 0 and 1"):
+        mean_reward(lists).interval(95)
+
+
 @pytest.mark.parametrize("make", [LinUCB, EpsilonGreedy, Thompson])
 @pytest.mark.parametrize("skew", [0.0, 0.5])
 def test_doubly_robust_intervals_hold_the_truth(make, skew):

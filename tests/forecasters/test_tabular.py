@@ -22,6 +22,11 @@ def test_counts_by_hand():
     torch.testing.assert_close(table(x).probs, expected)
 
 
+def test_numpy_rows_are_welcome():
+    for model in (TabularTransitions(3, 2, 4), SoftmaxTransitions(np.eye(3), 2, 4)):
+        assert model(np.array([[0, 1]])).probs.tolist() == [[0.25] * 4]
+
+
 def test_prior_is_that_many_rows_spread_evenly():
     table = TabularTransitions(2, 2, 3, prior=3)
     table.update(ROWS)
@@ -81,6 +86,8 @@ def test_both_are_forecasters_that_can_be_calibrated(make):
     [
         (lambda: TabularTransitions(0, 1, 2), "make no table"),
         (lambda: TabularTransitions(2, 1, 2, prior=-1), "prior -1 is below 0"),
+        (lambda: TabularTransitions(2, 1, 2, prior=float("inf")), "prior inf is below 0 or infinite"),
+        (lambda: TabularTransitions(2, 1, 2).update(Data.of([[0, 0]], [[1, 0]])), r"shape \(1, 2\); expected one"),
         (lambda: TabularTransitions(2, 1, 2, classes=[0, 2]), "state class 1 is empty"),
         (lambda: TabularTransitions(2, 1, 2, classes=[0]), "expected one for each of 2 states"),
         (lambda: TabularTransitions(2, 1, 2, classes=[0, -1]), "not whole numbers from 0"),

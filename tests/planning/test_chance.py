@@ -130,6 +130,9 @@ def test_conformal_bound_is_the_rank_the_theorem_names():
             "too few plans to promise level 0.9; a conformal guarantee needs 9 scores",
         ),
         (lambda: ChanceConstraint(lambda s: s).margin(torch.zeros(3, 2)), "expected a margin for each"),
+        (lambda: ChanceConstraint(lambda s: s[..., 0].numpy()).margin(torch.zeros(3, 2)), "gave a ndarray .* a tensor"),
+        # One outcome for three plans would be scored three times.
+        (lambda: ChanceConstraint(margin).score(torch.zeros(9, 3, 4, 2), torch.zeros(4, 2)), r"expected \(3, 4, 2\)"),
     ],
 )
 def test_nonsense_is_refused(make, words):
