@@ -85,33 +85,46 @@ def random_split(fraction: float, generator: torch.Generator, *, block: int = 1)
     _check_fraction(fraction)
     if block < 1:
         raise CalibrlError(f"block {block} is not a number of rows; use 1 or more")
-
-    def split(data: Data) -> tuple[Data, Data]:
-        blocks = -(-len(data) // block)
-        # At least one block on each side as soon as there are two; a single row leans by lot.
-        wanted = fraction * blocks
-        count = int(wanted) + int(torch.rand((), generator=generator).item() < wanted - int(wanted))
-        if blocks >= 2:
-            count = min(max(count, 1), blocks - 1)
-        held = torch.zeros(blocks, dtype=torch.bool)
-        held[torch.randperm(blocks, generator=generator)[:count]] = True
-        rows = held.repeat_interleave(block)[: len(data)].to(data.y.device)
-        return data[~rows], data[rows]
-
-    return split
+    return _RandomSplit(fraction, generator, block)
 
 
 def last_split(fraction: float) -> Split:
     """Hold out the last `fraction` of the rows: for rows in the order of time."""
     _check_fraction(fraction)
+    return _LastSplit(fraction)
 
-    def split(data: Data) -> tuple[Data, Data]:
-        count = round(fraction * len(data))
+
+# Objects instead of inner functions, so that models that hold them can be pickled and copied.
+
+
+@dataclass(frozen=True)
+class _RandomSplit:
+    fraction: float
+    generator: torch.Generator
+    block: int
+
+    def __call__(self, data: Data) -> tuple[Data, Data]:
+        blocks = -(-len(data) // self.block)
+        # At least one block on each side as soon as there are two; a single row leans by lot.
+        wanted = self.fraction * blocks
+        count = int(wanted) + int(torch.rand((), generator=self.generator).item() < wanted - int(wanted))
+        if blocks >= 2:
+            count = min(max(count, 1), blocks - 1)
+        held = torch.zeros(blocks, dtype=torch.bool)
+        held[torch.randperm(blocks, generator=self.generator)[:count]] = True
+        rows = held.repeat_interleave(self.block)[: len(data)].to(data.y.device)
+        return data[~rows], data[rows]
+
+
+@dataclass(frozen=True)
+class _LastSplit:
+    fraction: float
+
+    def __call__(self, data: Data) -> tuple[Data, Data]:
+        count = round(self.fraction * len(data))
         if len(data) >= 2:
             count = min(max(count, 1), len(data) - 1)
         return data[: len(data) - count], data[len(data) - count :]
-
-    return split
 
 
 def _check_fraction(fraction: float) -> None:

@@ -149,7 +149,7 @@ class BayesianDenseNet:
 
     def update(self, data: Data) -> None:
         """Learn all rows so far, from fresh weights."""
-        rows = self._remembered.add(data)
+        rows = self._remembered.with_new(data)
         if not bool(rows.x.isfinite().all()):
             raise CalibrlError('x holds NaN or infinite numbers; use the recipe "paper" or "plus", which fill gaps')
         outputs = rows.y.shape[1] * (2 if self.noise else 1)
@@ -161,6 +161,7 @@ class BayesianDenseNet:
             self._train(net, fitting(rows, net))
         self._keep = net.masks(self.passes, self._generator)
         self.net = net.eval()
+        self._remembered.keep(rows)
 
     def __call__(self, x: Tensor) -> Passes:
         """Forecasts for x (n, k), of batch shape (n, d). The same question always gets the same answer."""

@@ -46,8 +46,9 @@ class SklearnForecaster:
 
     def update(self, data: Data) -> None:
         """Fit again on all rows so far."""
-        rows = self._remembered.add(data)
+        rows = self._remembered.with_new(data)
         self._fitted = [fit_clone(self.estimator, x, y) for x, y in seen_columns(rows)]
+        self._remembered.keep(rows)
 
     def __call__(self, x: Array) -> Normal:
         """Gaussian forecasts for x (n, …): batch shape (n,) or (n, d), as y had."""
@@ -82,8 +83,10 @@ class SklearnQuantiles:
 
     def update(self, data: Data) -> None:
         """Fit again on all rows so far."""
-        columns = seen_columns(self._remembered.add(data))
+        rows = self._remembered.with_new(data)
+        columns = seen_columns(rows)
         self._fitted = [[self.make(level).fit(x, y) for x, y in columns] for level in self.levels]
+        self._remembered.keep(rows)
 
     def __call__(self, x: Array) -> Quantiles:
         """Quantile forecasts for x (n, …): batch shape (n,) or (n, d), as y had."""
@@ -114,7 +117,8 @@ class SklearnClassifier:
 
     def update(self, data: Data) -> None:
         """Fit again on all rows so far. y: (n,) or (n, 1), whole numbers 0 … k-1."""
-        columns = seen_columns(self._remembered.add(data))
+        rows = self._remembered.with_new(data)
+        columns = seen_columns(rows)
         if len(columns) != 1:
             raise CalibrlError(f"y has {len(columns)} columns; a classifier forecasts one label per row")
         x, y = columns[0]
@@ -122,6 +126,7 @@ class SklearnClassifier:
         if len(wrong):
             raise CalibrlError(f"label {wrong[0]:g} is not one of the classes 0 … {self.classes - 1}")
         self._fitted = fit_clone(self.estimator, x, y.astype(np.int64))
+        self._remembered.keep(rows)
 
     def __call__(self, x: Array) -> Categorical:
         """Class probabilities for x (n, …): batch shape (n,)."""

@@ -21,6 +21,7 @@ from calibrl.forecasters.training import (
     adam,
     fitting,
     gaussian,
+    lesson,
     likelihood,
     new_seed,
     seeded,
@@ -51,10 +52,11 @@ class TorchForecaster:
 
     def update(self, data: Data) -> None:
         """Train on all rows so far."""
-        rows = fitting(self._remembered.add(data), self.module)
-        with torch.enable_grad(), seeded(self.module, new_seed(self.generator)):
-            self.train(self.module, rows, loss=likelihood(self.to_distribution), generator=self.generator)
-        self.module.eval()
+        rows = self._remembered.with_new(data)
+        with lesson(self.module, self.generator):
+            loss = likelihood(self.to_distribution)
+            self.train(self.module, fitting(rows, self.module), loss=loss, generator=self.generator)
+        self._remembered.keep(rows)
 
     def __call__(self, x: Array) -> Distribution:
         """The module's forecast for x (n, …)."""
@@ -96,10 +98,11 @@ class MCDropout:
 
     def update(self, data: Data) -> None:
         """Train on all rows so far."""
-        rows = fitting(self._remembered.add(data), self.module)
-        with torch.enable_grad(), seeded(self.module, new_seed(self.generator)):
-            self.train(self.module, rows, loss=_point_or_likelihood, generator=self.generator)
-        self.module.eval()
+        rows = self._remembered.with_new(data)
+        with lesson(self.module, self.generator):
+            loss = _point_or_likelihood
+            self.train(self.module, fitting(rows, self.module), loss=loss, generator=self.generator)
+        self._remembered.keep(rows)
 
     def __call__(self, x: Array) -> Empirical:
         """The passes' answers for x (n, …) as a forecast of batch shape (n,) or (n, d)."""
@@ -107,12 +110,14 @@ class MCDropout:
         given = _input(x, self.module)
         # One large batch: every copy of a row draws dropout masks of its own.
         copies = given.expand(self.passes, *given.shape).flatten(0, 1)
-        for layer in self._dropouts:
-            layer.train()
         with seeded(self.module, self._seed):
-            output = _answer(self.module, copies)
+            for layer in self._dropouts:
+                layer.train()
+            try:
+                output = _answer(self.module, copies)
+            finally:
+                self.module.eval()
             answers = output if isinstance(output, Tensor) else draw(gaussian(output))
-        self.module.eval()
         return Empirical(answers.unflatten(0, (self.passes, len(x))))
 
 

@@ -48,8 +48,9 @@ class SeasonalNaive:
 
     def update(self, data: Data) -> None:
         """Learn the spread from all rows so far."""
-        rows = self._remembered.add(data)
+        rows = self._remembered.with_new(data)
         self._shares = _learn_spread(self._point, rows)
+        self._remembered.keep(rows)
 
     def __call__(self, x: Tensor) -> Normal:
         """Forecasts for x (n, days), of batch shape (n, leads)."""
@@ -79,7 +80,7 @@ class ExponentialSmoothing:
 
     def update(self, data: Data) -> None:
         """Choose the rate and learn the spread from all rows so far."""
-        rows = self._remembered.add(data)
+        rows = self._remembered.with_new(data)
         x, y = _numbers(rows.x[-ENOUGH:]), _numbers(rows.y[-ENOUGH:])
 
         def error(rate: float) -> float:
@@ -88,6 +89,7 @@ class ExponentialSmoothing:
 
         self.rate = min(self.rates, key=error)
         self._shares = _learn_spread(self._point, rows)
+        self._remembered.keep(rows)
 
     def __call__(self, x: Tensor) -> Normal:
         """Forecasts for x (n, days), of batch shape (n, leads)."""

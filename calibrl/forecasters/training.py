@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import copy
+import threading
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
 import torch
@@ -11,7 +14,10 @@ from torch import Tensor, nn
 from torch.distributions import Distribution, Normal
 
 from calibrl.data import Data
+from calibrl.distributions.scores import by_column, refuse_joint
 from calibrl.errors import CalibrlError
+
+_GLOBAL_CHANCE = threading.RLock()
 
 Loss: TypeAlias = Callable[[Any, Tensor], Tensor]
 """(what the module returned for a batch, outcomes y without NaN) → a loss per outcome, of y's shape."""
@@ -27,32 +33,41 @@ class Train(Protocol):
         """Change the module's weights so that the loss on `data` falls."""
 
 
-def adam(*, epochs: int = 200, rate: float = 1e-2, batch: int = 256, decay: float = 0.0) -> Train:
-    """Adam over shuffled batches: `epochs` passes, learning rate `rate`, weight decay `decay`."""
-    if epochs < 1 or batch < 1 or rate <= 0:
-        raise CalibrlError(f"epochs {epochs}, batch {batch} and rate {rate:g} must all be positive")
+@dataclass(frozen=True)
+class _Adam:
+    """A function with settings: an object, so that models that hold it can be pickled."""
 
-    def train(module: nn.Module, data: Data, *, loss: Loss, generator: torch.Generator) -> None:
-        optimiser = torch.optim.Adam(module.parameters(), lr=rate, weight_decay=decay)
+    epochs: int
+    rate: float
+    batch: int
+    decay: float
+
+    def __call__(self, module: nn.Module, data: Data, *, loss: Loss, generator: torch.Generator) -> None:
+        optimiser = torch.optim.Adam(module.parameters(), lr=self.rate, weight_decay=self.decay)
         module.train()
-        for epoch in range(epochs):
+        for epoch in range(self.epochs):
             order = torch.randperm(len(data), generator=generator, device=generator.device).to(data.y.device)
-            for some in order.split(batch):
+            for some in order.split(self.batch):
                 x, y = data.x[some], data.y[some]
                 seen = ~y.isnan()
                 each = loss(module(x), y.nan_to_num(0.0))
                 value = torch.where(seen, each, 0.0).sum() / seen.sum().clamp(min=1)
                 if not bool(value.isfinite()):
-                    raise CalibrlError(
-                        f"the training loss became {value.item()} in epoch {epoch + 1}; lower the learning rate "
-                        "or standardise x and y"
-                    )
+                    cure = "lower the learning rate or standardise x and y"
+                    if not bool(data.x.isfinite().all()):
+                        cure = "x holds NaN or infinite numbers: fill them or leave those rows out"
+                    raise CalibrlError(f"the training loss became {value.item()} in epoch {epoch + 1}; {cure}")
                 optimiser.zero_grad(set_to_none=True)
                 value.backward()
                 optimiser.step()
         module.eval()
 
-    return train
+
+def adam(*, epochs: int = 200, rate: float = 1e-2, batch: int = 256, decay: float = 0.0) -> Train:
+    """Adam over shuffled batches: `epochs` passes, learning rate `rate`, weight decay `decay`."""
+    if epochs < 1 or batch < 1 or rate <= 0:
+        raise CalibrlError(f"epochs {epochs}, batch {batch} and rate {rate:g} must all be positive")
+    return _Adam(epochs, rate, batch, decay)
 
 
 def gaussian(output: Any) -> Distribution:
@@ -72,7 +87,8 @@ def likelihood(to_distribution: ToDistribution) -> Loss:
     """The negative log-likelihood of the outcomes under the module's forecast."""
 
     def loss(output: Any, y: Tensor) -> Tensor:
-        forecast = to_distribution(output)
+        forecast = by_column(to_distribution(output))
+        refuse_joint(forecast)
         check_shape(tuple(forecast.batch_shape), y)
         return -forecast.log_prob(y)
 
@@ -102,11 +118,28 @@ def fitting(data: Data, module: nn.Module) -> Data:
 
 @contextlib.contextmanager
 def seeded(module: nn.Module, seed: int) -> Iterator[None]:
-    """Dropout draws from torch's global generator: seed it inside, and put it back as it was after."""
+    """Dropout draws from torch's global generator: seed it inside, and put it back as it was after.
+
+    There is one such generator for all threads: only one of them is inside at a time.
+    """
     devices = {parameter.device for parameter in module.parameters() if parameter.device.type == "cuda"}
-    with torch.random.fork_rng(devices=list(devices)):
+    with _GLOBAL_CHANCE, torch.random.fork_rng(devices=list(devices)):
         torch.manual_seed(seed)
         yield
+
+
+@contextlib.contextmanager
+def lesson(module: nn.Module, generator: torch.Generator) -> Iterator[None]:
+    """Train inside: repeatable, with gradients whoever asks; a lesson that fails leaves the weights as they were."""
+    before = copy.deepcopy(module.state_dict())
+    try:
+        with torch.enable_grad(), seeded(module, new_seed(generator)):
+            yield
+    except BaseException:
+        module.load_state_dict(before)
+        raise
+    finally:
+        module.eval()
 
 
 def new_seed(generator: torch.Generator) -> int:
