@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Protocol, TypeAlias, TypeVar, cast, runtime_checkable
+from typing import Any, Protocol, TypeAlias, TypeVar, cast, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -13,10 +13,18 @@ from calibrl.arrays import Array, as_rows
 from calibrl.classes import ClassMap, FitClassMap, Unchanged, fit_temperature, recalibrate_classes
 from calibrl.data import Data, SeenRows, Split
 from calibrl.distributions import Recalibrated, pit_z
+from calibrl.distributions.scores import by_column
 from calibrl.errors import CalibrlError
-from calibrl.maps import IDENTITY, FitMap, Map, fit_smooth
+from calibrl.maps import IDENTITY, FitMap, Identity, Map, fit_smooth
 
 Outcome = TypeVar("Outcome")
+Model = TypeVar("Model", bound="Forecaster")
+
+Honest: TypeAlias = Recalibrated | Any
+"""R∘T: a `Recalibrated`, before the first map too; for classes again a `Categorical` or a `Bernoulli`."""
+
+FADED = 1e-6
+"""Rows of less weight, beside the newest, are forgotten for good."""
 
 
 @runtime_checkable
@@ -30,9 +38,7 @@ class Forecaster(Protocol):
         """The forecast for each row of x, of batch shape (n, d) or (n,)."""
 
 
-def learn(
-    collect: Callable[[Forecaster], tuple[Data, Outcome]], model: Forecaster, *, rounds: int
-) -> Iterator[Outcome]:
+def learn(collect: Callable[[Model], tuple[Data, Outcome]], model: Model, *, rounds: int) -> Iterator[Outcome]:
     """Algorithm 1: in each round plan, act and record; then split, train T, train R (all inside `update`).
 
     `collect(model)` runs the agent once with the model as it stands and returns the new rows and whatever
@@ -77,17 +83,19 @@ class Calibrated:
         train, held = self.split(data)
         if len(train):
             self.forecaster.update(train)
-        if len(held):
-            self.held_out = held if self.held_out is None else self.held_out + held
         if self.held_out is not None:
+            held = self.held_out + held
+        if len(held):
             with torch.no_grad():
-                forecast = self.forecaster(self.held_out.x)
-            evidence = judge(forecast, self.held_out.y, self.generator)
+                forecast = self.forecaster(held.x)
+            evidence = judge(forecast, held.y, self.generator)
             self.mapping = fit_to([evidence], self.fit_map)
+            # Kept once they could be judged: rows without a forecast must not spoil every later update.
+            self.held_out = held
 
-    def __call__(self, x: Array) -> Distribution:
+    def __call__(self, x: Array) -> Honest:
         """R∘T at each row of x."""
-        return recalibrate(self.forecaster(as_rows(x)), self.mapping)
+        return honest(self.forecaster(as_rows(x)), self.mapping)
 
 
 class CrossFitted:
@@ -109,8 +117,14 @@ class CrossFitted:
     ) -> None:
         if folds < 2:
             raise CalibrlError(f"folds {folds} cannot hold anything out; use 2 or more")
+        if block < 1:
+            raise CalibrlError(f"block {block} is not a number of rows; use 1 or more")
         self.forecaster = check_forecaster(make())
         self.judges = [make() for _ in range(folds)]
+        if len({id(model) for model in (self.forecaster, *self.judges)}) <= folds:
+            raise CalibrlError(
+                "make() gave the same forecaster twice, which would judge rows it has learnt; build a new one each time"
+            )
         self.fit_map = fit_map
         self.generator = generator or torch.Generator().manual_seed(0)
         self.block = block
@@ -128,25 +142,23 @@ class CrossFitted:
         pick = torch.randperm(blocks, generator=self.generator) % folds
         fold = pick.repeat_interleave(self.block)[: len(data)].to(data.y.device)
         self.forecaster.update(data)
+        held = list(self._folds)
         for k, forecaster in enumerate(self.judges):
             if bool((fold != k).any()):
                 forecaster.update(data[fold != k])
             if bool((fold == k).any()):
-                seen = self._folds[k]
-                self._folds[k] = data[fold == k] if seen is None else seen + data[fold == k]
-        self._refit()
-
-    def __call__(self, x: Array) -> Distribution:
-        """R∘T at each row of x."""
-        return recalibrate(self.forecaster(as_rows(x)), self.mapping)
-
-    def _refit(self) -> None:
-        pairs = [
-            (forecaster, rows) for forecaster, rows in zip(self.judges, self._folds, strict=True) if rows is not None
-        ]
+                seen = held[k]
+                held[k] = data[fold == k] if seen is None else seen + data[fold == k]
+        pairs = [(forecaster, rows) for forecaster, rows in zip(self.judges, held, strict=True) if rows is not None]
         with torch.no_grad():
             evidence = [judge(forecaster(rows.x), rows.y, self.generator) for forecaster, rows in pairs]
         self.mapping = fit_to(evidence, self.fit_map)
+        # Kept once they could be judged, as in `Calibrated`.
+        self._folds = held
+
+    def __call__(self, x: Array) -> Honest:
+        """R∘T at each row of x."""
+        return honest(self.forecaster(as_rows(x)), self.mapping)
 
 
 class Prequential:
@@ -190,14 +202,23 @@ class Prequential:
             new = pit_z(check_forecast(self.forecaster(data.x)), data.y, generator=self.generator)
         self.forecaster.update(data)
         scores = new if self._scores is None else torch.cat([self._scores, new])
-        self._scores = scores if self.window is None else scores[-self.window :]
+        self._scores = self._remembered(scores)
         self._updates += 1
         if self._updates % self.refit_every == 0:
             self.mapping = self.fit_map(z=self._scores, weight=self._weights(self._scores))
 
-    def __call__(self, x: Array) -> Distribution:
+    def __call__(self, x: Array) -> Honest:
         """R∘T at each row of x."""
-        return recalibrate(self.forecaster(as_rows(x)), self.mapping)
+        return honest(self.forecaster(as_rows(x)), self.mapping)
+
+    def _remembered(self, scores: Tensor) -> Tensor:
+        """The rows in the window, without those that have faded away."""
+        scores = scores if self.window is None else scores[-self.window :]
+        weight = self._weights(scores)
+        if weight is None:
+            return scores
+        counts = (weight > FADED) & ~scores.isnan()
+        return scores[counts.reshape(len(scores), -1).any(-1)]
 
     def _weights(self, scores: Tensor) -> Tensor | None:
         if self.forget == 1:
@@ -225,15 +246,24 @@ def check_forecast(forecast: Distribution) -> Distribution:
 
 
 def recalibrate(forecast: Distribution, mapping: Map | ClassMap) -> Distribution:
-    """R∘F for a CDF, or recalibrated probabilities for classes."""
+    """R∘F for a CDF, or recalibrated probabilities for classes; the forecast itself under `IDENTITY`."""
     check_forecast(forecast)
     if isinstance(mapping, ClassMap):
-        if not isinstance(forecast, (Categorical, Bernoulli)):
+        classes = by_column(forecast)
+        if not isinstance(classes, (Categorical, Bernoulli)):
             raise CalibrlError(f"a class map cannot recalibrate {type(forecast).__name__}; fit a map on its PITs")
-        return recalibrate_classes(forecast, mapping)
-    if mapping is IDENTITY:
+        return recalibrate_classes(classes, mapping)
+    # A copied or unpickled IDENTITY is another object.
+    if isinstance(mapping, Identity):
         return forecast
     return Recalibrated(forecast, mapping)
+
+
+def honest(forecast: Distribution, mapping: Map | ClassMap) -> Honest:
+    """The same, as a `Recalibrated` under `IDENTITY` too: whoever asks a wrapper for an interval always gets one."""
+    found = recalibrate(forecast, mapping)
+    classes = isinstance(by_column(found), (Categorical, Bernoulli))
+    return found if classes or isinstance(found, Recalibrated) else Recalibrated(found, IDENTITY)
 
 
 Evidence: TypeAlias = Tensor | tuple[Tensor, Tensor]
@@ -242,9 +272,14 @@ Evidence: TypeAlias = Tensor | tuple[Tensor, Tensor]
 
 def judge(forecast: Distribution, y: Tensor, generator: torch.Generator) -> Evidence:
     """What the outcomes y say of the forecast."""
-    check_forecast(forecast)
+    forecast = by_column(check_forecast(forecast))
     if isinstance(forecast, (Categorical, Bernoulli)):
-        return forecast.probs, y.reshape(forecast.batch_shape)
+        if forecast.batch_shape[1:].numel() != 1:
+            raise CalibrlError(
+                f"{type(forecast).__name__} forecasts have batch shape {tuple(forecast.batch_shape)}; a class map "
+                "serves one label per row: wrap one model per column"
+            )
+        return forecast.probs.reshape(len(y), *forecast.param_shape[len(forecast.batch_shape) :]), y.reshape(-1)
     return pit_z(forecast, y, generator=generator)
 
 

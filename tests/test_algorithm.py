@@ -1,5 +1,7 @@
 """Algorithm 1: what each wrapper may and may not look at."""
 
+import copy
+
 import pytest
 import torch
 from torch import distributions as td
@@ -21,6 +23,9 @@ class Spy:
 
     def __call__(self, x):
         return td.Normal(torch.zeros(len(x), dtype=D), torch.full((len(x),), self.scale, dtype=D))
+
+
+ONE_SPY = Spy()
 
 
 class Coin:
@@ -123,6 +128,36 @@ def test_refits_only_when_asked(generator):
     assert model.mapping is not cal.IDENTITY
 
 
+def test_a_wrapper_gives_intervals_from_the_first_question_on(generator):
+    model = cal.Prequential(Spy(), refit_every=5)
+    model.update(rows(0, 20, generator))
+    low, high = model(torch.zeros(3, 1, dtype=D)).interval(0.9)
+    assert (high - low).tolist() == pytest.approx([2 * 1.6449 * 0.3] * 3, rel=1e-3)
+
+
+def test_a_stream_keeps_only_what_counts(generator):
+    model = cal.Prequential(Spy(), forget=0.9)
+    for start in range(0, 400, 20):
+        model.update(rows(start, 20, generator))
+    assert len(model._scores) == 132  # 0.9 to the power of 131 is the last above a millionth
+    both = cal.Prequential(Spy(), forget=0.5)
+    kept = both._remembered(torch.cat([torch.tensor([[1.0, torch.nan]]), torch.tensor([[torch.nan, 2.0]] * 50)]))
+    assert kept.isnan().sum(0).tolist() == [20, 1]  # the arm that nobody pulled lately is still known
+
+
+@pytest.mark.parametrize("columns", [(), (1,)])
+def test_an_event_may_have_a_column_of_its_own(generator, columns):
+    class Event(Spy):
+        def __call__(self, x):
+            return td.Independent(td.Bernoulli(torch.full((len(x), *columns), 0.99, dtype=D)), len(columns))
+
+    y = torch.bernoulli(torch.full((400, *columns), 0.5), generator=generator).double()
+    model = copy.deepcopy(cal.Calibrated(Event(), split=cal.random_split(0.5, generator)))
+    assert model(torch.zeros(3, 1)).mean.flatten().tolist() == pytest.approx([0.99] * 3)
+    model.update(cal.Data(torch.zeros(400, 1, dtype=D), y))
+    assert model(torch.zeros(3, 1)).probs.flatten().tolist() == pytest.approx([0.5] * 3, abs=0.12)
+
+
 @pytest.mark.parametrize("fit_map", [None, cal.fit_platt_classes, cal.fit_isotonic_classes, cal.fit_auto_classes])
 def test_classes_are_calibrated_too(generator, fit_map):
     y = torch.bernoulli(torch.full((400,), 0.5), generator=generator).double()
@@ -193,6 +228,8 @@ def test_learn_is_algorithm_one(generator):
     [
         (lambda: list(cal.learn(lambda m: None, Spy(), rounds=0)), "rounds"),
         (lambda: cal.CrossFitted(Spy, folds=1), "folds"),
+        (lambda: cal.CrossFitted(Spy, block=0), "block"),
+        (lambda: cal.CrossFitted(lambda: ONE_SPY), "same forecaster twice"),
         (lambda: cal.Prequential(Spy(), forget=0), "forget"),
         (lambda: cal.Prequential(Spy(), window=0), "window"),
         (lambda: cal.Prequential(Spy(), refit_every=0), "refit_every"),

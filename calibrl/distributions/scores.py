@@ -168,10 +168,11 @@ def _tails(forecast: Distribution, y: Tensor) -> tuple[Tensor, Tensor]:
         t = forecast.rate * y
         return -torch.expm1(-t), torch.exp(-t)
     if isinstance(forecast, Gamma):
-        t = forecast.rate * y
-        a = forecast.concentration.double().expand_as(t)
-        lower, upper = (_IncompleteGamma.apply(a, t, low) for low in (True, False))  # type: ignore[no-untyped-call]
-        return lower, upper
+        a, t = torch.broadcast_tensors(forecast.concentration.double(), forecast.rate * y)
+        if torch.is_grad_enabled() and a.requires_grad:
+            lower, upper = (_IncompleteGamma.apply(a, t, low) for low in (True, False))  # type: ignore[no-untyped-call]
+            return lower, upper
+        return torch.special.gammainc(a, t), torch.special.gammaincc(a, t)
     if isinstance(forecast, Laplace):
         t = (y - forecast.loc) / forecast.scale
         rest = torch.exp(-t.abs()) / 2

@@ -96,8 +96,10 @@ def gaussian_law(mapping: Map, device: torch.device) -> GaussianLaw:
     """The law of g under `mapping` on `device`, worked out at first use and remembered."""
     key = ("law", device)
     if key not in mapping.cache:
-        law = _law(mapping.to("cpu"))
-        mapping.cache[key] = GaussianLaw(**{name: value.to(device) for name, value in vars(law).items()})
+        # What is remembered must be of use to whoever asks next, for gradients too: no inference-mode tensor.
+        with torch.inference_mode(False):
+            law = _law(mapping.to("cpu"))
+            mapping.cache[key] = GaussianLaw(**{name: value.to(device) for name, value in vars(law).items()})
     law = mapping.cache[key]
     return law
 
@@ -106,8 +108,9 @@ def draw_table(mapping: Map, device: torch.device, dtype: torch.dtype) -> DrawTa
     """The table that draws of g are read from, worked out at first use and remembered."""
     key = ("draw", device, dtype)
     if key not in mapping.cache:
-        table = _table(mapping.to("cpu"))
-        mapping.cache[key] = DrawTable(**{name: value.to(device, dtype) for name, value in vars(table).items()})
+        with torch.inference_mode(False):
+            table = _table(mapping.to("cpu"))
+            mapping.cache[key] = DrawTable(**{name: value.to(device, dtype) for name, value in vars(table).items()})
     table = mapping.cache[key]
     return table
 

@@ -79,3 +79,14 @@ def test_an_outcome_far_out_leaves_a_gradient(y):
     (gradient,) = torch.autograd.grad(honest.log_prob(t(y)).sum(), mean)
     assert bool(gradient.isfinite())
     assert float(gradient) * y > 0
+
+
+def test_what_was_worked_out_in_inference_mode_serves_gradients():
+    mapping = cal.fit_affine(z=torch.randn(50, dtype=D))
+    with torch.inference_mode():
+        honest = cal.Recalibrated(td.Normal(torch.zeros(1), torch.ones(1)), mapping)
+        assert (honest.sample() + honest.mean + honest.variance).shape == (1,)
+    scale = torch.ones(1).requires_grad_()
+    honest = cal.Recalibrated(td.Normal(scale, scale), mapping)
+    (gradient,) = torch.autograd.grad((honest.rsample() + honest.variance).sum(), scale)
+    assert bool(gradient.isfinite())
