@@ -16,7 +16,8 @@ from torch.distributions import Categorical, Distribution, Normal
 
 import calibrl as cal
 from calibrl import CalibrlError
-from calibrl.mapfile import FittedMap, Grouped, MapFile, Sketch, cross_validate, fit_by_group, fit_named, methods_for
+from calibrl.algorithm import fit_to
+from calibrl.mapfile import FittedMap, Grouped, MapFile, Sketch, cross_validate, fit_named, methods_for, take
 from calibrl.mapfile.sketch import KEPT
 
 
@@ -147,13 +148,15 @@ def test_an_unknown_method_lists_the_known_ones() -> None:
 
 def fitted_file(kind: str = "normal", method: str = "smooth") -> MapFile:
     values, y = rows(80)
-    every, odd = torch.ones(80, dtype=torch.bool), torch.arange(80) % 2 == 1
+    odd = torch.arange(80) % 2 == 1
     if kind == "classes":
         p = values / values.sum(1, keepdim=True)
         evidence = (p, torch.arange(80, dtype=torch.float64) % 2)
     else:
         evidence = cal.pit_z(Normal(values[:, 0], values[:, 1]), y)  # type: ignore[assignment]
-    pooled, groups = fit_by_group(evidence, {"odd": odd, "ünbekannt": ~odd & every}, fit_named(method, kind))
+    fit = fit_named(method, kind)
+    pooled = fit_to([evidence], fit)
+    groups = {name: fit_to([take(evidence, side)], fit) for name, side in {"odd": odd, "ünbekannt": ~odd}.items()}
     return MapFile(
         kind=kind,
         columns=("p0", "p1") if kind == "classes" else ("mean", "std"),

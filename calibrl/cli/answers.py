@@ -184,7 +184,9 @@ def _table(rows: list[list[str]], *, text_columns: tuple[int, ...]) -> list[str]
 
 
 def _short(text: str, most: int = 40) -> str:
-    return text if len(text) <= most else text[: most - 1] + "…"
+    """A long name by its two ends: names of one family differ at either."""
+    half = most // 2
+    return text if len(text) <= most else text[: most - half - 1] + "…" + text[-half:]
 
 
 def _number(value: float | None) -> str:

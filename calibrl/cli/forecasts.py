@@ -75,8 +75,8 @@ def fit(
     as_json: bool = _JSON,
 ) -> None:
     """Learn from outcomes how to make forecasts honest, and save the map."""
-    from calibrl.algorithm import judge
-    from calibrl.mapfile import FittedMap, MapFile, Sketch, fit_by_group, fit_named, take
+    from calibrl.algorithm import fit_to, judge
+    from calibrl.mapfile import FittedMap, MapFile, Sketch, fit_named, take
     from calibrl.tables import read_forecasts
 
     steps.expect_suffix(out, ".json")
@@ -86,8 +86,13 @@ def fit(
     y = outcomes[seen]
     evidence = judge(table.distribution(seen), y, steps.seeded())
     groups = {} if group is None else {name: rows[seen] for name, rows in table.groups(group).items()}
-    able = {name: rows for name, rows in groups.items() if int(rows.sum()) >= 2}
-    pooled, by_group = fit_by_group(evidence, able, fit_map)
+    pooled, whole = fit_to([evidence], fit_map), steps.worth(evidence, fit_map)
+    by_group, reports = {}, {}
+    for name, rows in steps.watched(list(groups.items()), "Groups"):
+        own = take(evidence, rows)
+        reports[name] = steps.worth(own, fit_map)
+        if reports[name]["outcomes"] >= 2:
+            by_group[name] = fit_to([own], fit_map)
     saved = MapFile(
         kind=table.kind,
         columns=table.signature,
@@ -97,11 +102,9 @@ def fit(
         source=file.name,
         package=__version__,
         group=group,
-        groups={name: FittedMap(found, int(groups[name].sum())) for name, found in by_group.items()},
-        too_few=tuple(name for name in groups if name not in able),
+        groups={name: FittedMap(mapping, reports[name]["outcomes"]) for name, mapping in by_group.items()},
+        too_few=tuple(name for name in groups if name not in by_group),
     )
-    reports = {name: steps.worth(take(evidence, rows), fit_map) for name, rows in groups.items()}
-    whole = steps.worth(evidence, fit_map)
     saved.save(out)
     found = {
         **steps.described(table),

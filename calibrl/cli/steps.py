@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from calibrl.errors import CalibrlError, ReusedRows
 
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
     ForecastOf = Callable[[Tensor], Distribution]
     """The forecasts of some rows, a (n,) mask."""
+
+T = TypeVar("T")
 
 LEVELS = "0.05,0.25,0.5,0.75,0.95"
 """Quantiles that `apply` writes unless others are asked for."""
@@ -84,8 +86,18 @@ def judged(table: Forecasts, seen: Tensor, groups: dict[str, Tensor], forecast: 
     """The diagnosis of the rows with outcomes, and of each group's."""
     found: dict[str, Any] = {"summary": _summary(table, seen, forecast)}
     if groups:
-        found["groups"] = {name: _summary(table, rows, forecast) for name, rows in groups.items()}
+        each = watched(list(groups.items()), "Groups")
+        found["groups"] = {name: _summary(table, rows, forecast) for name, rows in each}
     return found
+
+
+def watched(parts: Sequence[T], name: str) -> Iterable[T]:
+    """The parts one after the other, under a bar with the time left on a terminal: many groups take minutes."""
+    from rich.console import Console
+    from rich.progress import track
+
+    console = Console(stderr=True)
+    return track(parts, name, console=console, transient=True, disable=not console.is_terminal)
 
 
 def _summary(table: Forecasts, rows: Tensor, forecast: ForecastOf) -> Summary | ClassSummary | None:

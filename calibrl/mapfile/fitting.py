@@ -32,13 +32,6 @@ def fit_named(method: str, kind: str) -> FitMap | FitClassMap:
     return known[method]
 
 
-def fit_by_group(
-    evidence: Evidence, groups: Mapping[str, Tensor], fit: FitMap | FitClassMap
-) -> tuple[Map | ClassMap, dict[str, Map | ClassMap]]:
-    """One map for all rows, and one for each group's rows, (n,) masks."""
-    return fit_to([evidence], fit), {name: fit_to([take(evidence, rows)], fit) for name, rows in groups.items()}
-
-
 def calibrate(evidence: Evidence, mapping: Map | ClassMap) -> Evidence:
     """What the outcomes say of the calibrated forecasts."""
     if isinstance(mapping, ClassMap):

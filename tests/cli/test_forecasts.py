@@ -356,6 +356,18 @@ def test_new_groups_are_refused_or_pooled(shell: Shell, tmp_path: Path) -> None:
     assert shell("check", "new.csv", "--map", "m.json", "--new-groups", "pooled").code == 0
 
 
+def test_groups_are_told_apart_and_watched(shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = overconfident("normal", 60, 0).with_columns(store=pl.format("{}-{}", pl.lit("x" * 50), pl.col("store")))
+    rows.write_csv(tmp_path / "a.csv")
+    fit = ("fit", "a.csv", "--out", "m.json", "--group", "store", "--method", "affine")
+    piped = shell(*fit)
+    assert piped.err == ""
+    assert len({line.split()[1] for line in piped.out.splitlines() if line.startswith("store ")}) == 2
+    monkeypatch.setenv("FORCE_COLOR", "1")  # as on a terminal
+    assert "Groups" in shell(*fit).err
+    assert "Groups" in shell("check", "a.csv", "--group", "store").err
+
+
 def test_a_group_with_too_few_outcomes_has_no_map(shell: Shell, tmp_path: Path) -> None:
     frame = overconfident("normal", 50, 0).with_columns(store=pl.Series(["lone", *["north"] * 49]))
     frame.write_csv(tmp_path / "a.csv")
