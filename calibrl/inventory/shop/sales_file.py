@@ -115,14 +115,15 @@ def known_at(written: Sales, keys: tuple[Key, ...], today: int, *, stores: bool,
     units[:, :known] = settled.units
     closed = promised.copy()
     closed[:, :known] |= settled.closed
+    promotion = None if written.promotion is None else _ahead(written.promotion, end)
     sales = replace(
         written,
         dates=written.dates[0] + np.arange(end),
         units=units,
         censored=_ahead(written.censored, end) & ~np.isnan(units),
         closed=closed,
-        promotion=None if written.promotion is None else _ahead(written.promotion, end),
-        price=None if written.price is None else _carried_on(_ahead(written.price, end, np.nan)),
+        promotion=promotion,
+        price=None if written.price is None else _carried_on(_ahead(written.price, end, np.nan), promotion),
         marks={name: _ahead(mark, end) for name, mark in written.marks.items()},
     )
     return History(sales, written, keys, today, stores, planned, settled.notes)
@@ -298,12 +299,19 @@ def _ahead(values: Any, end: int, empty: float = 0) -> Any:
     return found
 
 
-def _carried_on(price: Floats) -> Floats:
-    """(s, t): where no price is written, the last one that was, or else the first to come."""
-    place = np.where(np.isnan(price), 0, np.arange(price.shape[1]))
-    found = np.take_along_axis(price, np.maximum.accumulate(place, 1), 1)
+def _carried_on(price: Floats, promotion: Floats | None) -> Floats:
+    """(s, t): where none is written, the last price of a day like it, on promotion or not; or of any; or the first."""
+    for alike in () if promotion is None else (promotion > 0, promotion == 0):
+        price = np.where(np.isnan(price) & alike, _last(np.where(alike, price, np.nan)), price)
+    found = _last(price)
     first = np.take_along_axis(found, (~np.isnan(found)).argmax(1)[:, None], 1)
     return np.where(np.isnan(found), first, found)
+
+
+def _last(values: Floats) -> Floats:
+    """(s, t): the last value that is known, NaN before the first."""
+    place = np.where(np.isnan(values), 0, np.arange(values.shape[1]))
+    return np.take_along_axis(values, np.maximum.accumulate(place, 1), 1)
 
 
 def _nothing_yet(source: str, new: tuple[Key, ...], today: np.datetime64 | None) -> History:

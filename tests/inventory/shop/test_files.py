@@ -95,6 +95,15 @@ def test_a_price_of_nothing_is_no_price(write):
     assert price[0, :6].tolist() == [2.5, 2.5, 2.5, 2, 2, 2]
 
 
+def test_a_promotion_ends_with_its_price(write):
+    path = write(
+        "date,item,units,price,promotion\n2025-01-01,a,3,2.5,0\n2025-01-02,a,9,2,1\n2025-01-04,a,,,1\n2025-01-06,a,,2.6,0\n"
+    )
+    price = read_sales(path).sales.price
+    assert price is not None
+    assert price[0, :7].tolist() == [2.5, 2, 2.5, 2, 2.5, 2.6, 2.6]
+
+
 def test_rows_after_the_last_sale_are_plans(write):
     path = write("date,item,units,promotion\n2025-01-01,a,3,0\n2025-01-04,a,,1\n")
     history = read_sales(path)
