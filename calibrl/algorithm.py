@@ -13,7 +13,7 @@ from calibrl.arrays import Array, as_rows
 from calibrl.classes import ClassMap, FitClassMap, Unchanged, fit_temperature, recalibrate_classes
 from calibrl.data import Data, SeenRows, Split
 from calibrl.distributions import Recalibrated, pit_z
-from calibrl.distributions.scores import by_column
+from calibrl.distributions.kinds import by_column, class_rows
 from calibrl.errors import CalibrlError
 from calibrl.maps import IDENTITY, FitMap, Identity, Map, fit_smooth
 
@@ -274,12 +274,7 @@ def judge(forecast: Distribution, y: Tensor, generator: torch.Generator) -> Evid
     """What the outcomes y say of the forecast."""
     forecast = by_column(check_forecast(forecast))
     if isinstance(forecast, (Categorical, Bernoulli)):
-        if forecast.batch_shape[1:].numel() != 1:
-            raise CalibrlError(
-                f"{type(forecast).__name__} forecasts have batch shape {tuple(forecast.batch_shape)}; a class map "
-                "serves one label per row: wrap one model per column"
-            )
-        return forecast.probs.reshape(len(y), *forecast.param_shape[len(forecast.batch_shape) :]), y.reshape(-1)
+        return class_rows(forecast, y)
     return pit_z(forecast, y, generator=generator)
 
 

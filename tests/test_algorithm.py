@@ -156,6 +156,7 @@ def test_an_event_may_have_a_column_of_its_own(generator, columns):
     assert model(torch.zeros(3, 1)).mean.flatten().tolist() == pytest.approx([0.99] * 3)
     model.update(cal.Data(torch.zeros(400, 1, dtype=D), y))
     assert model(torch.zeros(3, 1)).probs.flatten().tolist() == pytest.approx([0.5] * 3, abs=0.12)
+    assert cal.check(model, cal.Data(torch.ones(400, 1, dtype=D), y)).n == 400
 
 
 @pytest.mark.parametrize("fit_map", [None, cal.fit_platt_classes, cal.fit_isotonic_classes, cal.fit_auto_classes])

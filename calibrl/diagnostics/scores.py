@@ -22,7 +22,8 @@ from calibrl.distributions import (
     outcomes_for,
     zscore,
 )
-from calibrl.distributions.scores import breaks, by_column, log_prob
+from calibrl.distributions.kinds import by_column
+from calibrl.distributions.scores import breaks, log_prob
 from calibrl.errors import CalibrlError
 from calibrl.kernels import normal
 from calibrl.maps import gaussian_law

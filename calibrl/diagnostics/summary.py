@@ -17,7 +17,7 @@ from calibrl.diagnostics.calibration import calibration_error, calibration_loss,
 from calibrl.diagnostics.class_scores import ClassSummary, class_summary
 from calibrl.diagnostics.scores import crps, nll, pinball, sharpness, width
 from calibrl.distributions import Recalibrated, outcomes_for, pit_z
-from calibrl.distributions.scores import by_column
+from calibrl.distributions.kinds import by_column, class_rows
 from calibrl.errors import CalibrlError, ReusedRows
 from calibrl.kernels import normal
 
@@ -119,7 +119,7 @@ def check(model: _Model, data: Data, *, generator: torch.Generator | None = None
     with torch.no_grad():
         forecast = by_column(model(data.x))
     if isinstance(forecast, (Categorical, Bernoulli)):
-        return class_summary(forecast.probs, data.y.reshape(forecast.batch_shape))
+        return class_summary(*class_rows(forecast, data.y))
     return _summary(forecast, outcomes_for(forecast, data.y), generator)
 
 

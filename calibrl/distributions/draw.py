@@ -8,8 +8,9 @@ import torch
 from torch import Size, Tensor
 from torch.distributions import Bernoulli, Categorical, Distribution, Normal
 
+from calibrl.distributions.kinds import by_column, device_of, dtype_of, refuse_joint
 from calibrl.distributions.recalibrated import Recalibrated
-from calibrl.distributions.scores import by_column, device_of, dtype_of, from_zscore, refuse_joint
+from calibrl.distributions.scores import from_zscore
 from calibrl.kernels import normal
 
 

@@ -10,7 +10,8 @@ from torch import Size, Tensor
 from torch.distributions import Distribution
 
 from calibrl.arrays import Array, as_tensor, returns_what_was_given
-from calibrl.distributions.scores import device_of, dtype_of, from_zscore, is_discrete, log_prob, searched, zscore
+from calibrl.distributions.kinds import device_of, dtype_of, is_discrete
+from calibrl.distributions.scores import from_zscore, log_prob, searched, zscore
 from calibrl.errors import CalibrlError
 from calibrl.kernels import normal
 

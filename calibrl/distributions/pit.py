@@ -7,7 +7,8 @@ from torch import Tensor
 from torch.distributions import Bernoulli, Categorical, Distribution
 
 from calibrl.arrays import Array, as_tensor, returns_what_was_given
-from calibrl.distributions.scores import by_column, device_of, is_discrete, refuse_joint, zscore, zscore_left
+from calibrl.distributions.kinds import by_column, device_of, is_discrete, refuse_joint
+from calibrl.distributions.scores import zscore, zscore_left
 from calibrl.errors import CalibrlError
 from calibrl.kernels import normal
 

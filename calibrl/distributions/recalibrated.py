@@ -9,20 +9,8 @@ from torch import Size, Tensor
 from torch.distributions import Bernoulli, Categorical, Distribution, Normal, OneHotCategorical
 
 from calibrl.arrays import Array, as_tensor, returns_what_was_given
-from calibrl.distributions.scores import (
-    breaks,
-    by_column,
-    count_moments,
-    device_of,
-    dtype_of,
-    from_zscore,
-    is_discrete,
-    log_mass,
-    log_prob,
-    refuse_joint,
-    zscore,
-    zscore_left,
-)
+from calibrl.distributions.kinds import by_column, device_of, dtype_of, is_discrete, refuse_joint
+from calibrl.distributions.scores import breaks, count_moments, from_zscore, log_mass, log_prob, zscore, zscore_left
 from calibrl.errors import CalibrlError
 from calibrl.kernels import normal
 from calibrl.maps import Map, draw_table, gaussian_law

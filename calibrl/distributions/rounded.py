@@ -9,15 +9,8 @@ from torch import Size, Tensor
 from torch.distributions import Distribution, constraints
 
 from calibrl.arrays import Array, as_tensor, returns_what_was_given
-from calibrl.distributions.scores import (
-    count_moments,
-    device_of,
-    dtype_of,
-    from_zscore,
-    is_discrete,
-    log_mass,
-    zscore,
-)
+from calibrl.distributions.kinds import device_of, dtype_of, is_discrete
+from calibrl.distributions.scores import count_moments, from_zscore, log_mass, zscore
 from calibrl.errors import CalibrlError
 from calibrl.kernels import normal
 

@@ -18,41 +18,17 @@ from torch.distributions import (
     Exponential,
     Gamma,
     Gumbel,
-    Independent,
     Laplace,
     LogNormal,
     MixtureSameFamily,
     Normal,
-    Poisson,
     TransformedDistribution,
 )
 
+from calibrl.distributions.counts import count_from_zscore, count_zscore
+from calibrl.distributions.kinds import device_of, is_discrete
 from calibrl.errors import CalibrlError
 from calibrl.kernels import normal
-
-TABLE_LIMIT = 50_000_000
-"""Entries of the largest probability table built for a count distribution that has no CDF."""
-
-
-def by_column(forecast: Distribution) -> Distribution:
-    """The forecast with each column on its own: torch's `Independent` only says how densities are summed."""
-    if not isinstance(forecast, Distribution):
-        raise CalibrlError(
-            f"{type(forecast).__name__} is no distribution of torch; use one of torch.distributions, or its quantiles "
-            "(scipy: ppf) as calibrl.Quantiles(values, levels), or draws as calibrl.Empirical(samples)"
-        )
-    while isinstance(forecast, Independent):
-        forecast = forecast.base_dist
-    return forecast
-
-
-def refuse_joint(forecast: Distribution) -> None:
-    """An error for forecasts of several numbers at once, which have no CDF."""
-    if forecast.event_shape:
-        raise CalibrlError(
-            f"{type(forecast).__name__} has event shape {tuple(forecast.event_shape)}; recalibration works on each "
-            "column's own distribution, so pass independent columns with batch shape (n, d): Normal(mean, stddev)"
-        )
 
 
 def zscore(forecast: Distribution, y: Tensor) -> Tensor:
@@ -68,7 +44,7 @@ def zscore(forecast: Distribution, y: Tensor) -> Tensor:
     if isinstance(forecast, LogNormal):
         return (y.double().clamp(min=1e-300).log() - forecast.loc) / forecast.scale
     if is_discrete(forecast):
-        return _count_zscore(forecast, y)
+        return count_zscore(forecast, y)
     y = y.double()
     unseen = y.isnan()
     if bool(unseen.any()):
@@ -83,7 +59,7 @@ def zscore_left(forecast: Distribution, y: Tensor) -> Tensor:
         score: Tensor = forecast.zscore_left(y)
         return score
     if is_discrete(forecast):
-        return _count_zscore(forecast, torch.ceil(y) - 1)
+        return count_zscore(forecast, torch.ceil(y) - 1)
     return zscore(forecast, y)
 
 
@@ -107,7 +83,7 @@ def from_zscore(forecast: Distribution, z: Tensor) -> Tensor:
             y = transform(y)
         return y
     if is_discrete(forecast):
-        return _count_from_zscore(forecast, z)
+        return count_from_zscore(forecast, z)
     # A float64 tells probabilities from 1 only below 8.2 σ, and some of torch's inverses lose the lower tail as well.
     u = normal.cdf(z.clamp(normal.LOWEST_Z, normal.HIGHEST_Z))
     try:
@@ -268,37 +244,6 @@ def breaks(forecast: Distribution) -> Tensor:
     return torch.tensor(ends, dtype=torch.float64, device=device_of(forecast))
 
 
-def is_discrete(forecast: Distribution) -> bool:
-    """Whether outcomes are whole numbers (counts)."""
-    try:
-        support: Any = forecast.support
-    except NotImplementedError:
-        return False
-    return bool(getattr(support, "is_discrete", False))
-
-
-def dtype_of(forecast: Distribution) -> torch.dtype:
-    """The floating dtype a forecast's parameters are held in."""
-    return _parameter(forecast).dtype
-
-
-def device_of(forecast: Distribution) -> torch.device:
-    """The device a forecast lives on."""
-    return _parameter(forecast).device
-
-
-def _parameter(forecast: Distribution) -> Tensor:
-    if isinstance(forecast, Normal):
-        return forecast.loc
-    for value in vars(forecast).values():
-        if isinstance(value, Tensor) and value.is_floating_point():
-            return value
-        if isinstance(value, Distribution):
-            return _parameter(value)
-    mean: Tensor = forecast.mean
-    return mean
-
-
 def _typical(forecast: Distribution) -> Tensor:
     """Some outcome inside the support, to stand in where nobody saw one."""
     try:
@@ -340,9 +285,6 @@ def _bisect(forecast: Distribution, z: Tensor) -> Tensor:
     return searched(forecast, (low + high) / 2, z)
 
 
-# Counts: both tails are summed or computed on their own, so that neither rounds to nothing.
-
-
 def count_moments(forecast: Distribution, *, reach: float) -> tuple[Tensor, Tensor]:
     """E[X] = Σ P(X > k) and Var from E[X²] = Σ (2k + 1) P(X > k), over counts up to `reach` in z: both (*batch)."""
     far = torch.full(forecast.batch_shape, reach, dtype=torch.float64, device=device_of(forecast))
@@ -353,74 +295,3 @@ def count_moments(forecast: Distribution, *, reach: float) -> tuple[Tensor, Tens
     survival = normal.cdf(-zscore(forecast, k.expand(-1, *far.shape)))
     mean = survival.sum(0)
     return mean, ((2 * k + 1) * survival).sum(0) - mean.square()
-
-
-def _count_zscore(forecast: Distribution, y: Tensor) -> Tensor:
-    k = y.double().floor()
-    if isinstance(forecast, Poisson):
-        rate, after = forecast.rate.double(), k.clamp(min=0) + 1
-        z = _certain(torch.special.gammaincc(after, rate), torch.special.gammainc(after, rate))
-    else:
-        shape = torch.broadcast_shapes(k.shape, forecast.batch_shape)
-        table = _zscore_table(forecast)
-        index = k.nan_to_num(0).expand(shape).clamp(0, len(table) - 1).long()
-        z = table.gather(0, index.reshape(-1, *forecast.batch_shape)).reshape(shape)
-    return torch.where(k.isnan(), torch.nan, torch.where(k < 0, -torch.inf, z))
-
-
-def _certain(lower: Tensor, upper: Tensor) -> Tensor:
-    """Φ⁻¹ of a count's probability, infinite where nothing is left above it: no map may bring mass there."""
-    z = normal.quantile_of(lower, upper).clamp(normal.LOWEST_Z, -normal.LOWEST_Z)
-    return torch.where(upper > 0, z, torch.inf)
-
-
-def _count_from_zscore(forecast: Distribution, z: Tensor) -> Tensor:
-    """The least count k with F(k) ≥ Φ(z)."""
-    z = z.double().clamp(max=-normal.LOWEST_Z)
-    if not isinstance(forecast, Poisson):
-        table = _zscore_table(forecast)
-        rows = z.reshape(-1, *forecast.batch_shape).movedim(0, -1).contiguous()
-        found = torch.searchsorted(table.movedim(0, -1).contiguous(), rows).movedim(-1, 0)
-        return found.clamp(max=len(table) - 1).double().reshape(z.shape)
-    low = torch.full_like(z, -1.0)
-    high = forecast.rate.double().expand(z.shape) + 10
-    while bool((_count_zscore(forecast, high) < z).any()):
-        high = torch.where(_count_zscore(forecast, high) < z, 2 * high, high)
-    high = high.ceil()
-    while bool((high - low > 1).any()):
-        middle = ((low + high) / 2).floor()
-        below = _count_zscore(forecast, middle) < z
-        low, high = torch.where(below, middle, low), torch.where(below, high, middle)
-    return high
-
-
-def _zscore_table(forecast: Distribution) -> Tensor:
-    """Φ⁻¹(F(k)) for k = 0, 1, … to where no mass is left: (top + 1, *batch)."""
-    support: Any = forecast.support
-    ceiling = getattr(support, "upper_bound", None)
-    if ceiling is not None:
-        last = torch.as_tensor(ceiling, device=device_of(forecast)).double()
-        mass = _masses(forecast, int(last.max()), last)
-    else:
-        top = 64
-        mass = _masses(forecast, top, None)
-        while float(mass[-1].max()) > 1e-280:
-            top *= 2
-            mass = _masses(forecast, top, None)
-    lower = mass.cumsum(0)
-    upper = mass.flip(0).cumsum(0).flip(0) - mass
-    return _certain(lower, upper)
-
-
-def _masses(forecast: Distribution, top: int, last: Tensor | None) -> Tensor:
-    """P(Y = 0), …, P(Y = top): (top + 1, *batch), zero beyond each forecast's own last count."""
-    if (top + 1) * max(1, forecast.batch_shape.numel()) > TABLE_LIMIT:
-        raise CalibrlError(
-            f"counts up to {top} over {forecast.batch_shape.numel()} {type(forecast).__name__} forecasts are too many "
-            "to sum; use a Normal with calibrl.Rounded for counts this large"
-        )
-    k = torch.arange(top + 1, dtype=torch.float64, device=device_of(forecast))
-    k = k.reshape(-1, *(1 for _ in forecast.batch_shape)).expand(-1, *forecast.batch_shape)
-    if last is None:
-        return forecast.log_prob(k).double().exp()
-    return torch.where(k <= last, forecast.log_prob(torch.minimum(k, last)).double().exp(), 0.0)

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.distributions import Distribution, Normal
 
 from calibrl.data import Data
-from calibrl.distributions.scores import by_column, refuse_joint
+from calibrl.distributions.kinds import by_column, refuse_joint
 from calibrl.errors import CalibrlError
 
 _GLOBAL_CHANCE = threading.RLock()
