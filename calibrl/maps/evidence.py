@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -91,8 +92,8 @@ def stack(parts: list[Tensor], shape: tuple[int, ...]) -> Tensor:
 
 
 def ranks_of(columns: list[Column], shape: tuple[int, ...]) -> Ranks | None:
-    """The order statistics for conformal intervals; None where rows were weighted (no guarantee holds)."""
-    if any(column.effective != column.count for column in columns):
+    """The order statistics for conformal intervals; None where rows weigh differently (no guarantee holds)."""
+    if not all(math.isclose(column.effective, column.count) for column in columns):
         return None
     kept = [_told(column) for column in columns]
     most = max(1, *(len(z) for z, _ in kept))

@@ -178,6 +178,13 @@ def test_conformal_intervals_cover_as_the_theorem_says(n):
     assert float(share) == pytest.approx(exact, abs=0.006)
 
 
+def test_equal_weights_keep_the_promise_and_others_do_not():
+    z = torch.randn(100, generator=torch.Generator().manual_seed(6), dtype=D)
+    plain = cal.fit_affine(z=z).ranks.interval_z(0.9)
+    assert cal.fit_affine(z=z, weight=torch.full_like(z, 0.1)).ranks.interval_z(0.9) == plain
+    assert cal.fit_affine(z=z, weight=torch.linspace(0.9, 1.0, 100)).ranks is None
+
+
 def test_too_few_rows_promise_nothing():
     low, high = cal.fit_smooth(torch.rand(18, dtype=D)).ranks.interval_z(0.9)
     assert float(low) == -math.inf
