@@ -5,15 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from scipy.special import ndtri
 
 from calibrl.bandits.logs import Log
 from calibrl.bandits.policy import Policy
-from calibrl.data import Data
 from calibrl.errors import CalibrlError
-from calibrl.forecasters.linear import RidgeArms
 
 Floats = NDArray[np.float64]
 
@@ -83,6 +80,8 @@ def doubly_robust(policy: Policy, log: Log, *, folds: int = FOLDS, ridge: float 
     _check(policy, log)
     if folds < 2 or len(log) < folds:
         raise CalibrlError(f"{len(log)} rows do not make {folds} folds to judge by; log more decisions")
+    if not 0 < ridge < np.inf:
+        raise CalibrlError(f"ridge {ridge} leaves the reward model singular; use a number above 0, such as 1")
     position = {arm: a for a, arm in enumerate(policy.arms)}
     taken = np.array([position[arm] for arm in log.arm])
     chance = np.array([list(policy.probabilities(x).values()) for x in log.x])
@@ -117,17 +116,18 @@ def learn_from(policy: Policy, log: Log) -> Policy:
 
 
 def _cross_fitted(log: Log, taken: NDArray[np.int64], arms: int, *, folds: int, ridge: float) -> Floats:
-    """Expected rewards (n, k), each from rows of other folds."""
-    x = torch.from_numpy(np.concatenate([log.x, np.ones((len(log), 1))], 1))
-    y = torch.full((len(log), arms), torch.nan, dtype=torch.float64)
-    y[torch.arange(len(log)), torch.from_numpy(taken)] = torch.from_numpy(log.reward)
-    fold = torch.arange(len(log)) % folds
-    expected = torch.empty_like(y)
-    for k in range(folds):
-        model = RidgeArms(arms, x.shape[1], ridge=ridge)
-        model.update(Data(x[fold != k], y[fold != k]))
-        expected[fold == k] = model(x[fold == k]).mean
-    return expected.numpy()
+    """Expected rewards (n, k), each by a ridge regression on its arm's rows of other folds."""
+    x = np.concatenate([log.x, np.ones((len(log), 1))], 1)
+    prior = ridge * np.eye(x.shape[1])
+    expected = np.empty((len(log), arms))
+    for a in range(arms):
+        rows = np.flatnonzero(taken == a)
+        for k in range(folds):
+            others = rows[rows % folds != k]
+            seen = x[others]
+            theta = np.linalg.solve(prior + seen.T @ seen, seen.T @ log.reward[others])
+            expected[k::folds, a] = x[k::folds] @ theta
+    return expected
 
 
 def _check(policy: Policy, log: Log) -> None:

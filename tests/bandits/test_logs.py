@@ -1,6 +1,7 @@
 import numpy as np
 import polars as pl
 import pytest
+from sklearn.linear_model import Ridge
 
 from calibrl import CalibrlError
 from calibrl.bandits import CalLinUCB, CalThompson, ConformalLinUCB, EpsilonGreedy, Greedy, LinUCB, Thompson
@@ -55,6 +56,31 @@ def test_doubly_robust_intervals_hold_the_truth(make, skew):
         errors.append(estimate.value - true)
     assert hits >= 10
     assert abs(np.mean(errors)) < 0.05
+
+
+def test_doubly_robust_is_the_mean_of_what_every_row_says():
+    """The formula by hand, with scikit-learn's ridge regression on the other folds."""
+    _, log = logged(300, 3, skew=0.3)
+    policy = learn_from(EpsilonGreedy(range(4), 10), log[:100])
+    log = log[100:]
+    x = np.concatenate([log.x, np.ones((200, 1))], 1)
+    arm, said = np.array(log.arm), []
+    for t in range(200):
+        others = np.arange(200) % 5 != t % 5
+        q = [
+            Ridge(1.0, fit_intercept=False)
+            .fit(x[others & (arm == a)], log.reward[others & (arm == a)])
+            .predict(x[[t]])[0]
+            for a in range(4)
+        ]
+        chance = np.array(list(policy.probabilities(log.x[t]).values()))
+        weight = chance[arm[t]] / log.propensity[t]
+        said.append(chance @ q + weight * (log.reward[t] - q[arm[t]]))
+    found = doubly_robust(policy, log)
+    assert found.value == pytest.approx(np.mean(said))
+    assert found.error == pytest.approx(np.std(said, ddof=1) / 200**0.5)
+    with pytest.raises(CalibrlError, match="ridge 0 leaves"):
+        doubly_robust(policy, log, ridge=0)
 
 
 def test_doubly_robust_is_right_when_the_propensities_are_though_the_model_is_not():
