@@ -80,4 +80,4 @@ def test_one_trial_by_the_experiment(tmp_path):
     assert {"reliability_05", "reliability_95", "calibration_loss_ahead_1"} <= scored.keys()
     assert rows[3].metrics["calibration_loss"] == rows[3].metrics["calibration_loss_bare"]
     assert rows[0].origin["version"]
-    assert len(list((tmp_path / "checkpoint").iterdir())) == 2
+    assert len(list((tmp_path / "checkpoint").glob("*.pt"))) == 2
