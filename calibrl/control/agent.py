@@ -176,7 +176,10 @@ class Agent:
         """
         state = checkpoint.read(Path(path), self._identity(), whatever=("seed", "reward"))
         # A run keeps an agent beside the record of its trials.
-        load_agents(self.fleet, [state.get("agent", state)])
+        agent = state.get("agent", state)
+        if "nets" not in agent:
+            raise CalibrlError(f"{path} holds an agent without its networks; let its run go on without --light")
+        load_agents(self.fleet, [agent])
         self._seen = []
         return self
 

@@ -160,6 +160,9 @@ def test_an_agent_of_a_run_goes_on_in_a_loop_of_ones_own(tmp_path):
     assert agents[0].act(NOTHING) != agents[1].act(NOTHING)
     with pytest.raises(CalibrlError, match="was made with arm 'calibrated', this run has 'uncalibrated'"):
         Agent(what, **settings, calibrated=False).load(tmp_path / "checkpoint" / "calibrated-0.trial-1.pt")
+    run(tmp_path / "light", preset, light=True)
+    with pytest.raises(CalibrlError, match="without its networks; let its run go on without --light"):
+        Agent(what, **settings).load(tmp_path / "light" / "checkpoint" / "calibrated-0.trial-1.pt")
 
 
 def test_a_learnt_reward_and_an_end_travel_through_imagination():
