@@ -156,11 +156,12 @@ def run(
             raise CalibrlError(
                 f"{out} already holds a run; --resume to go on with it, --force to replace it, or another --out"
             )
+        # Before agents are put together: those saved without their networks learn again, as they first did.
+        stack.enter_context(threads_for(preset))
         companies = assemble(folder, what, view, preset, seed=seed, device=device, make_plan=make_plan, watch=watch)
         refuse_others(file, companies, preset)
         restore_rows(file, companies)
         identity = preset.what_decides_rows()
-        stack.enter_context(threads_for(preset))
         for company in companies:
             for environment in company.environments:
                 stack.callback(environment.close)

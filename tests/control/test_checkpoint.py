@@ -113,6 +113,22 @@ def test_agents_without_their_networks_take_little_room(tmp_path):
     assert sizes[1] < sizes[0] / 20
 
 
+def test_agents_learn_again_in_as_many_threads_as_they_first_did(tmp_path):
+    class Counts(Nobody):
+        def relearnt(self, trial, trials):
+            seen.append(torch.get_num_threads())
+
+    seen, before = [], torch.get_num_threads()
+    run(tmp_path, replace(TINY, trials=1), light=True)
+    torch.set_num_threads(2)
+    try:
+        run(tmp_path, replace(TINY, trials=2), light=True, resume=True, watch=Counts())
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+    assert seen == [1, 1]
+
+
 def test_agents_saved_in_different_ways_go_on_together(tmp_path):
     for light in (False, True):
         run(tmp_path / str(light), replace(TINY, trials=1), light=light)
