@@ -26,7 +26,7 @@ from calibrl.control.fleet import Fleet
 from calibrl.control.learnt_reward import view_of
 from calibrl.control.presets import CalibrationSettings, EnsembleSettings, PlannerSettings, Preset, with_defaults
 from calibrl.experiments.control import task_of
-from calibrl.maps import IDENTITY
+from calibrl.maps import IDENTITY, Map
 
 BLOCKS = (1, 10, 40)
 CANDIDATES = {
@@ -44,6 +44,8 @@ CANDIDATES = {
 
 New trajectories are those of the trials so far, judged before they were trained on; before the first there is no map.
 """
+WARY = "smooth, newer weigh more, wary"
+"""The map that the arm calibrated-wary fits."""
 
 Evidence = tuple[Tensor, Tensor]
 """Z-scores (g, n, d), and how many trials ago each row came (g, n)."""
@@ -84,7 +86,7 @@ def recorded(folder: Path) -> Recorded:
 def judged(run: Recorded, block: int) -> dict[str, NDArray[np.float64]]:
     """Per candidate: calibration loss, coverage of 90 % and CRPS over that without a map, (agents, trials, 3)."""
     preset = replace(run.preset, calibration=replace(run.preset.calibration, block=block))
-    what, members = task_of(preset), [Member(ARMS["calibrated"], seed) for seed in run.seeds]
+    what, members = task_of(preset), [Member(ARMS["calibrated-wary"], seed) for seed in run.seeds]
     fleet = Fleet(view_of(what), members, preset, low=what.low, high=what.high)
     found: dict[str, list[list[tuple[float, float, float]]]] = defaultdict(list)
     new: list[Tensor] = []
@@ -92,17 +94,23 @@ def judged(run: Recorded, block: int) -> dict[str, NDArray[np.float64]]:
         if fleet.learnt:
             z, sd = fleet.judge(x, y)
             known = evidence(fleet, new)
-            for label, (rows, kind, forget) in CANDIDATES.items():
+            fitted = {
+                label: maps_on(known.get(rows), kind, forget) for label, (rows, kind, forget) in CANDIDATES.items()
+            }
+            for label, maps in {**fitted, WARY: fleet.maps}.items():
                 scores = []
-                for agent, outcome in enumerate(y):
-                    past = known.get(rows)
-                    mapping = calibration.fit(kind, *(p[agent] for p in past), forget=forget) if past else IDENTITY
+                for agent, (outcome, mapping) in enumerate(zip(y, maps or [IDENTITY] * len(y), strict=True)):
                     score = calibration.score(z[agent], sd[agent], outcome.double(), mapping)
                     scores.append((score["calibration_loss"], score["coverage_90"], score["crps"] / score["crps_bare"]))
                 found[label].append(scores)
             new.append(z)
         fleet.learn(x, y)
     return {label: np.array(values).swapaxes(0, 1) for label, values in found.items()}
+
+
+def maps_on(past: Evidence | None, kind: str, forget: float) -> list[Map]:
+    """Every agent's map, none where there is nothing to fit it on."""
+    return [calibration.fit(kind, z, age, forget=forget) for z, age in zip(*past, strict=True)] if past else []
 
 
 def evidence(fleet: Fleet, new: list[Tensor]) -> dict[str, Evidence]:
@@ -140,7 +148,7 @@ def main() -> None:
         for label, values in judged(run, block).items():
             (loss, held, crps), error = by_seed(run, values)
             words = f"{loss:.3f} ± {error[0]:.3f}   {held:6.1%} ± {error[1]:.1%}   {crps:.3f} ± {error[2]:.3f}"
-            print(f"  {label:28s} {words}", flush=True)
+            print(f"  {label:31s} {words}", flush=True)
 
 
 def _with_tuples(settings: dict[str, Any]) -> dict[str, Any]:
