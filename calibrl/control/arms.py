@@ -16,13 +16,15 @@ class Arm:
     arrival, and that the networks never see; newer ones weigh more. "re-split": the same share, but every row
     draws its side anew after every trial, as the paper's released code does. "fresh": each trial's rows, judged
     before they are trained on.
-    holds_out: whether the networks go without the held-out rows. map: a map by name, if not the preset's.
+    holds_out: whether the networks go without the held-out rows. map: a map by name, if not the preset's. wary: whether
+    forecasts are widened as much as new trajectories lay further out than the held-out rows had promised.
     """
 
     name: str
     evidence: str
     holds_out: bool
     map: str | None = None
+    wary: bool = False
 
 
 ARMS = {
@@ -33,6 +35,7 @@ ARMS = {
         Arm("uncalibrated-all", "none", holds_out=False),
         Arm("calibrated-paper", "re-split", holds_out=True, map="sigmoid"),
         Arm("calibrated-fresh", "fresh", holds_out=False),
+        Arm("calibrated-wary", "held-out", holds_out=True, wary=True),
     )
 }
 

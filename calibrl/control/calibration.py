@@ -73,6 +73,24 @@ def fit(name: str, z: Tensor, age: Tensor | None = None, *, forget: float = 1.0)
     return FITS[name](z=z, weight=weight)
 
 
+def surprise(mapping: Map, z: Tensor, allowance: Tensor, event: Tensor) -> Tensor:
+    """How far out new rows lay, in units of what held-out rows had promised: the mean square of what should be N(0, 1).
+
+    z: (n, d), of forecasts made before they were learnt; allowance: by how much `mapping` widens beyond what held-out
+    rows say; event: (d,), columns that do not count.
+    """
+    found = (allowance * mapping.forward_z(z)).masked_fill(event, torch.nan)
+    # Cut off, lest a single wild row make all forecasts boundless.
+    return found.clamp(-normal.HIGHEST_Z, normal.HIGHEST_Z).square().nanmean()
+
+
+def widened(mapping: Map, allowance: Tensor, event: Tensor) -> Map:
+    """The map whose calibrated forecasts are `allowance` times as wide, but for events (d,)."""
+    if allowance == 1:
+        return mapping
+    return maps.Chain(before=mapping, after=maps.Affine(scale=torch.where(event, 1.0, allowance)))
+
+
 def score(z: Tensor, sd: Tensor, y: Tensor, mapping: Map) -> dict[str, float]:
     """How honest R∘T was on rows it had never seen, beside the bare T: numbers ending in _bare.
 

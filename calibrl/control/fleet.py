@@ -64,6 +64,7 @@ class Fleet:
         self.replay = Replay(len(members), view.inputs, view.outputs)
         self.maps: list[Map] = [IDENTITY] * len(members)
         self.fresh: list[Tensor] = []
+        self.surprise = torch.zeros(len(members), 0, dtype=torch.float64)
         self.learnt = 0
         self.inputs = PlanInputs.empty(
             settings.planner,
@@ -109,8 +110,8 @@ class Fleet:
     def learn(self, x: Tensor, y: Tensor) -> None:
         """New rows x (g, n, k), y (g, n, d): each picks its side, the networks train, the maps are fitted again."""
         check_rows(x, y)
-        if self.learnt and any(member.arm.evidence == "fresh" for member in self.members):
-            self.fresh = [*self.fresh, self.judge(x, y)[0]][-REMEMBERED_TRIALS:]
+        if self.learnt:
+            self._be_surprised(x, y)
         self.replay.add(x, y, self._sides(x.shape[1]))
         self._split_again()
         # The replay decides which rows the networks see: those of a re-split are others every time.
@@ -159,13 +160,34 @@ class Fleet:
                 order = torch.randperm(len(self.replay), generator=self.splitting[agent])
                 self.replay.held[agent] = self.replay.held[agent, order]
 
+    def _be_surprised(self, x: Tensor, y: Tensor) -> None:
+        """See what new rows say of forecasts made before they are learnt, for those who want to know."""
+        wary = [member.arm.wary for member in self.members]
+        fresh = any(member.arm.evidence == "fresh" for member in self.members)
+        if not (fresh or any(wary)):
+            return
+        z, _ = self.judge(x, y)
+        if fresh:
+            self.fresh = [*self.fresh, z][-REMEMBERED_TRIALS:]
+        if any(wary):
+            parts = zip(self.maps, z, self._allowances(), self.events(), strict=True)
+            sizes = [calibration.surprise(mapping, own, allowance, event) for mapping, own, allowance, event in parts]
+            self.surprise = torch.cat([self.surprise, torch.stack(sizes)[:, None]], 1)
+
+    def _allowances(self) -> Tensor:
+        """By how much (g,) the wary widen what held-out rows say, at least 1: by past surprises, most by newer ones."""
+        weight = self.settings.calibration.forget ** torch.arange(self.surprise.shape[1]).flip(0).double()
+        wary = torch.tensor([member.arm.wary for member in self.members])
+        mean = (self.surprise * weight).sum(1) / weight.sum()
+        return torch.where(wary & (mean > 1), mean.sqrt(), 1.0)
+
     def _fit_maps(self) -> None:
         kinds = {member.arm.evidence for member in self.members}
         held = self.judge(*self.replay.held_rows())[0] if kinds & {"held-out", "re-split"} else None
         # Where 0 or 1 lies in an event's forecast is no PIT; outcomes nobody saw leave its map the identity.
         # The paper's recipe maps every dimension alike.
         event = self.events()
-        ages, forget = self.replay.held_ages(), self.settings.calibration.forget
+        ages, forget, allowances = self.replay.held_ages(), self.settings.calibration.forget, self._allowances()
         for agent, member in enumerate(self.members):
             name = member.arm.map or self.settings.calibration.map
             if member.arm.evidence == "fresh" and self.fresh:
@@ -174,7 +196,8 @@ class Fleet:
             elif member.arm.evidence == "held-out" and held is not None:
                 age = ages[agent].repeat_interleave(held.shape[1] // ages.shape[1])
                 z = held[agent].masked_fill(event[agent], torch.nan)
-                self.maps[agent] = calibration.fit(name, z, age, forget=forget)
+                mapping = calibration.fit(name, z, age, forget=forget)
+                self.maps[agent] = calibration.widened(mapping, allowances[agent], event[agent])
             elif member.arm.evidence == "re-split" and held is not None:
                 self.maps[agent] = calibration.fit(name, held[agent])
         self.show_maps_to_planner()

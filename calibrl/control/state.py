@@ -39,6 +39,7 @@ def agent_state(fleet: Fleet, agent: int) -> dict[str, Any]:
         "rows": {name: getattr(fleet.replay, name)[one] for name in _ROWS},
         "map": None if mapping is IDENTITY else mapping.to_dict(),
         "fresh": [z[one] for z in fleet.fresh],
+        "surprise": fleet.surprise[one],
         "start": fleet.inputs.start[one],
         "elites": fleet.inputs.elites[one],
         "learnt": fleet.learnt,
@@ -102,6 +103,8 @@ def load_agents(fleet: Fleet, states: Sequence[dict[str, Any]]) -> None:
     )
     fleet.maps = [IDENTITY if state["map"] is None else map_from_dict(state["map"]) for state in states]
     fleet.fresh = [torch.cat(parts) for parts in zip(*(state["fresh"] for state in states), strict=True)]
+    # Agents that were saved before any were wary had no surprises.
+    fleet.surprise = torch.cat([state.get("surprise", fleet.surprise[:1, :0]) for state in states])
     fleet.learnt = states[0]["learnt"]
     fleet.show_networks_to_planner()
     fleet.show_maps_to_planner()

@@ -1,6 +1,7 @@
 """R: increasing maps of [0, 1], their inverses, and the functions that learn them."""
 
 from calibrl.maps.base import Map, map_from_dict
+from calibrl.maps.chain import Chain
 from calibrl.maps.choose import fit_auto
 from calibrl.maps.closed_form import IDENTITY, Affine, Beta, Identity, Platt, Sigmoid
 from calibrl.maps.fit import FitMap, fit_affine, fit_beta, fit_isotonic, fit_platt, fit_sigmoid, fit_smooth
@@ -12,6 +13,7 @@ __all__ = [
     "IDENTITY",
     "Affine",
     "Beta",
+    "Chain",
     "FitMap",
     "Identity",
     "Map",

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from calibrl.control import task
+from calibrl.control import calibration, task
 from calibrl.control.agent import Agent
 from calibrl.control.arms import fleets
 from calibrl.control.fleet import Fleet
@@ -15,7 +15,7 @@ from calibrl.control.presets import PRESETS, EnsembleSettings, PlannerSettings
 from calibrl.control.tasks import task_from_env
 from calibrl.errors import CalibrlError
 from calibrl.experiments.control import run
-from calibrl.maps import IDENTITY
+from calibrl.maps import IDENTITY, fit_smooth
 
 TINY = replace(PRESETS["tiny"], steps=12)
 
@@ -89,6 +89,44 @@ def test_fresh_evidence_is_judged_before_it_is_learnt():
     assert torch.equal(fleet.fresh[0], z)
     assert fleet.maps != [IDENTITY]
     assert fleet.ensemble.rows == 60
+
+
+@pytest.mark.parametrize("further", [0.5, 1.0, 3.0])
+def test_the_wary_widen_by_what_new_trajectories_showed(further):
+    what = task("cartpole")
+    (members,) = fleets(["calibrated", "calibrated-wary"], [0])
+    fleet = Fleet(view_of(what), members, TINY, low=what.low, high=what.high)
+    generator = torch.Generator().manual_seed(0)
+
+    def rows(spread):
+        parts = (torch.randn(1, 400, 6, generator=generator), spread * torch.randn(1, 400, 4, generator=generator))
+        return (part.expand(2, -1, -1) for part in parts)
+
+    fleet.learn(*rows(1.0))
+    assert fleet.maps[0] == fleet.maps[1]
+    x, y = rows(further)
+    plain, wary = fleet.maps
+    lacking = plain.forward_z(fleet.judge(x, y)[0][0]).clamp(-8.2095, 8.2095).square().mean().sqrt()
+    fleet.learn(x, y)
+    plain, wary = fleet.maps
+    z = torch.linspace(-2, 2, 5, dtype=torch.float64)[:, None].expand(-1, 4)
+    torch.testing.assert_close(wary.forward_z(z), plain.forward_z(z) / max(1.0, float(lacking)))
+    assert (float(lacking) > 2) == (further == 3.0)
+    # A second surprise is measured against what held-out rows say, not against what is widened already.
+    x, y = rows(3.0)
+    z = fleet.judge(x, y)[0][0]
+    fleet.learn(x, y)
+    torch.testing.assert_close(fleet.surprise[1, 1], plain.forward_z(z).clamp(-8.2095, 8.2095).square().mean())
+
+
+def test_one_wild_row_does_not_make_forecasts_boundless():
+    mapping, event = fit_smooth(z=torch.randn(500, 2, dtype=torch.float64)), torch.tensor([False, True])
+    z = torch.randn(150, 2, dtype=torch.float64)
+    z[3] = 1e6
+    z[:, 1] *= 100
+    assert 1 < calibration.surprise(mapping, z, torch.tensor(1.0), event) < 2
+    wide = calibration.widened(mapping, torch.tensor(2.0, dtype=torch.float64), event)
+    torch.testing.assert_close(wide.forward_z(z)[:, 1], mapping.forward_z(z)[:, 1])
 
 
 def test_an_agent_acts_in_a_loop_of_ones_own(tmp_path):

@@ -15,6 +15,15 @@ from calibrl.maps import map_from_dict
 FITS = {
     name: getattr(cal, f"fit_{name}") for name in ("smooth", "isotonic", "affine", "platt", "beta", "sigmoid", "auto")
 }
+
+
+def fit_chain(pits, **options):
+    """What an affine map leaves wrong, put right by a smooth one."""
+    first = cal.fit_affine(pits, **options)
+    return cal.maps.Chain(before=first, after=cal.fit_smooth(first(pits), **options))
+
+
+FITS["chain"] = fit_chain
 PROPER = {name: fit for name, fit in FITS.items() if name != "sigmoid"}
 D = torch.float64
 
