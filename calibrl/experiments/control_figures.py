@@ -24,7 +24,7 @@ COLORS = {
     "uncalibrated-all": "#e0a458",
     "calibrated-paper": "#7b5ea7",
     "calibrated-fresh": "#3d6fb6",
-    "calibrated-wary": "#5f8a2b",
+    "calibrated-wary": "#222831",
     "sac": "#6c757d",
 }
 """Arms in every figure."""
