@@ -95,8 +95,9 @@ def paper_figure(rows: Sequence[Row], known: Mapping[str, tuple[float, str]]) ->
             level, who = known[name]
             for ax in column[:2]:
                 ax.axhline(level, color=FAINT, lw=1, ls="--", zorder=0)
+            # Below the line: above it is the title.
             column[0].annotate(who, (0.01, level), xycoords=("axes fraction", "data"), fontsize=8, color="#6c757d",
-                               va="bottom")  # fmt: skip
+                               xytext=(0, -2), textcoords="offset points", va="top")  # fmt: skip
         column[2].set_yscale("log")
         column[2].set_xlabel("environment steps")
         column[1].legend(frameon=False, fontsize=8, loc="best")
