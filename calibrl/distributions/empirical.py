@@ -159,7 +159,7 @@ class Empirical(_Interpolated):
             raise CalibrlError("samples hold NaN or infinite values; drop those draws or forecasts")
         count = len(drawn)
         levels = (torch.arange(count, dtype=torch.float64, device=drawn.device) + 0.5) / count
-        spread = drawn.double().std(0).clamp(min=1e-9)
+        spread = torch.maximum(drawn.double().std(0), _narrowest(drawn))
         self.samples = drawn
         super().__init__(drawn.sort(0).values.movedim(0, -1), normal.quantile(levels), spread, spread)
 
@@ -205,7 +205,7 @@ class Quantiles(_Interpolated):
             raise CalibrlError(f"quantiles of forecast {row} cross (a higher level has a lower value); sort them first")
         z = normal.quantile(at)
         wide = knots.double()
-        whole = ((wide[-1] - wide[0]) / (z[-1] - z[0])).clamp(min=1e-9)
+        whole = torch.maximum((wide[-1] - wide[0]) / (z[-1] - z[0]), _narrowest(wide))
         low, high = (wide[1] - wide[0]) / (z[1] - z[0]), (wide[-1] - wide[-2]) / (z[-1] - z[-2])
         self.levels = at
         self.values = knots
@@ -251,3 +251,9 @@ def _expanded(values: Tensor, batch_shape: Size) -> Tensor:
     """Values of shape (k, *batch) repeated to (k, *batch_shape)."""
     extra = len(batch_shape) - (values.dim() - 1)
     return values.reshape(len(values), *(1 for _ in range(extra)), *values.shape[1:]).expand(-1, *batch_shape)
+
+
+def _narrowest(values: Tensor) -> Tensor:
+    """The smallest width of a tail beyond values (k, *batch), where these are all the same: (*batch)."""
+    size = values.double().abs().amax(0).clamp(max=1.0)
+    return 1e-9 * torch.where(size > 0, size, 1.0)

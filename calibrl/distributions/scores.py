@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 import math
-from typing import Any, TypeGuard
+from typing import Any, TypeGuard, cast
 
 import torch
 from torch import Tensor
@@ -224,12 +224,22 @@ def log_mass(low: Tensor, high: Tensor) -> Tensor:
 
 
 def log_prob(forecast: Distribution, y: Tensor) -> Tensor:
-    """log-density or log-mass in float64; NaN where y is NaN."""
+    """log-density or log-mass in float64; NaN where y is NaN, -inf where the forecast calls it impossible."""
     y = y.double()
-    unseen = y.isnan()
-    if bool(unseen.any()):
-        y = torch.where(unseen, _typical(forecast), y)
-    return torch.where(unseen, torch.nan, forecast.log_prob(y).double())
+    unseen, possible = y.isnan(), _possible(forecast, y)
+    if not bool(possible.all()):
+        y = torch.where(possible, y, _typical(forecast))
+    found = torch.where(possible, forecast.log_prob(y).double(), -torch.inf)
+    return torch.where(unseen, torch.nan, found)
+
+
+def _possible(forecast: Distribution, y: Tensor) -> Tensor:
+    """Which outcomes torch takes: not NaN, and where the forecast says what they may be, among those."""
+    try:
+        support = forecast.support
+    except NotImplementedError:
+        support = None
+    return ~y.isnan() if support is None else cast(Tensor, support.check(y)) & ~y.isnan()
 
 
 def breaks(forecast: Distribution) -> Tensor:

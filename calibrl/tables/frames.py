@@ -71,7 +71,8 @@ def write_table(frame: pl.DataFrame, path: str | Path) -> None:
 def _suffix(file: Path) -> str:
     suffix = file.suffix.lower()
     if suffix not in {".csv", ".tsv", ".parquet"}:
-        raise CalibrlError(f"{file}: suffix {suffix!r} is not .csv, .tsv or .parquet; rename the file to what it holds")
+        cure = "save the sheet as CSV" if suffix in {".xlsx", ".xls", ".ods"} else "rename the file to what it holds"
+        raise CalibrlError(f"{file}: suffix {suffix!r} is not .csv, .tsv or .parquet; {cure}")
     return suffix
 
 

@@ -149,3 +149,20 @@ def test_ece_is_the_weighted_gap(generator):
     found = cal.class_summary(probs, label)
     assert found.nll == pytest.approx(log_loss(label, probs.numpy(), labels=[0, 1, 2]))
     assert found.accuracy == pytest.approx(hit.mean())
+
+
+@pytest.mark.parametrize(
+    ("forecast", "impossible"),
+    [
+        (td.LogNormal(torch.zeros(3), 1.0), 0.0),
+        (td.Poisson(torch.ones(3)), -1.0),
+        (td.Poisson(torch.ones(3)), 1.5),
+        (td.Binomial(10, torch.full((3,), 0.5)), 11.0),
+    ],
+)
+def test_an_impossible_outcome_is_infinitely_unlikely(forecast, impossible):
+    y = torch.tensor([1.0, 1.0, torch.nan])
+    assert np.isfinite(cal.nll(forecast, y))
+    y[0] = impossible
+    assert cal.nll(forecast, y) == np.inf
+    assert cal.summary(forecast, y, generator=torch.Generator().manual_seed(0)).nll == np.inf

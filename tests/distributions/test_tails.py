@@ -148,3 +148,16 @@ def test_other_kinds_are_refused_with_a_cure(forecast, words):
 def test_outcomes_nobody_saw_need_no_mean():
     squashed = td.TransformedDistribution(td.Normal(torch.zeros(2, dtype=D), 1.0), td.TanhTransform())
     assert cal.pit(squashed, t(torch.nan, 0.0)).isnan().tolist() == [True, False]
+
+
+@pytest.mark.parametrize("scale", [1e-12, 1.0, 1e12])
+def test_tails_of_samples_and_quantiles_have_the_scale_of_their_values(scale):
+    generator = torch.Generator().manual_seed(0)
+    samples = torch.randn(50, 20, generator=generator, dtype=torch.float64)
+    mapping = cal.fit_smooth(z=torch.randn(300, generator=generator, dtype=torch.float64))
+    levels = torch.tensor([0.1, 0.5, 0.9])
+    values = samples.quantile(levels.double(), 0)
+    for make in (cal.Empirical, lambda knots: cal.Quantiles(knots, levels)):
+        given = samples if make is cal.Empirical else values
+        one, other = (cal.Recalibrated(make(unit * given), mapping) for unit in (1.0, scale))
+        torch.testing.assert_close(other.stddev / scale, one.stddev)
