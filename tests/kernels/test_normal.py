@@ -23,3 +23,14 @@ def test_probabilities_as_evidence_reach_equally_far_on_both_sides():
     z = normal.evidence_quantile(p)
     assert float(z.max()) == -float(z.min()) == pytest.approx(8.2095)
     assert float(z[3]) == 0
+
+
+def test_many_numbers_in_parts_are_those_of_few():
+    z = 5 * torch.randn(3, normal.CHUNK, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    z[0, 0] = torch.nan
+    for given in (z, z.T, z.float(), z[:, ::2]):
+        wanted = torch.stack([normal.cdf(row) for row in given.reshape(-1, 8)]).view(given.shape)
+        torch.testing.assert_close(normal.cdf(given), wanted, rtol=0, atol=0, equal_nan=True)
+    z.requires_grad_()
+    (slope,) = torch.autograd.grad(normal.cdf(z).nansum(), z)
+    torch.testing.assert_close(slope[1], torch.exp(normal.log_density(z[1].detach())))
