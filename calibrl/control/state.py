@@ -102,9 +102,11 @@ def load_agents(fleet: Fleet, states: Sequence[dict[str, Any]]) -> None:
         }
     )
     fleet.maps = [IDENTITY if state["map"] is None else map_from_dict(state["map"]) for state in states]
-    fleet.fresh = [torch.cat(parts) for parts in zip(*(state["fresh"] for state in states), strict=True)]
+    fleet.fresh = _side_by_side([state["fresh"] for state in states])
     # Agents that were saved before any were wary had no surprises.
-    fleet.surprise = torch.cat([state.get("surprise", fleet.surprise[:1, :0]) for state in states])
+    surprises = [list(state.get("surprise", fleet.surprise[:1, :0]).unbind(1)) for state in states]
+    found = _side_by_side(surprises)
+    fleet.surprise = torch.stack(found, 1) if found else fleet.surprise
     fleet.learnt = states[0]["learnt"]
     fleet.show_networks_to_planner()
     fleet.show_maps_to_planner()
@@ -149,6 +151,13 @@ def _parts(flat: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
     """One stretch of memory as tensors of given shapes."""
     pieces = flat.split([part.numel() for part in like])
     return [piece.view_as(model) for piece, model in zip(pieces, like, strict=True)]
+
+
+def _side_by_side(kept: Sequence[list[Tensor]]) -> list[Tensor]:
+    """What agents keep of trial after trial, the last ones together; NaN for who kept nothing, having no use for it."""
+    most = max(kept, key=len)
+    whole = [[torch.full_like(part, torch.nan) for part in most[: len(most) - len(own)]] + own for own in kept]
+    return [torch.cat(parts) for parts in zip(*whole, strict=True)]
 
 
 def _stacked(values: Sequence[Any]) -> Any:

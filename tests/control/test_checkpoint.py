@@ -158,6 +158,14 @@ def test_a_run_may_be_prolonged_and_joined(tmp_path):
     assert told(tmp_path / "b") == told(tmp_path / "a")
 
 
+@pytest.mark.parametrize("arms", [("calibrated", "calibrated-wary"), ("uncalibrated-all", "calibrated-fresh")])
+def test_an_arm_may_be_added_later_and_goes_on_beside_the_others(tmp_path, arms):
+    run(tmp_path / "whole", replace(TINY, arms=arms))
+    for some, trials in ((arms[:1], 2), (arms[1:], 2), (arms, 3)):
+        run(tmp_path / "added", replace(TINY, arms=some, trials=trials), resume=True)
+    assert told(tmp_path / "added") == told(tmp_path / "whole")
+
+
 def test_agents_go_on_from_the_last_trial_all_have_done(tmp_path):
     (members,) = fleets(["calibrated", "uncalibrated"], [0, 1])
     checkpoint.save(tmp_path, members, 3, [{"at": 3}] * 4, {"task": "t"})
