@@ -17,7 +17,7 @@ DENSE_STATES = 100
 """Up to this many states a dense solve takes less time than setting up a sparse one."""
 DIRECT_STATES = 2000
 """Up to this many states a sparse factorisation is quick; beyond, its fill-in may not be."""
-REFINEMENTS = 3
+REFINEMENTS = 4
 """How often an iterative solution is tried before a larger system is factorised all the same."""
 
 
@@ -48,14 +48,12 @@ def value_iteration(mdp: MDP, *, tolerance: float = 1e-10, max_sweeps: int = 1_0
     # Unsigned numbers cannot count from an array's end, which spares the compiled loop a check.
     successor = mdp.successor.astype(np.uint32)
     parts = (mdp.rows, successor, mdp.probability, mdp.reward, mdp.discount)
-    reach = mdp.discount / (1 - mdp.discount)
-    # A sum of many chances is rounded that much more.
-    terms = float(np.diff(mdp.rows).max()) ** 0.5
+    reach, terms = mdp.discount / (1 - mdp.discount), int(np.diff(mdp.rows).max())
     for sweep in range(1, max_sweeps + 1):
         lowest, highest = bellman.optimal_backup(*parts, value, new)
         value, new = new, value
         error = reach * (highest - lowest) / 2
-        rounding = terms * _rounding(value, mdp.discount)
+        rounding = _rounding(value, terms) / (1 - mdp.discount)
         if error <= max(tolerance, rounding):
             value = value + reach * (highest + lowest) / 2
             return Solution(value, action_values(mdp, value).argmax(1), max(error, rounding), sweep)
@@ -90,16 +88,16 @@ def chain_value(chain: sparse.csr_array, reward: Floats, discount: float) -> Flo
     system = sparse.eye_array(len(reward), format="csc") - discount * chain.tocsc()
     if len(reward) > DIRECT_STATES:
         value, rest = np.zeros(len(reward)), reward
-        # A solver of limited accuracy is asked again about what it left over.
+        # A solver of limited accuracy, as large values would make it anyway, is asked again about what it left over.
         for _ in range(REFINEMENTS):
             size = float(np.abs(rest).max()) or 1.0
-            found, stalled = linalg.gmres(system, rest / size, rtol=1e-10, atol=0.0, restart=50, maxiter=4)
+            found, stalled = linalg.gmres(system, rest / size, rtol=1e-6, atol=0.0, restart=50, maxiter=4)
             if stalled:
                 break
             value = value + size * found
             rest = reward - system @ value
-            error = float(np.abs(rest).max()) / (1 - discount)
-            if error <= max(1e-13 * float(np.abs(value).max()), _rounding(value, discount)):
+            enough = max(1e-13 * (1 - discount) * float(np.abs(value).max()), _rounding(value))
+            if float(np.abs(rest).max()) <= enough:
                 return value
         # It stalls on chains that mix slowly, such as grids and lines, and those have little fill-in.
     return np.asarray(linalg.spsolve(system, reward))
@@ -108,20 +106,25 @@ def chain_value(chain: sparse.csr_array, reward: Floats, discount: float) -> Flo
 def policy_iteration(mdp: MDP, *, start: Array | None = None, max_rounds: int = 1000) -> Solution:
     """Evaluate the policy exactly, make it greedy, repeat until no state wants another action.
 
+    However near 1 the discount is, no action is left that float64 can tell to be better.
+
     start: the policy to begin from, (S,) actions or (S, A) chances; greedy for the rewards if not given.
     """
     policy = mdp.reward.argmax(1) if start is None else _actions(mdp, start)
-    states = np.arange(mdp.states)
+    states, terms = np.arange(mdp.states), int(np.diff(mdp.rows).max())
+    seen: set[bytes] = set()
     for rounds in range(1, max_rounds + 1):
         value = policy_value(mdp, policy)
         q = action_values(mdp, value)
-        gain = q.max(1) - q[states, policy]
-        # An action must be better by more than rounding, or ties would go round in circles.
-        better = gain > _rounding(value, mdp.discount)
-        if not bool(better.any()):
-            error = float(max(gain.max(), 0.0)) / (1 - mdp.discount) + _rounding(value, mdp.discount)
-            return Solution(value, policy, error, rounds)
-        policy = np.where(better, q.argmax(1), policy)
+        gain, rounding = q.max(1) - q[states, policy], _rounding(value, terms)
+        # What is better by no more than rounding is a tie, and stays.
+        improved = np.where(gain > rounding, q.argmax(1), policy)
+        seen.add(policy.tobytes())
+        # Policies only ever improve: one that comes back is as good as those since, as far as float64 can tell.
+        if improved.tobytes() in seen:
+            off = float(np.abs(q.max(1) - value).max())
+            return Solution(value, policy, (off + rounding) / (1 - mdp.discount), rounds)
+        policy = improved
     raise CalibrlError(f"{max_rounds} rounds did not settle the policy; allow more")
 
 
@@ -133,10 +136,9 @@ def _actions(mdp: MDP, policy: Array) -> Ints:
     return action_values(mdp, policy_value(mdp, policy)).argmax(1)
 
 
-def _rounding(value: Floats, discount: float) -> float:
-    """The error in V that float64 cannot avoid."""
-    size = float(np.abs(value).max())
-    return 8 * float(np.finfo(np.float64).eps) * size / (1 - discount)
+def _rounding(value: Floats, terms: int = 1) -> float:
+    """What float64 may leave out of r + γ E[V(s′)]; a sum of many terms is rounded that much more."""
+    return 8 * float(np.finfo(np.float64).eps) * float(np.abs(value).max()) * terms**0.5
 
 
 def _check_tolerance(tolerance: float) -> None:

@@ -2,6 +2,7 @@
 
 import time
 from fractions import Fraction
+from itertools import product
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import sparse
 from scipy.optimize import linprog
+from scipy.sparse import linalg
 
 from calibrl.errors import CalibrlError
 from calibrl.mdp.generators import random_mdp
@@ -22,6 +24,23 @@ def dense_policy_value(mdp, policy):
     chain = np.array([t[s, policy[s]] for s in range(mdp.states)])
     reward = np.array([mdp.reward[s, policy[s]] for s in range(mdp.states)])
     return np.linalg.solve(np.eye(mdp.states) - mdp.discount * chain, reward)
+
+
+def exact_value(p, r, gamma):
+    """V (S,) of P (S, S) and r (S,) by Gauss-Jordan elimination in fractions."""
+    rows = [[*((s == t) - gamma * p[s][t] for t in range(len(r))), r[s]] for s in range(len(r))]
+    for k in range(len(r)):
+        rows[k] = [x / rows[k][k] for x in rows[k]]
+        rows = [
+            row if s == k else [x - row[k] * y for x, y in zip(row, rows[k], strict=True)] for s, row in enumerate(rows)
+        ]
+    return [row[-1] for row in rows]
+
+
+def fractions(p, r, policy):
+    """What a policy makes of T (S, A, S) and rewards (S, A), in fractions."""
+    chain = [[Fraction(chance) for chance in p[s, a]] for s, a in enumerate(policy)]
+    return chain, [Fraction(r[s, a]) for s, a in enumerate(policy)]
 
 
 @settings(max_examples=40, deadline=None)
@@ -204,11 +223,44 @@ def test_the_error_that_is_claimed_is_not_exceeded(discount):
     r = np.array([[0.5, 0.25], [-0.75, 1.0]])
     mdp, gamma = MDP.dense(p, r, discount=discount), Fraction(discount)
     for found in (value_iteration(mdp), policy_iteration(mdp)):
-        (a, b), (c, d) = [[(s == t) - gamma * Fraction(p[s, found.policy[s], t]) for t in range(2)] for s in range(2)]
-        x, y = (Fraction(r[s, found.policy[s]]) for s in range(2))
-        exact = [(x * d - y * b) / (a * d - b * c), (a * y - c * x) / (a * d - b * c)]
+        exact = exact_value(*fractions(p, r, found.policy), gamma)
         worst = max(abs(Fraction(float(value)) - true) for value, true in zip(found.value, exact, strict=True))
         assert float(worst) <= found.error
+
+
+@pytest.mark.parametrize("discount", [0.9, 0.999999, 1 - 1e-8])
+@pytest.mark.parametrize("seed", range(3))
+def test_policy_iteration_ends_at_the_optimum_however_near_one_the_discount_is(discount, seed):
+    """Every step pays about 1 and actions differ by a thousandth: against all 27 policies, in fractions."""
+    generator = np.random.default_rng(seed)
+    p = np.stack([generator.multinomial(64, [1 / 3] * 3, size=3) for _ in range(3)], 1) / 64
+    r = 1 + generator.integers(-8, 9, size=(3, 3)) / 4096
+    gamma = Fraction(discount)
+    values = [exact_value(*fractions(p, r, actions), gamma) for actions in product(range(3), repeat=3)]
+    best = [max(column) for column in zip(*values, strict=True)]
+    found = policy_iteration(MDP.dense(p, r, discount=discount), start=np.zeros(3))
+    worst = max(abs(Fraction(float(value)) - true) for value, true in zip(found.value, best, strict=True))
+    assert float(worst) <= found.error <= 1e-14 * found.value.max() / (1 - discount)
+
+
+def test_policy_iteration_settles_ties():
+    """Two copies of one world, with states from which either can be entered: whichever is, is as good."""
+    generator = np.random.default_rng(0)
+    to, pays = generator.integers(0, 40, (40, 3)), generator.normal(size=40)
+    doors = generator.integers(0, 40, (60, 1)) + np.array([0, 40, 0])
+    successor = np.concatenate([to, to + 40, doors])[..., None]
+    reward = np.concatenate([pays, pays, np.zeros(60)])
+    for discount in (0.9, 0.9999, 0.999999, 1 - 1e-8):
+        found = policy_iteration(MDP.listed(successor, np.ones((140, 3, 1)), reward, discount=discount))
+        np.testing.assert_allclose(found.value[:40], found.value[40:80], atol=found.error)
+        assert found.error < 1e-14 * np.abs(found.value).max() / (1 - discount)
+
+
+def test_large_chains_are_not_factorised_because_values_are_large(monkeypatch):
+    mdp = random_mdp(4000, 4, 4, generator=np.random.default_rng(1), discount=0.999999)
+    monkeypatch.setattr(linalg, "spsolve", None)
+    value = policy_value(mdp, np.zeros(4000))
+    np.testing.assert_allclose(value, action_values(mdp, value)[:, 0], rtol=1e-14)
 
 
 def test_one_successor_listed_twice_adds_up():
