@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from calibrl.classes import fit_platt_classes as fit_platt_classes
     from calibrl.classes import fit_temperature as fit_temperature
     from calibrl.control import Agent as Agent
-    from calibrl.control import Envs as Envs
     from calibrl.control import Task as Task
     from calibrl.control import task as task
     from calibrl.control import task_from_env as task_from_env
@@ -114,7 +113,7 @@ for _module, _names in {
     "algorithm": "Calibrated CrossFitted Forecaster Prequential learn recalibrate",
     "bandits": "CalLinUCB CalThompson ConformalLinUCB Durable EpsilonGreedy Greedy LinUCB Policy Thompson",
     "classes": "ClassMap fit_auto_classes fit_isotonic_classes fit_platt_classes fit_temperature",
-    "control": "Agent Envs Task task task_from_env",
+    "control": "Agent Task task task_from_env",
     "data": "Data Split last_split random_split",
     "diagnostics": (
         "BrierParts ClassSummary Summary brier calibration_error calibration_loss check class_summary coverage crps "

@@ -2,15 +2,12 @@
 
 from calibrl.control.agent import Agent
 from calibrl.control.fleet import Fleet
-from calibrl.control.stepping import Envs, Step
 from calibrl.control.tasks import TASKS, Task, task, task_from_env
 
 __all__ = [
     "TASKS",
     "Agent",
-    "Envs",
     "Fleet",
-    "Step",
     "Task",
     "register",
     "task",

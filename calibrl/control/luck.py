@@ -17,6 +17,11 @@ def number(seed: int, purpose: str, index: int = 0) -> int:
     return int(words[0]) & 0x7FFFFFFF
 
 
+def episode_seed(seed: int, episode: int) -> int:
+    """The seed of an agent's episode, counted from 0."""
+    return int(np.random.SeedSequence([seed, episode]).generate_state(1)[0])
+
+
 def generator(seed: int, purpose: str, device: torch.device | str = "cpu") -> torch.Generator:
     """A generator for one purpose of one agent."""
     return torch.Generator(device).manual_seed(number(seed, purpose))

@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from calibrl.control.checkpoint import keep
-from calibrl.control.stepping import episode_seed
+from calibrl.control.luck import episode_seed
 from calibrl.control.tasks import Task
 from calibrl.control.trial import earned_by, observed
 from calibrl.errors import CalibrlError, MissingExtra

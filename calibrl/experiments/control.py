@@ -23,11 +23,11 @@ from calibrl.control.adapter import check_reward
 from calibrl.control.arms import ARMS, Member, fleets
 from calibrl.control.fleet import Fleet
 from calibrl.control.learnt_reward import View, view_of
+from calibrl.control.luck import episode_seed
 from calibrl.control.plan import MakePlan
 from calibrl.control.presets import Preset, overrides
 from calibrl.control.scoring import Score, score_trial
 from calibrl.control.state import agent_memory, agent_state, load_agents, relearn
-from calibrl.control.stepping import episode_seed
 from calibrl.control.tasks import TASKS, Task, task, task_from_env
 from calibrl.control.threads import threads_for
 from calibrl.control.trial import Trial, run_trial

@@ -76,24 +76,6 @@ def test_registering_twice_changes_nothing():
     assert all(gymnasium.registry[i] is spec for i, spec in before.items())
 
 
-@pytest.mark.parametrize("env_id", IDS)
-def test_a_state_goes_on_to_the_same_bits(env_id):
-    env = gymnasium.make(env_id).unwrapped
-    rollout(env, 0, 20)
-    state = env.get_state()
-    actions = np.random.default_rng(1).uniform(env.action_space.low, env.action_space.high, (25, env.model.nu))
-    first = [env.step(action)[:2] for action in actions]
-    start = env.reset()[0]
-    fresh = gymnasium.make(env_id).unwrapped
-    fresh.reset(seed=9)
-    np.testing.assert_array_equal(fresh.set_state(state), state["seen"])
-    again = [fresh.step(action)[:2] for action in actions]
-    for (seen, reward), (seen_again, reward_again) in zip(first, again, strict=True):
-        np.testing.assert_array_equal(seen, seen_again)
-        assert reward == reward_again
-    np.testing.assert_array_equal(start, fresh.reset()[0])
-
-
 # Physics against an independent source.
 
 

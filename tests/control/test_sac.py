@@ -11,8 +11,8 @@ from gymnasium.wrappers import TimeLimit
 from stable_baselines3 import SAC
 
 from calibrl.control import sac, task, task_from_env
+from calibrl.control.luck import episode_seed
 from calibrl.control.sac import Episode, Sac, SacSettings, train
-from calibrl.control.stepping import episode_seed
 from calibrl.errors import CalibrlError, MissingExtra
 
 TINY = SacSettings(start=20, hidden=(16, 16), batch=16)

@@ -1,5 +1,3 @@
-from dataclasses import replace
-
 import gymnasium
 import numpy as np
 import pytest
@@ -8,8 +6,7 @@ from gymnasium.spaces import Box, Dict, Discrete
 from hypothesis import given
 from hypothesis import strategies as st
 
-from calibrl.control import TASKS, Envs, rewards, task, task_from_env
-from calibrl.control.stepping import episode_seed
+from calibrl.control import TASKS, rewards, task, task_from_env
 from calibrl.errors import CalibrlError, MissingExtra
 
 
@@ -124,24 +121,19 @@ def test_the_best_state_of_each_task_earns_the_most():
 
 
 class Walk(gymnasium.Env):
-    """A walker that is over beyond 1; other spaces, and a failure, for tests of what is refused."""
+    """A walker that is over beyond 1; other spaces, for tests of what is refused."""
 
-    def __init__(self, observes=None, acts=None, broken_at=None):
+    def __init__(self, observes=None, acts=None):
         self.observation_space = observes or Box(-np.inf, np.inf, (2,), np.float32)
         self.action_space = acts or Box(-0.5, 0.5, (1,), np.float32)
-        self.broken_at = broken_at
 
     def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)
         self.at = np.array([self.np_random.normal(0, 0.1), 0.0], np.float32)
-        self.steps = 0
         return self.at.copy(), {}
 
     def step(self, action):
-        self.steps += 1
         self.at = self.at + np.array([action[0], 1], np.float32)
-        if self.steps == self.broken_at:
-            self.at[0] = np.nan
         return self.at.copy(), -abs(float(action[0])), bool(abs(self.at[0]) > 1), False, {}
 
 
@@ -272,125 +264,3 @@ def test_without_gymnasium_the_extra_is_named(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "gymnasium", None)
     with pytest.raises(MissingExtra, match=r"pip install 'calibrl\[control\]'"):
         task_from_env("Pendulum-v1")
-
-
-# Stepping side by side.
-
-
-def actions_for(chosen, agents, steps, seed=0):
-    part = torch.rand(steps, agents, chosen.action_size, generator=torch.Generator().manual_seed(seed))
-    return chosen.low + (chosen.high - chosen.low) * part
-
-
-def test_agents_do_not_depend_on_who_else_is_stepped():
-    chosen = task("cartpole")
-    three, one = Envs(chosen, [5, 6, 7]), Envs(chosen, [6])
-    for episode in range(2):
-        torch.testing.assert_close(three.reset()[1:2], one.reset())
-        for action in actions_for(chosen, 3, 10, episode):
-            many, single = three.step(action), one.step(action[1:2])
-            assert torch.equal(many.observation[1:2], single.observation)
-            assert torch.equal(many.reward[1:2], single.reward)
-    assert many.observation.shape == (3, 4)
-    assert many.observation.dtype == many.reward.dtype == torch.float32
-    assert not many.terminated.any()
-
-
-def test_steps_are_the_environments_own():
-    chosen = task("reacher")
-    envs, env = Envs(chosen, [3]), chosen.make()
-    seen = envs.reset()
-    np.testing.assert_array_equal(seen[0], env.reset(seed=episode_seed(3, 0))[0].astype(np.float32))
-    for action in actions_for(chosen, 1, 5):
-        step = envs.step(action)
-        observation, reward, *_ = env.step(action[0].numpy())
-        np.testing.assert_array_equal(step.observation[0], observation.astype(np.float32))
-        assert float(step.reward[0]) == pytest.approx(reward, rel=1e-6)
-
-
-def test_threads_change_nothing():
-    chosen = task("halfcheetah")
-    plain, threaded = Envs(chosen, [0, 1, 2]), Envs(chosen, [0, 1, 2], threads=2)
-    assert torch.equal(plain.reset(), threaded.reset())
-    for action in actions_for(chosen, 3, 20):
-        for left, right in zip(plain.step(action), threaded.step(action), strict=True):
-            assert torch.equal(left, right)
-    threaded.close()
-
-
-def test_an_episode_that_is_over_waits_for_the_others(register_walk):
-    envs = Envs(task_from_env(register_walk("Ends")), [0, 1])
-    envs.reset()
-    steps = [envs.step(torch.tensor([[0.5], [0.0]])) for _ in range(6)]
-    over = [bool(step.terminated[0]) for step in steps]
-    end = over.index(True)
-    assert 0 < end < 5
-    assert all(over[end:])
-    assert not any(bool(step.terminated[1]) for step in steps)
-    assert torch.equal(steps[end].observation[0], steps[-1].observation[0])
-    assert float(steps[end].reward[0]) == -0.5
-    assert float(steps[-1].reward[0]) == 0
-    assert not envs.reset().isnan().any()
-    assert not envs.step(torch.zeros(2, 1)).terminated.any()
-
-
-@pytest.mark.parametrize("at", [0, 3, 8])
-def test_a_saved_state_goes_on_alike(at):
-    chosen = replace(task("pusher"), steps=8)
-    envs = Envs(chosen, [0, 1])
-    envs.reset()
-    seen = envs.reset()
-    moves = actions_for(chosen, 2, 8)
-    for action in moves[:at]:
-        seen = envs.step(action).observation
-    state = envs.state_dict()
-    assert ("physics" in state) is (at == 3)
-    other = Envs(chosen, [0, 1])
-    loaded = other.load_state_dict(state)
-    if at < 8:
-        assert torch.equal(loaded, seen)
-    for action in moves[at:]:
-        assert torch.equal(envs.step(action).observation, other.step(action).observation)
-    assert torch.equal(envs.reset(), other.reset())
-
-
-def test_states_that_do_not_fit(register_walk):
-    chosen = task("cartpole")
-    envs = Envs(chosen, [0])
-    envs.reset()
-    with pytest.raises(CalibrlError, match="not of calibrl/Cartpole-v0"):
-        Envs(chosen, [1]).load_state_dict(envs.state_dict())
-    foreign = Envs(task_from_env(register_walk("Foreign")), [0])
-    foreign.reset()
-    foreign.step(torch.zeros(1, 1))
-    with pytest.raises(CalibrlError, match="save between episodes"):
-        foreign.state_dict()
-
-
-def test_divergence_names_step_and_environment(register_walk):
-    env_id = register_walk("Diverges", broken_at=3)
-    envs = Envs(task_from_env(env_id), [0, 9])
-    envs.reset()
-    envs.step(torch.zeros(2, 1))
-    envs.step(torch.zeros(2, 1))
-    with pytest.raises(CalibrlError, match=f"{env_id} gave .* not finite at step 3 of episode 1, seed 0"):
-        envs.step(torch.zeros(2, 1))
-
-
-def test_bad_actions_and_order():
-    envs = Envs(task("cartpole"), [0, 1])
-    with pytest.raises(CalibrlError, match=r"call reset\(\) first"):
-        envs.step(torch.zeros(2, 1))
-    envs.reset()
-    with pytest.raises(CalibrlError, match=r"actions of shape \(1, 1\)"):
-        envs.step(torch.zeros(1, 1))
-    with pytest.raises(CalibrlError, match="not all finite"):
-        envs.step(torch.tensor([[0.0], [float("nan")]]))
-    with pytest.raises(CalibrlError, match="no seeds"):
-        Envs(task("cartpole"), [])
-    # Actions beyond the bounds count as the bounds.
-    beyond, bound = Envs(task("cartpole"), [4]), Envs(task("cartpole"), [4])
-    beyond.reset()
-    bound.reset()
-    for left, right in zip(beyond.step(torch.tensor([[9.0]])), bound.step(torch.tensor([[3.0]])), strict=True):
-        assert torch.equal(left, right)

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from calibrl.control import TASKS, Envs, task, task_from_env, video
+from calibrl.control import TASKS, task, task_from_env, video
 from calibrl.control.envs import opengl, rendering
 from calibrl.control.envs.sketch import Sketch
 from calibrl.errors import CalibrlError
@@ -110,13 +110,6 @@ def test_what_cannot_be_drawn():
 
     with pytest.raises(CalibrlError, match=r"Blind cannot be drawn: no pygame$"):
         video.frame(Blind())
-
-
-def test_a_fleet_shows_its_first_agent():
-    envs = Envs(task("pusher"), [0, 1], render_mode="rgb_array", renderer="sketch")
-    envs.reset()
-    assert envs.render().shape == (320, 480, 3)
-    envs.close()
 
 
 def test_episodes_end_when_they_are_over():

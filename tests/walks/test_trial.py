@@ -9,8 +9,8 @@ from calibrl.control import calibration, task
 from calibrl.control.arms import fleets
 from calibrl.control.fleet import Fleet
 from calibrl.control.learnt_reward import view_of
+from calibrl.control.luck import episode_seed
 from calibrl.control.presets import PRESETS
-from calibrl.control.stepping import episode_seed
 from calibrl.control.trial import run_trial
 from calibrl.diagnostics import calibration_loss, crps_each
 from calibrl.distributions import Recalibrated, pit

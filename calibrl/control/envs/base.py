@@ -1,4 +1,4 @@
-"""What the MuJoCo tasks share: seeded starts, steps that refuse to diverge, states to save, pictures."""
+"""What the MuJoCo tasks share: seeded starts, steps that refuse to diverge, pictures."""
 
 from __future__ import annotations
 
@@ -19,8 +19,6 @@ ASSETS = Path(__file__).parents[1] / "assets"
 GYMNASIUM_ASSETS = Path(gymnasium.__file__).parent / "envs" / "mujoco" / "assets"
 
 _DIVERGED = (mujoco.mjtWarning.mjWARN_BADQPOS, mujoco.mjtWarning.mjWARN_BADQVEL, mujoco.mjtWarning.mjWARN_BADQACC)
-# All that one step hands to the next, the solver's warm start included: a restored state goes on to the same bits.
-_STATE = mujoco.mjtState.mjSTATE_INTEGRATION
 
 
 class MujocoTask(gymnasium.Env[Floats, NDArray[np.float32]]):
@@ -120,24 +118,6 @@ class MujocoTask(gymnasium.Env[Floats, NDArray[np.float32]]):
         if self._picture is not None:
             self._picture.close()
             self._picture = None
-
-    # States to save.
-
-    def get_state(self) -> dict[str, Any]:
-        """Everything the rest of an episode depends on, random numbers included; `set_state` goes on from it."""
-        physics = np.empty(mujoco.mj_stateSize(self.model, _STATE))
-        mujoco.mj_getState(self.model, self.data, physics, _STATE)
-        random = self.np_random.bit_generator.state
-        return {"physics": physics, "seen": self._seen.copy(), "steps": self._steps, "random": random}
-
-    def set_state(self, state: dict[str, Any]) -> Floats:
-        """Go back to a state from `get_state`; returns what is seen there."""
-        mujoco.mj_setState(self.model, self.data, np.asarray(state["physics"], np.float64), _STATE)
-        mujoco.mj_kinematics(self.model, self.data)
-        mujoco.mj_comPos(self.model, self.data)
-        self._seen, self._steps = np.array(state["seen"], np.float64), int(state["steps"])
-        self.np_random.bit_generator.state = state["random"]
-        return self._seen.copy()
 
     def _refuse_divergence(self) -> None:
         # MuJoCo answers a diverged state by quietly starting again from the model's first one.
