@@ -29,23 +29,3 @@ Settings were chosen on seeds below 200 and above 999; these were not looked at 
 """
 
 PRESETS = {preset.name: preset for preset in (SMALL, PAPER)}
-
-
-@dataclass(frozen=True)
-class Printed:
-    """A row of the paper's Table 1: mean cumulative reward of 10 trials."""
-
-    linucb: float
-    callinucb: float
-    optimal: float
-
-
-TABLE_1 = {
-    "linear": Printed(1209.8, 1210.3, 1231.8),
-    "beta": Printed(1176.3, 1174.6, 1202.3),
-    "mushroom": Printed(1429.4, 1676.1, 3122.0),
-    "covertype": Printed(558.14, 677.8, 1200.0),
-    "adult": Printed(131.3, 198.9, 1200.0),
-    "census": Printed(207.6, 603.7, 1200.0),
-}
-"""As printed by Malik et al. (2019)."""

@@ -158,8 +158,8 @@ def print_lines(lines: Sequence[Line]) -> None:
     from rich.table import Table
 
     from calibrl.bandits.figures import LABELS
-    from calibrl.bandits.presets import TABLE_1
     from calibrl.cli.console import table_console
+    from calibrl.experiments.paper import TABLE_1
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold", collapse_padding=True)
     table.add_column("", no_wrap=True)
@@ -167,21 +167,20 @@ def print_lines(lines: Sequence[Line]) -> None:
         table.add_column(name, justify="right", no_wrap=True)
     before = ""
     for line in lines:
-        printed = TABLE_1.get(line.problem)
         if line.problem != before:
             table.add_section()
             table.add_row(f"[bold]{line.problem}[/bold], {line.rounds} × {line.trials}")
-            optimal = f"{printed.optimal:.1f}" if printed else ""
-            table.add_row("  optimum", f"{line.optimal:.1f}", "", "", "", optimal)
+            optimal = TABLE_1.at(line.problem, "optimal", "reward")
+            table.add_row("  optimum", f"{line.optimal:.1f}", "", "", "", f"{optimal.mean:.1f}" if optimal else "")
         before = line.problem
-        compared = line.policy != "linucb"
+        compared, printed = line.policy != "linucb", TABLE_1.at(line.problem, line.policy, "reward")
         table.add_row(
             f"  {LABELS[line.policy]}",
             f"{line.reward:.1f} ± {line.error:.1f}",
             f"{line.gain:+.1f} ± {line.gain_error:.1f}" if compared else "",
             f"{100 * line.relative_gain:+.1f} %" if compared else "",
             f"{100 * line.coverage:.1f} %",
-            f"{getattr(printed, line.policy):.1f}" if printed and hasattr(printed, line.policy) else "",
+            f"{printed.mean:.1f}" if printed else "",
         )
     notes = [f"{line.problem}: {line.note}." for line in lines if line.note and line.policy == lines[0].policy]
     console = table_console()

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from calibrl.bandits import figures
-from calibrl.bandits.presets import TABLE_1
 from calibrl.bandits.problems import Stream
 from calibrl.bandits.round import Trial
 from calibrl.experiments.bandits import CURVES, Line, job_name, summarise
 from calibrl.experiments.jobs import Found
+from calibrl.experiments.paper import TABLE_1
 from calibrl.experiments.store import Arrays
 from calibrl.files import replacing
 
@@ -68,10 +68,11 @@ def table_figure(lines: Sequence[Line]) -> Figure:
     reward: dict[str, dict[str, tuple[float, float]]] = {}
     for line in lines:
         reward.setdefault(line.problem, {})[line.policy] = (line.reward / line.optimal, line.error / line.optimal)
+    means = {name: {arm: cell["reward"].mean for arm, cell in TABLE_1.about(name).items()} for name in reward}
     printed = {
-        name: {"linucb": row.linucb / row.optimal, "callinucb": row.callinucb / row.optimal}
-        for name, row in TABLE_1.items()
-        if name in reward
+        name: {policy: arms[policy] / arms["optimal"] for policy in ("linucb", "callinucb")}
+        for name, arms in means.items()
+        if arms
     }
     return figures.shares(reward, printed, {line.problem: line.rounds for line in lines})
 

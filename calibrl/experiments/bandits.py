@@ -7,8 +7,8 @@ the difference between two policies is theirs.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -69,19 +69,6 @@ def check(preset: Preset) -> None:
         unknown = [name for name in names if name not in known]
         if unknown:
             raise CalibrlError(f"{kind} {unknown[0]!r} is unknown; known: {', '.join(known)}")
-
-
-def run(preset: Preset, *, watch: Callable[[str, Pair], None] = lambda *_: None) -> Iterator[Row]:
-    """Play every trial of every problem here; yields one row for each policy and trial.
-
-    `watch(problem, trials)` sees each paired trial whole.
-    """
-    check(preset)
-    for name in preset.problems:
-        for seed in range(preset.seed, preset.seed + preset.trials):
-            trials = paired_trials(name, seed, rounds=preset.rounds, policies=preset.policies)
-            watch(name, trials)
-            yield from (replace(row, preset=preset.name) for row in trial_rows(name, seed, trials))
 
 
 def paired_trials(name: str, seed: int, *, rounds: int, policies: Iterable[str]) -> Pair:

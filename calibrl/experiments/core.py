@@ -21,7 +21,7 @@ from calibrl.data import Data, random_split
 from calibrl.diagnostics import class_summary, summary
 from calibrl.distributions import pit
 from calibrl.experiments.honesty import reliability_metrics
-from calibrl.experiments.jobs import Found, Kept, Plan, carry_out
+from calibrl.experiments.jobs import Found, Kept, Plan
 from calibrl.forecasters import MCDropout, SklearnClassifier, SklearnQuantiles, TorchForecaster, adam
 from calibrl.parallel import Job
 from calibrl.results import Row
@@ -48,11 +48,6 @@ def plan(seeds: Iterable[int]) -> Plan:
 def job_name(problem: str, seed: int) -> str:
     """What the job of a problem and seed is called."""
     return f"{problem}, seed {seed}"
-
-
-def run(out: Path, *, seeds: Iterable[int]) -> list[Row]:
-    """Run every problem and arm for each seed; writes `rows.jsonl` and figures to `out`."""
-    return carry_out(plan(seeds), out).rows
 
 
 @torch.no_grad()

@@ -6,7 +6,6 @@ A row that has `reliability_05 … reliability_95` says which share of the outco
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -25,8 +24,3 @@ def reliability_metrics(pit: Array) -> dict[str, float]:
     observed = reliability_curve(pit, [percent / 100 for percent in PERCENT]).observed
     shares = observed if observed.ndim == 1 else observed.mean(1)
     return {name: round(float(share), 6) for name, share in zip(NAMES, shares, strict=True)}
-
-
-def curve_of(metrics: Mapping[str, float]) -> list[float] | None:
-    """The shares (19,) a row carries, or None if it has no whole curve."""
-    return [metrics[name] for name in NAMES] if all(name in metrics for name in NAMES) else None

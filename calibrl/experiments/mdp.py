@@ -126,12 +126,6 @@ def plan_and_judge(task: Task, believed: MDP, yardstick: tuple[float, float, Int
     }
 
 
-def planning_rows(preset: Preset, seed: int) -> Iterator[Row]:
-    """All tasks, learners, amounts of data and arms for one seed."""
-    for task in tasks(preset, seed):
-        yield from task_rows(task, preset, seed)
-
-
 def task_rows(task: Task, preset: Preset, seed: int) -> Iterator[Row]:
     """All learners, amounts of data and arms on one task for one seed. Arms share the rows and the trained model."""
     truth = task.mdp()

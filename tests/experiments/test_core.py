@@ -1,11 +1,12 @@
 """The core experiment, end to end on one seed."""
 
 from calibrl.experiments import core
+from calibrl.experiments.jobs import carry_out
 from calibrl.results import read
 
 
 def test_one_seed_writes_rows_and_figures(tmp_path):
-    rows = core.run(tmp_path, seeds=[0])
+    rows = carry_out(core.plan([0]), tmp_path).rows
     assert read(tmp_path) == rows
     assert {(row.problem, row.arm) for row in rows} == {
         (problem, arm) for problem in (*(f"diabetes, {r}" for r in core.REGRESSORS), core.DIGITS) for arm in core.ARMS

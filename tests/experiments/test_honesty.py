@@ -3,7 +3,7 @@
 import numpy as np
 from scipy import stats
 
-from calibrl.experiments.honesty import NAMES, PERCENT, curve_of, reliability_metrics
+from calibrl.experiments.honesty import NAMES, PERCENT, reliability_metrics
 
 
 def test_shares_are_the_empirical_distribution():
@@ -11,7 +11,6 @@ def test_shares_are_the_empirical_distribution():
     found = reliability_metrics(pit)
     expected = stats.ecdf(pit).cdf.evaluate(np.array(PERCENT) / 100)
     np.testing.assert_allclose(list(found.values()), expected, atol=1e-6)
-    assert curve_of(found) == list(found.values())
     assert NAMES[0] == "reliability_05"
     assert NAMES[-1] == "reliability_95"
 
@@ -19,7 +18,3 @@ def test_shares_are_the_empirical_distribution():
 def test_columns_are_averaged():
     pit = np.array([[0.1, 0.9], [0.2, 0.95]])
     assert reliability_metrics(pit)["reliability_50"] == 0.5
-
-
-def test_a_part_of_a_curve_is_none():
-    assert curve_of({"reliability_05": 0.1}) is None

@@ -6,7 +6,7 @@ import typer.testing
 
 from calibrl.cli import app
 from calibrl.errors import CalibrlError
-from calibrl.experiments.mdp import PRESETS, chosen, planning_rows, shown
+from calibrl.experiments.mdp import PRESETS, chosen, shown, task_rows, tasks
 from calibrl.experiments.mdp_theory import RANDOM, judge_random_mdp, two_state_rows
 from calibrl.results import read
 
@@ -28,7 +28,7 @@ def test_tiny_run_writes_rows_and_figures(tmp_path):
         seeds.setdefault((row.problem, row.arm), []).append(row.seed)
     assert all(found == [3, 4] for (problem, _), found in seeds.items() if "rows" in problem)
     # And repeatable.
-    again = [row.metrics for row in planning_rows(PRESETS["tiny"], 4)]
+    again = [row.metrics for task in tasks(PRESETS["tiny"], 4) for row in task_rows(task, PRESETS["tiny"], 4)]
     assert again == [row.metrics for row in rows if row.seed == 4]
 
 
