@@ -1,7 +1,14 @@
-"""Every example in the README, in docs/ and in examples/ runs, from top to bottom, outside the repository."""
+"""Every example in the README, in docs/ and in examples/ runs, from top to bottom, outside the repository.
+
+A ```text block that follows an example without a line between them is what the example prints.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import io
+import itertools
+import math
 import os
 import re
 import shutil
@@ -26,6 +33,9 @@ class Block(NamedTuple):
     info: str
     line: int
     text: str
+
+
+NOTHING = Block("", 0, "")
 
 
 def blocks(page: str) -> list[Block]:
@@ -75,18 +85,37 @@ def workshop(tmp_path, monkeypatch):
         sys.modules["matplotlib.pyplot"].close("all")
 
 
-def run_python(block: Block, page: str, namespace: dict[str, Any]) -> None:
+def printed_by(block: Block, following: Block) -> bool:
+    """Whether the second block is the output of the first: its fence opens on the line after the other's closes."""
+    return following.info == "text" and following.line == block.line + block.text.count("\n") + 2
+
+
+NUMBER = re.compile(r"\d+(?:\.\d+)?")
+
+
+def same_output(promised: str, printed: str) -> bool:
+    """Whether two outputs have the same words, and numbers within 2 %: other machines round differently."""
+    numbers = zip(NUMBER.findall(promised), NUMBER.findall(printed), strict=False)
+    return NUMBER.sub("#", promised).split() == NUMBER.sub("#", printed).split() and all(
+        math.isclose(float(a), float(b), rel_tol=0.02) for a, b in numbers
+    )
+
+
+def run_python(block: Block, page: str, namespace: dict[str, Any]) -> str:
     # Blank lines before the text make line numbers in the traceback those of the page.
     code = compile("\n" * (block.line - 1) + block.text, page, "exec")
+    printed = io.StringIO()
     try:
-        exec(code, namespace)
+        with contextlib.redirect_stdout(printed):
+            exec(code, namespace)
     except Exception as problem:
         frames = [frame.lineno for frame in traceback.extract_tb(problem.__traceback__) if frame.filename == page]
         line = frames[-1] if frames else block.line
         pytest.fail(f"{page}, line {line}: {type(problem).__name__}: {problem}\n\n{traceback.format_exc()}", False)
+    return printed.getvalue()
 
 
-def run_shell(block: Block, page: str, folder: Path) -> None:
+def run_shell(block: Block, page: str, folder: Path) -> str:
     done = subprocess.run(
         ["bash", "-e", "-u", "-o", "pipefail", "-c", block.text],
         cwd=folder,
@@ -99,16 +128,22 @@ def run_shell(block: Block, page: str, folder: Path) -> None:
         pytest.fail(
             f"{page}, line {block.line}: exit code {done.returncode}\n{block.text}\n{done.stdout}\n{done.stderr}", False
         )
+    return done.stdout
 
 
 @pytest.mark.parametrize("path", PAGES, ids=name)
 def test_page_runs(path, workshop):
     namespace: dict[str, Any] = {"__name__": "__main__"}
-    for block in blocks(path.read_text(encoding="utf-8")):
+    found = blocks(path.read_text(encoding="utf-8"))
+    for block, following in itertools.zip_longest(found, found[1:], fillvalue=NOTHING):
         if block.info == "python":
-            run_python(block, name(path), namespace)
+            printed = run_python(block, name(path), namespace)
         elif block.info == "sh" and not is_set_up(block):
-            run_shell(block, name(path), workshop)
+            printed = run_shell(block, name(path), workshop)
+        else:
+            continue
+        if printed_by(block, following) and not same_output(following.text, printed):
+            pytest.fail(f"{name(path)}, line {following.line}: the page says otherwise than\n{printed}", False)
 
 
 @pytest.mark.parametrize("path", PAGES, ids=name)
@@ -150,6 +185,15 @@ def test_the_package_runs_as_a_module(workshop):
 def test_blocks_are_found_with_their_lines():
     page = "a\n```python\nx = 1\n```\n- list\n  ```sh\n  echo hi\n  ```\n````\n```\n````\n"
     assert blocks(page) == [Block("python", 3, "x = 1\n"), Block("sh", 7, "echo hi\n"), Block("", 10, "```\n")]
+
+
+def test_the_output_of_a_block_is_what_follows_it_directly():
+    sh, output, other = blocks("```sh\necho 1\n```\n```text\n1\n```\n\n```text\n2\n```\n")
+    assert printed_by(sh, output)
+    assert not printed_by(output, other)
+    assert same_output("loss  0.0166, of 1,394", "loss 0.0167, of 1,394")
+    assert not same_output("loss 0.0166", "loss 0.0158")
+    assert not same_output("Calibrated", "Over-confident")
 
 
 def test_a_failing_block_names_file_and_line(workshop):
