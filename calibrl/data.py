@@ -45,6 +45,22 @@ class Data:
         return Data(torch.cat([self.x, other.x]), torch.cat([self.y, other.y]))
 
 
+@dataclass(frozen=True, eq=False)
+class Groups:
+    """Rows told apart by name. names: of the g groups; of: (n,) int64, whose row each is, counted from 0."""
+
+    names: tuple[str, ...]
+    of: Tensor
+
+    def split(self, rows: Tensor) -> dict[str, Tensor]:
+        """For each group that has some of `rows`, (m,) of their numbers: its places among them, ascending."""
+        owner = self.of[rows]
+        order = owner.argsort(stable=True)
+        present, count = owner[order].unique_consecutive(return_counts=True)
+        parts = order.split(count.tolist())
+        return {self.names[k]: places for k, places in zip(present.tolist(), parts, strict=True)}
+
+
 class SeenRows:
     """Fingerprints of rows a model has learnt from, so that a later check can tell if it meets them again."""
 

@@ -17,6 +17,7 @@ from torch.distributions import Categorical, Distribution, Normal
 import calibrl as cal
 from calibrl import CalibrlError
 from calibrl.algorithm import fit_to
+from calibrl.data import Groups
 from calibrl.mapfile import FittedMap, Grouped, MapFile, Sketch, cross_validate, fit_named, methods_for, take
 from calibrl.mapfile.sketch import KEPT
 
@@ -75,9 +76,9 @@ def test_fingerprints_stay_what_saved_maps_hold() -> None:
 
 def test_grouped_forecasts_answer_row_by_row() -> None:
     values, y = rows(60)
-    first = torch.arange(60) % 3 == 0
+    number = torch.arange(60)
     parts = []
-    for members in (first, ~first):
+    for members in (number[number % 3 == 0], number[number % 3 != 0]):
         base = Normal(values[members, 0], values[members, 1])
         parts.append((members, cal.Recalibrated(base, cal.fit_smooth(cal.pit(base, y[members])))))
     whole = Grouped(parts)
@@ -89,14 +90,39 @@ def test_grouped_forecasts_answer_row_by_row() -> None:
         torch.testing.assert_close(whole.mean[members], part.mean)
         torch.testing.assert_close(whole.stddev[members], part.stddev)
     generator = torch.Generator().manual_seed(0)
-    expected = sum(cal.crps(part, y[members]) * int(members.sum()) for members, part in parts) / 60
+    expected = sum(cal.crps(part, y[members]) * len(members) for members, part in parts) / 60
     assert cal.summary(whole, y, generator=generator).crps == pytest.approx(expected, rel=1e-12)
 
 
 def test_a_row_of_two_groups_or_none_is_refused() -> None:
-    members = torch.tensor([True, False])
-    with pytest.raises(CalibrlError, match="forecast 1 belongs to 0 groups; expected exactly 1"):
-        Grouped([(members, Normal(torch.zeros(1), torch.ones(1)))])
+    one = Normal(torch.zeros(1), torch.ones(1))
+    for members, words in (([0, 0], "forecast 0 belongs to 2 groups"), ([0, 2], "forecast 1 belongs to 0 groups")):
+        with pytest.raises(CalibrlError, match=f"{words}; expected exactly 1"):
+            Grouped([(torch.tensor([row]), one) for row in members])
+
+
+@given(st.lists(st.integers(0, 9), min_size=1, max_size=40), st.data())
+def test_rows_are_split_among_their_groups(of: list[int], data: st.DataObject) -> None:
+    groups = Groups(tuple("abcdefghij"), torch.tensor(of))
+    asked = data.draw(st.lists(st.integers(0, len(of) - 1), unique=True, min_size=1))
+    parts = groups.split(torch.tensor(asked))
+    assert {name: places.tolist() for name, places in parts.items()} == {
+        name: [place for place, row in enumerate(asked) if of[row] == k]
+        for k, name in enumerate(groups.names)
+        if any(of[row] == k for row in asked)
+    }
+
+
+def test_many_groups_cost_no_more_than_their_rows() -> None:
+    # A mask a group would take 20 000 × 40 000 bytes to tell them apart, and eight times that to put them together.
+    n, count = 40_000, 20_000
+    groups = Groups(tuple(map(str, range(count))), torch.arange(n) % count)
+    parts = groups.split(torch.arange(n))
+    assert {places.untyped_storage().nbytes() for places in parts.values()} == {8 * n}  # one memory for all
+    assert sum(places.numel() for places in parts.values()) == n
+    part = Normal(torch.zeros(2, dtype=torch.float64), torch.ones(2, dtype=torch.float64))
+    whole = Grouped([(places, part) for places in parts.values()])
+    assert torch.equal(whole.mean, torch.zeros(n, dtype=torch.float64))
 
 
 # Cross-validation.
@@ -239,8 +265,8 @@ def test_other_forecasts_are_refused() -> None:
 def test_each_group_gets_its_own_map() -> None:
     saved = fitted_file()
     values, _ = rows(6, seed=5)
-    some = torch.tensor([True, True, False, True, True, True])
-    groups = {"odd": torch.arange(6) < 3, "new": torch.arange(6) >= 3}
+    some = torch.tensor([0, 1, 3, 4, 5])
+    groups = Groups(("new", "odd"), torch.tensor([1, 1, 1, 0, 0, 0]))
 
     def forecast(members: Tensor) -> Distribution:
         return Normal(values[members, 0], values[members, 1])
@@ -250,12 +276,12 @@ def test_each_group_gets_its_own_map() -> None:
     small = replace(saved, too_few=("new",))
     with pytest.raises(CalibrlError, match=r"side 'new' has no map \(too few outcomes in .*\); fit it with 2 outcomes"):
         small.apply(forecast, some, groups)
-    with pytest.raises(CalibrlError, match=r"side 'odd' has no map \(no group has one\); fit it too"):
+    with pytest.raises(CalibrlError, match=r"side 'new' has no map \(no group has one\); fit it too"):
         replace(saved, groups={}).apply(forecast, some, groups)
     honest = saved.apply(forecast, some, groups, pool_new=True)
     maps = [saved.groups["odd"].mapping] * 2 + [saved.pooled.mapping] * 3
     level = torch.tensor(0.9, dtype=torch.float64)
-    for k, (row, mapping) in enumerate(zip(some.nonzero()[:, 0], maps, strict=True)):
+    for k, (row, mapping) in enumerate(zip(some, maps, strict=True)):
         one = cal.Recalibrated(Normal(*values[row]), mapping)
         assert honest.icdf(level.expand(5))[k].item() == pytest.approx(one.icdf(level).item())
 
@@ -264,10 +290,10 @@ def test_class_probabilities_of_groups_are_put_back_in_order() -> None:
     saved = fitted_file("classes", "temperature")
     p = torch.rand(4, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     p = p / p.sum(1, keepdim=True)
-    groups = {"odd": torch.tensor([True, False, True, False]), "ünbekannt": torch.tensor([False, True, False, True])}
-    honest = saved.apply(lambda members: Categorical(probs=p[members]), torch.ones(4, dtype=torch.bool), groups)
+    groups, every = Groups(("odd", "ünbekannt"), torch.tensor([0, 1, 0, 1])), torch.arange(4)
+    honest = saved.apply(lambda members: Categorical(probs=p[members]), every, groups)
     assert isinstance(honest, Categorical)
-    for name, members in groups.items():
+    for name, members in groups.split(every).items():
         mapping = saved.groups[name].mapping
         assert isinstance(mapping, cal.ClassMap)
         torch.testing.assert_close(honest.probs[members], mapping(p[members]))

@@ -38,16 +38,17 @@ def check(
         steps.expect_suffix(plot, ".png", ".svg", ".pdf")
     table = read_forecasts(file, kind=kind)
     seen, y = table.seen()
-    groups = {} if group is None else {name: rows & seen for name, rows in table.groups(group).items()}
+    places = steps.places_of(None if group is None else table.groups(group), seen)
+    groups = {name: seen[own] for name, own in places.items()}
     bare = table.distribution if map_file is None else steps.comparable(table)
     found = {**steps.described(table), "as_forecast": steps.judged(table, seen, groups, bare)}
     shown = {"as forecast": bare}
     if map_file is not None:
         maps = steps.load_for(map_file, table)
-        members = steps.members_for(maps, map_file, table)
+        told_apart = steps.groups_for(maps, map_file, table)
 
         def calibrated(rows: Tensor) -> Distribution:
-            return maps.apply(table.distribution, rows, members, pool_new=new_groups == "pooled", source=str(file))
+            return maps.apply(table.distribution, rows, told_apart, pool_new=new_groups == "pooled", source=str(file))
 
         shown["after the map"] = calibrated
         found["after_map"] = {
@@ -85,7 +86,7 @@ def fit(
     seen, outcomes = table.seen()
     y = outcomes[seen]
     evidence = judge(table.distribution(seen), y, steps.seeded())
-    groups = {} if group is None else {name: rows[seen] for name, rows in table.groups(group).items()}
+    groups = steps.places_of(None if group is None else table.groups(group), seen)
     pooled, whole = fit_to([evidence], fit_map), steps.worth(evidence, fit_map)
     by_group, reports = {}, {}
     for name, rows in steps.watched(list(groups.items()), "Groups"):
@@ -141,9 +142,9 @@ def apply(
         raise CalibrlError(f"--out {out} would overwrite what is read; give the result another name")
     table = read_forecasts(file, kind=kind)
     maps = steps.load_for(map_file, table)
-    members = steps.members_for(maps, map_file, table)
-    every = torch.ones(len(table), dtype=torch.bool)
-    honest = maps.apply(table.distribution, every, members, pool_new=new_groups == "pooled", source=str(file))
+    groups = steps.groups_for(maps, map_file, table)
+    every = torch.arange(len(table))
+    honest = maps.apply(table.distribution, every, groups, pool_new=new_groups == "pooled", source=str(file))
     columns = steps.calibrated_columns(table, honest, levels)
     carried = [name for name in table.carried if name not in columns]
     write_table(table.frame.with_columns(**columns).select(*carried, *columns), out)
@@ -155,6 +156,6 @@ def apply(
         "written": list(columns),
         "left_out": gone,
     }
-    if maps.group is not None:
-        found["pooled_groups"] = [name for name in members if name not in maps.groups]
+    if groups is not None:
+        found["pooled_groups"] = [name for name in groups.names if name not in maps.groups]
     answers.print_apply(found, as_json=as_json)

@@ -20,13 +20,14 @@ if TYPE_CHECKING:
 
     from calibrl.algorithm import Evidence
     from calibrl.classes import FitClassMap
+    from calibrl.data import Groups
     from calibrl.diagnostics import ClassSummary, Summary
     from calibrl.mapfile import MapFile
     from calibrl.maps import FitMap
     from calibrl.tables import Forecasts
 
     ForecastOf = Callable[[Tensor], Distribution]
-    """The forecasts of some rows, a (n,) mask."""
+    """The forecasts of some rows, (m,) of their numbers from 0."""
 
 T = TypeVar("T")
 
@@ -56,16 +57,24 @@ def load_for(path: Path, table: Forecasts) -> MapFile:
     return maps
 
 
-def members_for(maps: MapFile, path: Path, table: Forecasts) -> dict[str, Tensor]:
-    """The rows of each group that the maps of `path` tell apart, as (n,) masks; none where they tell none apart."""
+def groups_for(maps: MapFile, path: Path, table: Forecasts) -> Groups | None:
+    """The groups that the maps of `path` tell apart; None where they tell none apart."""
     if maps.group is None:
-        return {}
+        return None
     if maps.group not in table.frame.columns:
         raise CalibrlError(
             f"{table.source}: no column {maps.group!r}, but {path} was fitted by it; "
             "add the column, or fit a map without --group"
         )
     return table.groups(maps.group)
+
+
+def places_of(groups: Groups | None, rows: Tensor) -> dict[str, Tensor]:
+    """The places of each group among `rows`, (m,) of their numbers; of groups that have none there too."""
+    if groups is None:
+        return {}
+    here = groups.split(rows)
+    return {name: here.get(name, rows[:0]) for name in groups.names}
 
 
 def comparable(table: Forecasts) -> ForecastOf:
@@ -104,7 +113,7 @@ def _summary(table: Forecasts, rows: Tensor, forecast: ForecastOf) -> Summary | 
     """The diagnosis of some rows; None for fewer than two."""
     from calibrl.diagnostics import class_summary, summary
 
-    if int(rows.sum()) < 2 or table.y is None:
+    if len(rows) < 2 or table.y is None:
         return None
     if table.kind == "classes":
         return class_summary(cast("Categorical", forecast(rows)).probs, table.y[rows])

@@ -63,5 +63,5 @@ def cross_validate(
 
 
 def take(evidence: Evidence, rows: Tensor) -> Evidence:
-    """The evidence of some rows, a (n,) mask."""
+    """The evidence of some rows, by their numbers or a (n,) mask."""
     return evidence[rows] if isinstance(evidence, Tensor) else (evidence[0][rows], evidence[1][rows])

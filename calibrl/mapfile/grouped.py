@@ -19,8 +19,8 @@ from calibrl.kernels import normal
 class Grouped(Distribution):
     """n continuous forecasts, some from each part.
 
-    parts: pairs of rows, a (n,) mask, and their forecasts, of batch shape (rows that are true,). Every row
-    belongs to exactly one part.
+    parts: pairs of rows, (m,) of their numbers from 0, and their forecasts, of batch shape (m,). Every row belongs
+    to exactly one part.
     """
 
     arg_constraints: dict[str, Any] = {}  # noqa: RUF012 (torch's own protocol)
@@ -28,7 +28,8 @@ class Grouped(Distribution):
     has_rsample = False
 
     def __init__(self, parts: Sequence[tuple[Tensor, Distribution]]) -> None:
-        owners = torch.stack([rows for rows, _ in parts]).sum(0)
+        every = torch.cat([rows for rows, _ in parts])
+        owners = torch.bincount(every, minlength=len(every))
         if bool((owners != 1).any()):
             row = int((owners != 1).nonzero()[0])
             raise CalibrlError(f"forecast {row} belongs to {int(owners[row])} groups; expected exactly 1")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,6 +15,7 @@ from torch.distributions import Categorical, Distribution
 
 from calibrl.algorithm import recalibrate
 from calibrl.classes import ClassMap, class_map_from_dict
+from calibrl.data import Groups
 from calibrl.errors import CalibrlError
 from calibrl.files import write_text
 from calibrl.mapfile.grouped import Grouped
@@ -66,20 +67,19 @@ class MapFile:
         self,
         forecast: Callable[[Tensor], Distribution],
         rows: Tensor,
-        groups: Mapping[str, Tensor],
+        groups: Groups | None = None,
         *,
         pool_new: bool = False,
         source: str = "forecasts",
     ) -> Distribution:
         """The forecasts of `rows`, each calibrated by the map of its group, as one distribution.
 
-        forecast: gives the forecasts of any rows, (n,) masks; groups: the rows of each group, by name; only
-        looked at if the maps were fitted by group. A group that no map was fitted for is an error, or gets the
-        pooled map with `pool_new`.
+        forecast: gives the forecasts of any rows, (m,) of their numbers from 0; groups: whose row each is, or None
+        for the pooled map. A group that no map was fitted for is an error, or gets the pooled map with `pool_new`.
         """
-        if self.group is None:
+        if groups is None:
             return recalibrate(forecast(rows), self.pooled.mapping)
-        here = {name: members & rows for name, members in groups.items() if bool((members & rows).any())}
+        here = groups.split(rows)
         unknown = [name for name in here if name not in self.groups]
         if unknown and not pool_new:
             name = unknown[0]
@@ -92,14 +92,14 @@ class MapFile:
                 "with --new-groups pooled"
             )
         parts = [
-            (members[rows], recalibrate(forecast(members), self.groups.get(name, self.pooled).mapping))
-            for name, members in here.items()
+            (places, recalibrate(forecast(rows[places]), self.groups.get(name, self.pooled).mapping))
+            for name, places in here.items()
         ]
-        classes = [(members, part.probs) for members, part in parts if isinstance(part, Categorical)]
+        classes = [(places, part.probs) for places, part in parts if isinstance(part, Categorical)]
         if classes:
-            probs = classes[0][1].new_empty(int(rows.sum()), classes[0][1].shape[-1])
-            for members, piece in classes:
-                probs[members] = piece
+            probs = classes[0][1].new_empty(len(rows), classes[0][1].shape[-1])
+            for places, piece in classes:
+                probs[places] = piece
             return Categorical(probs=probs, validate_args=False)
         return parts[0][1] if len(parts) == 1 else Grouped(parts)
 

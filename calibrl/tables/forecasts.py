@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.distributions import Categorical, Distribution, Normal
 
+from calibrl.data import Groups
 from calibrl.distributions import Empirical, Quantiles
 from calibrl.errors import CalibrlError
 from calibrl.tables.checks import CHECKS, Where, cut, some
@@ -78,7 +79,7 @@ class Forecasts:
         return [float(name[1:]) for name in self.columns]
 
     def distribution(self, rows: Tensor) -> Distribution:
-        """The forecasts of `rows`, a (n,) mask, as one torch distribution of that batch shape."""
+        """The forecasts of `rows`, (m,) of their numbers from 0, as one torch distribution of batch shape (m,)."""
         values = self.values[rows]
         if self.kind == "normal":
             return Normal(values[:, 0], values[:, 1], validate_args=False)
@@ -89,21 +90,20 @@ class Forecasts:
         return Categorical(probs=values, validate_args=False)
 
     def seen(self) -> tuple[Tensor, Tensor]:
-        """Which rows have an outcome, (n,) of bool, and the outcomes, (n,); an error if there are none to judge by."""
+        """The rows with an outcome, (m,) of their numbers, and all outcomes, (n,); an error if there are none."""
         if self.y is None:
             raise CalibrlError(
                 f"{self.source}: no column y among {some(self.frame.columns)}; add the outcomes as a column y"
             )
-        seen = ~self.y.isnan()
-        count = int(seen.sum())
-        if count < 2:
+        seen = (~self.y.isnan()).nonzero()[:, 0]
+        if len(seen) < 2:
             raise CalibrlError(
-                f"{self.source}, column y: outcomes in {count} of {len(self)} rows; expected at least 2 to judge by"
+                f"{self.source}, column y: outcomes in {len(seen)} of {len(self)} rows; expected at least 2 to judge by"
             )
         return seen, self.y
 
-    def groups(self, column: str) -> dict[str, Tensor]:
-        """The rows of each group, as (n,) masks, by the text in `column`, in alphabetical order."""
+    def groups(self, column: str) -> Groups:
+        """The groups that the text in `column` tells apart, in alphabetical order."""
         if column not in self.carried or column == "y":
             others = [name for name in self.carried if name != "y"]
             raise CalibrlError(
@@ -120,9 +120,8 @@ class Forecasts:
         if names.null_count():
             row = self.number[int(names.is_null().arg_true()[0])]
             raise CalibrlError(f"{self.source}, row {row}, column {column}: no group; fill it in or drop the row")
-        kinds, index = np.unique(names.to_numpy(), return_inverse=True)
-        place = torch.from_numpy(index)
-        return {str(name): place == k for k, name in enumerate(kinds)}
+        place = torch.from_numpy(names.rank("dense").to_numpy().astype(np.int64) - 1)
+        return Groups(tuple(names.unique().sort()), place)
 
 
 def quantile_column(level: float) -> str:
