@@ -1,4 +1,4 @@
-"""Files that are whole or not there."""
+"""Files that are whole or not there, and that one process writes to."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ import os
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import IO
+
+from calibrl.errors import CalibrlError
 
 
 @contextlib.contextmanager
@@ -32,3 +35,31 @@ def write_text(path: str | Path, text: str) -> None:
     """Write a text file atomically."""
     with replacing(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
+
+
+@contextlib.contextmanager
+def said_if_not_written(path: Path) -> Iterator[None]:
+    """Say in one line what the disk could not take."""
+    try:
+        yield
+    except OSError as problem:
+        raise CalibrlError(
+            f"{path} cannot be written ({problem.strerror or problem}); what was written before is whole: make room, "
+            "and go on from there"
+        ) from None
+
+
+def lock(file: IO[str]) -> bool:
+    """Keep an open file to this process until it is closed, or the process dies; False if another one has it.
+
+    Windows and some network disks have no such lock: there one process at a time is a promise.
+    """
+    try:
+        import fcntl
+
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except (ImportError, OSError):
+        pass
+    return True

@@ -26,6 +26,7 @@ from calibrl.bandits.journal import Journal, NotKept
 from calibrl.bandits.options import Options
 from calibrl.bandits.policy import Arm, Decision, Policy
 from calibrl.errors import CalibrlError
+from calibrl.files import lock
 
 
 class Durable:
@@ -42,7 +43,7 @@ class Durable:
             raise CalibrlError(f"make is {make!r}; pass a function that builds it: lambda: CalLinUCB(arms, dim)")
         self.folder = Path(folder)
         self.snapshot_every = snapshot_every
-        self._lock = _lock(self.folder)
+        self._lock: IO[str] | None = _lock(self.folder)
         self._process = os.getpid()
         self._changing, self._thinking = threading.RLock(), threading.RLock()
         self._journal: Journal | None = None
@@ -223,22 +224,16 @@ def _settings(options: Options) -> dict[str, Any]:
     return {**plain.pop("plan"), **plain}
 
 
-def _lock(folder: Path) -> IO[str] | None:
+def _lock(folder: Path) -> IO[str]:
     """Hold a lock on the folder for as long as the file stays open; the system lets go of it when a process dies."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         file = (folder / "lock").open("w", encoding="utf-8")
     except OSError as problem:
         raise _unusable(folder, problem) from None
-    try:
-        import fcntl
-    except ImportError:  # Windows has no such lock; there the promise of one process is the user's
-        return file
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
+    if not lock(file):
         file.close()
-        raise CalibrlError(f"{folder} is open in another process; close that one, or use a folder each") from None
+        raise CalibrlError(f"{folder} is open in another process; close that one, or use a folder each")
     return file
 
 

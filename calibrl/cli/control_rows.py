@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -29,18 +29,19 @@ LONGEST = 80
 def show_rows(path: Path, out: Path | None) -> None:
     """A summary of each preset, what calibrating saved, and where `out` is given the figures."""
     from calibrl.cli.control import print_outcome
+    from calibrl.experiments.catalogue import by_run
     from calibrl.experiments.control_claim import claim
     from calibrl.results import read_experiment
 
-    rows = read_experiment(path, "control")
-    for name, mine in _by_preset(rows).items():
+    groups = {what: rows for (_, what), rows in by_run(read_experiment(path, "control")).items()}
+    for name, mine in groups.items():
         typer.echo(f"\n{name}")
         print_outcome(mine)
         found = claim(mine)
         if found is not None:
             typer.echo(in_words(found))
     if out is not None:
-        files = _draw(rows, out)
+        files = _draw(groups, out)
         typer.echo(f"Figures: {', '.join(str(file) for file in files)}")
 
 
@@ -77,15 +78,6 @@ def _with_error(values: Floats, form: str) -> str:
     return f"{mean:{form}} ± {error:{form.lstrip('+')}}" if len(values) > 1 else f"{mean:{form}}"
 
 
-def _by_preset(rows: Sequence[Row]) -> dict[str, list[Row]]:
-    """Rows of each preset, and apart from them those with fields changed."""
-    found: dict[str, list[Row]] = {}
-    for row in rows:
-        changes = ", ".join(f"{name}={value}" for name, value in row.overrides.items())
-        found.setdefault(f"{row.preset}, {changes}" if changes else row.preset, []).append(row)
-    return found
-
-
 def _file_name(words: str) -> str:
     """Words as part of a file's name: readable, and different where a long name had to be cut."""
     plain = re.sub(r"[^\w.=]+", "-", words)
@@ -96,15 +88,15 @@ def _trials(rows: Sequence[Row]) -> int:
     return len({row.step for row in rows if row.arm != "sac"})
 
 
-def _draw(rows: Sequence[Row], out: Path) -> list[Path]:
+def _draw(groups: Mapping[str, Sequence[Row]], out: Path) -> list[Path]:
     from calibrl.control.presets import PUBLISHED
     from calibrl.control.tasks import task
     from calibrl.experiments import control_figures
+    from calibrl.experiments.figures import save
 
-    groups = _by_preset(rows)
     figures = {f"control-{_file_name(name)}": control_figures.learning(mine) for name, mine in groups.items()}
     full = [row for one in PUBLISHED if _trials(mine := groups.get(one.name, [])) >= FEWEST for row in mine]
     if full:
         known = {name: (level, who) for name, who in WHO.items() if (level := task(name).solved) is not None}
         figures["control-paper"] = control_figures.paper_figure(full, known)
-    return control_figures.save(figures, out)
+    return save(figures, out)

@@ -12,14 +12,14 @@ import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import torch
 
 from calibrl.control.arms import Member
 from calibrl.control.presets import with_defaults
 from calibrl.errors import CalibrlError
-from calibrl.files import replacing
+from calibrl.files import lock, replacing, said_if_not_written
 
 FORMAT = "calibrl control 1"
 
@@ -55,44 +55,21 @@ def keep(file: Path, content: Any) -> None:
 
 
 @contextmanager
-def said_if_not_written(path: Path) -> Iterator[None]:
-    """Say in one line what the disk could not take."""
-    try:
-        yield
-    except OSError as problem:
-        raise CalibrlError(
-            f"{path} cannot be written ({problem.strerror or problem}); what was written before is whole: make room, "
-            "and go on from there"
-        ) from None
-
-
-@contextmanager
 def alone_in(out: Path) -> Iterator[Path]:
     """The folder of a run's agents, made where it was missing, while no other run may write to `out`."""
     folder = out / "checkpoint"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        lock = (folder / "lock").open("w", encoding="utf-8")
+        file = (folder / "lock").open("w", encoding="utf-8")
     except OSError as problem:
         raise CalibrlError(f"a run cannot be kept in {out} ({problem.strerror}); choose another --out") from None
-    with lock:
-        _take(lock, out)
+    with file:
+        if not lock(file):
+            raise CalibrlError(f"{out} is being written to by another run; wait for it, or choose another --out")
         # What a run that was killed had not finished writing.
         for left in (*folder.glob(".*.pt"), *folder.glob(".*.sac")):
             left.unlink()
         yield folder
-
-
-def _take(lock: IO[str], out: Path) -> None:
-    """Hold a lock for as long as its file is open; the system lets go of it when a process dies."""
-    try:
-        import fcntl
-
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        raise CalibrlError(f"{out} is being written to by another run; wait for it, or choose another --out") from None
-    except (ImportError, OSError):  # Windows and some network disks have no such lock: one run at a time is a promise
-        return
 
 
 def read(file: Path, identity: dict[str, Any], *, whatever: Sequence[str] = ()) -> Any:

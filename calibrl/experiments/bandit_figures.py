@@ -12,10 +12,10 @@ from calibrl.bandits import figures
 from calibrl.bandits.problems import Stream
 from calibrl.bandits.round import Trial
 from calibrl.experiments.bandits import CURVES, Line, job_name, summarise
+from calibrl.experiments.figures import save as save_figures
 from calibrl.experiments.jobs import Found
 from calibrl.experiments.paper import TABLE_1
 from calibrl.experiments.store import Arrays
-from calibrl.files import replacing
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
 def save(folder: Path, found: Found) -> None:
     """The table as a picture; for each problem learning curves, reliability, and what two policies believed."""
-    import matplotlib.pyplot as plt
-
     drawn = {"table": table_figure(summarise(found.rows))}
     jobs: dict[str, list[str]] = {}
     for row in found.rows:
@@ -39,10 +37,7 @@ def save(folder: Path, found: Found) -> None:
         pair = _pair(first)
         if pair and len(figures.differing(*pair)):
             drawn[f"beliefs-{problem}"] = figures.beliefs(*pair)
-    for name, figure in drawn.items():
-        with replacing(folder / f"{name}.png") as temporary:
-            figure.savefig(temporary, dpi=130)
-        plt.close(figure)
+    save_figures(drawn, folder)
 
 
 def _learning(problem: str, found: Found, names: Sequence[str], policies: Sequence[str]) -> Figure:

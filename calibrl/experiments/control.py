@@ -32,7 +32,7 @@ from calibrl.control.tasks import TASKS, Task, task, task_from_env
 from calibrl.control.threads import threads_for
 from calibrl.control.trial import Trial, run_trial
 from calibrl.errors import CalibrlError
-from calibrl.files import write_text
+from calibrl.files import said_if_not_written, write_text
 from calibrl.planning.rollout import Reward
 from calibrl.results import Row, append, line, origin, read
 
@@ -302,7 +302,7 @@ def append_missing(file: Path, rows: Sequence[Row]) -> None:
     known = {row.key for row in read(file)} if file.exists() else set()
     missing = [row for row in rows if row.key not in known]
     if missing:
-        with checkpoint.said_if_not_written(file):
+        with said_if_not_written(file):
             append(file, missing)
 
 

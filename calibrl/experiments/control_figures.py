@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -190,22 +189,6 @@ def predictions(forecasts: Mapping[str, Mapping[int, Floats]], *, dimension: int
     for line in grid:
         line[0].set_ylabel(name)
     return figure
-
-
-def save(figures: Mapping[str, Figure], folder: Path) -> list[Path]:
-    """Write figures as PNG files, whole or not at all, and forget them."""
-    import matplotlib.pyplot as plt
-
-    from calibrl.control.checkpoint import said_if_not_written
-    from calibrl.files import replacing
-
-    files = []
-    for name, figure in figures.items():
-        files.append(folder / f"{name}.png")
-        with said_if_not_written(files[-1]), replacing(files[-1]) as temporary:
-            figure.savefig(temporary, dpi=130)
-        plt.close(figure)
-    return files
 
 
 def _line(ax: Axes, rows: Sequence[Row], arm: str, metric: str, *, label: str, dashed: bool = False) -> None:

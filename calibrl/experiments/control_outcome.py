@@ -11,7 +11,6 @@ from torch import Tensor
 
 from calibrl.control import horizon
 from calibrl.control.arms import Member
-from calibrl.control.checkpoint import said_if_not_written
 from calibrl.control.presets import Preset
 from calibrl.control.scoring import horizons_of
 from calibrl.control.tasks import Task
@@ -19,6 +18,8 @@ from calibrl.diagnostics import calibration_loss, noise_floor
 from calibrl.experiments import control_figures
 from calibrl.experiments.control import Outcome, Record
 from calibrl.experiments.control_claim import decimals, mean_and_error
+from calibrl.experiments.figures import save
+from calibrl.files import said_if_not_written
 from calibrl.results import Row, read
 
 Losses = dict[str, tuple[Sequence[int], Sequence[float], Sequence[float]]]
@@ -40,7 +41,7 @@ def draw(out: Path, outcome: Outcome, preset: Preset, *, others: Sequence[Row] =
     }
     if forecasts:
         figures["control-predictions"] = control_figures.predictions(forecasts, dimension=0, name="first number")
-    return control_figures.save(figures, out)
+    return save(figures, out)
 
 
 def losses_by_horizon(records: Mapping[Member, Record], horizons: Sequence[int]) -> tuple[Losses, int]:

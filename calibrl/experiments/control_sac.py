@@ -12,6 +12,7 @@ from calibrl.control.tasks import Task
 from calibrl.errors import CalibrlError
 from calibrl.experiments import control_figures
 from calibrl.experiments.control import EXPERIMENT, Moment, Nobody, Watch, append_missing, clear, task_of
+from calibrl.experiments.figures import save
 from calibrl.results import Row, origin, read
 
 ARM = "sac"
@@ -45,7 +46,7 @@ def run_sac(
                 append_missing(file, [row])
                 watch.trial([row])
     rows = [row for row in read(file) if row.experiment == EXPERIMENT and row.preset == preset.name]
-    return control_figures.save({"control-learning": control_figures.learning(rows, solved=what.solved)}, out)
+    return save({"control-learning": control_figures.learning(rows, solved=what.solved)}, out)
 
 
 def seed_rows(

@@ -7,13 +7,12 @@ from pathlib import Path
 import matplotlib as mpl
 import matplotlib.pyplot as plt
 import numpy as np
-from matplotlib.figure import Figure
 
 from calibrl import plots
 from calibrl.distributions import Quantiles
+from calibrl.experiments import figures
 from calibrl.experiments.core import DIGITS, LEVELS, PROBLEMS, SHOWN, job_name
 from calibrl.experiments.jobs import Found, stacked
-from calibrl.files import replacing
 
 
 def save(out: Path, found: Found) -> None:
@@ -32,7 +31,7 @@ def save(out: Path, found: Found) -> None:
         column[1].axhline(1, color=plots.FAINT, ls="--", lw=1)
         column[1].set(xlabel="PIT", ylabel="density", xlim=(0, 1))
         column[1].spines[["top", "right"]].set_visible(False)
-    _save(figure, out / "reliability.png")
+    drawn = {"reliability": figure}
 
     first = found.kept(jobs[SHOWN][0])
     figure, axes = plt.subplots(1, 2, figsize=(11, 4), sharey=True, layout="constrained")
@@ -40,17 +39,12 @@ def save(out: Path, found: Found) -> None:
         forecast = Quantiles(first[f"quantiles, {arm}"], np.array(LEVELS))
         plots.intervals(forecast, first["y"], ax, label=f"{arm}: 90 % interval", color=color)
         ax.set(xlabel="patients, by forecast", ylabel="disease progression")
-    _save(figure, out / "intervals.png")
+    drawn["intervals"] = figure
 
     figure, ax = plt.subplots(figsize=(4.6, 4.4), layout="constrained")
     for arm, color in (("uncalibrated", plots.BEFORE), ("cross-fitted", plots.AFTER)):
         probs, label = stacked(found, jobs[DIGITS], f"probs, {arm}"), stacked(found, jobs[DIGITS], "y")
         plots.class_reliability_curve(probs, label, ax, label=arm, color=color)
     ax.set(xlabel="confidence", ylabel="accuracy", title=DIGITS)
-    _save(figure, out / "digits.png")
-
-
-def _save(figure: Figure, path: Path) -> None:
-    with replacing(path) as temporary:
-        figure.savefig(temporary, dpi=110)
-    plt.close(figure)
+    drawn["digits"] = figure
+    figures.save(drawn, out, dpi=110)

@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibrl.diagnostics import coverage, reliability_curve
+from calibrl.experiments import figures
 from calibrl.experiments.jobs import Found
 from calibrl.experiments.store import Arrays
-from calibrl.files import replacing
 from calibrl.results import Row
 
 if TYPE_CHECKING:
@@ -27,8 +27,6 @@ PAIRS = {"": ("uncalibrated", "calibrated"), "-best": ("best, uncalibrated", "be
 
 def save(folder: Path, found: Found) -> None:
     """Draw everything that the rows and kept arrays hold."""
-    import matplotlib.pyplot as plt
-
     drawn = {"table": table_figure(found.rows)}
     jobs = {row.arm: row.job for row in reversed(found.rows)}
     for name, (before, after) in PAIRS.items():
@@ -36,10 +34,7 @@ def save(folder: Path, found: Found) -> None:
             kept = found.kept(jobs[before])
             drawn[f"reliability{name}"] = honesty_figure(kept, before, after)
             drawn[f"days{name}"] = days_figure(kept, before, after)
-    for name, figure in drawn.items():
-        with replacing(folder / f"{name}.png") as temporary:
-            figure.savefig(temporary, dpi=130)
-        plt.close(figure)
+    figures.save(drawn, folder)
 
 
 def table_figure(rows: Sequence[Row]) -> Figure:

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibrl.errors import CalibrlError
-from calibrl.files import replacing, write_text
+from calibrl.files import lock, replacing, write_text
 from calibrl.results import Row, line, read
 
 Arrays = Mapping[str, NDArray[Any]]
@@ -62,7 +62,12 @@ class Store:
             raise CalibrlError(f"{self.folder} is a file, but rows go into a folder; choose another --out") from None
         log = self.folder / FINISHED
         new = not log.exists()
-        self._log = _locked(log)
+        self._log = log.open("a", encoding="utf-8")
+        if not lock(self._log):
+            self.close()
+            raise CalibrlError(
+                f"{self.folder} is being written to by another run; wait for it, or choose another --out"
+            )
         try:
             if force:
                 self._clear()
@@ -200,20 +205,3 @@ def _marks(log: Path) -> Iterator[tuple[str, int, bool]]:
             yield str(mark["job"]), int(mark["rows"]), bool(mark["kept"])
         except (ValueError, TypeError, KeyError):
             continue
-
-
-def _locked(path: Path) -> IO[str]:
-    """Open a file for appending and keep other processes from doing so; the system lets go when a process dies."""
-    file = path.open("a", encoding="utf-8")
-    try:
-        import fcntl
-    except ImportError:  # Windows has no such lock; there the promise of one process is the user's
-        return file
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        file.close()
-        raise CalibrlError(
-            f"{path.parent} is being written to by another run; wait for it, or choose another --out"
-        ) from None
-    return file
