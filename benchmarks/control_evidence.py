@@ -23,8 +23,8 @@ from torch import Tensor
 from calibrl.control import calibration
 from calibrl.control.arms import ARMS, Member
 from calibrl.control.fleet import Fleet
-from calibrl.control.learnt_reward import view_of
 from calibrl.control.presets import CalibrationSettings, EnsembleSettings, PlannerSettings, Preset, with_defaults
+from calibrl.control.view import view_of
 from calibrl.experiments.control import task_of
 from calibrl.maps import IDENTITY, Map
 

@@ -15,10 +15,10 @@ import torch
 from calibrl import results
 from calibrl.control.arms import Member, arm
 from calibrl.control.fleet import Fleet
-from calibrl.control.learnt_reward import known
 from calibrl.control.plan import Captured, Plainly, Plan, PlanInputs
 from calibrl.control.presets import PRESETS, Preset
 from calibrl.control.tasks import Task, task
+from calibrl.control.view import view_of
 from calibrl.forecasters.nets import Nets, Shape
 from calibrl.maps import fit_smooth
 from calibrl.planning.propagation import stacked_tables
@@ -86,7 +86,7 @@ def late_trial(record: Record, rows: int = 50_000) -> None:
     from calibrl.control.trial import run_trial
 
     preset, what = PRESETS["halfcheetah"], task("halfcheetah")
-    view = known(what.world, observation_size=18, action_size=6, target_size=18)
+    view = view_of(what)
     fleet = Fleet(view, [Member(arm("calibrated"), 0)], preset, low=what.low, high=what.high, device="cuda")
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(1, rows, view.inputs, generator=generator)

@@ -23,7 +23,6 @@ from calibrl.control import checkpoint
 from calibrl.control.arms import Member
 from calibrl.control.arms import arm as arm_named
 from calibrl.control.fleet import Fleet, check_rows
-from calibrl.control.learnt_reward import view_of
 from calibrl.control.presets import (
     SHARED_OUT,
     CalibrationSettings,
@@ -35,6 +34,7 @@ from calibrl.control.presets import (
 from calibrl.control.state import agent_state, load_agents
 from calibrl.control.tasks import Task
 from calibrl.control.threads import threads_for
+from calibrl.control.view import view_of
 from calibrl.devices import check_device
 from calibrl.distributions import Mixture
 from calibrl.errors import CalibrlError

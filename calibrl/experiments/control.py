@@ -22,7 +22,6 @@ from calibrl.control import checkpoint
 from calibrl.control.adapter import check_reward
 from calibrl.control.arms import ARMS, Member, fleets
 from calibrl.control.fleet import Fleet
-from calibrl.control.learnt_reward import View, view_of
 from calibrl.control.luck import episode_seed
 from calibrl.control.plan import MakePlan
 from calibrl.control.presets import Preset, overrides
@@ -31,6 +30,7 @@ from calibrl.control.state import agent_memory, agent_state, load_agents, relear
 from calibrl.control.tasks import TASKS, Task, task, task_from_env
 from calibrl.control.threads import threads_for
 from calibrl.control.trial import Trial, run_trial
+from calibrl.control.view import View, view_of
 from calibrl.errors import CalibrlError
 from calibrl.files import said_if_not_written, write_text
 from calibrl.planning.rollout import Reward

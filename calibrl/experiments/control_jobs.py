@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from calibrl.control.arms import Member, arm
-from calibrl.control.learnt_reward import view_of
 from calibrl.control.presets import Preset, base_of, overrides
+from calibrl.control.view import view_of
 from calibrl.experiments.control import EXPERIMENT, Nobody, Outcome, Record, assemble, check, one_trial, task_of
 from calibrl.experiments.jobs import Found, Kept, Plan
 from calibrl.experiments.store import Arrays

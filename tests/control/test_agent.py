@@ -10,9 +10,10 @@ from calibrl.control import calibration, task
 from calibrl.control.agent import Agent
 from calibrl.control.arms import fleets
 from calibrl.control.fleet import Fleet
-from calibrl.control.learnt_reward import learnt, probe, view_of
 from calibrl.control.presets import PRESETS, CalibrationSettings, EnsembleSettings, PlannerSettings
+from calibrl.control.scales import probe
 from calibrl.control.tasks import task_from_env
+from calibrl.control.view import learnt, view_of
 from calibrl.errors import CalibrlError
 from calibrl.experiments.control import run
 from calibrl.maps import IDENTITY, fit_smooth
@@ -207,7 +208,7 @@ def test_a_learnt_reward_and_an_end_travel_through_imagination():
     what = task_from_env("Pendulum-v1")
     env = what.make()
     scales = probe(env, what.world, steps=50)
-    view = learnt(what.world, scales, observation_size=3, action_size=1, target_size=3)
+    view = learnt(what, scales)
     assert (view.inputs, view.outputs, view.observation_size) == (4, 5, 5)
     before, after = torch.tensor([[1.0, 0.0, 0.5]]), torch.tensor([[0.9, 0.1, 0.7]])
     x, y = view.rows(before, torch.tensor([[2.0]]), after, torch.tensor([-3.0]), torch.tensor([False]))

@@ -6,7 +6,7 @@ import pytest
 import torch
 from gymnasium.spaces import Box
 
-from calibrl.control.learnt_reward import probe
+from calibrl.control.scales import probe
 from calibrl.control.tasks import added, difference, same
 from calibrl.control.trial import run_trial
 from calibrl.errors import CalibrlError

@@ -8,10 +8,10 @@ from calibrl.algorithm import recalibrate
 from calibrl.control import calibration, task
 from calibrl.control.arms import fleets
 from calibrl.control.fleet import Fleet
-from calibrl.control.learnt_reward import view_of
 from calibrl.control.luck import episode_seed
 from calibrl.control.presets import PRESETS
 from calibrl.control.trial import run_trial
+from calibrl.control.view import view_of
 from calibrl.diagnostics import calibration_loss, crps_each
 from calibrl.distributions import Recalibrated, pit
 from calibrl.experiments.control import rows_of, run
