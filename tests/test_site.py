@@ -68,6 +68,6 @@ def test_every_page_has_the_style_and_the_words(site):
 
 
 def test_pages_are_called_what_the_contents_call_them(site):
-    for name, title in (("forecasters", "Make a forecaster of any model"), ("run", "Run everything")):
+    for name, title in (("forecasters", "Wrap any model"), ("run", "Run the experiments")):
         text = (site / f"{name}.html").read_text(encoding="utf-8")
         assert re.search(rf"<h1[^>]*>{title}", text)
