@@ -25,7 +25,7 @@ from calibrl.control.arms import ARMS, Member
 from calibrl.control.fleet import Fleet
 from calibrl.control.presets import CalibrationSettings, EnsembleSettings, PlannerSettings, Preset, with_defaults
 from calibrl.control.view import view_of
-from calibrl.experiments.control import task_of
+from calibrl.experiments.control_task import task_of
 from calibrl.maps import IDENTITY, Map
 
 BLOCKS = (1, 10, 40)

@@ -6,20 +6,17 @@ train, fit the map, write everything down. Arms of one seed start alike and have
 
 from __future__ import annotations
 
-import importlib
-import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from calibrl.control import checkpoint
-from calibrl.control.adapter import check_reward
 from calibrl.control.arms import ARMS, Member, fleets
 from calibrl.control.fleet import Fleet
 from calibrl.control.luck import episode_seed
@@ -27,11 +24,12 @@ from calibrl.control.plan import MakePlan
 from calibrl.control.presets import Preset, overrides
 from calibrl.control.scoring import Score, score_trial
 from calibrl.control.state import agent_memory, agent_state, load_agents, relearn
-from calibrl.control.tasks import TASKS, Task, task, task_from_env
+from calibrl.control.tasks import Task
 from calibrl.control.threads import threads_for
 from calibrl.control.trial import Trial, run_trial
 from calibrl.control.view import View, view_of
 from calibrl.errors import CalibrlError
+from calibrl.experiments.control_task import check, name_of_reward
 from calibrl.files import said_if_not_written, write_text
 from calibrl.planning.rollout import Reward
 from calibrl.results import Row, append, line, origin, read
@@ -52,30 +50,17 @@ class Moment:
     earned: dict[str, float]
 
 
-class Watch(Protocol):
-    """Somebody who looks on."""
+class Watch:
+    """Hears how a run goes. Nothing needs to be done about it."""
 
     def step(self, moment: Moment) -> None:
-        """After every step of a fleet."""
+        """A fleet has made a step."""
 
     def trial(self, rows: Sequence[Row]) -> None:
-        """After every trial of a fleet."""
+        """A fleet has done a trial, all its rows written."""
 
     def relearnt(self, trial: int, trials: int) -> None:
-        """After every earlier trial that agents saved without their networks have learnt again."""
-
-
-class Nobody:
-    """Looks away."""
-
-    def step(self, moment: Moment) -> None:
-        """Nothing."""
-
-    def trial(self, rows: Sequence[Row]) -> None:
-        """Nothing."""
-
-    def relearnt(self, trial: int, trials: int) -> None:
-        """Nothing."""
+        """Agents that were saved without their networks have learnt an earlier trial again."""
 
 
 @dataclass
@@ -113,7 +98,7 @@ class Company:
     fleet: Fleet
     environments: list[Any]
     records: list[Record]
-    done: int
+    done: int = -1
 
     @property
     def members(self) -> tuple[Member, ...]:
@@ -142,9 +127,9 @@ def run(
     them again first. reward: what plans are judged by, instead of the one that the preset names.
     """
     started = time.monotonic()
-    watch = watch or Nobody()
+    watch = watch or Watch()
     if reward is not None:
-        preset = replace(preset, reward=_name_of(reward))
+        preset = replace(preset, reward=name_of_reward(reward))
     what = check(preset, reward)
     view = view_of(what, device=device)
     file = out / "rows.jsonl"
@@ -160,74 +145,24 @@ def run(
         stack.enter_context(threads_for(preset))
         companies = assemble(folder, what, view, preset, seed=seed, device=device, make_plan=make_plan, watch=watch)
         refuse_others(file, companies, preset)
-        restore_rows(file, companies)
+        # A crash may have come between an agent's file and its rows.
+        append_missing(file, [Row(**row) for company in companies for record in company.records for row in record.rows])
         identity = preset.what_decides_rows()
         for company in companies:
             for environment in company.environments:
                 stack.callback(environment.close)
-        while unfinished := [company for company in companies if company.done < preset.trials]:
-            company = min(unfinished, key=lambda one: one.done)
+        while (company := min(companies, key=lambda one: one.done)).done < preset.trials:
             rows = one_trial(company, what, preset, watch)
             states = [save_state(company, agent, light=light) for agent in range(len(company.members))]
             checkpoint.save(folder, company.members, company.done, states, identity)
             append_missing(file, rows)
             watch.trial(rows)
             if minutes is not None and time.monotonic() - started > 60 * minutes:
-                unfinished = [one for one in companies if one.done < preset.trials]
                 break
     records = {
         member: record for company in companies for member, record in zip(company.members, company.records, strict=True)
     }
-    return Outcome(what, records, finished=not unfinished)
-
-
-def task_of(preset: Preset, reward: Reward | None = None) -> Task:
-    """The task a preset names, one of the four or any Gymnasium id, with the preset's steps a trial.
-
-    reward: instead of the one that the preset names.
-    """
-    look_here()
-    if reward is None and preset.reward is not None:
-        reward = reward_named(preset.reward)
-    if preset.task not in TASKS:
-        return task_from_env(preset.task, reward=reward, steps=preset.steps)
-    found = task(preset.task)
-    # A known return is of whole episodes.
-    solved = found.solved if found.steps == preset.steps else None
-    found = replace(found, steps=preset.steps, solved=solved)
-    if reward is None:
-        return found
-    check_reward(found, reward)
-    return found.with_reward(reward)
-
-
-def reward_named(name: str) -> Reward:
-    """The function that "module:function" names, found where Python looks and in the current folder."""
-    module, colon, function = name.partition(":")
-    if not colon:
-        raise CalibrlError(f"reward {name!r} is not module:function; write for instance my_rewards:upright")
-    look_here()
-    try:
-        found = getattr(importlib.import_module(module), function)
-    except ImportError as problem:
-        raise CalibrlError(f"reward {name!r}: {problem}; give a module that Python finds from here") from None
-    except AttributeError:
-        raise CalibrlError(f"reward {name!r}: module {module} has no function {function}") from None
-    return cast(Reward, found)
-
-
-def look_here() -> None:
-    """Have Python look for modules in the current folder, too."""
-    here = str(Path.cwd())
-    if here not in sys.path:
-        sys.path.insert(0, here)
-
-
-def check(preset: Preset, reward: Reward | None = None) -> Task:
-    """The task of a preset, or an error if no agent could learn it so: before anything is written."""
-    if preset.steps < 2:
-        raise CalibrlError(f"a trial of {preset.steps} step leaves no row to hold out; use 2 or more steps")
-    return task_of(preset, reward)
+    return Outcome(what, records, finished=all(company.done >= preset.trials for company in companies))
 
 
 def clear(out: Path, mine: Callable[[Row], bool], *, agents: str) -> None:
@@ -255,16 +190,27 @@ def assemble(
     found = []
     for members in fleets(preset.arms, range(seed, seed + preset.seeds)):
         for done, group in checkpoint.together(folder, members):
-            fleet = Fleet(view, group, preset, low=what.low, high=what.high, device=device, make_plan=make_plan)
-            records = [Record() for _ in group]
+            company = begin(group, what, view, preset, device=device, make_plan=make_plan)
             if done is not None:
-                identity = preset.what_decides_rows()
-                states = [checkpoint.load(folder, member, done, identity) for member in group]
-                put_into(fleet, [state["agent"] for state in states], watch)
-                records = [Record(**state["record"]) for state in states]
-            environments = [what.make() for _ in group]
-            found.append(Company(fleet, environments, records, done=-1 if done is None else done))
+                states = [checkpoint.load(folder, member, done, preset.what_decides_rows()) for member in group]
+                put_into(company.fleet, [state["agent"] for state in states], watch)
+                company.records, company.done = [Record(**state["record"]) for state in states], done
+            found.append(company)
     return found
+
+
+def begin(
+    members: Sequence[Member],
+    what: Task,
+    view: View,
+    preset: Preset,
+    *,
+    device: str = "cpu",
+    make_plan: MakePlan | None = None,
+) -> Company:
+    """Agents that have done nothing yet, each in an environment of its own."""
+    fleet = Fleet(view, members, preset, low=what.low, high=what.high, device=device, make_plan=make_plan)
+    return Company(fleet, [what.make() for _ in members], [Record() for _ in members])
 
 
 def put_into(fleet: Fleet, states: Sequence[dict[str, Any]], watch: Watch) -> None:
@@ -290,11 +236,6 @@ def refuse_others(file: Path, companies: Iterable[Company], preset: Preset) -> N
                 f"{file} has rows of {row.arm}-{row.seed} made with {row.overrides}, this run has {mine}; choose "
                 "another --out, or --force to replace them"
             )
-
-
-def restore_rows(file: Path, companies: Iterable[Company]) -> None:
-    """See that every row the agents remember is in the file: a crash may have come between the two."""
-    append_missing(file, [Row(**row) for company in companies for record in company.records for row in record.rows])
 
 
 def append_missing(file: Path, rows: Sequence[Row]) -> None:
@@ -368,7 +309,3 @@ def rows_of(view: View, trial: Trial) -> tuple[Tensor, Tensor]:
     """What the networks are to learn from a trial: x (g, T, k), y (g, T, d), on the CPU."""
     x, y = view.rows(trial.observation, trial.action, trial.next_observation, trial.reward, trial.terminated)
     return x.cpu(), y.cpu()
-
-
-def _name_of(reward: Reward) -> str:
-    return f"{reward.__module__}:{getattr(reward, '__qualname__', type(reward).__name__)}"

@@ -6,7 +6,6 @@ Agents of a fleet give the rows they would give alone, so a run may be cut into 
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator
 from dataclasses import asdict, replace
 from functools import partial
@@ -20,7 +19,8 @@ from torch import Tensor
 from calibrl.control.arms import Member, arm
 from calibrl.control.presets import Preset, base_of, overrides
 from calibrl.control.view import view_of
-from calibrl.experiments.control import EXPERIMENT, Nobody, Outcome, Record, assemble, check, one_trial, task_of
+from calibrl.experiments.control import EXPERIMENT, Outcome, Record, Watch, begin, one_trial
+from calibrl.experiments.control_task import check, task_of
 from calibrl.experiments.jobs import Found, Kept, Plan
 from calibrl.experiments.store import Arrays
 from calibrl.parallel import Job
@@ -50,21 +50,10 @@ def job_name(preset: Preset, member: Member) -> str:
 def learn_alone(preset: Preset, member: Member) -> Iterator[Row | Kept]:
     """All trials of one agent; a row after each."""
     what = task_of(preset)
-    alone = replace(preset, arms=(member.arm.name,), seeds=1)
-    with tempfile.TemporaryDirectory() as nothing_yet:
-        (company,) = assemble(
-            Path(nothing_yet),
-            what,
-            view_of(what),
-            alone,
-            seed=member.seed,
-            device="cpu",
-            make_plan=None,
-            watch=Nobody(),
-        )
+    company = begin([member], what, view_of(what), preset)
     try:
         while company.done < preset.trials:
-            for row in one_trial(company, what, alone, Nobody()):
+            for row in one_trial(company, what, preset, Watch()):
                 yield replace(row, metrics={key: value for key, value in row.metrics.items() if key not in TIMES})
     finally:
         for environment in company.environments:

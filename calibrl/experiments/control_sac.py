@@ -11,7 +11,8 @@ from calibrl.control.presets import Preset, overrides
 from calibrl.control.tasks import Task
 from calibrl.errors import CalibrlError
 from calibrl.experiments import control_figures
-from calibrl.experiments.control import EXPERIMENT, Moment, Nobody, Watch, append_missing, clear, task_of
+from calibrl.experiments.control import EXPERIMENT, Moment, Watch, append_missing, clear
+from calibrl.experiments.control_task import task_of
 from calibrl.experiments.figures import save
 from calibrl.results import Row, origin, read
 
@@ -32,7 +33,7 @@ def run_sac(
 
     With `resume` it goes on with what is there, with `force` it replaces it.
     """
-    watch = watch or Nobody()
+    watch = watch or Watch()
     what, file = task_of(preset), out / "rows.jsonl"
     with alone_in(out):
         if force:

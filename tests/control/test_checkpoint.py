@@ -18,7 +18,7 @@ from calibrl.control import checkpoint
 from calibrl.control.arms import ARMS, fleets
 from calibrl.control.presets import PRESETS, EnsembleSettings, with_defaults
 from calibrl.errors import CalibrlError
-from calibrl.experiments.control import Nobody, run
+from calibrl.experiments.control import Watch, run
 
 TINY = replace(PRESETS["tiny"], steps=12, trials=3)
 TIMED = ("acting_s", "scoring_s", "training_s")
@@ -96,7 +96,7 @@ def test_networks_trained_again_on_a_gpu_are_the_same(tmp_path):
     assert told(tmp_path / "pieces") == told(tmp_path / "whole")
 
 
-class Heard(Nobody):
+class Heard(Watch):
     def __init__(self):
         self.relearnt_trials = []
 
@@ -114,7 +114,7 @@ def test_agents_without_their_networks_take_little_room(tmp_path):
 
 
 def test_agents_learn_again_in_as_many_threads_as_they_first_did(tmp_path):
-    class Counts(Nobody):
+    class Counts(Watch):
         def relearnt(self, trial, trials):
             seen.append(torch.get_num_threads())
 
