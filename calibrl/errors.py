@@ -16,3 +16,8 @@ class MissingExtra(ImportError):
 
 class ReusedRows(UserWarning):
     """A check looked at rows the model or its map was fitted on: it will look too good."""
+
+
+def first_line(problem: BaseException) -> str:
+    """What somebody else's error says, as part of a line of ours; its kind if it says nothing."""
+    return (str(problem).strip() or type(problem).__name__).splitlines()[0].rstrip(".")

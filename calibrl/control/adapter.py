@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from calibrl.control.tasks import DEFAULT_STEPS, TASKS, Task, added, difference, same
 from calibrl.control.trial import observed
-from calibrl.errors import CalibrlError, MissingExtra
+from calibrl.errors import CalibrlError, MissingExtra, first_line
 from calibrl.planning.rollout import Reward, World
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def make_env(env_id: str, **options: Any) -> gymnasium.Env[Any, Any]:
             # MuJoCo loads the OpenGL that MUJOCO_GL names when it is imported, and fails so where there is none.
             named = os.environ.get("MUJOCO_GL")
             raise CalibrlError(
-                f"MuJoCo cannot be imported with MUJOCO_GL={named!r}: {_line(problem)}; unset MUJOCO_GL"
+                f"MuJoCo cannot be imported with MUJOCO_GL={named!r}: {first_line(problem)}; unset MUJOCO_GL"
             ) from None
     try:
         with warnings.catch_warnings():
@@ -49,14 +49,14 @@ def make_env(env_id: str, **options: Any) -> gymnasium.Env[Any, Any]:
     except (error.UnregisteredEnv, error.DeprecatedEnv) as problem:
         raise CalibrlError(_unknown(env_id, problem)) from None
     except error.DependencyNotInstalled as problem:
-        raise CalibrlError(f"environment {env_id!r} needs another package: {_line(problem)}") from None
+        raise CalibrlError(f"environment {env_id!r} needs another package: {first_line(problem)}") from None
     except ModuleNotFoundError as problem:
         module = problem.name or env_id.split(":")[0]
         raise CalibrlError(
             f"environment {env_id!r} needs the module {module}; install it, or put it where Python finds it"
         ) from None
     except Exception as problem:  # whatever the constructor of somebody's environment raises
-        what = f"{type(problem).__name__}: {_line(problem)}"
+        what = f"{type(problem).__name__}: {first_line(problem)}"
         raise CalibrlError(f"environment {env_id!r} cannot be made ({what}); see that it can be by itself") from problem
 
 
@@ -92,7 +92,7 @@ def check_reward(task: Task, reward: Reward) -> None:
     try:
         value = reward(seen, action, following)
     except Exception as problem:
-        raise CalibrlError(f"the reward function failed on {shapes}: {_line(problem)}; {cure}") from problem
+        raise CalibrlError(f"the reward function failed on {shapes}: {first_line(problem)}; {cure}") from problem
     if not isinstance(value, torch.Tensor) or value.shape != (3, 5):
         got = f"shape {tuple(value.shape)}" if isinstance(value, torch.Tensor) else type(value).__name__
         raise CalibrlError(f"the reward function gave {got} for {shapes}; {cure}")
@@ -198,13 +198,6 @@ def _unknown(env_id: str, problem: Exception) -> str:
         near = [name for name in known if env_id.lower() in name][:4]
     if env_id.lower() in TASKS:
         near = [f"calibrl/{env_id}-v0".lower(), *near]
-    hint = (
-        f"did you mean {', '.join(known.get(name, name) for name in dict.fromkeys(near))}" if near else _line(problem)
-    )
+    names = ", ".join(known.get(name, name) for name in dict.fromkeys(near))
+    hint = f"did you mean {names}" if near else first_line(problem)
     return f"environment {env_id!r} is unknown; {hint}? One of your own is named module:Name-v0"
-
-
-def _line(problem: Exception) -> str:
-    """The first line of an error's message."""
-    text = str(problem).strip()
-    return text.splitlines()[0].rstrip(".") if text else type(problem).__name__

@@ -12,13 +12,12 @@ import torch
 from torch import Tensor
 
 from calibrl import maps
+from calibrl.control.presets import MAPS
 from calibrl.diagnostics import LEVELS, calibration_loss, coverage, reliability_curve
 from calibrl.kernels import normal
 from calibrl.maps import FitMap, Map, gaussian_law
 
-FITS: dict[str, FitMap] = {
-    name: getattr(maps, f"fit_{name}") for name in ("smooth", "affine", "isotonic", "platt", "beta", "auto", "sigmoid")
-}
+FITS: dict[str, FitMap] = {name: getattr(maps, f"fit_{name}") for name in MAPS}
 
 
 class Forecasts(Protocol):

@@ -18,7 +18,7 @@ import torch
 
 from calibrl.control.arms import Member
 from calibrl.control.presets import with_defaults
-from calibrl.errors import CalibrlError
+from calibrl.errors import CalibrlError, first_line
 from calibrl.files import lock, replacing, said_if_not_written
 
 FORMAT = "calibrl control 1"
@@ -83,8 +83,8 @@ def read(file: Path, identity: dict[str, Any], *, whatever: Sequence[str] = ()) 
         content = torch.load(file, map_location="cpu", weights_only=True)
         found, state, form = content["identity"], content["state"], content["format"]
     except Exception as problem:  # torch.load raises whatever a damaged file makes it raise
-        words = str(problem).splitlines()[0] if str(problem) else type(problem).__name__
-        raise CalibrlError(f"{file} cannot be read ({words}); remove it to start this agent afresh") from None
+        cure = "remove it to start this agent afresh"
+        raise CalibrlError(f"{file} cannot be read ({first_line(problem)}); {cure}") from None
     if form != FORMAT:
         raise CalibrlError(f"{file} has format {form!r}, expected {FORMAT!r}; choose another place")
     compared = {name: part for name, part in with_defaults(found).items() if name not in whatever}

@@ -17,7 +17,7 @@ from calibrl.control.checkpoint import keep
 from calibrl.control.luck import episode_seed
 from calibrl.control.tasks import Task
 from calibrl.control.trial import earned_by, observed
-from calibrl.errors import CalibrlError, MissingExtra
+from calibrl.errors import CalibrlError, MissingExtra, first_line
 
 try:
     import gymnasium
@@ -191,8 +191,7 @@ class Sac:
             state = torch.load(path, map_location=self._model.device, weights_only=True)
             found = state["identity"] if state["format"] == FORMAT else None
         except Exception as problem:  # torch.load raises whatever a damaged file makes it raise
-            words = (str(problem) or type(problem).__name__).splitlines()[0]
-            raise CalibrlError(f"{path} cannot be read ({words}); remove it to start afresh") from None
+            raise CalibrlError(f"{path} cannot be read ({first_line(problem)}); remove it to start afresh") from None
         if found is None:
             raise CalibrlError(f"{path} has format {state['format']!r}, expected {FORMAT!r}; remove it to start afresh")
         for key, mine in self._identity().items():

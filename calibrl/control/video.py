@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from calibrl.control.tasks import Task
-from calibrl.errors import CalibrlError
+from calibrl.control.trial import name_of
+from calibrl.errors import CalibrlError, first_line
 from calibrl.files import replacing
 
 Frame = NDArray[np.uint8]
@@ -27,10 +28,9 @@ def frame(env: Any) -> Frame:
     try:
         pixels = env.render()
     except Exception as problem:
-        text = (str(problem).strip() or type(problem).__name__).splitlines()[0].rstrip(".")
-        raise CalibrlError(f"{_name(env)} cannot be drawn: {text}") from None
+        raise CalibrlError(f"environment {name_of(env)} cannot be drawn: {first_line(problem)}") from None
     if not isinstance(pixels, np.ndarray) or pixels.ndim != 3 or pixels.shape[2] != 3:
-        raise CalibrlError(f'{_name(env)} gave no picture; make it with render_mode="rgb_array"')
+        raise CalibrlError(f'environment {name_of(env)} gave no picture; make it with render_mode="rgb_array"')
     return pixels.astype(np.uint8, copy=False)
 
 
@@ -116,8 +116,3 @@ def _checked(pixels: Frame) -> Frame:
     if found.ndim != 3 or found.shape[2] != 3 or found.dtype != np.uint8:
         raise CalibrlError(f"a frame of shape {found.shape} and {found.dtype}; expected (height, width, 3) of uint8")
     return np.ascontiguousarray(found)
-
-
-def _name(env: Any) -> str:
-    spec = getattr(env, "spec", None)
-    return spec.id if spec is not None else type(env).__name__
