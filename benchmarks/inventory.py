@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from rich.console import Console
 from rich.table import Table
-from timing import Job, Match, Timing
+from timing import Job, Match, Timing, beside
 
 from calibrl import results
 from calibrl.inventory.planners import (
@@ -138,16 +138,8 @@ def main() -> None:
     words.add_argument("--out", help="also append the rows to this .jsonl file")
     given = words.parse_args()
     torch.set_num_threads(1)
-    rows = []
-    beside = Table(title="calibrl beside plain NumPy: CPU time; factor = NumPy / calibrl")
-    for heading in ("job", "calibrl", "NumPy", "factor", "aim"):
-        beside.add_column(heading)
-    for match in matches():
-        verdict = "[green]met" if match.met else "[red]missed"
-        times = [f"{1e3 * timing.median:.3g} ms" for timing in (match.ours, match.theirs)]
-        beside.add_row(match.job, *times, f"{match.factor:.3g} ×", f"≥ {match.at_least:.2g} × {verdict}")
-        metrics = {"factor": match.factor, "ours_s": match.ours.median, "theirs_s": match.theirs.median}
-        rows.append(results.Row("inventory speed", match.job, match.peer, 0, metrics, origin=results.origin()))
+    found = list(matches())
+    rows = [results.Row("inventory speed", one.job, one.peer, 0, one.metrics, origin=results.origin()) for one in found]
     single = Table(title="One decision: CPU time")
     for heading in ("planner", "CPU time", "aim"):
         single.add_column(heading)
@@ -159,7 +151,7 @@ def main() -> None:
         rows.append(results.Row("inventory speed", decision.job, "calibrl", 0, metrics, origin=results.origin()))
     if given.out:
         results.append(given.out, rows)
-    for table in (beside, single):
+    for table in (beside(found, ", CPU time"), single):
         Console(width=150).print(table)
 
 

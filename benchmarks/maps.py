@@ -14,16 +14,13 @@ from collections.abc import Iterator
 import numpy as np
 import torch
 from rich.console import Console
-from rich.table import Table
-from timing import Match, Timing, side_by_side
+from timing import PEERS_NEED, Match, Timing, beside, side_by_side
 from torch import Tensor
 from torch.distributions import Normal
 
 import calibrl as cal
 from calibrl import results
 from calibrl.maps import FitMap
-
-PEERS_NEED = "pip install -c constraints.txt '.[bench]'"
 
 
 def over_confident(*shape: int, seed: int = 0) -> tuple[Tensor, Tensor, Tensor]:
@@ -136,11 +133,6 @@ def named(who: str, timing: Timing) -> dict[str, float]:
     }
 
 
-def show(timing: Timing) -> str:
-    scale, unit = (1e3, "ms") if timing.median < 1 else (1, "s")
-    return f"{timing.median * scale:.3g} {unit} [{timing.low * scale:.3g}, {timing.high * scale:.3g}]"
-
-
 def main() -> None:
     words = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     words.add_argument("--out", help="also append the rows to this .jsonl file")
@@ -151,9 +143,7 @@ def main() -> None:
     torch.set_num_threads(given.threads)
     warnings.filterwarnings("ignore", module="netcal|pyro|gpytorch|uncertainty_toolbox")
 
-    table = Table(title="calibrl beside its peers: median \\[quartiles]; factor = peer / calibrl")
-    for heading in ("job", "calibrl", "peer", "peer's time", "factor", "aim"):
-        table.add_column(heading)
+    every: list[Match] = []
     for part in given.only.split(","):
         if part not in PARTS:
             words.error(f"no part {part!r}; choose from {', '.join(PARTS)}")
@@ -161,19 +151,10 @@ def main() -> None:
             matches = list(PARTS[part](given.quick))
         except ModuleNotFoundError as missing:
             raise SystemExit(f"{missing.name} is not installed; run: {PEERS_NEED}") from None
-        for match in matches:
-            verdict = "[green]met" if match.met else "[red]missed"
-            table.add_row(
-                match.job,
-                show(match.ours),
-                match.peer,
-                show(match.theirs),
-                f"{match.factor:.3g} ×",
-                f"≥ {match.at_least:.2g} × {verdict}",
-            )
+        every += matches
         if given.out:
             results.append(given.out, [row(part, match, given.quick) for match in matches])
-    Console(width=160).print(table)
+    Console(width=160).print(beside(every))
 
 
 if __name__ == "__main__":

@@ -13,16 +13,13 @@ from collections.abc import Iterator
 
 import numpy as np
 from rich.console import Console
-from rich.table import Table
-from timing import Match, side_by_side
+from timing import PEERS_NEED, Match, beside, side_by_side
 
 from calibrl import results
 from calibrl.kernels.bellman import reference_action_values
 from calibrl.mdp import random_mdp
 from calibrl.planning.discrete import MDP
 from calibrl.planning.value_iteration import value_iteration
-
-PEERS_NEED = "pip install -c constraints.txt '.[bench]'"
 
 
 def python_value_iteration(mdp: MDP, tolerance: float) -> np.ndarray:
@@ -80,24 +77,14 @@ def main() -> None:
     words.add_argument("--out", help="also append the rows to this .jsonl file")
     given = words.parse_args()
     warnings.filterwarnings("ignore", module="mdptoolbox")
-    table = Table(title="calibrl beside its peers: median; factor = peer / calibrl")
-    for heading in ("job", "calibrl", "peer", "peer's time", "factor", "aim"):
-        table.add_column(heading)
-    rows = []
     try:
-        for part in (loops, toolbox):
-            for match in part():
-                verdict = "[green]met" if match.met else "[red]missed"
-                aim = f"≥ {match.at_least:.2g} × {verdict}"
-                seconds = [f"{1e3 * timing.median:.3g} ms" for timing in (match.ours, match.theirs)]
-                table.add_row(match.job, seconds[0], match.peer, seconds[1], f"{match.factor:.3g} ×", aim)
-                metrics = {"factor": match.factor, "ours_s": match.ours.median, "theirs_s": match.theirs.median}
-                rows.append(results.Row("mdp speed", match.job, match.peer, 0, metrics, origin=results.origin()))
+        matches = [*loops(), *toolbox()]
     except ModuleNotFoundError as missing:
         raise SystemExit(f"{missing.name} is not installed; run: {PEERS_NEED}") from None
     if given.out:
+        rows = [results.Row("mdp speed", one.job, one.peer, 0, one.metrics, origin=results.origin()) for one in matches]
         results.append(given.out, rows)
-    Console(width=150).print(table)
+    Console(width=150).print(beside(matches))
 
 
 if __name__ == "__main__":

@@ -13,14 +13,13 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import planning_gpu
 import torch
 from rich.console import Console
-from rich.table import Table
-from timing import Job, Match, Timing
+from timing import Clock, Job, Match, beside, side_by_side
 from torch import Tensor, nn
 from torch.distributions import Normal
 from torch.nn import functional
@@ -158,8 +157,7 @@ class Case:
 
     def nets(self) -> Nets:
         where, ensemble = self.task, self.preset.ensemble
-        inputs = where.world.model_input(torch.zeros(where.observation_size)).shape[-1] + where.action_size
-        shape = Shape(inputs, where.target_size, hidden=ensemble.hidden, members=ensemble.members)
+        shape = Shape(where.input_size, where.target_size, hidden=ensemble.hidden, members=ensemble.members)
         nets = Nets.fresh(shape, [torch.Generator().manual_seed(seed) for seed in range(self.agents)])
         # As small a spread as trained networks forecast: untrained ones would drive the imagined world to infinity.
         nets.max_logvar -= 6
@@ -197,7 +195,7 @@ def our_plan(case: Case, nets: Nets, tables: Tensor | None = None) -> Job:
     return plan
 
 
-def planning(cases: list[Case], clock: Callable[[], float]) -> Iterator[Match]:
+def planning(cases: list[Case], clock: Clock) -> Iterator[Match]:
     """An action by us and by the peer."""
     for case in cases:
         nets, where, planner = case.nets(), case.task, case.preset.planner
@@ -207,21 +205,22 @@ def planning(cases: list[Case], clock: Callable[[], float]) -> Iterator[Match]:
         def theirs(case=case, where=where, planner=planner, eager=eager, observation=observation) -> object:
             return [each.plan(observation, where.low, where.high, planner.horizon, case.search) for each in eager]
 
-        times = in_turns(our_plan(case, nets), theirs, case.repeats, clock)
+        times = side_by_side(our_plan(case, nets), theirs, repeats=case.repeats, clock=clock)
         yield Match(f"plan an action: {case.name}", PEER, *times, 3.0)
 
 
-def calibrated(cases: list[Case], clock: Callable[[], float]) -> Iterator[Match]:
+def calibrated(cases: list[Case], clock: Clock) -> Iterator[Match]:
     """An action with a map for every output, beside one without."""
     for case in cases:
         nets, d = case.nets(), case.task.target_size
         scale, shift = torch.linspace(0.7, 1.5, d).double(), torch.linspace(-0.2, 0.2, d).double()
         tables = stacked_tables([Affine(scale=scale, shift=shift)] * case.agents, d)
-        times = in_turns(our_plan(case, nets, tables), our_plan(case, nets), case.repeats, clock)
+        plans = our_plan(case, nets, tables), our_plan(case, nets)
+        times = side_by_side(*plans, repeats=case.repeats, clock=clock)
         yield Match(f"calibrated: {case.name}", "the same, uncalibrated", *times, 1 / 1.1)
 
 
-def training(cases: list[Case], clock: Callable[[], float]) -> Iterator[Match]:
+def training(cases: list[Case], clock: Clock) -> Iterator[Match]:
     """Batches of 32 for every member."""
     for case in cases:
         nets, settings = case.nets(), Training(decay=1e-4)
@@ -243,19 +242,8 @@ def training(cases: list[Case], clock: Callable[[], float]) -> Iterator[Match]:
             for some in rows:
                 eager_step(members, adam, settings, [(x[0, each], y[0, each]) for each in some])
 
-        yield Match(f"{steps} training steps: {case.preset.name}", PEER, *in_turns(ours, theirs, 5, clock), 1.0)
-
-
-def in_turns(ours: Job, theirs: Job, repeats: int, clock: Callable[[], float]) -> tuple[Timing, Timing]:
-    """Both jobs by turns, after one run of each that does not count."""
-    seconds: tuple[list[float], list[float]] = ([], [])
-    for turn in range(repeats + 1):
-        for job, spent in zip((ours, theirs), seconds, strict=True):
-            start = clock()
-            job()
-            if turn:
-                spent.append(clock() - start)
-    return Timing(tuple(seconds[0])), Timing(tuple(seconds[1]))
+        times = side_by_side(ours, theirs, repeats=5, clock=clock)
+        yield Match(f"{steps} training steps: {case.preset.name}", PEER, *times, 1.0)
 
 
 def on_cpu(*, quick: bool, threads: int) -> Iterator[Match]:
@@ -282,24 +270,15 @@ def main() -> None:
     if given.device == "cuda":
         planning_gpu.run_and_record(given.out)
         return
-    where = f"{given.device}, {given.threads} thread{'s' * (given.threads > 1)}"
-    table = Table(title=f"calibrl beside its peers, {where}: median; factor = peer / calibrl")
-    for heading in ("job", "calibrl", "peer", "peer's time", "factor", "aim"):
-        table.add_column(heading)
-    rows = []
-    for match in on_cpu(quick=given.quick, threads=given.threads):
-        verdict = "[green]met" if match.met else "[red]missed"
-        aim = f"≥ {match.at_least:.2g} × {verdict}"
-        seconds = [f"{1e3 * timing.median:.3g} ms" for timing in (match.ours, match.theirs)]
-        table.add_row(match.job, seconds[0], match.peer, seconds[1], f"{match.factor:.3g} ×", aim)
-        metrics = {"factor": match.factor, "ours_s": match.ours.median, "theirs_s": match.theirs.median}
-        settings = {"device": given.device, "threads": given.threads}
-        rows.append(
-            results.Row("planning speed", match.job, match.peer, 0, metrics, settings=settings, origin=results.origin())
-        )
+    matches = list(on_cpu(quick=given.quick, threads=given.threads))
+    settings = {"device": given.device, "threads": given.threads}
+    rows = [
+        results.Row("planning speed", one.job, one.peer, 0, one.metrics, settings=settings, origin=results.origin())
+        for one in matches
+    ]
     if given.out:
         results.append(given.out, rows)
-    Console(width=150).print(table)
+    Console(width=150).print(beside(matches, f", {given.device}, {given.threads} thread{'s' * (given.threads > 1)}"))
 
 
 if __name__ == "__main__":

@@ -117,8 +117,7 @@ def work(preset: Preset, what: Task) -> float:
 
 
 def shape(preset: Preset, what: Task) -> Shape:
-    seen = what.world.model_input(torch.zeros(what.observation_size)).shape[-1]
-    return Shape(seen + what.action_size, what.target_size, preset.ensemble.hidden, preset.ensemble.members)
+    return Shape(what.input_size, what.target_size, preset.ensemble.hidden, preset.ensemble.members)
 
 
 def prepared(preset: Preset, what: Task, *, agents: int, calibrated: bool) -> tuple:

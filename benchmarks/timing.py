@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+from rich.table import Table
+
 Job = Callable[[], object]
+Clock = Callable[[], float]
+
+PEERS_NEED = "pip install -c constraints.txt '.[bench]'"
 
 
 @dataclass(frozen=True)
@@ -35,6 +40,11 @@ class Timing:
             return min(self.seconds) if which == 0 else max(self.seconds)
         return statistics.quantiles(self.seconds, n=4)[which]
 
+    def __str__(self) -> str:
+        scale, unit = (1e3, "ms") if self.median < 1 else (1, "s")
+        spread = f" \\[{self.low * scale:.3g}, {self.high * scale:.3g}]" if len(self.seconds) > 1 else ""
+        return f"{self.median * scale:.3g} {unit}{spread}"
+
 
 @dataclass(frozen=True)
 class Match:
@@ -52,20 +62,31 @@ class Match:
         return self.theirs.median / self.ours.median
 
     @property
-    def met(self) -> bool:
-        return self.factor >= self.at_least
+    def metrics(self) -> dict[str, float]:
+        """What a row says of it."""
+        return {"factor": self.factor, "ours_s": self.ours.median, "theirs_s": self.theirs.median}
 
 
-def seconds(job: Job, times: int = 1) -> float:
-    """Seconds per run of `times` runs in a row."""
-    start = time.perf_counter()
-    for _ in range(times):
-        job()
-    return (time.perf_counter() - start) / times
+def beside(matches: Iterable[Match], where: str = "") -> Table:
+    """All matches, a line each."""
+    table = Table(title=f"calibrl beside its peers{where}: median \\[quartiles]; factor = peer / calibrl")
+    for heading in ("job", "calibrl", "peer", "peer's time", "factor", "aim"):
+        table.add_column(heading)
+    for match in matches:
+        verdict = "[green]met" if match.factor >= match.at_least else "[red]missed"
+        aim = f"≥ {match.at_least:.2g} × {verdict}"
+        table.add_row(match.job, str(match.ours), match.peer, str(match.theirs), f"{match.factor:.3g} ×", aim)
+    return table
 
 
 def side_by_side(
-    ours: Job, theirs: Job, *, repeats: int, their_repeats: int | None = None, times: int = 1
+    ours: Job,
+    theirs: Job,
+    *,
+    repeats: int,
+    their_repeats: int | None = None,
+    times: int = 1,
+    clock: Clock = time.perf_counter,
 ) -> tuple[Timing, Timing]:
     """Both jobs in turn, after one run of each that does not count (imports, caches, first use of memory).
 
@@ -78,7 +99,15 @@ def side_by_side(
         theirs()
     mine, other = [], []
     for i in range(repeats):
-        mine.append(seconds(ours, times))
+        mine.append(_seconds(ours, times, clock))
         if i < rounds:
-            other.append(seconds(theirs, times))
+            other.append(_seconds(theirs, times, clock))
     return Timing(tuple(mine)), Timing(tuple(other))
+
+
+def _seconds(job: Job, times: int, clock: Clock) -> float:
+    """Seconds per run of `times` runs in a row."""
+    start = clock()
+    for _ in range(times):
+        job()
+    return (clock() - start) / times
