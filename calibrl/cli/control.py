@@ -119,15 +119,8 @@ def _chosen(
     if env is not None and name is not None:
         raise CalibrlError(f"--preset {name} and --env {env} name two tasks; give one of them")
     base = preset(name or "cartpole-small") if env is None else preset_for_env(env, task_from_env(env).steps)
-    words = [*changes]
-    if map_ is not None:
-        words.append(f"calibration.map={map_}")
-    if arms is not None:
-        words.append(f"arms={arms}")
-    if seeds is not None:
-        words.append(f"seeds={seeds}")
-    if trials is not None:
-        words.append(f"trials={trials}")
+    asked = {"calibration.map": map_, "arms": arms, "seeds": seeds, "trials": trials}
+    words = [*changes, *(f"{name}={value}" for name, value in asked.items() if value is not None)]
     found = replace(changed(base, words), reward=reward)
     for one in found.arms:
         arm(one)

@@ -138,7 +138,10 @@ def metrics(trial: Trial) -> dict[str, float]:
 
 @dataclass(frozen=True)
 class Line:
-    """One policy on one problem over n trials. Differences are paired, trial by trial, with their standard errors."""
+    """One policy on one problem over n trials.
+
+    gain: over LinUCB, paired trial by trial; errors are standard errors.
+    """
 
     problem: str
     policy: str
@@ -162,7 +165,7 @@ class Line:
         return self.gain / abs(base) if base else float("nan")
 
 
-def summarise(rows: Iterable[Row], *, trials: int | None = None, against: str = "linucb") -> list[Line]:
+def summarise(rows: Iterable[Row], *, trials: int | None = None) -> list[Line]:
     """One line per problem and policy; `trials` keeps only that many of the lowest seeds."""
     found: dict[tuple[str, str], dict[int, Row]] = {}
     for row in rows:
@@ -173,7 +176,7 @@ def summarise(rows: Iterable[Row], *, trials: int | None = None, against: str = 
     for (name, policy), by_seed in sorted(found.items(), key=lambda item: order.index(item[0][0])):
         seeds = sorted(by_seed)[:trials]
         values = {key: np.array([by_seed[seed].metrics[key] for seed in seeds]) for key in _AVERAGED}
-        other = found.get((name, against), {})
+        other = found.get((name, "linucb"), {})
         shared = [seed for seed in seeds if seed in other]
         gain = np.array([by_seed[s].metrics["reward"] - other[s].metrics["reward"] for s in shared] or [np.nan])
         row = by_seed[seeds[0]]

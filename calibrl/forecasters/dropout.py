@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -114,7 +113,7 @@ class BayesianDenseNet:
 
     noise=False is the paper's reading of dropout: the passes' mean and variance, nothing else. noise=True learns
     how much an outcome scatters around a pass as well. x (n, k), y (n, d) in numbers around one, in the order of
-    time. `update` learns all rows so far afresh; `on_step(words)` hears of it `judgements` times in all.
+    time. `update` learns all rows so far afresh.
     """
 
     def __init__(
@@ -128,24 +127,17 @@ class BayesianDenseNet:
         training: Training | None = None,
         seed: int = 0,
         device: str = "cpu",
-        on_step: Callable[[str], None] = lambda _: None,
     ) -> None:
         if passes < 2:
             raise CalibrlError(f"passes {passes} cannot show a spread; use 2 or more")
         check_device(device)
         self.passes, self.noise, self.device = passes, noise, device
         self.training = training or Training()
-        self.on_step = on_step
         self._shape = {"layers": layers, "width": width}
         self._dropout = dropout
         self._generator = torch.Generator().manual_seed(seed)
         self._remembered = Remembered()
         self.net: DenseNet | None = None
-
-    @property
-    def judgements(self) -> int:
-        """How often `update` reports."""
-        return math.ceil(self.training.steps / self.training.every)
 
     def update(self, data: Data) -> None:
         """Learn all rows so far, from fresh weights."""
@@ -196,14 +188,11 @@ class BayesianDenseNet:
             score = self._score(net, slices, blank)
             if not math.isfinite(score):
                 raise CalibrlError(f"the loss became {score} after {step} steps; lower the rate {plan.rate:g}")
-            self.on_step(f"network, step {step}")
             waited += 1
             if score < best or kept is None:
                 best, waited = score, 0
                 kept = {name: value.clone() for name, value in net.state_dict().items()}
             elif waited >= plan.patience and step >= plan.minimum:
-                for _ in range(math.ceil(plan.steps / plan.every) - math.ceil(step / plan.every)):
-                    self.on_step("network, stopped early")
                 break
         assert kept is not None
         net.load_state_dict(kept)

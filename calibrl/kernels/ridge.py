@@ -17,7 +17,6 @@ from numba import njit
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 REFACTOR_EVERY = 512
 """Rows an arm learns between two inversions from scratch."""

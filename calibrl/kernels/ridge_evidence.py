@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from scipy.special import ndtri
 
 Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 
 def edges(window: int) -> Floats:

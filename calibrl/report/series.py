@@ -80,17 +80,17 @@ def charts(rows: Sequence[Row], study: Study, about: Experiment, metrics: dict[s
 def _curves(
     rows: Sequence[Row], study: Study, about: Experiment, metrics: dict[str, Metric]
 ) -> Iterator[dict[str, Any]]:
-    points: dict[str, dict[str, list[tuple[Row, float, str, float]]]] = {}
+    points: dict[str, dict[str, list[tuple[Row, float, float]]]] = {}
     members: dict[str, set[int]] = {}
     where = {problem: p for p, problem in enumerate(study.problems)}
     for row in rows:
         for title, x, name, value in _points(row, about, metrics):
-            points.setdefault(title, {}).setdefault(name, []).append((row, x, name, value))
+            points.setdefault(title, {}).setdefault(name, []).append((row, x, value))
             members.setdefault(title, set()).add(where[row.problem])
     arms = {arm: a for a, arm in enumerate(study.arms)}
     seeds = {seed: s for s, seed in enumerate(study.seeds)}
     for title, found in points.items():
-        xs = sorted({x for measured in found.values() for _, x, _, _ in measured})
+        xs = sorted({x for measured in found.values() for _, x, _ in measured})
         if len(xs) < 2:
             continue
         kept = np.unique(np.linspace(0, len(xs) - 1, min(len(xs), POINTS)).round().astype(int))
@@ -98,7 +98,7 @@ def _curves(
         values = {}
         for name in (name for name in metrics if name in found):
             array = np.full((len(arms), len(xs), len(seeds)), np.nan)
-            for row, x, _, value in found[name]:
+            for row, x, value in found[name]:
                 array[arms[row.arm], place[x], seeds[row.seed]] = value
             values[name] = _held(array, between=len(kept) < len(xs))[:, kept]
         # Most steps may carry other metrics only; a curve needs two points.

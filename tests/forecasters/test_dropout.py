@@ -109,15 +109,6 @@ def test_dropout_alone_is_too_sure_and_calibration_mends_it():
     assert inside[1] == pytest.approx(0.8, abs=0.06)
 
 
-def test_progress_is_told_as_often_as_was_said():
-    for patience in (1, 50):
-        heard = []
-        plan = Training(steps=100, batch=32, minimum=1, every=10, slices=2, patience=patience)
-        model = BayesianDenseNet(layers=1, width=4, passes=3, training=plan, on_step=heard.append)
-        model.update(contracts.toy_rows(80, seed=1, columns=2))
-        assert len(heard) == model.judgements == 10
-
-
 @pytest.mark.parametrize("noise", [False, True])
 @pytest.mark.parametrize(
     "check",
