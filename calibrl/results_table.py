@@ -25,11 +25,6 @@ class Cell:
     pairs: int = 0
 
     @property
-    def sure(self) -> bool:
-        """Whether the difference to the baseline is more than twice its standard error."""
-        return abs(self.change) > 2 * self.change_error
-
-    @property
     def interval(self) -> tuple[float, float]:
         """Where the true difference lies with 95 %, by Student's t; NaN for fewer than two pairs."""
         from scipy.special import stdtrit
@@ -102,16 +97,17 @@ def alike(rows: Sequence[Row], metrics: Iterable[str]) -> dict[tuple[str, ...], 
 
 
 def _cell(values: dict[int, float], base: dict[int, float], is_base: bool) -> Cell:
-    mean, error = _mean_and_error(list(values.values()))
+    mean, error = mean_and_error(list(values.values()))
     if is_base or not base:
         return Cell(mean, error, len(values))
     paired = [values[seed] - base[seed] for seed in values if seed in base]
-    change, change_error = _mean_and_error(paired)
+    change, change_error = mean_and_error(paired)
     return Cell(mean, error, len(values), change, change_error, len(paired))
 
 
-def _mean_and_error(values: list[float]) -> tuple[float, float]:
-    if not values:
+def mean_and_error(values: Sequence[float]) -> tuple[float, float]:
+    """Mean and its standard error: NaN both without a value, the error for one."""
+    if not len(values):
         return math.nan, math.nan
     error = statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else math.nan
     return statistics.fmean(values), error

@@ -72,9 +72,9 @@ def _to_a_level(samples: Samples, digits: int) -> str:
 
 def _with_error(values: Floats, form: str) -> str:
     """The mean ± its standard error; of one value, the value."""
-    from calibrl.experiments.control_claim import mean_and_error
+    from calibrl.results_table import mean_and_error
 
-    mean, error = mean_and_error(values)
+    mean, error = mean_and_error(values.tolist())
     return f"{mean:{form}} ± {error:{form.lstrip('+')}}" if len(values) > 1 else f"{mean:{form}}"
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,8 +18,20 @@ if TYPE_CHECKING:
     from calibrl.results import Row
     from calibrl.results_table import Cell
 
-Table = dict[str, dict[str, "Cell"]]
-"""Cells by problem, then arm."""
+
+@dataclass(frozen=True)
+class Told:
+    """What is told of one run.
+
+    tables: cells by metric, problem and arm; stops: where arms stopped apart; step: what a step is.
+    """
+
+    title: str
+    baseline: str
+    metrics: dict[str, Metric]
+    tables: dict[str, dict[str, dict[str, Cell]]]
+    stops: dict[str, dict[str, str]]
+    step: str
 
 
 def summary(
@@ -49,14 +62,7 @@ def summary(
         metrics = _metrics(group, about.metrics, metric)
         if metrics:
             tables = {key: table(group, key, against) for key in metrics}
-            found[name] = {
-                "title": about.title,
-                "baseline": against,
-                "metrics": metrics,
-                "tables": tables,
-                "stops": stops(group),
-                "step": about.step,
-            }
+            found[name] = Told(about.title, against, metrics, tables, stops(group), about.step)
     if not found:
         known = sorted({name for row in rows for name in row.metrics})
         raise CalibrlError(f"metric {(metric or [''])[0]!r} is in none of the rows; known: {', '.join(known)}")
@@ -79,26 +85,26 @@ def _metrics(rows: Sequence[Row], usual: dict[str, Metric], asked: list[str] | N
     return {name: usual.get(name, Metric(name)) for name in wanted if name in present}
 
 
-def _print(name: str, run: dict[str, Any]) -> None:
+def _print(name: str, run: Told) -> None:
     from rich import box
     from rich.markup import escape
-    from rich.table import Table as Shown
+    from rich.table import Table
 
     from calibrl.cli.console import table_console
     from calibrl.results_table import stops_in_words
 
     console = table_console()
-    against = f"; differences to {run['baseline']} on the same seeds" if run["baseline"] else ""
-    console.print(f"[bold]{run['title']}[/bold] {escape(f'({name}){against}')}", highlight=False)
-    if run["stops"]:
-        console.print(escape(stops_in_words(run["stops"], run["step"])), highlight=False)
-    for key, metric in run["metrics"].items():
-        shown = Shown(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
+    against = f"; differences to {run.baseline} on the same seeds" if run.baseline else ""
+    console.print(f"[bold]{run.title}[/bold] {escape(f'({name}){against}')}", highlight=False)
+    if run.stops:
+        console.print(escape(stops_in_words(run.stops, run.step)), highlight=False)
+    for key, metric in run.metrics.items():
+        shown = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
         shown.add_column(metric.heading)  # the one to be wrapped where a terminal is narrow: never a number
-        compared = ("difference", "95 % interval") if run["baseline"] else ()
+        compared = ("difference", "95 % interval") if run.baseline else ()
         for heading in ("mean ± s.e.", "seeds", *compared):
             shown.add_column(heading, justify="right", no_wrap=True)
-        for problem, arms in run["tables"][key].items():
+        for problem, arms in run.tables[key].items():
             shown.add_row(f"[bold]{escape(problem)}")
             for arm, cell in arms.items():
                 shown.add_row(
@@ -119,16 +125,16 @@ def _words(cell: Cell, form: str) -> tuple[str, ...]:
     return f"{cell.mean:{form}}{error}", str(cell.count), change, interval
 
 
-def _plain(run: dict[str, Any]) -> dict[str, Any]:
+def _plain(run: Told) -> dict[str, Any]:
     return {
-        "baseline": run["baseline"] or None,
-        "stops": run["stops"],
+        "baseline": run.baseline or None,
+        "stops": run.stops,
         "metrics": {
             key: {
                 problem: {arm: _numbers(cell) for arm, cell in arms.items()}
-                for problem, arms in run["tables"][key].items()
+                for problem, arms in run.tables[key].items()
             }
-            for key in run["metrics"]
+            for key in run.metrics
         },
     }
 

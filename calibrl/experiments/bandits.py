@@ -10,6 +10,7 @@ import functools
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,7 @@ from calibrl.errors import CalibrlError
 from calibrl.experiments.jobs import Found, Kept, Plan
 from calibrl.parallel import Job
 from calibrl.results import Row
+from calibrl.results_table import mean_and_error
 
 EXPERIMENT = "bandits"
 NOMINAL = float(ndtr(1.0))
@@ -150,10 +152,7 @@ class Line:
     reward: float
     error: float
     optimal: float
-    regret: float
     coverage: float
-    coverage_all: float
-    calibration_loss: float
     gain: float
     gain_error: float
     note: str
@@ -175,30 +174,26 @@ def summarise(rows: Iterable[Row], *, trials: int | None = None) -> list[Line]:
     order = list(PROBLEMS)
     for (name, policy), by_seed in sorted(found.items(), key=lambda item: order.index(item[0][0])):
         seeds = sorted(by_seed)[:trials]
-        values = {key: np.array([by_seed[seed].metrics[key] for seed in seeds]) for key in _AVERAGED}
+        measured = [by_seed[seed].metrics for seed in seeds]
         other = found.get((name, "linucb"), {})
-        shared = [seed for seed in seeds if seed in other]
-        gain = np.array([by_seed[s].metrics["reward"] - other[s].metrics["reward"] for s in shared] or [np.nan])
+        reward, error = mean_and_error([one["reward"] for one in measured])
+        gain, gain_error = mean_and_error(
+            [by_seed[seed].metrics["reward"] - other[seed].metrics["reward"] for seed in seeds if seed in other]
+        )
         row = by_seed[seeds[0]]
-        averages: dict[str, Any] = {key: float(value.mean()) for key, value in values.items()}
         lines.append(
             Line(
                 problem=name,
                 policy=policy,
                 trials=len(seeds),
                 rounds=row.step,
-                error=_error(values["reward"]),
-                gain=float(gain.mean()),
-                gain_error=_error(gain),
+                reward=reward,
+                error=error,
+                optimal=fmean(one["optimal"] for one in measured),
+                coverage=fmean(one["coverage"] for one in measured),
+                gain=gain,
+                gain_error=gain_error,
                 note=str(row.settings.get("note", "")),
-                **averages,
             )
         )
     return lines
-
-
-_AVERAGED = ("reward", "optimal", "regret", "coverage", "coverage_all", "calibration_loss")
-
-
-def _error(values: Floats) -> float:
-    return float(values.std(ddof=1) / len(values) ** 0.5) if len(values) > 1 else float("nan")

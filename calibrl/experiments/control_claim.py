@@ -85,13 +85,6 @@ def claim(
     return Claim(len(seeds), len(steps) - 1, (curves[arm] - curves[other])[:, 1:].mean(1), whole, samples)
 
 
-def mean_and_error(values: Floats) -> tuple[float, float]:
-    """Mean, and its standard error (NaN for one value)."""
-    if not len(values):
-        return float("nan"), float("nan")
-    return float(values.mean()), float(values.std(ddof=1) / len(values) ** 0.5) if len(values) > 1 else float("nan")
-
-
 def decimals(size: float) -> int:
     """Digits after the point with which numbers of this size show three digits."""
     return max(0, 2 - math.floor(math.log10(size))) if 0 < size < math.inf else 0

@@ -17,10 +17,11 @@ from calibrl.control.tasks import Task
 from calibrl.diagnostics import calibration_loss, noise_floor
 from calibrl.experiments import control_figures
 from calibrl.experiments.control import Outcome, Record
-from calibrl.experiments.control_claim import decimals, mean_and_error
+from calibrl.experiments.control_claim import decimals
 from calibrl.experiments.figures import save
 from calibrl.files import said_if_not_written
 from calibrl.results import Row, read
+from calibrl.results_table import mean_and_error
 
 Losses = dict[str, tuple[Sequence[int], Sequence[float], Sequence[float]]]
 
@@ -122,6 +123,6 @@ def summary(rows: Sequence[Row]) -> list[tuple[str, ...]]:
 
 
 def _mean_and_error(values: Sequence[float]) -> str:
-    mean, error = mean_and_error(np.array(values))
+    mean, error = mean_and_error(values)
     digits = max(1, decimals(max(map(abs, values))))
     return f"{mean:.{digits}f} ± {error:.{digits}f}" if len(values) > 1 else f"{mean:.{digits}f}"

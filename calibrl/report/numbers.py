@@ -12,7 +12,7 @@ from scipy.special import stdtrit
 
 from calibrl.experiments.paper import Printed
 from calibrl.results import Row
-from calibrl.results_table import stops, stops_in_words
+from calibrl.results_table import alike, stops, stops_in_words
 
 Floats = NDArray[np.float64]
 
@@ -104,17 +104,10 @@ def studies(rows: Sequence[Row], metrics: Iterable[str], *, first: str = "") -> 
     Arms are in the order they appear in, but for the `first`: what others are compared with has the same colour
     everywhere.
     """
-    measured: dict[str, set[str]] = {}
-    for row in rows:
-        measured.setdefault(row.problem, set()).update(row.metrics)
-    wanted = tuple(metrics)
-    groups: dict[tuple[str, ...], list[str]] = {}
-    for problem, found in measured.items():
-        groups.setdefault(tuple(name for name in wanted if name in found), []).append(problem)
     by_problem: dict[str, list[Row]] = {}
     for row in rows:
         by_problem.setdefault(row.problem, []).append(row)
-    return [_study(by_problem, names, problems, first) for names, problems in groups.items() if names]
+    return [_study(by_problem, names, problems, first) for names, problems in alike(rows, metrics).items() if names]
 
 
 def _study(by_problem: dict[str, list[Row]], names: Sequence[str], problems: Sequence[str], first: str) -> Study:
