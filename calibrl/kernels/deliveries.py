@@ -115,6 +115,15 @@ def follow(
 
 
 @njit(cache=True, nogil=True)
+def mean_demand(paths: Floats) -> Floats:
+    """(h,): the mean over paths (m, h) of each day."""
+    mean = np.zeros(paths.shape[1])
+    for d in range(len(mean)):
+        mean[d] = paths[:, d].mean()
+    return mean
+
+
+@njit(cache=True, nogil=True)
 def mean_cost(
     paths: Floats,
     opening: Floats,
@@ -135,20 +144,7 @@ def mean_cost(
     for j in range(len(paths)):
         seen[:] = 0.0
         follow(
-            paths[j],
-            opening,
-            arriving,
-            day,
-            decided,
-            life,
-            order,
-            level,
-            expected,
-            pack,
-            minimum,
-            shelf,
-            brought,
-            seen,
+            paths[j], opening, arriving, day, decided, life, order, level, expected, pack, minimum, shelf, brought, seen
         )
         total += price[0] * seen[UNMET] + price[1] * seen[WASTE] + price[2] * seen[HELD]
     return total / len(paths)
@@ -175,10 +171,7 @@ def best_order(
     that is surely enough. First the policy that costs least when followed from tonight on; then, with that policy
     for later deliveries, tonight's order on an ever finer grid. Among equals the smallest order wins.
     """
-    h = paths.shape[1]
-    expected = np.zeros(h)
-    for d in range(h):
-        expected[d] = paths[:, d].mean()
+    expected = mean_demand(paths)
     chosen, least = 0, np.inf
     for c in range(len(levels)):
         order = rounded_up(start[c], pack, minimum)
@@ -216,27 +209,12 @@ def outlook(
     minimum: int,
 ) -> Floats:
     """(8,): the mean of what `follow` counts, over paths (m, h)."""
-    expected = np.zeros(paths.shape[1])
-    for d in range(paths.shape[1]):
-        expected[d] = paths[:, d].mean()
+    expected = mean_demand(paths)
     total, shelf, brought = np.zeros(COUNTS), np.zeros(len(opening)), np.zeros(len(day))
     for j in range(len(paths)):
         seen = np.zeros(COUNTS)
         follow(
-            paths[j],
-            opening,
-            arriving,
-            day,
-            decided,
-            life,
-            order,
-            level,
-            expected,
-            pack,
-            minimum,
-            shelf,
-            brought,
-            seen,
+            paths[j], opening, arriving, day, decided, life, order, level, expected, pack, minimum, shelf, brought, seen
         )
         total += seen
     return total / len(paths)
