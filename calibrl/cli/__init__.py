@@ -38,7 +38,7 @@ def _say_version(wanted: bool) -> None:
 def calibrl(
     version: Annotated[
         bool,
-        typer.Option("--version", callback=_say_version, is_eager=True, help="Say which version this is, and exit."),
+        typer.Option("--version", callback=_say_version, is_eager=True, help="Print the version and exit."),
     ] = False,
 ) -> None:
-    """Make forecasts honest, and plan with them."""
+    """Calibrate forecasts, and make decisions with them."""

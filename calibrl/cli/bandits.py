@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from calibrl.experiments.bandits import Line
 
 
-app = typer.Typer(help="Contextual bandits: judge a policy from logs.", no_args_is_help=True)
+app = typer.Typer(help="Contextual bandits: evaluate a policy from logs.", no_args_is_help=True)
 
 
 @app.callback()
@@ -27,21 +27,23 @@ def _group() -> None:
 @app.command()
 def evaluate(
     log: Annotated[Path, typer.Argument(help="CSV or Parquet: context columns, arm, reward, propensity.")],
-    policy: Annotated[str, typer.Option(help="Which policy to judge.")] = "callinucb",
+    policy: Annotated[str, typer.Option(help="Which policy to evaluate.")] = "callinucb",
     load: Annotated[
-        Path | None, typer.Option(help="Judge this saved policy instead: a file, or a Durable's folder.")
+        Path | None, typer.Option(help="Evaluate this saved policy instead: a file, or a Durable's folder.")
     ] = None,
-    context: Annotated[list[str] | None, typer.Option(help="Context columns; all others if not named.")] = None,
-    arm: Annotated[str, typer.Option(help="Column of the arm.")] = "arm",
-    reward: Annotated[str, typer.Option(help="Column of the reward.")] = "reward",
-    propensity: Annotated[str, typer.Option(help="Column of the logged arm's probability.")] = "propensity",
-    uniform: Annotated[bool, typer.Option(help="Every arm was as likely: no such column, or not to be used.")] = False,
+    context: Annotated[
+        list[str] | None, typer.Option(help="A context column; repeat for several. Default: all others.")
+    ] = None,
+    arm: Annotated[str, typer.Option(help="Column with the arm.")] = "arm",
+    reward: Annotated[str, typer.Option(help="Column with the reward.")] = "reward",
+    propensity: Annotated[str, typer.Option(help="Column with the probability of the logged arm.")] = "propensity",
+    uniform: Annotated[bool, typer.Option(help="All arms were equally likely; ignore propensities.")] = False,
     train: Annotated[
         float, typer.Option(help="Share of the log to learn from before the doubly robust estimate.")
     ] = 0.5,
     seed: Annotated[int, typer.Option(min=0)] = 0,
 ) -> None:
-    """What a policy would have earned, judged from decisions another one took."""
+    """Estimate what a policy would have earned, from a log of another policy's decisions."""
     from functools import partial
 
     from calibrl.bandits import POLICIES, Policy

@@ -22,29 +22,33 @@ WIDE = 1000
 def control(
     preset: Annotated[
         str | None,
-        typer.Option(help="cartpole, halfcheetah, pusher, reacher (published), their -small versions, cartpole-demo."),
+        typer.Option(
+            help="cartpole, halfcheetah, pusher, reacher (as published), cartpole-small, …; see calibrl list."
+        ),
     ] = None,
-    env: Annotated[str | None, typer.Option(help="Any Gymnasium id with Box observations and actions.")] = None,
+    env: Annotated[str | None, typer.Option(help="Or any Gymnasium id with Box observations and actions.")] = None,
     reward: Annotated[
-        str | None, typer.Option(help="module:function of (observation, action, next) tensors; else it is learnt.")
+        str | None, typer.Option(help="module:function of (observation, action, next) tensors; default: learnt.")
     ] = None,
-    set_: Annotated[list[str] | None, typer.Option("--set", help="Change one field: ensemble.members=7.")] = None,
-    arms: Annotated[str | None, typer.Option(help="calibrated,uncalibrated and more; see docs/control.md.")] = None,
-    map_: Annotated[str | None, typer.Option("--map", help="The calibrated arms' map R: smooth, sigmoid, …")] = None,
-    seeds: Annotated[int | None, typer.Option(min=1, help="How many paired seeds, side by side.")] = None,
+    set_: Annotated[list[str] | None, typer.Option("--set", help="Change a setting, like ensemble.members=7.")] = None,
+    arms: Annotated[
+        str | None, typer.Option(help="Comma-separated arms, like calibrated,uncalibrated; see docs/control.md.")
+    ] = None,
+    map_: Annotated[str | None, typer.Option("--map", help="The map R of calibrated arms: smooth, sigmoid, …")] = None,
+    seeds: Annotated[int | None, typer.Option(min=1, help="How many paired seeds.")] = None,
     seed: Annotated[int, typer.Option(min=0, help="The first seed.")] = 0,
-    trials: Annotated[int | None, typer.Option(min=1, help="Trials after the random one.")] = None,
-    agent: Annotated[str, typer.Option(help="model, or sac: the model-free baseline, in the same figure.")] = "model",
-    device: Annotated[str, typer.Option(help="cpu, or cuda.")] = "cpu",
+    trials: Annotated[int | None, typer.Option(min=1, help="Trials per agent, after the random one.")] = None,
+    agent: Annotated[str, typer.Option(help="model, or sac for the model-free baseline.")] = "model",
+    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
     out: Annotated[Path | None, typer.Option(help="Folder for rows, figures and checkpoints.")] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in that folder.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue the run in that folder.")] = False,
     minutes: Annotated[
-        float | None, typer.Option(min=0, help="Stop after the trial that crosses this limit; go on with --resume.")
+        float | None, typer.Option(min=0, help="Stop after the trial that passes this limit; continue with --resume.")
     ] = None,
     light: Annotated[
-        bool, typer.Option("--light", help="Save agents without their networks, which --resume trains again.")
+        bool, typer.Option("--light", help="Save agents without their networks; --resume retrains them.")
     ] = False,
-    video: Annotated[bool, typer.Option(help="End with an animation of each arm's best trial.")] = True,
+    video: Annotated[bool, typer.Option(help="Make a video of each arm's best trial.")] = True,
     rows: Annotated[
         Path | None, typer.Option(help="Show rows of earlier runs instead of running; figures go to --out.")
     ] = None,
@@ -54,9 +58,9 @@ def control(
     force: Force = False,
     tensorboard: TensorBoard = None,
 ) -> None:
-    """Learn a task by planning with a learnt model of it, calibrated and not, side by side.
+    """Learn to control a simulated robot by planning with a learnt model, calibrated and uncalibrated side by side.
 
-    With --backend, --workers or --address every agent learns by itself, as a job; else all learn in one batch here.
+    With --backend, --workers or --address each agent is a separate job; otherwise all agents learn in one batch.
     """
     from calibrl.devices import check_device
     from calibrl.errors import CalibrlError

@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from calibrl.experiments.jobs import Found, Plan, Watcher
 
 Backend = Annotated[
-    str | None, typer.Option(help="Who works: serial, processes (this machine's cores) or ray.", show_default=False)
+    str | None, typer.Option(help="Where jobs run: serial, processes (all cores) or ray.", show_default=False)
 ]
-Workers = Annotated[int | None, typer.Option(min=1, help="How many jobs at a time; all cores if not given.")]
-Address = Annotated[str | None, typer.Option(help="A Ray cluster that runs already, like ray://head:10001 or auto.")]
-Resume = Annotated[bool, typer.Option("--resume", help="Go on with a run that was stopped: only what is missing.")]
+Workers = Annotated[int | None, typer.Option(min=1, help="How many jobs run at once; default: all cores.")]
+Address = Annotated[str | None, typer.Option(help="Address of a running Ray cluster, like ray://head:10001 or auto.")]
+Resume = Annotated[bool, typer.Option("--resume", help="Continue a run that was stopped: do only what is missing.")]
 Force = Annotated[bool, typer.Option("--force", help="Replace the rows of an earlier run.")]
 TensorBoard = Annotated[Path | None, typer.Option(help="Also write every metric to TensorBoard logs in this folder.")]
 

@@ -19,15 +19,15 @@ if TYPE_CHECKING:
 def inventory(
     preset: Annotated[str, typer.Option(help="small (a minute), paper (Table 2), best (every arm) or tiny.")] = "small",
     data: Annotated[
-        str | None, typer.Option(help="bakery (ships with the package) or favorita (CALIBRL_DATA).")
+        str | None, typer.Option(help="bakery (included) or favorita (read from the folder CALIBRL_DATA).")
     ] = None,
     period: Annotated[str | None, typer.Option(help="test (the paper's months), later, or tuning.")] = None,
-    shelf_life: Annotated[list[int] | None, typer.Option(min=1, help="Days; repeat for several.")] = None,
-    arm: Annotated[list[str] | None, typer.Option(help="Only these arms; repeat for several.")] = None,
+    shelf_life: Annotated[list[int] | None, typer.Option(min=1, help="Shelf life in days; repeat for several.")] = None,
+    arm: Annotated[list[str] | None, typer.Option(help="Run only this arm; repeat for several.")] = None,
     seeds: Annotated[int | None, typer.Option(min=1, help="How many paired seeds.")] = None,
     seed: Annotated[int | None, typer.Option(min=0, help="The first seed.")] = None,
     device: Annotated[
-        str, typer.Option(help="Where networks are trained and the paper's planner searches: cpu, or cuda.")
+        str, typer.Option(help="Where to train networks and run the paper's planner: cpu or cuda.")
     ] = "cpu",
     out: Annotated[Path, typer.Option(help="Folder for rows and figures.")] = Path("out/inventory"),
     rows: Annotated[Path | None, typer.Option(help="Show rows of an earlier run instead of running.")] = None,
@@ -38,7 +38,7 @@ def inventory(
     force: Force = False,
     tensorboard: TensorBoard = None,
 ) -> None:
-    """Order perishable goods with calibrated and uncalibrated demand forecasts, and the rules they have to beat."""
+    """Order perishable goods with calibrated and uncalibrated forecasts of demand, and with simple rules."""
     if rows is not None:
         from calibrl.results import read_experiment
 

@@ -12,12 +12,12 @@ def list_(
     kind: Annotated[
         str | None,
         typer.Argument(
-            help="experiments, presets, problems, policies, planners, tasks, searches, worlds or maps; else all."
+            help="experiments, presets, problems, policies, planners, tasks, searches, worlds or maps; default: all."
         ),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Everything that has a name, with one line each and where it is used."""
+    """List experiments, presets, problems, policies, planners and maps, and where each is used."""
     from calibrl.experiments.listing import USE, listed
 
     found = listed(kind)

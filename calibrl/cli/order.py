@@ -25,22 +25,26 @@ WIDTH = 110
 
 
 def order(
-    sales: Annotated[Path, typer.Option(help="CSV or Parquet: date, item, units; store, price, promotion, in_stock.")],
+    sales: Annotated[
+        Path, typer.Option(help="CSV or Parquet: date, item, units; optional: store, price, promotion, …")
+    ],
     out: Annotated[Path, typer.Option(help="Where to write the orders: .csv, .tsv or .parquet.")],
-    stock: Annotated[Path | None, typer.Option(help="item, store, units, expires; arrives, as_of.")] = None,
-    items: Annotated[Path | None, typer.Option(help="item, shelf_life, pack_size, lead_days, costs, …")] = None,
-    date: Annotated[str | None, typer.Option(help="Order at the close of this day; default: the last sale.")] = None,
-    backtest: Annotated[str | None, typer.Option(help="Replay the past as well: 90d, 12w or 3m.")] = None,
-    deliveries: Annotated[Path | None, typer.Option(help="For the backtest: date, item, units delivered.")] = None,
-    plot: Annotated[Path | None, typer.Option(help="Draw the first few items: .png, .svg or .pdf.")] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Of the demand paths.")] = 0,
-    workers: Annotated[int, typer.Option(min=1, help="How many plan at a time.")] = 2,
-    backend: Annotated[
-        str, typer.Option(help="threads, processes, or ray: for tens of thousands of items.")
-    ] = "threads",
-    address: Annotated[str | None, typer.Option(help="Of a Ray cluster that runs already.")] = None,
+    stock: Annotated[Path | None, typer.Option(help="Stock: item, store, units, expires; arrives, as_of.")] = None,
+    items: Annotated[Path | None, typer.Option(help="Items: item, shelf_life, pack_size, lead_days, costs, …")] = None,
+    date: Annotated[
+        str | None, typer.Option(help="Order as of the evening of this day; default: the last sale.")
+    ] = None,
+    backtest: Annotated[str | None, typer.Option(help="Also replay the past: 90d, 12w or 3m.")] = None,
+    deliveries: Annotated[
+        Path | None, typer.Option(help="What was delivered, for the backtest: date, item, units.")
+    ] = None,
+    plot: Annotated[Path | None, typer.Option(help="Plot the first few items: .png, .svg or .pdf.")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the demand paths.")] = 0,
+    workers: Annotated[int, typer.Option(min=1, help="How many planning jobs run at once.")] = 2,
+    backend: Annotated[str, typer.Option(help="Where jobs run: threads, processes or ray.")] = "threads",
+    address: Annotated[str | None, typer.Option(help="Address of a running Ray cluster.")] = None,
 ) -> None:
-    """Order for the next delivery: what to buy of every item, how sure that is, and why."""
+    """Suggest orders for the next delivery: how much of each item, how sure that is, and why."""
     from calibrl.cli.steps import expect_suffix
     from calibrl.inventory.shop.orders import THREADS, make_orders, read_shop
     from calibrl.parallel import BACKENDS, check_backend

@@ -9,11 +9,13 @@ import typer
 
 
 def report(
-    folder: Annotated[Path, typer.Argument(help="Folder that runs wrote their rows and figures to.")],
-    out: Annotated[Path | None, typer.Option(help="The page; report.html in the folder if not given.")] = None,
+    folder: Annotated[Path, typer.Argument(help="Folder with the rows and figures of one or more runs.")],
+    out: Annotated[
+        Path | None, typer.Option(help="Where to write the page; default: report.html in the folder.")
+    ] = None,
     show: Annotated[bool, typer.Option("--open", help="Open the page in a browser.")] = False,
 ) -> None:
-    """Make one self-contained HTML page of everything in a folder of results."""
+    """Make one self-contained HTML page from a folder of results."""
     from calibrl.cli.execute import spoken_warnings
     from calibrl.report.page import write_report
 

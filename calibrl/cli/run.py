@@ -16,9 +16,11 @@ app = typer.Typer(help="Run an experiment, or all of them.", no_args_is_help=Tru
 
 @app.command("all")
 def everything(
-    small: Annotated[bool, typer.Option("--small", help="Laptop size: minutes, not hours.")] = False,
-    out: Annotated[Path, typer.Option(help="Folder; each experiment gets one inside.")] = Path("out/all"),
-    only: Annotated[list[str] | None, typer.Option(help="Only these experiments.")] = None,
+    small: Annotated[bool, typer.Option("--small", help="Run at laptop size: minutes, not hours.")] = False,
+    out: Annotated[Path, typer.Option(help="Folder for results; each experiment gets a folder inside it.")] = Path(
+        "out/all"
+    ),
+    only: Annotated[list[str] | None, typer.Option(help="Run only this experiment; repeat for several.")] = None,
     backend: Backend = "processes",
     workers: Workers = None,
     address: Address = None,
@@ -26,7 +28,7 @@ def everything(
     force: Force = False,
     tensorboard: TensorBoard = None,
 ) -> None:
-    """Run every experiment, one after the other, into one folder: ready for `calibrl report`."""
+    """Run every experiment into one folder, ready for `calibrl report`."""
     from calibrl.experiments.everything import plans
 
     ready, left_out = plans("small" if small else "full", only=only)
@@ -49,7 +51,7 @@ def core(
     force: Force = False,
     tensorboard: TensorBoard = None,
 ) -> None:
-    """Calibrate regressors and a classifier on real data that ships inside scikit-learn."""
+    """Calibrate regressors and a classifier on real data sets that come with scikit-learn."""
     from calibrl.cli.show import print_table
     from calibrl.experiments.core import plan
 
@@ -71,7 +73,7 @@ def mdp(
     force: Force = False,
     tensorboard: TensorBoard = None,
 ) -> None:
-    """Show on discrete MDPs why calibrated models value policies right: the paper's theorem, and planning."""
+    """Test on discrete MDPs what calibration is worth: the paper's theorem, and planning with learnt models."""
     from calibrl.cli.show import print_table
     from calibrl.experiments.mdp import chosen, plan, shown
 
@@ -86,12 +88,14 @@ def mdp(
 def bandits(
     problem: Annotated[
         list[str] | None,
-        typer.Option(help="linear, beta, digits, wine, breast-cancer, mushroom, covertype, adult, census"),
+        typer.Option(
+            help="linear, beta, digits, wine, breast-cancer, mushroom, covertype, adult or census; repeat for several."
+        ),
     ] = None,
-    policy: Annotated[list[str] | None, typer.Option(help="Only these policies.")] = None,
-    preset: Annotated[str, typer.Option(help="small (needs no data) or paper (Table 1).")] = "small",
-    trials: Annotated[int | None, typer.Option(min=1, help="Paired trials.")] = None,
-    rounds: Annotated[int | None, typer.Option(min=1, help="Rounds of a trial.")] = None,
+    policy: Annotated[list[str] | None, typer.Option(help="Run only this policy; repeat for several.")] = None,
+    preset: Annotated[str, typer.Option(help="small (no download) or paper (Table 1).")] = "small",
+    trials: Annotated[int | None, typer.Option(min=1, help="How many paired trials.")] = None,
+    rounds: Annotated[int | None, typer.Option(min=1, help="Rounds per trial.")] = None,
     seed: Annotated[int | None, typer.Option(min=0, help="The first seed.")] = None,
     out: Annotated[Path, typer.Option(help="Folder for rows and figures.")] = Path("out/bandits"),
     rows: Annotated[Path | None, typer.Option(help="Show rows of an earlier run instead of running.")] = None,
@@ -102,7 +106,7 @@ def bandits(
     force: Force = False,
     tensorboard: TensorBoard = None,
 ) -> None:
-    """Contextual bandits: LinUCB, its calibrated versions and the controls they have to beat."""
+    """Compare bandit policies: LinUCB, its calibrated versions, and simple controls."""
     from calibrl.cli.bandits import chosen, print_lines, show_rows
     from calibrl.experiments.bandits import plan, summarise
 
@@ -127,7 +131,7 @@ def safety(
     force: Force = False,
     tensorboard: TensorBoard = None,
 ) -> None:
-    """Plan under a 90 % chance constraint and count how often it is broken, calibrated or not."""
+    """Plan under a 90 % safety constraint and count violations, calibrated and not."""
     from calibrl.cli.show import print_table
     from calibrl.experiments.safety import chosen, plan
 

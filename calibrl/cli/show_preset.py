@@ -10,10 +10,12 @@ import typer
 
 
 def show(
-    preset: Annotated[str, typer.Argument(help="Like bandits/paper; the part after / where no other preset has it.")],
-    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+    preset: Annotated[
+        str, typer.Argument(help="For example bandits/paper; paper alone if only one preset has that name.")
+    ],
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Show a preset: its fields, what they mean, and their source (paper, reference code, ours)."""
+    """Show a preset: its fields, what they mean, and where each value comes from (paper, reference code, ours)."""
     from rich import box
     from rich.table import Table
 

@@ -35,14 +35,14 @@ class Told:
 
 
 def summary(
-    path: Annotated[Path, typer.Argument(help="A .jsonl file, or a folder that holds some, however deep.")],
+    path: Annotated[Path, typer.Argument(help="A .jsonl file, or a folder with .jsonl files at any depth.")],
     metric: Annotated[
-        list[str] | None, typer.Option(help="Only these metrics; those that tell most otherwise.")
+        list[str] | None, typer.Option(help="Show only this metric; repeat for several. Default: the main ones.")
     ] = None,
-    baseline: Annotated[str | None, typer.Option(help="The arm that others are compared with.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Numbers for programs.")] = False,
+    baseline: Annotated[str | None, typer.Option(help="The arm to compare the others with.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Mean ± standard error by problem and arm; differences to the baseline, paired by seed, with 95 % intervals."""
+    """Print mean ± standard error by problem and arm, and paired differences to the baseline with 95 % intervals."""
     from calibrl.cli.execute import spoken_warnings
     from calibrl.experiments.catalogue import CATALOGUE, Experiment, by_run
     from calibrl.results import read
