@@ -70,6 +70,7 @@ def relearn(fleet: Fleet, states: Sequence[dict[str, Any]], on_trial: Callable[[
     Chance is drawn as it was then: networks, maps and what is held out come out the same. `on_trial(number, last)`
     hears of every trial that was learnt.
     """
+    _refuse_other_device(fleet, states)
     x, y = (torch.cat([state["rows"][name] for state in states]) for name in ("x", "y"))
     sizes = _trial_sizes(states[0])
     trials = zip(x.split(sizes, 1), y.split(sizes, 1), strict=True)
@@ -81,6 +82,7 @@ def relearn(fleet: Fleet, states: Sequence[dict[str, Any]], on_trial: Callable[[
 
 def load_agents(fleet: Fleet, states: Sequence[dict[str, Any]]) -> None:
     """Put agents that have learnt equally long into a fleet of as many."""
+    _refuse_other_device(fleet, states)
     ensemble = fleet.ensemble
     adam: dict[str, Tensor] = {"step": states[0]["adam"]["step"]}
     for name in _MOMENTS:
@@ -120,7 +122,7 @@ def _go_on(fleet: Fleet, states: Sequence[dict[str, Any]]) -> None:
         fleet.view.scales.load_state_dict(states[0]["scales"])
     for name in _LUCK:
         for generator, state in zip(getattr(fleet, name), states, strict=True):
-            _continue_luck(generator, state["luck"][name])
+            generator.set_state(state["luck"][name])
     fleet.inputs.start.copy_(torch.cat([state["start"] for state in states]))
     # Agents that were saved before there were planners with a memory had none.
     fleet.inputs.elites.copy_(torch.cat([state.get("elites", state["start"][:, None][:, :0]) for state in states]))
@@ -136,15 +138,14 @@ def _trial_sizes(state: dict[str, Any]) -> list[int]:
     return sizes
 
 
-def _continue_luck(generator: torch.Generator, state: Tensor) -> None:
-    """Let chance go on where it was; a GPU's and a CPU's do not go on in one another."""
-    if state.shape != generator.get_state().shape:
-        here = generator.device.type
+def _refuse_other_device(fleet: Fleet, states: Sequence[dict[str, Any]]) -> None:
+    """Before anything is learnt again: a GPU's chance and a CPU's do not go on in one another."""
+    if states[0]["luck"]["planning"].shape != fleet.planning[0].get_state().shape:
+        here = fleet.planning[0].device.type
         raise CalibrlError(
             f"this run was begun on another kind of device than {here}, whose chance cannot be continued there; "
             f"add --device {'cpu' if here == 'cuda' else 'cuda'}"
         )
-    generator.set_state(state)
 
 
 def _parts(flat: Tensor, like: Sequence[Tensor]) -> list[Tensor]:

@@ -139,6 +139,19 @@ def test_agents_saved_in_different_ways_go_on_together(tmp_path):
     assert told(tmp_path / "False") == told(tmp_path / "whole")
 
 
+@pytest.mark.parametrize("light", [False, True])
+def test_agents_of_another_device_are_refused_before_anything_is_trained_again(tmp_path, light):
+    run(tmp_path, replace(TINY, trials=1), light=light)
+    for file in (tmp_path / "checkpoint").glob("*.pt"):
+        content = torch.load(file, weights_only=True)
+        content["state"]["agent"]["luck"]["planning"] = torch.zeros(16, dtype=torch.uint8)  # a GPU's
+        torch.save(content, file)
+    heard = Heard()
+    with pytest.raises(CalibrlError, match=r"begun on another kind of device than cpu.*add --device cuda"):
+        run(tmp_path, TINY, resume=True, watch=heard)
+    assert not heard.relearnt_trials
+
+
 def test_rows_that_a_crash_kept_from_the_file_come_back(tmp_path):
     run(tmp_path, replace(TINY, trials=1))
     whole = told(tmp_path)
