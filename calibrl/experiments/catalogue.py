@@ -68,9 +68,9 @@ CATALOGUE: dict[str, Experiment] = {
     "core": Experiment(
         title="Calibrating forecasts of real data",
         question=(
-            "Models trained on scikit-learn's diabetes and digits sets say how sure they are. Are they right to be? "
-            "The uncalibrated arm trains on every row; the calibrated arm gives up a third of them to learn its map; "
-            "the cross-fitted arm gives up none. All are judged on the same rows none of them has seen."
+            "Models trained on scikit-learn's diabetes and digits data say how sure they are. Are they as often right "
+            "as they say? The uncalibrated arm trains on every row; the calibrated arm sets aside a third of them to "
+            "learn its map; the cross-fitted arm needs to set none aside. All are tested on the same unseen rows."
         ),
         baseline="uncalibrated",
         metrics={
@@ -83,19 +83,19 @@ CATALOGUE: dict[str, Experiment] = {
         },
         figures={
             "reliability": (
-                "How many outcomes fell below each promised level (above; honest is the diagonal), and where in its "
-                "forecast each fell (below, the PIT; honest is flat at 1), without and with calibration"
+                "Top: the share of outcomes below each predicted quantile; calibrated is the diagonal. Bottom: where "
+                "in its forecast each outcome fell (the PIT); calibrated is flat at 1. Without and with calibration"
             ),
-            "intervals": "90 % intervals of the dropout network, without and with calibration; crosses fell outside",
-            "digits": "How sure the classifier of digits was, and how often it was right; dots grow with the rows",
+            "intervals": "90 % intervals of the dropout network, without and with calibration; crosses are outside",
+            "digits": "How sure the digit classifier was, and how often it was right; larger dots stand for more rows",
         },
     ),
     "bandits": Experiment(
         title="Contextual bandits",
         question=(
-            "Every round shows a context; the policy picks an arm and sees only that arm's reward. LinUCB takes the "
-            "arm with the highest 84 % quantile; CalLinUCB takes its quantiles from each arm's own record. Greedy is "
-            "the control that must be shown. All policies meet the same contexts and the same luck."
+            "Each round shows a context; the policy picks an arm and sees only that arm's reward. LinUCB takes the "
+            "arm with the highest 84 % quantile; CalLinUCB calibrates the quantiles with each arm's own record. "
+            "Greedy, which never explores, is the control. All policies see the same contexts and random draws."
         ),
         baseline="linucb",
         metrics={
@@ -109,7 +109,7 @@ CATALOGUE: dict[str, Experiment] = {
         step="round",
         figures={
             "table": "Share of the optimal reward, problem by problem: mean over trials and its standard error",
-            "learning": "Reward so far, and reliability on the chosen arms and on all arms",
+            "learning": "Mean reward so far, and reliability on the chosen arms and on all arms",
             "beliefs": "What LinUCB and CalLinUCB expected of two arms where they disagreed: medians, 90 % intervals",
         },
         picks=("policies",),
@@ -117,10 +117,10 @@ CATALOGUE: dict[str, Experiment] = {
     "inventory": Experiment(
         title="Perishable inventory",
         question=(
-            "Every evening a shop orders what will be on its shelves for some days; what is not sold by then is waste, "
-            "what is asked for and not there is a stock-out, and both cost one. The uncalibrated arm plans with what "
-            "its network forecasts, the calibrated arm with R∘T; the heuristic orders up to 1.5 times the mean; the "
-            "oracle knows tomorrow. All face the same days and customers."
+            "Every evening a shop orders goods that keep for a few days. Each unit that expires unsold (waste) or is "
+            "asked for when there is none (stock-out) costs 1. The uncalibrated arm plans with its network's "
+            "forecasts, the calibrated arm with R∘T; the heuristic orders up to 1.5 times the mean; the "
+            "oracle knows the demand. All arms face the same days and customers."
         ),
         baseline="uncalibrated",
         metrics={
@@ -139,18 +139,18 @@ CATALOGUE: dict[str, Experiment] = {
                 "Waste and stock-outs of every arm, as a share of the units shipped: mean over seeds and the standard "
                 "error of their sum"
             ),
-            "reliability": "Reliability by days ahead, without and with calibration, and coverage series by series",
-            "days": "Forecasts of one series along the test, without and with calibration",
+            "reliability": "Reliability by days ahead, without and with calibration, and coverage by series",
+            "days": "Forecasts of one series over the test period, without and with calibration",
         },
         picks=("arms", "shelf_lives", "data", "period"),
     ),
     "control": Experiment(
         title="Continuous control: planning with a learnt model",
         question=(
-            "An agent learns networks that forecast its world and plans with them, trial after trial. The calibrated "
-            "arm keeps a fifth of its rows to fit a map on top of the networks; the uncalibrated arm has the same "
-            "networks and leaves the map out. Arms of one seed start alike and have the same luck. Honesty is measured "
-            "on every new trajectory before it is trained on."
+            "An agent trains networks to forecast its world and plans with them, trial after trial. The calibrated "
+            "arm uses a held-out fifth of its rows to fit a map on top of the networks; the uncalibrated arm has the "
+            "same networks and no map. Arms with the same seed share initial weights and random draws. Calibration is "
+            "measured on every new trajectory before it is trained on."
         ),
         baseline="uncalibrated",
         metrics={
@@ -163,18 +163,18 @@ CATALOGUE: dict[str, Experiment] = {
         step="environment step",
         figures={
             "control-learning": "Return of each trial, and the best so far: mean over seeds and its standard error",
-            "control-calibration": "How honest one-step forecasts were on trajectories not yet trained on",
-            "control-horizon": "How honest imagined rollouts were, by how far they looked ahead",
+            "control-calibration": "Calibration of one-step forecasts on trajectories not yet trained on",
+            "control-horizon": "Calibration of imagined rollouts, by number of steps ahead",
             "control-predictions": "One-step forecasts along new trajectories, with 90 % intervals",
         },
     ),
     "mdp": Experiment(
-        title="Discrete MDPs: why calibrated is the right kind of right",
+        title="Discrete MDPs: what calibration is worth",
         question=(
-            "Does a model have to be sharp to value a policy right, or calibrated? On random MDPs both are known "
-            "exactly. On FrozenLake, CliffWalking, Taxi and mazes a model is learnt from too few rows (table) or "
-            "through too coarse features (coarse): what does it promise for its plan, what does the plan deliver "
-            "(0 is acting at random, 1 is optimal), and does recalibrating the model help?"
+            "To get the value of a policy right, does a model have to be sharp, or calibrated? On random MDPs both are "
+            "known exactly. On FrozenLake, CliffWalking, Taxi and mazes a model is learnt from too few rows (table) or "
+            "with features that are too coarse (coarse): what return does it promise for its plan, what does the plan "
+            "deliver (0 is acting at random, 1 is optimal), and does recalibrating the model help?"
         ),
         baseline="raw",
         metrics={
@@ -196,11 +196,12 @@ CATALOGUE: dict[str, Experiment] = {
         },
     ),
     "safety": Experiment(
-        title="Safety: is a 90 % kept nine times in ten?",
+        title="Safety: does 90 % safe mean safe nine times in ten?",
         question=(
-            "An agent plans a path that its model holds to be safe with 90 % and carries it out. How often does it "
-            "leave the safe set? The over-confident arm believes its bare model, the calibrated one R∘T; two more "
-            "correct R∘T on plans it made before, by a map or by conformal ranks; the truth is told the real dynamics."
+            "An agent plans a path that is safe with 90 % probability according to its model, and executes it. How "
+            "often does it leave the safe set? The over-confident arm trusts its uncalibrated model, the calibrated "
+            "arm R∘T; two more correct R∘T on practice plans, with a map or with conformal ranks; the truth arm knows "
+            "the real dynamics."
         ),
         baseline="over-confident",
         metrics={
@@ -215,24 +216,24 @@ CATALOGUE: dict[str, Experiment] = {
                 "its standard error"
             ),
             "safety-paths": (
-                "One plan under each model, carried out many times from the dot towards the star; paths that hit the "
-                "disc are red. A plan may hit it in 10 % of its paths"
+                "One plan under each model, executed many times from the dot to the star; paths that hit the disc are "
+                "red. A plan is allowed to hit it in 10 % of its paths"
             ),
         },
     ),
     "quality": Experiment(
-        title="Which map repairs a forecast best",
+        title="Which map corrects a forecast best",
         question=(
-            "The forecast is a standard normal, the truth is something else. How far from the truth's own score is "
-            "the forecast after each map, by the number of rows the map learns from?"
+            "The forecast is a standard normal, the truth is something else. How far is the corrected forecast's score "
+            "from that of the truth, for each map and number of rows it learns from?"
         ),
         baseline="none",
         metrics={"excess_crps_x1000": Metric("excess CRPS × 1000", ".3g", "lower")},
         step="rows",
     ),
     "speed": Experiment(
-        title="Speed beside named peers",
-        question="How many times faster than a library people use, in the same run on one thread?",
+        title="Speed compared with other libraries",
+        question="How many times faster than a widely used library, in the same run on one thread?",
         baseline="",
         metrics={
             "factor": Metric("times faster", ".2f", "higher"),
@@ -241,7 +242,7 @@ CATALOGUE: dict[str, Experiment] = {
         },
     ),
     "mdp speed": Experiment(
-        title="Speed of planning beside named peers",
+        title="Speed of planning compared with other libraries",
         question="How many times faster is value iteration than loops in Python or a library, in the same run?",
         baseline="",
         metrics={
@@ -251,8 +252,8 @@ CATALOGUE: dict[str, Experiment] = {
         },
     ),
     "parallel speed": Experiment(
-        title="Two workers beside one",
-        question="How many times faster do two workers make the bandit table, by CPU time and by the wall clock?",
+        title="Two workers compared with one",
+        question="How many times faster do two workers produce the bandit table, by CPU time and by the wall clock?",
         baseline="",
         metrics={
             "cpu_factor": Metric("times faster, CPU", ".2f", "higher"),
@@ -261,10 +262,10 @@ CATALOGUE: dict[str, Experiment] = {
         },
     ),
     "planning speed": Experiment(
-        title="Speed of control beside eager PyTorch",
+        title="Speed of control compared with eager PyTorch",
         question=(
             "How many times faster is one action, or training, on a CPU than the same in eager PyTorch, one network "
-            "after the other? And how much does calibration cost: the same without it has 1.00."
+            "after the other? And what does calibration cost, relative to the same without it (1.00)?"
         ),
         baseline="",
         metrics={
@@ -274,13 +275,23 @@ CATALOGUE: dict[str, Experiment] = {
         },
     ),
     "inventory speed": Experiment(
-        title="Speed of ordering beside plain NumPy",
+        title="Speed of ordering compared with NumPy",
         question="How many times faster is one evening's plan than the same written in NumPy, in the same run?",
         baseline="",
         metrics={
             "factor": Metric("times faster", ".1f", "higher"),
             "ours_s": Metric("seconds, calibrl", ".2g", "lower"),
             "theirs_s": Metric("seconds, NumPy", ".2g"),
+        },
+    ),
+    "inventory savings": Experiment(
+        title="What choices save in the shop",
+        question="What share of the cost of one arm does another save? With a 95 % interval from resampling series.",
+        baseline="",
+        metrics={
+            "saving": Metric("saving", ".1%", "higher"),
+            "low": Metric("from", ".1%"),
+            "high": Metric("to", ".1%"),
         },
     ),
     "gpu speed": Experiment(

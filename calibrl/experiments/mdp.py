@@ -1,4 +1,4 @@
-"""Why calibrated is the right kind of right: the paper's sections 3.2 and 4 and its appendix, on discrete MDPs.
+"""What calibration is worth: the paper's sections 3.2 and 4 and its appendix, on discrete MDPs.
 
 Three parts: the two-state example; the lemma and the theorem over random MDPs and policies; planning with a
 learnt model on FrozenLake, CliffWalking, Taxi and mazes, raw against recalibrated, on paired seeds.

@@ -1,7 +1,7 @@
 // One study: its controls, and its charts drawn from the choices.
 
 const MANY = 12; // more problems than this are shown one at a time
-const KEYS = "Arrow keys read values.";
+const KEYS = "Use the arrow keys to read values.";
 
 class Study {
   constructor(root, data, choice) {
@@ -144,14 +144,14 @@ class Study {
     this.seeds?.setAttribute("aria-invalid", kept === null);
     if (kept === null) {
       const span = `${data.seeds[0]}-${data.seeds.at(-1)}`;
-      this.note.textContent = `Seeds are numbers or ranges such as ${span}; none of this study is “${choice.seeds}”.`;
+      this.note.textContent = `“${choice.seeds}” matches no seed; enter numbers or ranges such as ${span}.`;
       return;
     }
     this.kept = kept;
     this.shown = data.arms.map((_, i) => i).filter((i) => !choice.off.has(i));
     this.metric = data.metrics[choice.metric];
     const parts = [this.results(), this.curves(), this.honesty()].filter(Boolean);
-    this.charts.replaceChildren(...(this.shown.length ? parts : [make("p", { class: "empty" }, "No arm is chosen.")]));
+    this.charts.replaceChildren(...(this.shown.length ? parts : [make("p", { class: "empty" }, "No arm is selected.")]));
     const total = data.seeds.length;
     const seeds = total === 1 ? "one seed" : data.each ? `${kept.length} of ${total} seeds` : `all ${total} seeds`;
     const why = data.each ? "" : " Too many rows to choose among seeds here.";
@@ -287,7 +287,7 @@ class Study {
     });
     return this.group(
       "Are the forecasts honest?",
-      "First, the share of outcomes below each promised level: honest is the diagonal. Then, where in its forecast each " +
+      "First, the share of outcomes below each predicted quantile: honest is the diagonal. Then, where in its forecast each " +
         "outcome fell (the PIT): honest is flat at 1.",
       280,
       panels,

@@ -31,7 +31,7 @@ def _commands(rows: Sequence[Row]) -> str:
         known += [packages, str(where.get("machine", "")), str(where.get("date", ""))]
         words = html.escape(" · ".join(filter(None, known)))
         lines.append(f"<li><pre><code>{html.escape(command)}</code></pre>{words}</li>")
-    return f'<ul class="commands">{"".join(lines)}</ul>' if lines else "<p>These rows do not say who made them.</p>"
+    return f'<ul class="commands">{"".join(lines)}</ul>' if lines else "<p>These rows do not record their origin.</p>"
 
 
 def _settings(rows: Sequence[Row]) -> str:

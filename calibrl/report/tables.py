@@ -76,7 +76,7 @@ def _note(study: Study, about: Experiment, paired: bool) -> str:
     seeds = f"{max(counts)}" if len(counts) == 1 else f"{min(counts)} to {max(counts)}"
     small = (
         f"In small print: the difference to “{html.escape(about.baseline)}” on the same seeds and its "
-        "95 % interval, bold where the interval leaves out zero."
+        "95 % interval, bold where the interval excludes zero."
     )
     return f"Mean ± standard error over {seeds} seeds. {small if paired else ''}"
 

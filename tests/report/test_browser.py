@@ -130,7 +130,7 @@ def test_every_arm_can_be_left_out_and_brought_back(page):
             assert drawn(page, name) == everything
     for arm in range(3):
         one(page, f"core.1.arm{arm}").click()
-    assert "No arm is chosen" in one(page, "core.1").text
+    assert "No arm is selected" in one(page, "core.1").text
 
 
 def test_every_metric_can_be_chosen(page):
@@ -304,7 +304,7 @@ def test_it_reads_without_scripts(page):
         page.refresh()
         text = find(page, "main")[0].text
         assert "558.1 ± 3.5" in text
-        assert "tables and figures hold the same numbers" in text
+        assert "tables and figures show the same numbers" in text
     finally:
         page.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": False})
 
