@@ -1,6 +1,9 @@
-"""Devices that are there."""
+"""Devices that are there, and how much of a processor to take."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 
@@ -15,3 +18,14 @@ def check_device(device: torch.device | str) -> None:
         raise CalibrlError(f"device {name!r} is unknown; use cpu or cuda")
     if kind == "cuda" and not torch.cuda.is_available():
         raise CalibrlError(f"device {name!r} is not there; use cpu, or a machine whose torch sees a GPU")
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """One thread while many small things are computed: several would wait for each other longer than they compute."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

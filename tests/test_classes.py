@@ -58,6 +58,51 @@ def test_any_evidence_gives_probabilities(fit, evidence):
     assert bool((moved.diff() >= -1e-9).all())
 
 
+def plainly_chosen(probs, label):
+    """The map that five-fold cross-validation chooses, each fold's maps fitted from scratch."""
+    order = torch.randperm(len(probs), generator=torch.Generator().manual_seed(0))
+    probs, label = probs[order], label[order]
+    fold = torch.arange(len(probs)) % 5
+
+    def surprise(p, y):
+        return -p[torch.arange(len(y)), y].clamp(min=1e-12).log()
+
+    scores = {name: torch.empty(len(probs), dtype=D) for name in CLASS_FITS}
+    for name, fit in CLASS_FITS.items():
+        for k in range(5):
+            held = fold == k
+            mapping = fit(probs[~held], label[~held])
+            scores[name][held] = surprise(mapping(probs[held]), label[held])
+    name = min(scores, key=lambda one: float(scores[one].mean()))
+    gain = surprise(probs, label) - scores[name]
+    return name, gain.mean() > gain.std() / len(gain) ** 0.5, CLASS_FITS[name](probs, label)
+
+
+@pytest.mark.parametrize(("n", "classes"), [(12, 2), (150, 3), (600, 12)])
+@pytest.mark.parametrize("temperature", [0.3, 1.0, 3.0])
+@pytest.mark.parametrize("digits", [2, 12])
+def test_auto_chooses_and_fits_what_a_plain_search_does(n, classes, temperature, digits, generator):
+    probs, label = bold(n, classes, generator, temperature)
+    if classes == 3:  # what only a curve per class can mend
+        probs = torch.stack([probs[:, 0] ** 3, probs[:, 1], probs[:, 2] + 0.2], -1)
+    probs = probs.round(decimals=digits) + 1e-9  # equal probabilities too
+    probs = probs / probs.sum(-1, keepdim=True)
+    ours = fit_auto_classes(probs, label)
+    name, better, mapping = plainly_chosen(probs, label)
+    assert ours.note == f"chosen by cross-validation: {name if better else 'identity'}"
+    torch.testing.assert_close(ours(probs), mapping(probs) if better else probs, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("temperature", [0.05, 0.4, 1.0, 5.0])
+@pytest.mark.parametrize("n", [2, 40, 3000])
+def test_temperature_is_where_the_loss_is_flat(n, temperature, generator):
+    probs, label = bold(n, 4, generator, temperature)
+    found = cal.fit_temperature(probs, label).t.log().requires_grad_()
+    log_p = probs.clamp(min=1e-12).log()
+    loss = torch.nn.functional.cross_entropy(log_p / found.exp(), label, reduction="sum") + 0.5 * found**2
+    assert float(torch.autograd.grad(loss, found)[0]) == pytest.approx(0, abs=1e-8 * n)
+
+
 def test_temperature_recovers_its_own(generator):
     probs, label = bold(20_000, 4, generator, temperature=0.4)
     assert float(cal.fit_temperature(probs, label).t) == pytest.approx(1 / 0.4, rel=0.05)

@@ -36,6 +36,7 @@ def check(
     steps.expect_choice("--new-groups", new_groups, "refuse", "pooled")
     if plot is not None:
         steps.expect_suffix(plot, ".png", ".svg", ".pdf")
+    steps.keep_to_one_thread()
     table = read_forecasts(file, kind=kind)
     seen, y = table.seen()
     places = steps.places_of(None if group is None else table.groups(group), seen)
@@ -81,6 +82,7 @@ def fit(
     from calibrl.tables import read_forecasts
 
     steps.expect_suffix(out, ".json")
+    steps.keep_to_one_thread()
     table = read_forecasts(file, kind=kind)
     fit_map = fit_named(method, table.kind)
     seen, outcomes = table.seen()
@@ -140,6 +142,7 @@ def apply(
     steps.expect_suffix(out, ".csv", ".tsv", ".parquet")
     if out.resolve() in {file.resolve(), map_file.resolve()}:
         raise CalibrlError(f"--out {out} would overwrite what is read; give the result another name")
+    steps.keep_to_one_thread()
     table = read_forecasts(file, kind=kind)
     maps = steps.load_for(map_file, table)
     groups = steps.groups_for(maps, map_file, table)

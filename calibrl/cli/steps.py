@@ -35,6 +35,13 @@ LEVELS = "0.05,0.25,0.5,0.75,0.95"
 """Quantiles that `apply` writes unless others are asked for."""
 
 
+def keep_to_one_thread() -> None:
+    """Groups are small: threads would wait for each other longer than they compute, the more so beside other work."""
+    import torch
+
+    torch.set_num_threads(1)
+
+
 def described(table: Forecasts) -> dict[str, Any]:
     """What was read."""
     outcomes = 0 if table.y is None else int((~table.y.isnan()).sum())

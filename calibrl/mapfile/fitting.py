@@ -10,12 +10,29 @@ from torch import Tensor
 from calibrl.algorithm import Evidence, fit_to
 from calibrl.classes import CLASS_FITS, ClassMap, FitClassMap, fit_auto_classes
 from calibrl.errors import CalibrlError
-from calibrl.maps import FitMap, Map, fit_auto, fit_sigmoid
-from calibrl.maps.choose import CANDIDATES
+from calibrl.maps import (
+    FitMap,
+    Map,
+    fit_affine,
+    fit_auto,
+    fit_beta,
+    fit_isotonic,
+    fit_platt,
+    fit_sigmoid,
+    fit_smooth,
+)
 
 FOLDS = 5
 
-_MAPS: dict[str, FitMap] = {"auto": fit_auto, **CANDIDATES, "sigmoid": fit_sigmoid}
+_MAPS: dict[str, FitMap] = {
+    "auto": fit_auto,
+    "smooth": fit_smooth,
+    "affine": fit_affine,
+    "platt": fit_platt,
+    "beta": fit_beta,
+    "isotonic": fit_isotonic,
+    "sigmoid": fit_sigmoid,
+}
 _CLASS_MAPS: dict[str, FitClassMap] = {"auto": fit_auto_classes, **CLASS_FITS}
 
 

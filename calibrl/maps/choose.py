@@ -4,52 +4,54 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from calibrl.arrays import Array
+from calibrl.devices import one_thread
 from calibrl.kernels import normal
+from calibrl.maps import fit
 from calibrl.maps.base import Map
 from calibrl.maps.closed_form import IDENTITY
-from calibrl.maps.evidence import FURTHEST, for_each_column, matrix, ranks_of, stack
-from calibrl.maps.fit import FitMap, fit_affine, fit_beta, fit_isotonic, fit_platt, fit_smooth
-from calibrl.maps.gaussian import gaussian_law
+from calibrl.maps.evidence import FURTHEST, column_of, columns_of, matrix, ranks_of, stack
+from calibrl.maps.gaussian import rough_law
+from calibrl.maps.select import Floats
 from calibrl.maps.spline import Spline
 
-CANDIDATES: dict[str, FitMap] = {
-    "smooth": fit_smooth,
-    "affine": fit_affine,
-    "platt": fit_platt,
-    "beta": fit_beta,
-    "isotonic": fit_isotonic,
+CANDIDATES: dict[str, fit.Learn[Map]] = {
+    "smooth": fit.smooth,
+    "affine": fit.affine,
+    "platt": fit.platt,
+    "beta": fit.beta,
+    "isotonic": fit.isotonic,
 }
 FOLDS = 5
 MOST_ROWS = 5_000
 """Rows the choice is made on; more would not change it. The chosen map is fitted on all."""
 
+ROUNDING = 1e-6
+"""What a score may be off by: gaining no more than that is gaining nothing."""
 
+
+@one_thread()
 def fit_auto(pit: Array | None = None, *, weight: Array | None = None, z: Array | None = None) -> Map:
     """The map with the best cross-validated CRPS, column by column, or the identity.
 
     A column keeps the identity unless the best candidate beats it by more than one standard error of the
     paired difference: too little evidence changes nothing. `note` says what was chosen.
     """
-    values, given_weights, shape = matrix(pit, weight, z)
-    _, evidence, _ = for_each_column(pit, weight, z, lambda _: None)
-    rows = torch.from_numpy(values)
-    rows = rows.clamp(-FURTHEST, FURTHEST) if z is not None else normal.evidence_quantile(rows)
-    weights = torch.ones_like(rows) if given_weights is None else torch.from_numpy(given_weights.copy())
-
+    values, weights, _ = matrix(pit, weight, z)
+    columns, shape = columns_of(pit, weight, z)
     names: list[str] = []
     maps: list[Map] = []
-    for j in range(rows.shape[1]):
-        seen = ~rows[:, j].isnan() & (weights[:, j] > 0)
-        column, column_weight = rows[seen, j], weights[seen, j]
-        names.append(_best(column, column_weight))
-        fit = CANDIDATES.get(names[-1])
-        maps.append(IDENTITY if fit is None else fit(z=column, weight=column_weight))
+    for j, column in enumerate(columns):
+        own = values[:, j], None if weights is None else weights[:, j]
+        names.append(_best(*_shuffled(*own, is_z=z is not None)))
+        learn = CANDIDATES.get(names[-1])
+        maps.append(IDENTITY if learn is None else learn([column], ()))
     note = f"chosen by cross-validation: {', '.join(names)}"
-    ranks = ranks_of(evidence, shape)
+    ranks = ranks_of(columns, shape)
     if not shape:
         return replace(maps[0], note=note, ranks=ranks)
     # Columns that chose differently stack as splines.
@@ -58,30 +60,46 @@ def fit_auto(pit: Array | None = None, *, weight: Array | None = None, z: Array 
     return Spline(z=z_knots, s=s_knots, d=slope, ranks=ranks, note=note)
 
 
-def _best(z: Tensor, weight: Tensor) -> str:
+def _shuffled(values: Floats, weight: Floats | None, *, is_z: bool) -> tuple[Floats, Floats | None]:
+    """At most `MOST_ROWS` of the z-scores that were seen and count, in random order, with their weights."""
+    counts = ~np.isnan(values) if weight is None else ~np.isnan(values) & (weight > 0)
+    rows = np.flatnonzero(counts)
+    order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(0))[:MOST_ROWS].numpy()
+    some = torch.from_numpy(values[rows[order]])
+    z = some.clamp(-FURTHEST, FURTHEST) if is_z else normal.evidence_quantile(some)
+    return z.numpy(), None if weight is None else weight[rows[order]]
+
+
+def _best(z: Floats, weight: Floats | None) -> str:
     """The name of the best candidate for one column's z-scores (n,), or "identity"."""
     if len(z) < FOLDS:
         return "identity"
-    order = torch.randperm(len(z), generator=torch.Generator().manual_seed(0))[:MOST_ROWS]
-    z, weight = z[order], weight[order]
-    fold = torch.arange(len(z)) % FOLDS
-    plain = _crps(IDENTITY, z)
-    scores = {name: torch.empty_like(z) for name in CANDIDATES}
-    for k in range(FOLDS):
-        for name, fit in CANDIDATES.items():
-            mapping = fit(z=z[fold != k], weight=weight[fold != k])
-            scores[name][fold == k] = _crps(mapping, z[fold == k])
-    share = weight / weight.sum()
-    name = min(scores, key=lambda candidate: float((share * scores[candidate]).sum()))
-    gain = plain - scores[name]
-    mean = (share * gain).sum()
-    error = torch.sqrt((share.square() * (gain - mean).square()).sum())
-    return name if float(mean) > float(error) else "identity"
+    fold = np.arange(len(z)) % FOLDS
+    # What each fold's maps learn from, sorted once for all candidates; each fold is a column of theirs.
+    rest = [column_of(z[fold != k], None if weight is None else weight[fold != k], is_z=True) for k in range(FOLDS)]
+    held, share = _by_fold(z), _by_fold(np.ones_like(z) if weight is None else weight)
+    share = share / share.sum()
+    plain = _crps(IDENTITY, held)
+
+    def gain(name: str) -> Tensor:
+        """What the map of the other folds saves on each row, weighted: (rows of a fold, folds)."""
+        return share * (plain - _crps(CANDIDATES[name](rest, (FOLDS,)), held))
+
+    gains = {name: gain(name) for name in CANDIDATES}
+    name = max(gains, key=lambda candidate: float(gains[candidate].sum()))
+    mean = gains[name].sum()
+    error = torch.sqrt((gains[name] - share * mean).square().sum())
+    return name if float(mean) > float(error) + ROUNDING else "identity"
+
+
+def _by_fold(values: Floats) -> Tensor:
+    """Values (n,) as (rows of a fold, folds), the last row filled up with zeros."""
+    return torch.from_numpy(np.append(values, np.zeros(-len(values) % FOLDS)).reshape(-1, FOLDS))
 
 
 def _crps(mapping: Map, z: Tensor) -> Tensor:
     """CRPS in units of the forecast's σ, were the forecast Gaussian."""
-    return gaussian_law(mapping, z.device).crps(z, mapping.forward_z(z))
+    return rough_law(mapping).crps(z, mapping.forward_z(z))
 
 
 def _as_spline(mapping: Map) -> tuple[Tensor, Tensor, Tensor]:

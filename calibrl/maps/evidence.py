@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeVar
 
 import numpy as np
 import torch
@@ -18,8 +16,6 @@ from calibrl.errors import CalibrlError
 from calibrl.kernels import normal
 from calibrl.maps.ranks import Ranks
 from calibrl.maps.select import Floats, order_statistics
-
-T = TypeVar("T")
 
 FURTHEST = 1e6
 """Z-scores beyond are taken for this: nothing depends on how absurd they are, and splines stay computable."""
@@ -72,18 +68,16 @@ class Column:
         return self.z.clamp(middle - reach, middle + reach) if reach > 0 else self.z
 
 
-def for_each_column(
-    pit: Array | None, weight: Array | None, z: Array | None, fit: Callable[[Column], T]
-) -> tuple[list[T], list[Column], tuple[int, ...]]:
-    """Sort and thin each column, hand it to `fit`; returns the results, the evidence and the column shape."""
+def columns_of(pit: Array | None, weight: Array | None, z: Array | None) -> tuple[list[Column], tuple[int, ...]]:
+    """Each column's evidence, sorted and thinned, and the column shape, () or (d,)."""
     values, weights, shape = matrix(pit, weight, z)
     # A column's numbers side by side: reading them a row apart would take longer than all the rest.
     by_column = np.ascontiguousarray(values.T)
     columns = [
-        _column(column, None if weights is None else weights[:, j], is_z=z is not None)
+        column_of(column, None if weights is None else weights[:, j], is_z=z is not None)
         for j, column in enumerate(by_column)
     ]
-    return [fit(column) for column in columns], columns, shape
+    return columns, shape
 
 
 def stack(parts: list[Tensor], shape: tuple[int, ...]) -> Tensor:
@@ -144,7 +138,8 @@ def matrix(pit: Array | None, weight: Array | None, z: Array | None) -> tuple[Fl
     return values, np.broadcast_to(weights, values.shape), shape
 
 
-def _column(values: Floats, weight: Floats | None, *, is_z: bool) -> Column:
+def column_of(values: Floats, weight: Floats | None, *, is_z: bool) -> Column:
+    """The evidence of values (n,), PITs or z-scores, NaN where nobody saw the outcome."""
     counts = ~np.isnan(values) if weight is None else ~np.isnan(values) & (weight > 0)
     if not counts.all():
         values, weight = values[counts], None if weight is None else weight[counts]

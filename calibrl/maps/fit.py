@@ -8,24 +8,30 @@ z-scores Φ⁻¹(p_t), which do not round to 0 or 1 when a forecast is very over
 from __future__ import annotations
 
 import math
-from typing import Protocol
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Protocol, TypeAlias, TypeVar
 
 import numpy as np
 import torch
 from scipy.special import ndtr
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from calibrl.arrays import Array
 from calibrl.kernels import normal
 from calibrl.maps.base import Map
 from calibrl.maps.closed_form import Affine, Beta, Platt, Sigmoid
-from calibrl.maps.evidence import Column, for_each_column, ranks_of, stack
+from calibrl.maps.evidence import Column, columns_of, ranks_of, stack
+from calibrl.maps.logistic import logistic_fit
 from calibrl.maps.spline import Spline
 
 PRIOR_POINTS = 10.0
 """How many outcomes the belief "the forecast is right" is worth: 10 rows move R half-way."""
 
 Knots = tuple[Tensor, Tensor, Tensor]
+M = TypeVar("M", bound=Map)
+Learn: TypeAlias = Callable[[list[Column], tuple[int, ...]], M]
 
 
 class FitMap(Protocol):
@@ -44,7 +50,7 @@ def fit_smooth(pit: Array | None = None, *, weight: Array | None = None, z: Arra
     No rows give the identity, a few rows change it only when they insist, and with many rows the error
     goes to zero whatever the shape of the miscalibration. Between the rows the density stays smooth.
     """
-    return _spline(pit, weight, z, _smooth)
+    return _fit(smooth, pit, weight, z)
 
 
 def fit_isotonic(pit: Array | None = None, *, weight: Array | None = None, z: Array | None = None) -> Spline:
@@ -53,82 +59,119 @@ def fit_isotonic(pit: Array | None = None, *, weight: Array | None = None, z: Ar
     Isotonic regression of PITs on their own empirical CDF, as in Kuleshov et al. (2018), *is* that CDF.
     Between the points R is a monotone spline, outside them the forecast's own tail goes on.
     """
-    return _spline(pit, weight, z, _isotonic)
+    return _fit(isotonic, pit, weight, z)
 
 
 def fit_affine(pit: Array | None = None, *, weight: Array | None = None, z: Array | None = None) -> Affine:
     """Shift and scale in z, shrunk to the identity: best on few rows when mean or width is what is off."""
+    return _fit(affine, pit, weight, z)
 
-    def fit(column: Column) -> Tensor:
+
+def fit_platt(pit: Array | None = None, *, weight: Array | None = None, z: Array | None = None) -> Platt:
+    """sigmoid(a · logit p + b) by cross-entropy against the empirical CDF, shrunk to the identity."""
+    return _fit(platt, pit, weight, z)
+
+
+def fit_beta(pit: Array | None = None, *, weight: Array | None = None, z: Array | None = None) -> Beta:
+    """sigmoid(a log p - b log(1-p) + c) by cross-entropy against the empirical CDF, shrunk to the identity."""
+    return _fit(beta, pit, weight, z)
+
+
+def fit_sigmoid(pit: Array | None = None, *, weight: Array | None = None, z: Array | None = None) -> Sigmoid:
+    """The paper's released map sigmoid(a · p + b), by cross-entropy. For replication: see `Sigmoid`."""
+    return _fit(sigmoid, pit, weight, z)
+
+
+def _fit(learn: Learn[M], pit: Array | None, weight: Array | None, z: Array | None) -> M:
+    columns, shape = columns_of(pit, weight, z)
+    return replace(learn(columns, shape), ranks=ranks_of(columns, shape))
+
+
+# The same on sorted evidence: columns and their shape, () or (d,), to one map for all of them.
+
+
+def smooth(columns: list[Column], shape: tuple[int, ...]) -> Spline:
+    """`fit_smooth`."""
+    return _spline([_smooth(column) for column in columns], shape)
+
+
+def isotonic(columns: list[Column], shape: tuple[int, ...]) -> Spline:
+    """`fit_isotonic`."""
+    return _spline([_isotonic(column) for column in columns], shape)
+
+
+def affine(columns: list[Column], shape: tuple[int, ...]) -> Affine:
+    """`fit_affine`."""
+
+    def moments(column: Column) -> Tensor:
         total = column.effective + PRIOR_POINTS
         z = column.tamed
         shift = column.effective * float((column.share * z).sum()) / total
         square = (column.effective * float((column.share * z.square()).sum()) + PRIOR_POINTS) / total
         return torch.tensor([shift, (square - shift**2) ** 0.5], dtype=torch.float64)
 
-    found, columns, shape = for_each_column(pit, weight, z, fit)
-    parameters = stack(found, shape)
-    return Affine(shift=parameters[..., 0], scale=parameters[..., 1], ranks=ranks_of(columns, shape))
+    parameters = stack([moments(column) for column in columns], shape)
+    return Affine(shift=parameters[..., 0], scale=parameters[..., 1])
 
 
-def fit_platt(pit: Array | None = None, *, weight: Array | None = None, z: Array | None = None) -> Platt:
-    """sigmoid(a · logit p + b) by cross-entropy against the empirical CDF, shrunk to the identity."""
-
-    def fit(column: Column) -> Tensor:
-        points, target, size = _with_prior(column)
-        features = torch.stack([normal.logit_of(points), torch.ones_like(points)], -1)
-        return logistic_fit(features, target, size, start=torch.tensor([1.0, 0.0], dtype=torch.float64), positive=1)
-
-    found, columns, shape = for_each_column(pit, weight, z, fit)
-    parameters = stack(found, shape)
-    return Platt(a=parameters[..., 0], b=parameters[..., 1], ranks=ranks_of(columns, shape))
+def platt(columns: list[Column], shape: tuple[int, ...]) -> Platt:
+    """`fit_platt`."""
+    z, target, size = _with_prior(columns)
+    features = torch.stack([normal.logit_of(z), torch.ones_like(z)], -2)
+    found = logistic_fit(features, target, size, start=torch.tensor([1.0, 0.0], dtype=torch.float64), positive=1)
+    parameters = stack([*found], shape)
+    return Platt(a=parameters[..., 0], b=parameters[..., 1])
 
 
-def fit_beta(pit: Array | None = None, *, weight: Array | None = None, z: Array | None = None) -> Beta:
-    """sigmoid(a log p - b log(1-p) + c) by cross-entropy against the empirical CDF, shrunk to the identity."""
-
-    def fit(column: Column) -> Tensor:
-        points, target, size = _with_prior(column)
-        log_p, log_q = torch.special.log_ndtr(points), torch.special.log_ndtr(-points)
-        features = torch.stack([log_p, -log_q, torch.ones_like(points)], -1)
-        return logistic_fit(
-            features, target, size, start=torch.tensor([1.0, 1.0, 0.0], dtype=torch.float64), positive=2
-        )
-
-    found, columns, shape = for_each_column(pit, weight, z, fit)
-    parameters = stack(found, shape)
-    ranks = ranks_of(columns, shape)
-    return Beta(a=parameters[..., 0], b=parameters[..., 1], c=parameters[..., 2], ranks=ranks)
+def beta(columns: list[Column], shape: tuple[int, ...]) -> Beta:
+    """`fit_beta`."""
+    z, target, size = _with_prior(columns)
+    features = torch.stack([torch.special.log_ndtr(z), -torch.special.log_ndtr(-z), torch.ones_like(z)], -2)
+    found = logistic_fit(features, target, size, start=torch.tensor([1.0, 1.0, 0.0], dtype=torch.float64), positive=2)
+    parameters = stack([*found], shape)
+    return Beta(a=parameters[..., 0], b=parameters[..., 1], c=parameters[..., 2])
 
 
-def fit_sigmoid(pit: Array | None = None, *, weight: Array | None = None, z: Array | None = None) -> Sigmoid:
-    """The paper's released map sigmoid(a · p + b), by cross-entropy. For replication: see `Sigmoid`."""
+def sigmoid(columns: list[Column], shape: tuple[int, ...]) -> Sigmoid:
+    """`fit_sigmoid`."""
+    start = torch.tensor([4.0, -2.0], dtype=torch.float64)
 
-    def fit(column: Column) -> Tensor:
-        start = torch.tensor([4.0, -2.0], dtype=torch.float64)
+    def curve(column: Column) -> Tensor:
         if column.count < 2:
             return start
-        features = torch.stack([normal.cdf(column.z), torch.ones_like(column.z)], -1)
+        features = torch.stack([normal.cdf(column.z), torch.ones_like(column.z)])
         return logistic_fit(features, column.level, column.share * column.effective, start=start, positive=1)
 
-    found, columns, shape = for_each_column(pit, weight, z, fit)
-    parameters = stack(found, shape)
-    return Sigmoid(a=parameters[..., 0], b=parameters[..., 1], ranks=ranks_of(columns, shape))
+    parameters = stack([curve(column) for column in columns], shape)
+    return Sigmoid(a=parameters[..., 0], b=parameters[..., 1])
+
+
+def _with_prior(columns: list[Column]) -> tuple[Tensor, Tensor, Tensor]:
+    """The evidence and `PRIOR_POINTS` pseudo-rows that say "the forecast is right": z, target, weight, (d, m) each.
+
+    Columns with less evidence than others are filled up with rows of no weight.
+    """
+    level = torch.linspace(0.05, 0.95, 19, dtype=torch.float64)
+    prior = normal.quantile(level), level, torch.full_like(level, PRIOR_POINTS / len(level))
+    z, target, size = (
+        pad_sequence([torch.cat([own, more]) for own in parts], batch_first=True)
+        for parts, more in zip(
+            zip(*((column.z, column.level, column.share * column.effective) for column in columns), strict=True),
+            prior,
+            strict=True,
+        )
+    )
+    return z, target, size
 
 
 # The two splines.
 
 
-def _spline(pit: Array | None, weight: Array | None, z: Array | None, fit: _FitKnots) -> Spline:
-    found, columns, shape = for_each_column(pit, weight, z, fit)
+def _spline(found: list[Knots], shape: tuple[int, ...]) -> Spline:
     most = max(len(knots[0]) for knots in found)
     padded = [_pad(knots, most) for knots in found]
-    parts = [stack([knots[i] for knots in padded], shape) for i in range(3)]
-    return Spline(z=parts[0], s=parts[1], d=parts[2], ranks=ranks_of(columns, shape))
-
-
-class _FitKnots(Protocol):
-    def __call__(self, column: Column) -> Knots: ...
+    z, s, d = (stack([knots[i] for knots in padded], shape) for i in range(3))
+    return Spline(z=z, s=s, d=d)
 
 
 def _smooth(column: Column) -> Knots:
@@ -160,11 +203,15 @@ def _kernel_sums(points: Tensor, column: Column, width: float) -> tuple[Tensor, 
 
     In NumPy, because torch splits a matrix of this size over threads and waits for them longer than it computes.
     """
-    # Beyond 30 widths nothing is left of a kernel, and what underflows is slow to compute.
-    distance = ((points.numpy()[:, None] - column.tamed.numpy()) / width).clip(-30, 30)
-    terms = ndtr(distance), ndtr(-distance), np.exp(-0.5 * distance**2 - normal.LOG_SQRT_2PI) / width
-    below, above, slope = (torch.from_numpy(np.einsum("ij,j->i", term, column.share.numpy())) for term in terms)
-    return below, above, slope
+    distance = (points.numpy()[:, None] - column.tamed.numpy()) / width
+    # Beyond 12 widths a kernel is all below or all above, to the last digit of any sum it enters.
+    near = np.abs(distance) < 12
+    close = distance[near]
+    below, above, slope = (distance > 0).astype(float), (distance < 0).astype(float), np.zeros_like(distance)
+    below[near], above[near] = ndtr(close), ndtr(-close)
+    slope[near] = np.exp(-0.5 * close**2 - normal.LOG_SQRT_2PI) / width
+    sums = (torch.from_numpy(np.einsum("ij,j->i", term, column.share.numpy())) for term in (below, above, slope))
+    return next(sums), next(sums), next(sums)
 
 
 def _believable_gaussian(column: Column) -> tuple[float, float]:
@@ -239,12 +286,14 @@ def _with_tails(points: Tensor, s: Tensor, slope: Tensor, column: Column) -> Kno
     if len(points) == 0:
         return _no_knots()
     gap = 1e-9 * max(1.0, column.scale)
-    keep: list[int] = [0]
-    at, height = points.tolist(), s.tolist()
-    for i in range(1, len(at)):
-        if at[i] - at[keep[-1]] > gap and height[i] - height[keep[-1]] > 1e-9:
-            keep.append(i)
-    points, s, slope = points[keep], s[keep], slope[keep].clamp(1e-9, 1e9)
+    if not bool(((points.diff() > gap) & (s.diff() > 1e-9)).all()):
+        keep: list[int] = [0]
+        at, height = points.tolist(), s.tolist()
+        for i in range(1, len(at)):
+            if at[i] - at[keep[-1]] > gap and height[i] - height[keep[-1]] > 1e-9:
+                keep.append(i)
+        points, s, slope = points[keep], s[keep], slope[keep]
+    slope = slope.clamp(1e-9, 1e9)
     # An over-confident forecast's tail is stretched as its body is; never is a tail thinner than the forecast's.
     tail = 1 / max(1.0, column.scale)
     if len(points) == 1:
@@ -264,52 +313,3 @@ def _pad(knots: Knots, most: int) -> Knots:
     further = torch.arange(1, most - len(z) + 1, dtype=torch.float64)
     end = slope[-1]
     return torch.cat([z, z[-1] + further]), torch.cat([s, s[-1] + end * further]), torch.cat([slope, end + 0 * further])
-
-
-# The logistic family.
-
-
-def _with_prior(column: Column) -> tuple[Tensor, Tensor, Tensor]:
-    """The evidence and `PRIOR_POINTS` pseudo-rows that say "the forecast is right": z, target, weight."""
-    level = torch.linspace(0.05, 0.95, 19, dtype=torch.float64)
-    points = torch.cat([column.z, normal.quantile(level)])
-    size = torch.cat([column.share * column.effective, torch.full_like(level, PRIOR_POINTS / len(level))])
-    return points, torch.cat([column.level, level]), size
-
-
-def logistic_fit(features: Tensor, target: Tensor, size: Tensor, *, start: Tensor, positive: int) -> Tensor:
-    """Weighted cross-entropy of sigmoid(features · θ) against soft targets, by damped Newton steps.
-
-    features (m, k), target (m,) in [0, 1], size (m,) weights, start (k,); the first `positive` entries of θ
-    stay above 1e-3 so that the map increases. The problem is convex: the minimum is the only one. Far from it the
-    sigmoid is flat and a Newton step means nothing: steps that do not help are damped until they do.
-    """
-
-    def loss(theta: Tensor) -> float:
-        t = features @ theta
-        return float((size * (torch.nn.functional.softplus(t) - target * t)).sum())
-
-    def clip(theta: Tensor) -> Tensor:
-        return torch.cat([theta[:positive].clamp(min=1e-3), theta[positive:]])
-
-    theta, best = start, loss(start)
-    # Damping is measured against the curvature that each parameter could have at most: p (1 - p) is 1/4 there.
-    most = (size[:, None] * features.square()).sum(0) / 4
-    damping = least = 1e-12
-    for _ in range(200):
-        p = torch.sigmoid(features @ theta)
-        gradient = features.T @ (size * (p - target))
-        hessian = (features.T * (size * p * (1 - p))) @ features
-        while damping < 1e6:
-            candidate = clip(theta - torch.linalg.solve(hessian + damping * torch.diag(most + 1e-9), gradient))
-            value = loss(candidate)
-            if value <= best:
-                break
-            damping *= 10
-        else:
-            break
-        moved = float((candidate - theta).abs().max())
-        theta, best, damping = candidate, value, max(damping / 100, least)
-        if moved < 1e-10:
-            break
-    return theta

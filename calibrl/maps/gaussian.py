@@ -7,6 +7,7 @@ once per map and serve every forecast in every batch.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 import torch
@@ -24,13 +25,23 @@ CELLS = 2048
 
 PANELS, COARSE_PANELS, NODES_PER_PANEL = 1024, 160, 7
 
+ROUGH_PANELS, ROUGH_NODES = 256, 3
+"""Panels of a law that tells maps apart, and need not be exact."""
+
+
+@cache
+def _legendre(count: int) -> tuple[Tensor, Tensor]:
+    """Nodes and weights of Gauss and Legendre's quadrature on [-1, 1]."""
+    x, w = np.polynomial.legendre.leggauss(count)
+    return torch.from_numpy(x), torch.from_numpy(w)
+
 
 def nodes(breaks: Tensor) -> tuple[Tensor, Tensor]:
     """Gauss-Legendre nodes ε and weights φ(ε)dε over [-8.6, 8.6], in panels that end at `breaks`.
 
     breaks: (k, *columns), points where the integrand bends; each result: (m, *columns).
     """
-    x, w = (torch.from_numpy(part).to(breaks.device) for part in np.polynomial.legendre.leggauss(NODES_PER_PANEL))
+    x, w = (part.to(breaks.device) for part in _legendre(NODES_PER_PANEL))
     flat = [-1, *(1 for _ in breaks.shape[1:])]
     even = torch.linspace(-REACH, REACH, COARSE_PANELS + 1, dtype=torch.float64, device=breaks.device)
     edges = torch.cat([even.reshape(flat).expand(-1, *breaks.shape[1:]), breaks.clamp(-REACH, REACH)]).sort(0).values
@@ -124,14 +135,37 @@ def _law(mapping: Map) -> GaussianLaw:
     gini = 2 * (value * (2 * normal.cdf(epsilon) - 1) * weight).sum(0)
 
     # Even panels for the partial means, so that a look-up needs no search.
-    x, w = (torch.from_numpy(part) for part in np.polynomial.legendre.leggauss(NODES_PER_PANEL))
-    half = REACH / PANELS
-    at = torch.linspace(-REACH + half, REACH - half, PANELS, dtype=torch.float64)[:, None] + half * x
-    mass = _g(mapping, at.reshape(-1)) * torch.exp(normal.log_density(at.reshape(-1)))
-    by_panel = (mass.unflatten(-1, (PANELS, -1)) @ (half * w)).cumsum(-1)
-    partial = torch.cat([torch.zeros_like(by_panel[..., :1]), by_panel], -1)
+    at, weight = _even_nodes(PANELS, NODES_PER_PANEL)
+    partial = _up_to_each_panel(_g(mapping, at), weight)
     knot = _g(mapping, torch.linspace(-REACH, REACH, PANELS + 1, dtype=torch.float64))
     return GaussianLaw(mean, variance, gini, knot, partial)
+
+
+@torch.no_grad()
+def rough_law(mapping: Map) -> GaussianLaw:
+    """The law of g under `mapping` at a tenth of the cost, its CRPS to about 1e-5."""
+    at, weight = _even_nodes(ROUGH_PANELS, ROUGH_NODES)
+    value = _g(mapping, at)
+    partial = _up_to_each_panel(value, weight)
+    mean = partial[..., -1]
+    variance = ((value - mean[..., None]).square() * weight.reshape(-1)).sum(-1)
+    gini = 2 * (value * (2 * normal.cdf(at) - 1) * weight.reshape(-1)).sum(-1)
+    knot = _g(mapping, torch.linspace(-REACH, REACH, ROUGH_PANELS + 1, dtype=torch.float64))
+    return GaussianLaw(mean, variance, gini, knot, partial)
+
+
+def _even_nodes(panels: int, count: int) -> tuple[Tensor, Tensor]:
+    """Gauss-Legendre nodes (panels · count,) in even panels of [-8.6, 8.6], and their weights φ dε (panels, count)."""
+    x, w = _legendre(count)
+    half = REACH / panels
+    at = torch.linspace(-REACH + half, REACH - half, panels, dtype=torch.float64)[:, None] + half * x
+    return at.reshape(-1), half * w * torch.exp(normal.log_density(at))
+
+
+def _up_to_each_panel(value: Tensor, weight: Tensor) -> Tensor:
+    """Weighted sums of values (…, panels · count) from the first panel up to each: (…, panels + 1)."""
+    up_to = (value.unflatten(-1, weight.shape) * weight).sum(-1).cumsum(-1)
+    return torch.cat([torch.zeros_like(up_to[..., :1]), up_to], -1)
 
 
 @torch.no_grad()

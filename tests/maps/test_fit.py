@@ -6,10 +6,8 @@ import numpy as np
 import pytest
 import torch
 from scipy import stats
-from sklearn.linear_model import LogisticRegression
 
 import calibrl as cal
-from calibrl.maps.fit import logistic_fit
 
 D = torch.float64
 LEVELS = torch.linspace(0.05, 0.95, 19, dtype=D)
@@ -117,18 +115,6 @@ def test_beta_recovers_its_own_parameters():
     assert float(found.a) == pytest.approx(0.7, rel=0.05)
     assert float(found.b) == pytest.approx(1.6, rel=0.05)
     assert float(found.c) == pytest.approx(0.3, abs=0.05)
-
-
-def test_logistic_fit_agrees_with_scikit_learn():
-    rng = np.random.default_rng(8)
-    x = rng.normal(size=(500, 1))
-    y = (rng.random(500) < 1 / (1 + np.exp(-(1.3 * x[:, 0] - 0.4)))).astype(float)
-    peer = LogisticRegression(C=np.inf, tol=1e-10, max_iter=1000).fit(x, y)
-    features = torch.from_numpy(np.column_stack([x, np.ones(500)]))
-    ours = logistic_fit(
-        features, torch.from_numpy(y), torch.ones(500, dtype=D), start=torch.tensor([1.0, 0.0], dtype=D), positive=1
-    )
-    np.testing.assert_allclose(ours.numpy(), [peer.coef_[0, 0], peer.intercept_[0]], rtol=1e-5)
 
 
 def test_the_papers_sigmoid_is_as_wide_and_as_stuck_as_published():

@@ -1,0 +1,198 @@
+"""Learning to recalibrate class probabilities from outcomes.
+
+Probabilities are (n,) for one event or (n, k) for k classes; outcomes are (n,) with 0/1 or the class number.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Protocol
+
+import numpy as np
+import torch
+from scipy.optimize import isotonic_regression
+from torch import Tensor
+
+from calibrl.arrays import Array, as_tensor
+from calibrl.classes.maps import SMALLEST, ClassMap, IsotonicClasses, PlattClasses, Temperature, Unchanged, logit
+from calibrl.devices import one_thread
+from calibrl.errors import CalibrlError
+from calibrl.maps.fit import PRIOR_POINTS
+from calibrl.maps.logistic import logistic_fit
+
+CHUNK = 1 << 16
+"""Numbers of a part that stays in a processor's cache."""
+
+
+class FitClassMap(Protocol):
+    """What `Calibrated` needs of a function that fits class probabilities."""
+
+    def __call__(self, probs: Array, outcome: Array) -> ClassMap:
+        """The map learnt from held-out probabilities and outcomes."""
+
+
+def fit_temperature(probs: Array, outcome: Array) -> Temperature:
+    """Temperature scaling by cross-entropy, shrunk to t = 1."""
+    return _temperature(*check_classes(probs, outcome))
+
+
+def fit_platt_classes(probs: Array, outcome: Array) -> PlattClasses:
+    """Platt scaling, each class against the rest, shrunk to the identity."""
+    return _platt(*check_classes(probs, outcome))
+
+
+def fit_isotonic_classes(probs: Array, outcome: Array) -> IsotonicClasses:
+    """Isotonic regression (PAVA), each class against the rest, shrunk to the identity with 10 pseudo-rows."""
+    return _isotonic(*check_classes(probs, outcome))
+
+
+CLASS_FITS: dict[str, FitClassMap] = {
+    "temperature": fit_temperature,
+    "platt": fit_platt_classes,
+    "isotonic": fit_isotonic_classes,
+}
+
+
+@one_thread()
+def fit_auto_classes(probs: Array, outcome: Array) -> ClassMap:
+    """The class map with the best 5-fold cross-entropy, or no change unless that wins by a standard error."""
+    wide, label = check_classes(probs, outcome)
+    if len(wide) < 10:
+        return Unchanged(note="too few rows to choose a map: left unchanged")
+    order = torch.randperm(len(wide), generator=torch.Generator().manual_seed(0))
+    wide, label = wide[order], label[order]
+    fold = torch.arange(len(wide)) % 5
+
+    def surprise(p: Tensor, y: Tensor) -> Tensor:
+        return -p.gather(-1, y[:, None])[:, 0].clamp(min=SMALLEST).log()
+
+    plain = surprise(wide, label)
+    found = {name: fit(wide, label) for name, fit in _FITS.items()}
+    scores = {name: torch.empty_like(plain) for name in found}
+    for k in range(5):
+        held = fold == k
+        rest = wide[~held], label[~held]
+        for name, fit in _FITS.items():
+            # Four fifths of the rows say nearly what all of them say: the search starts there.
+            mapping = fit(*rest, found[name])
+            scores[name][held] = surprise(mapping(wide[held]), label[held])
+    name = min(scores, key=lambda candidate: float(scores[candidate].mean()))
+    gain = plain - scores[name]
+    if float(gain.mean()) <= float(gain.std()) / len(gain) ** 0.5:
+        return Unchanged(note="chosen by cross-validation: identity")
+    return replace(found[name], note=f"chosen by cross-validation: {name}")
+
+
+# The fits, on checked probabilities (n, k) and labels (n,); `near` is where to start, and decides the speed alone.
+
+
+def _temperature(wide: Tensor, label: Tensor, near: ClassMap | None = None) -> Temperature:
+    log_p = wide.clamp(min=SMALLEST).log()
+    log_p -= log_p.amax(-1, keepdim=True)
+    wanted = float(log_p.gather(-1, label[:, None]).sum())
+
+    def slopes(log_t: float) -> tuple[float, float]:
+        """First and second derivative, in log t, of the cross-entropy and of 10/20 · (log t)²."""
+        s = math.exp(-log_t)
+        mean = spread = 0.0
+        for part in log_p.split(max(1, CHUNK // log_p.shape[1])):
+            share = torch.softmax(part * s, -1)
+            first = share * part
+            mean_of_each = first.sum(-1)
+            mean += float(mean_of_each.sum())
+            spread += float((first * part).sum() - mean_of_each.square().sum())
+        slope = s * (mean - wanted)
+        return PRIOR_POINTS / 10 * log_t - slope, PRIOR_POINTS / 10 + slope + s**2 * spread
+
+    # Newton's steps; where one would leave the range that still holds the minimum, the range is halved.
+    low, high, log_t = -4.0, 4.0, math.log(float(near.t)) if isinstance(near, Temperature) else 0.0
+    for _ in range(100):
+        slope, bend = slopes(log_t)
+        low, high = (log_t, high) if slope < 0 else (low, log_t)
+        last, log_t = log_t, log_t - slope / bend if bend > 0 else math.inf
+        log_t = log_t if low <= log_t <= high else (low + high) / 2
+        if abs(log_t - last) < 1e-12:
+            break
+    return Temperature(t=torch.tensor(math.exp(log_t), dtype=torch.float64))
+
+
+def _platt(wide: Tensor, label: Tensor, near: ClassMap | None = None) -> PlattClasses:
+    level = torch.linspace(0.05, 0.95, 19, dtype=torch.float64)
+    size = torch.cat([torch.ones(len(wide)), torch.full((19,), PRIOR_POINTS / 19)]).double()
+    k = wide.shape[1]
+    a, b = (near.a, near.b) if isinstance(near, PlattClasses) else (torch.ones(k), torch.zeros(k))
+    start = torch.stack([a, b], -1).double()
+    found = []
+    # As many classes at a time as stay in a processor's cache.
+    some = max(1, CHUNK // len(size))
+    parts = zip(wide.T.split(some), torch.arange(k)[:, None].split(some), start.split(some), strict=True)
+    for probs, number, begin in parts:
+        t = torch.cat([logit(probs), logit(level).expand(len(number), -1)], -1)
+        target = torch.cat([(label == number).double(), level.expand(len(number), -1)], -1)
+        features = torch.stack([t, torch.ones_like(t)], -2)
+        found.append(logistic_fit(features, target, size.expand_as(t), start=begin, positive=1))
+    parameters = torch.cat(found)
+    return PlattClasses(a=parameters[:, 0], b=parameters[:, 1])
+
+
+def _isotonic(wide: Tensor, label: Tensor, near: ClassMap | None = None) -> IsotonicClasses:  # noqa: ARG001 (no search)
+    n, k = wide.shape
+    trust = n / (n + PRIOR_POINTS)
+    # Each class's probabilities in order, and those of the rows where it came true.
+    ordered = np.sort(np.ascontiguousarray(wide.numpy().T))
+    true = wide.gather(1, label[:, None])[label.argsort(), 0].numpy()
+    rows_of = np.split(true, np.bincount(label.numpy(), minlength=k).cumsum()[:-1])
+    curves = []
+    for every, hits in zip(ordered, rows_of, strict=True):
+        first = np.concatenate([[0], 1 + np.flatnonzero(every[1:] != every[:-1]), [n]])
+        p, count = every[first[:-1]], np.diff(first)
+        rate = np.bincount(np.searchsorted(p, hits), minlength=len(p)) / count
+        rate = isotonic_regression(rate, weights=count).x
+        # Only the corners of the steps are needed.
+        corner = np.ones(len(p), dtype=bool)
+        corner[1:-1] = (rate[1:-1] != rate[:-2]) | (rate[1:-1] != rate[2:])
+        p, rate = p[corner], rate[corner]
+        p, rate = np.concatenate([[0.0], p, [1.0]]), np.concatenate([rate[:1], rate, rate[-1:]])
+        curves.append((p, trust * rate + (1 - trust) * p))
+    knots = np.empty((2, k, max(len(p) for p, _ in curves)))
+    for j, curve in enumerate(curves):
+        for padded, values in zip(knots[:, j], curve, strict=True):
+            padded[: len(values)], padded[len(values) :] = values, values[-1]
+    return IsotonicClasses(p=torch.from_numpy(knots[0]), r=torch.from_numpy(knots[1]))
+
+
+class _Fit(Protocol):
+    def __call__(self, wide: Tensor, label: Tensor, near: ClassMap | None = None) -> ClassMap: ...
+
+
+_FITS: dict[str, _Fit] = {"temperature": _temperature, "platt": _platt, "isotonic": _isotonic}
+
+
+def check_classes(probs: Array, outcome: Array) -> tuple[Tensor, Tensor]:
+    """Probabilities as (n, k) float64 and labels as (n,) int64, rows with unseen outcomes dropped, or an error."""
+    p = as_tensor(probs, "probs").detach().double().cpu()
+    y = as_tensor(outcome, "outcome").detach().double().cpu()
+    single = p.dim() == 1
+    p = p[:, None] if single else p
+    if p.dim() != 2 or y.shape != p.shape[:1]:
+        raise CalibrlError(
+            f"probabilities of shape {tuple(p.shape)} do not fit outcomes of shape {tuple(y.shape)}; "
+            "expected (n,) or (n, k) and (n,)"
+        )
+    seen = ~y.isnan()
+    p, y = p[seen], y[seen]
+    if len(p) < 2:
+        raise CalibrlError(f"{len(p)} outcomes are too few to calibrate on; at least 2 are needed")
+    if bool(p.isnan().any()) or bool((p < 0).any()) or bool((p > 1).any()):
+        wrong = p[p.isnan() | (p < 0) | (p > 1)][0].item()
+        raise CalibrlError(f"class probability {wrong:g} is not between 0 and 1; check the probability columns")
+    p = torch.cat([1 - p, p], -1) if single else p
+    total = p.sum(-1)
+    if bool(((total - 1).abs() > 1e-3).any()):
+        row = int(((total - 1).abs() > 1e-3).nonzero()[0])
+        raise CalibrlError(f"probabilities of row {row} sum to {total[row].item():g}, not 1; normalise them first")
+    if bool((y != y.round()).any()) or bool((y < 0).any()) or bool((y >= p.shape[1]).any()):
+        wrong = y[(y != y.round()) | (y < 0) | (y >= p.shape[1])][0].item()
+        raise CalibrlError(f"outcome {wrong:g} is not one of the classes 0 … {p.shape[1] - 1}")
+    return p / total[:, None], y.long()
