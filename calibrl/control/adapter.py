@@ -53,7 +53,8 @@ def make_env(env_id: str, **options: Any) -> gymnasium.Env[Any, Any]:
     except ModuleNotFoundError as problem:
         module = problem.name or env_id.split(":")[0]
         raise CalibrlError(
-            f"environment {env_id!r} needs the module {module}; install it, or put it where Python finds it"
+            f"environment {env_id!r} needs the module {module}, named as in an import; install it, or put it where "
+            "Python finds it"
         ) from None
     except Exception as problem:  # whatever the constructor of somebody's environment raises
         what = f"{type(problem).__name__}: {first_line(problem)}"

@@ -61,6 +61,12 @@ class Agent:
         seed: int = 0,
         device: torch.device | str = "cpu",
     ) -> None:
+        if not isinstance(task, Task):
+            raise CalibrlError(f'{task!r} is no Task; make one by task("cartpole") or task_from_env("Pendulum-v1")')
+        given = {EnsembleSettings: ensemble, PlannerSettings: planner, CalibrationSettings: calibration}
+        for kind, settings in given.items():
+            if not isinstance(settings, kind | None):
+                raise CalibrlError(f"{settings!r} is no {kind.__name__}; write {kind.__name__}(…)")
         chosen = arm_named(arm or ("calibrated" if calibrated else "uncalibrated"))
         if not calibrated and chosen.evidence != "none":
             raise CalibrlError(f"arm {chosen.name!r} fits a map, calibrated=False asks for none; leave one of them out")

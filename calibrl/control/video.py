@@ -38,6 +38,7 @@ def episode(
     task: Task, act: Callable[[NDArray[np.float64]], Any], *, seed: int = 0, steps: int | None = None, **options: Any
 ) -> list[Frame]:
     """Frames of one episode in which `act` turns an observation (o,) into an action (a,)."""
+    _refuse_what_has_no_pictures(task)
     env = task.make(render_mode="rgb_array", **options)
     try:
         observation, _ = env.reset(seed=seed)
@@ -50,6 +51,18 @@ def episode(
         return frames
     finally:
         env.close()
+
+
+def _refuse_what_has_no_pictures(task: Task) -> None:
+    """By what an environment says of itself: asked for a mode it does not know, it may fail in any words."""
+    env = task.make()
+    modes = env.metadata.get("render_modes", [])
+    env.close()
+    if "rgb_array" not in modes:
+        raise CalibrlError(
+            f"environment {name_of(env)} draws no pictures: its metadata name the render_modes {list(modes)}, and "
+            '"rgb_array" is needed'
+        )
 
 
 def save(frames: Iterable[Frame], path: str | Path, *, fps: float = 25.0) -> Path:

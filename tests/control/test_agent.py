@@ -285,6 +285,19 @@ def test_an_update_of_no_more_than_a_block_is_refused_and_leaves_the_agent_well(
     assert (agent.rows, int(agent.fleet.replay.held.sum())) == (5, 4)
 
 
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (lambda: Agent("Pendulum-v1"), "'Pendulum-v1' is no Task; make one"),
+        (lambda: small_agent(planner={"horizon": 3}), r"\{'horizon': 3\} is no PlannerSettings; write"),
+        (lambda: small_agent(ensemble=5), "5 is no EnsembleSettings"),
+    ],
+)
+def test_agents_are_made_of_tasks_and_settings(make, says):
+    with pytest.raises(CalibrlError, match=says):
+        make()
+
+
 def test_a_fleet_refuses_rows_before_it_keeps_them():
     what = task("cartpole")
     (members,) = fleets(["calibrated", "uncalibrated"], [0])

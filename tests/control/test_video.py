@@ -94,6 +94,16 @@ def test_opengl_draws_where_it_works():
         assert (frames[0] != frames[-1]).any()
 
 
+def test_triton_is_loaded_before_a_driver(monkeypatch):
+    # The other way round, an agent that is made after a picture was drawn ends the process without a word.
+    loaded = []
+    monkeypatch.setattr(opengl, "works", lambda _: True)
+    monkeypatch.setattr(opengl, "OpenGL", lambda *_, **__: loaded.append("OpenGL"))
+    monkeypatch.setattr("importlib.import_module", loaded.append)
+    rendering.picture(None, None, renderer="egl")
+    assert loaded == ["triton", "OpenGL"]
+
+
 def test_what_cannot_be_drawn():
     env = task("cartpole").make()
     env.reset(seed=0)
@@ -110,6 +120,16 @@ def test_what_cannot_be_drawn():
 
     with pytest.raises(CalibrlError, match=r"Blind cannot be drawn: no pygame$"):
         video.frame(Blind())
+
+
+def test_an_environment_without_pictures_is_not_asked_for_any(recwarn):
+    class Plain(gymnasium.Env):
+        observation_space = action_space = gymnasium.spaces.Box(-1, 1, (1,), np.float32)
+
+    gymnasium.register("calibrl-tests/Plain-v0", Plain, max_episode_steps=5)
+    with pytest.raises(CalibrlError, match=r"'calibrl-tests/Plain-v0' draws no pictures: .* render_modes \[\]"):
+        video.episode(task_from_env("calibrl-tests/Plain-v0"), lambda _: np.zeros(1))
+    assert not recwarn
 
 
 def test_episodes_end_when_they_are_over():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -57,6 +59,10 @@ def picture(
     backends = opengl.BACKENDS if renderer == "auto" else (renderer,)
     works = next((backend for backend in backends if opengl.works(backend)), None)
     if works is not None:
+        # Triton, which torch's optimisers import, and a software driver each bring an LLVM: Triton's takes the process
+        # down unless it comes first.
+        with contextlib.suppress(ImportError):
+            importlib.import_module("triton")
         return opengl.OpenGL(model, camera, size, backend=works)
     if renderer != "auto":
         raise CalibrlError(f'OpenGL by {renderer} does not work on this machine; use renderer="sketch" or "auto"')
