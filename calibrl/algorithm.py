@@ -29,7 +29,7 @@ FADED = 1e-6
 
 @runtime_checkable
 class Forecaster(Protocol):
-    """T: learns from new rows, answers a question with a distribution."""
+    """T: learns from new rows, and answers a query with a distribution."""
 
     def update(self, data: Data) -> None:
         """Learn from rows not seen before."""
@@ -53,12 +53,12 @@ def learn(collect: Callable[[Model], tuple[Data, Outcome]], model: Model, *, rou
 
 
 class Calibrated:
-    """A forecaster with an honest map on top, learnt from rows held out of its training.
+    """A forecaster with a calibration map on top, learnt from rows held out of its training.
 
-    `update` splits the new rows once and for all (step 2), trains the forecaster on one side (3), judges the
-    rows of the other side that have ever been held out with the forecaster as it is now, and refits the map
-    on those (4). Calling it gives R∘T (5). Classes (`Categorical`, `Bernoulli`) are recalibrated by a class
-    map, everything else by a map of the CDF; counts get randomised PITs from `generator`.
+    `update` splits the new rows once and for all (step 2), trains the forecaster on one side (3), computes the PITs
+    of all rows held out so far under the forecaster as it is now, and refits the map on those (4).
+    Calling it gives R∘T (5). Classes (`Categorical`, `Bernoulli`) are recalibrated by a class map, everything else by a
+    map of the CDF; counts get randomised PITs from `generator`.
     """
 
     def __init__(
@@ -99,10 +99,10 @@ class Calibrated:
 
 
 class CrossFitted:
-    """A forecaster whose map is learnt from K-fold PITs: no row has to be given up.
+    """A forecaster whose map is learnt from K-fold PITs, so that no row is lost to calibration.
 
-    `make` builds a fresh forecaster. One learns from every row; K others each miss one fold and judge it.
-    A row picks its fold once. `block` consecutive rows share a fold: set it to a trajectory's length, or
+    `make` builds a fresh forecaster. One learns from every row; K others each leave out one fold and are tested on it.
+    A row stays in its fold. `block` consecutive rows share a fold: set it to a trajectory's length, or
     leaks between neighbours will make the forecasts look better than they are.
     """
 
@@ -162,10 +162,11 @@ class CrossFitted:
 
 
 class Prequential:
-    """A forecaster that is judged on each row before it learns it: for streams, and for data that drift.
+    """A forecaster that is tested on each row before it learns from it: for streams, and for data that drift.
 
-    `forget` in (0, 1] is the weight a row keeps for each newer row: 0.99 trusts about the last 100, 1 (the
-    default) all. `window` keeps only that many rows. The map is refitted every `refit_every` updates.
+    `forget` in (0, 1] is the factor by which a row's weight shrinks with each newer row: 0.99 looks back about 100
+    rows, 1 (the default) weighs all alike. `window` keeps only that many rows. The map is refitted every `refit_every`
+    updates.
     """
 
     def __init__(

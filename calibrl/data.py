@@ -17,7 +17,7 @@ from calibrl.errors import CalibrlError
 
 @dataclass(frozen=True, eq=False)
 class Data:
-    """Rows of experience: x (n, …) what was known, y (n, d) or (n,) what happened, NaN where nobody saw it."""
+    """Rows of experience: x (n, …) what was known, y (n, d) or (n,) what happened, NaN where it was not observed."""
 
     x: Tensor
     y: Tensor
@@ -95,8 +95,8 @@ Split: TypeAlias = Callable[[Data], tuple[Data, Data]]
 def random_split(fraction: float, generator: torch.Generator, *, block: int = 1) -> Split:
     """Hold out a random `fraction` of the rows.
 
-    `block` consecutive rows stay together: use the length of a trajectory, or a week of days, where
-    neighbouring rows resemble each other, or a held-out row will have been seen in all but name.
+    `block` consecutive rows stay together. Where neighbouring rows resemble each other, set it to the length of a
+    trajectory, or to a week of days; otherwise held-out rows are nearly copies of training rows.
     """
     _check_fraction(fraction)
     if block < 1:
@@ -105,7 +105,7 @@ def random_split(fraction: float, generator: torch.Generator, *, block: int = 1)
 
 
 def last_split(fraction: float) -> Split:
-    """Hold out the last `fraction` of the rows: for rows in the order of time."""
+    """Hold out the last `fraction` of the rows: for rows in chronological order."""
     _check_fraction(fraction)
     return _LastSplit(fraction)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class CalibrlError(ValueError):
-    """Bad input. The message is one line: the value, the expectation, the cure."""
+    """Bad input. The message is one line: the value, what was expected, what to do."""
 
 
 class MissingExtra(ImportError):
@@ -15,7 +15,7 @@ class MissingExtra(ImportError):
 
 
 class ReusedRows(UserWarning):
-    """A check looked at rows the model or its map was fitted on: it will look too good."""
+    """A check used rows that the model or its map was fitted on: the result will look too good."""
 
 
 def first_line(problem: BaseException) -> str:

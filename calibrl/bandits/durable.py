@@ -30,9 +30,9 @@ from calibrl.files import lock
 
 
 class Durable:
-    """A policy kept in a folder. One process at a time may have it open; its threads may share it.
+    """A policy kept on disk, in a folder. Only one process at a time can open it; its threads can share it.
 
-    make: builds the policy of a new folder; of an older one it must build the same kind, with the same options.
+    make: builds the policy of a new folder; for an existing one it must build the same kind, with the same options.
     snapshot_every: journal lines after which a new snapshot is written and the journal starts afresh.
     """
 

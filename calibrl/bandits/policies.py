@@ -52,7 +52,7 @@ def CalLinUCB(  # noqa: N802
     seed: int = 0,
     **settings: Unpack[Settings],
 ) -> Policy:
-    """LinUCB on calibrated forecasts: the same quantile, taken from how each arm's forecasts have fared."""
+    """LinUCB on calibrated forecasts: the same quantile, calibrated with each arm's own record."""
     return Policy(arms, Options(dim, Plan(level, explore=explore), calibrated=True, **settings), seed=seed)
 
 
@@ -66,7 +66,7 @@ def ConformalLinUCB(  # noqa: N802
     seed: int = 0,
     **settings: Unpack[Settings],
 ) -> Policy:
-    """CalLinUCB whose quantile is held to what it promises: covered too often, an arm aims lower, and vice versa.
+    """CalLinUCB with an adjusted level: an arm whose quantile covers too often aims lower, and vice versa.
 
     Forecasts are of single rewards, noise included, and each reward moves its arm's levels by step · (promised -
     covered), as in adaptive conformal inference (Gibbs and Candès, 2021): in the long run the quantile covers the
@@ -85,7 +85,7 @@ def Thompson(  # noqa: N802
     seed: int = 0,
     **settings: Unpack[Settings],
 ) -> Policy:
-    """The arm whose forecast gives the highest draw."""
+    """The arm with the highest sample from its forecast."""
     return Policy(arms, Options(dim, Plan(spread=spread, explore=explore), **settings), seed=seed)
 
 
@@ -105,14 +105,14 @@ def CalThompson(  # noqa: N802
 def Greedy(  # noqa: N802
     arms: int | Iterable[Arm], dim: int, *, seed: int = 0, **settings: Unpack[Settings]
 ) -> Policy:
-    """The arm of the highest mean: the control that every exploring policy has to beat."""
+    """The arm with the highest mean: the control that every exploring policy has to beat."""
     return Policy(arms, Options(dim, Plan(), **settings), seed=seed)
 
 
 def EpsilonGreedy(  # noqa: N802
     arms: int | Iterable[Arm], dim: int, *, explore: float = 0.05, seed: int = 0, **settings: Unpack[Settings]
 ) -> Policy:
-    """Greedy, except for a random arm in a share `explore` of the decisions."""
+    """Greedy, but with probability `explore` a random arm."""
     return Policy(arms, Options(dim, Plan(explore=explore), **settings), seed=seed)
 
 

@@ -43,7 +43,7 @@ class Rows(NamedTuple):
 
 
 class Policy:
-    """A policy with its knowledge. Build one by name: `LinUCB`, `CalLinUCB`, `Thompson`, `Greedy` …
+    """A policy and what it has learnt. Build one by name: `LinUCB`, `CalLinUCB`, `Thompson`, `Greedy` …
 
     Not safe to share between threads without a lock. Every random choice comes from `seed`.
     """

@@ -18,7 +18,7 @@ def draw(forecast: Distribution, generator: torch.Generator | None = None, shape
     """Draws of shape (*shape, *batch): F⁻¹(u) at u = Φ(ε), ε standard normal from `generator`.
 
     The same generator state gives the same u for every forecast, so that a calibrated and an uncalibrated
-    arm of an experiment meet the same luck and their difference is measured, not the luck's.
+    arm of an experiment share their random draws, and their difference is not due to chance.
     """
     forecast = by_column(forecast)
     refuse_joint(forecast)

@@ -28,7 +28,7 @@ class SklearnForecaster:
     """A regressor whose `predict(X, return_std=True)` gives a standard deviation → `Normal`.
 
     GaussianProcessRegressor, BayesianRidge, ARDRegression and the like. x of shape (n, …) is flattened to
-    (n, features); each column of y gets an estimator of its own, fitted on the rows where it was seen.
+    (n, features); each column of y gets its own estimator, fitted on the rows where it was observed.
     """
 
     def __init__(self, estimator: Estimator) -> None:
@@ -69,7 +69,7 @@ class SklearnQuantiles:
     """One quantile regressor per level → `calibrl.Quantiles`.
 
     `make(level)` builds the regressor of one level: `lambda q: QuantileRegressor(quantile=q, alpha=0)`, or
-    gradient boosting with a quantile loss. Each learns alone, so their answers may cross: they are sorted.
+    gradient boosting with a quantile loss. They are trained separately, so quantiles may cross: they are sorted.
     """
 
     def __init__(self, make: Callable[[float], Estimator], *, levels: Sequence[float] = LEVELS) -> None:
@@ -100,7 +100,7 @@ class SklearnQuantiles:
 class SklearnClassifier:
     """A classifier's `predict_proba` → `Categorical` over the classes 0 … k-1.
 
-    `classes` is k: a class that the training rows happen to miss gets probability 0.
+    `classes` is k: a class that is missing from the training rows gets probability 0.
     """
 
     def __init__(self, estimator: Estimator, *, classes: int) -> None:

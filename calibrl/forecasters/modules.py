@@ -32,8 +32,8 @@ from calibrl.forecasters.training import (
 class TorchForecaster:
     """A module that returns (mean, log-variance) or a `Distribution`, trained by maximum likelihood.
 
-    `update` trains it on all rows so far, from where its weights stand. `train` is `adam()` or a function of
-    your own; `to_distribution` reads other outputs as forecasts. Standardise x and y, as for any network.
+    `update` trains it on all rows so far, starting from its current weights. `train` is `adam()` or your own
+    function; `to_distribution` turns other outputs into forecasts. Standardise x and y, as for any network.
     """
 
     def __init__(
@@ -65,11 +65,11 @@ class TorchForecaster:
 
 
 class MCDropout:
-    """A module with dropout layers, asked `passes` times with dropout left on → `Empirical` of the answers.
+    """A module with dropout layers, run `passes` times with dropout left on → `Empirical` of the outputs.
 
     The module returns one number per outcome, or (mean, log-variance) or a `Distribution`, of which each pass
-    then contributes a draw: without that the spread says only what the weights do not know, nothing of the
-    noise in y. The same question always gets the same answer: the passes start from one seed.
+    then contributes a sample; otherwise the spread reflects only uncertainty about the weights, not the
+    noise in y. The same query always gets the same answer: the passes start from one seed.
     """
 
     def __init__(
@@ -124,9 +124,9 @@ class MCDropout:
 class Ensemble:
     """Several forecasters as one: each learns, all answer, `combine` makes one forecast of theirs.
 
-    `combine` is `moment_matched` (a Gaussian with the mixture's mean and variance: fast to draw from) or
-    `calibrl.Mixture` (exact). Members that start alike should see different rows: give `bootstrap` a
-    generator, and each learns its own sample, drawn with replacement, of every batch of new rows.
+    `combine` is `moment_matched` (a Gaussian with the mixture's mean and variance: fast to sample) or
+    `calibrl.Mixture` (exact). Members with the same initial weights should see different rows: give `bootstrap` a
+    generator, and each is trained on its own sample, drawn with replacement, of every batch of new rows.
     """
 
     def __init__(

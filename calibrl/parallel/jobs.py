@@ -51,13 +51,13 @@ def run_jobs(
     on_item: Callable[[Job, Any], None] | None = None,
     on_done: Callable[[Job, Any], None] | None = None,
 ) -> list[Any]:
-    """Carry out jobs that do not depend on each other; returns their results in the order of the jobs.
+    """Run independent jobs; returns their results in the order of the jobs.
 
     `backend`: "serial" (here, one after the other), "processes" (this machine's cores), "ray" (a local Ray, or with
-    `address` a cluster that runs already). `workers`: how many at a time; all cores if not said.
-    A job whose worker dies is started again, `retries` times at most. A job that raises ends the run.
-    `on_item(job, item)` hears each item of a job that is a generator, once; `on_done(job, result)` each result. Both
-    run in this process, one at a time, as things happen.
+    `address` a running cluster). `workers`: how many at a time; default: all cores.
+    A job whose worker dies is restarted, at most `retries` times. A job that raises ends the run.
+    `on_item(job, item)` is called once for each item of a job that is a generator, `on_done(job, result)` for each
+    result. Both run in this process, one call at a time.
     """
     check_backend(backend, workers=workers, address=address)
     twice = [name for name, count in Counter(job.name for job in jobs).items() if count > 1]

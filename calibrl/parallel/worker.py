@@ -21,10 +21,10 @@ depends on the number of threads would make rows depend on the machine."""
 
 @dataclass(frozen=True)
 class Job:
-    """One independent piece of work: `function(*arguments, **options)`, by a name that no other job of the run has.
+    """One independent piece of work: `function(*arguments, **options)`, with a name that is unique in the run.
 
     Everything must be picklable: a function of a module, plain arguments. A function that returns an iterator (a
-    generator) is heard item by item; its result is the list of them. The same job must always give the same items.
+    generator) is reported item by item; its result is the list of them. The same job must always give the same items.
     """
 
     name: str

@@ -65,8 +65,8 @@ def imagined_returns(
 ) -> Tensor:
     """The mean over particles of each plan's summed reward, (g, n); arguments as in `imagine`.
 
-    A particle whose return is not a finite number counts -1e6 as published (there for NaN alone): a model that
-    diverges is a bad plan, and no reason to stop.
+    A particle whose return is not finite counts as -1e6, as published (there for NaN only): a plan under which the
+    model diverges is a bad plan, not an error.
     """
     if world.reward is None:
         raise CalibrlError("this world has no reward; learn one, or pass a reward function of your own")

@@ -81,7 +81,7 @@ class CrossEntropy:
 def random_shooting(
     objective: Objective, bounds: Bounds, *, plans: int, generator: torch.Generator | None = None
 ) -> Tensor:
-    """The best (h, a) of `plans` plans drawn evenly between the bounds."""
+    """The best (h, a) of `plans` plans drawn uniformly between the bounds."""
     if plans < 1:
         raise CalibrlError(f"plans {plans} is not a number of plans; use 1 or more")
     shape = (plans, *bounds.middle.shape)
