@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from calibrl.control.checkpoint import keep
 from calibrl.control.luck import episode_seed
 from calibrl.control.tasks import Task
+from calibrl.control.threads import threads_worth
 from calibrl.control.trial import earned_by, observed
 from calibrl.errors import CalibrlError, MissingExtra, first_line
 
@@ -143,7 +144,7 @@ class Sac:
         """Act and learn until an episode ends, or until `steps` are made: then None if they cut it short."""
         before = len(self._env.ended)
         told = _Told(progress)
-        with self._own_luck():
+        with self._threads(), self._own_luck():
             while len(self._env.ended) == before and self.step < self.steps:
                 # All steps at once where an episode's length is known; asking step by step costs little.
                 many = self.task.steps if self.task.terminates is False else 1
@@ -153,7 +154,8 @@ class Sac:
 
     def act(self, observation: NDArray[Any]) -> NDArray[np.float32]:
         """The policy's most likely action (a,) at an observation (o,)."""
-        action, _ = self._model.predict(np.asarray(observation), deterministic=True)
+        with self._threads():
+            action, _ = self._model.predict(np.asarray(observation), deterministic=True)
         return np.asarray(action, np.float32)
 
     def close(self) -> None:
@@ -225,6 +227,9 @@ class Sac:
 
     def _identity(self) -> dict[str, Any]:
         return {"env_id": self.task.env_id, "seed": self.seed, "episode": self.task.steps, **asdict(self.settings)}
+
+    def _threads(self) -> contextlib.AbstractContextManager[None]:
+        return threads_worth(self.settings.batch * max(self.settings.hidden))
 
     @contextlib.contextmanager
     def _own_luck(self) -> Iterator[None]:

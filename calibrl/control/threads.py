@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
-import torch
+from contextlib import AbstractContextManager, nullcontext
 
 from calibrl.control.presets import Preset
+from calibrl.devices import one_thread
 
 MANY_NUMBERS = 2_000_000
-"""Activations of one layer at one imagined step from which several threads gain anything."""
+"""Activations of one layer at one step from which several threads gain anything."""
 
 
-@contextmanager
-def threads_for(preset: Preset) -> Iterator[None]:
-    """One thread while networks and plans are small: more would wait for each other longer than they compute."""
+def threads_worth(numbers: int) -> AbstractContextManager[None]:
+    """One thread while a layer computes few numbers at a time: more would wait for each other longer than they work."""
+    return one_thread() if numbers < MANY_NUMBERS else nullcontext()
+
+
+def threads_for(preset: Preset) -> AbstractContextManager[None]:
+    """What the networks and plans of a preset are worth, at one imagined step."""
     planner, ensemble = preset.planner, preset.ensemble
-    numbers = planner.population * planner.particles * ensemble.members * max(ensemble.hidden)
-    before = torch.get_num_threads()
-    torch.set_num_threads(1 if numbers < MANY_NUMBERS else before)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
+    return threads_worth(planner.population * planner.particles * ensemble.members * max(ensemble.hidden))

@@ -45,6 +45,23 @@ def test_the_algorithm_is_stable_baselines_own(short):
     np.testing.assert_allclose([episode.earned for episode in found], expected, atol=1e-6)
 
 
+@pytest.mark.parametrize(("batch", "threads"), [(16, 1), (200_000, 2)])
+def test_a_small_learner_computes_in_one_thread_and_leaves_the_others_to_you(short, batch, threads):
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    seen = []
+    try:
+        learner = Sac(short, seed=0, steps=20, settings=replace(TINY, batch=batch))
+        learner.learn_episode(lambda _: seen.append(torch.get_num_threads()))
+        learner._model.predict = lambda *_, **__: (seen.append(torch.get_num_threads()) or np.zeros(1), None)
+        learner.act(np.zeros(5))
+        learner.close()
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+    assert set(seen) == {threads}
+
+
 def test_defaults_are_the_published_ones():
     theirs = SAC("MlpPolicy", task("cartpole").make(), device="cpu", buffer_size=10)
     ours = sac.settings_for(task("cartpole"))
