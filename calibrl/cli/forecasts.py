@@ -16,21 +16,21 @@ if TYPE_CHECKING:
     from torch.distributions import Distribution
 
 _FORECASTS = typer.Argument(help="CSV or Parquet file of forecasts, with outcomes in column y.")
-_KIND = typer.Option(None, help="Which forecast to read where the file spells several: normal, quantiles, …")
-_NEW_GROUPS = typer.Option("refuse", help="Groups the map does not know: refuse them, or use the pooled map.")
+_KIND = typer.Option(None, help="Which forecast to use if the file has several kinds: normal, quantiles, …")
+_NEW_GROUPS = typer.Option("refuse", help="For groups unknown to the map: refuse, or pooled (use the map of all rows).")
 _JSON = typer.Option(False, "--json", help="Print one JSON object and nothing else.")
 
 
 def check(
     file: Path = _FORECASTS,
-    group: str | None = typer.Option(None, help="Column: diagnose each of its groups as well."),
-    map_file: Path | None = typer.Option(None, "--map", help="Diagnose the forecasts after this map as well."),
+    group: str | None = typer.Option(None, help="Also report on each group: the values of this column."),
+    map_file: Path | None = typer.Option(None, "--map", help="Also report on the forecasts corrected with this map."),
     new_groups: str = _NEW_GROUPS,
-    plot: Path | None = typer.Option(None, help="Draw the reliability curve and PIT histogram: .png, .svg or .pdf."),
+    plot: Path | None = typer.Option(None, help="Plot reliability curve and PIT histogram: .png, .svg or .pdf."),
     kind: str | None = _KIND,
     as_json: bool = _JSON,
 ) -> None:
-    """Say in words and numbers whether forecasts are honest: columns y and mean,std, or q0.05 …, s0 …, p0 …."""
+    """Check whether forecasts are calibrated. Columns: y, and mean,std or q0.05 …, s0 …, p0 …."""
     from calibrl.tables import read_forecasts
 
     steps.expect_choice("--new-groups", new_groups, "refuse", "pooled")
@@ -72,11 +72,11 @@ def fit(
         "auto",
         help="auto, smooth, isotonic, platt, beta, affine, sigmoid; for classes auto, temperature, platt, isotonic.",
     ),
-    group: str | None = typer.Option(None, help="Column: fit one map for each of its groups, and one for all."),
+    group: str | None = typer.Option(None, help="Fit one map for each value of this column, and one for all rows."),
     kind: str | None = _KIND,
     as_json: bool = _JSON,
 ) -> None:
-    """Learn from outcomes how to make forecasts honest, and save the map."""
+    """Learn a calibration map from forecasts and their outcomes, and save it."""
     from calibrl.algorithm import fit_to, judge
     from calibrl.mapfile import FittedMap, MapFile, Sketch, fit_named, take
     from calibrl.tables import read_forecasts
@@ -123,17 +123,17 @@ def fit(
 
 
 def apply(
-    map_file: Path = typer.Argument(help="A map that `calibrl fit` wrote."),
+    map_file: Path = typer.Argument(help="A map written by `calibrl fit`."),
     file: Path = typer.Argument(help="CSV or Parquet file of new forecasts; y is not needed."),
     out: Path = typer.Option(..., help="Where to write the calibrated forecasts: .csv, .tsv or .parquet."),
     levels: str | None = typer.Option(
-        None, help=f"Quantile levels to write; {steps.LEVELS} or the file's own unless given.", show_default=False
+        None, help=f"Quantile levels to write; default: the file's own, or {steps.LEVELS}.", show_default=False
     ),
     new_groups: str = _NEW_GROUPS,
     kind: str | None = _KIND,
     as_json: bool = _JSON,
 ) -> None:
-    """Write calibrated forecasts: quantiles, mean and std, or class probabilities; columns of no forecast are kept."""
+    """Correct new forecasts with a map. Writes quantiles, mean and std, or class probabilities; keeps other columns."""
     import torch
 
     from calibrl.tables import read_forecasts, write_table
