@@ -1,0 +1,174 @@
+"""Tables in the README and on the pages say what the published rows say."""
+
+import math
+from collections import defaultdict
+from pathlib import Path
+from statistics import fmean, stdev
+
+import pytest
+
+from calibrl.results import read
+
+ROOT = Path(__file__).parent.parent
+
+
+def rows_of(*files):
+    """Values by metric, then by problem, arm and step, then by seed."""
+    found = defaultdict(lambda: defaultdict(dict))
+    for file in files:
+        for row in read(ROOT / "results" / file):
+            for name, value in row.metrics.items():
+                found[name][row.problem, row.arm, row.step][row.seed] = value
+    return found
+
+
+def only_step(metric):
+    """Values by problem and arm, of rows that were measured once."""
+    return {(problem, arm): values for (problem, arm, _), values in metric.items()}
+
+
+def error(values):
+    return stdev(values) / math.sqrt(len(values))
+
+
+def pm(values, form):
+    values = list(values)
+    return f"{fmean(values):{form}} ± {error(values):{form.lstrip('+')}}"
+
+
+def paired(ours, theirs):
+    return [ours[seed] - theirs[seed] for seed in sorted(ours.keys() & theirs.keys())]
+
+
+def percent(values, digits=1):
+    return f"{100 * fmean(values.values()):.{digits}f} %"
+
+
+def page(name):
+    """A page on one line, with ASCII minus signs and no spaces around cells."""
+    text = " ".join((ROOT / name).read_text(encoding="utf-8").replace("−", "-").replace("**", "").split())
+    return text.replace(" | ", "|").replace("| ", "|").replace(" |", "|")
+
+
+def says(text, *cells):
+    wanted = "|" + "|".join(cells) + "|"
+    assert wanted in text, f"no row of a table has the cells {wanted}"
+
+
+def test_calibrating_real_forecasts():
+    text, found = page("README.md"), {name: only_step(one) for name, one in rows_of("core/demo.jsonl").items()}
+    for model in ("network", "dropout network", "boosted quantiles"):
+        problem, bare, fitted = f"diabetes, {model}", "uncalibrated", "cross-fitted"
+        for arm in (bare, fitted):
+            cells = [
+                percent(found["coverage_90"][problem, arm]),
+                pm(found["calibration_loss"][problem, arm].values(), ".3f"),
+                pm(found["crps"][problem, arm].values(), ".1f"),
+            ]
+            change = paired(found["crps"][problem, fitted], found["crps"][problem, bare])
+            says(text, *cells, pm(change, "+.2f") if arm == fitted else "")
+
+
+@pytest.mark.parametrize("problem", ["linear", "beta", "mushroom", "covertype", "adult", "census"])
+def test_bandits(problem):
+    found = {name: only_step(one) for name, one in rows_of("bandits").items()}
+    reward = {arm: values for (of, arm), values in found["reward"].items() if of == problem}
+    for trials in (10, 200):
+        old, new = (
+            {seed: reward[arm][seed] for seed in sorted(reward[arm])[:trials]} for arm in ("linucb", "callinucb")
+        )
+        gain = paired(new, old)
+        share = f"{100 * fmean(gain) / fmean(old.values()):+.1f} %"
+        means = f"{fmean(old.values()):.1f}", f"{fmean(new.values()):.1f}"
+        says(page("docs/bandits.md"), str(len(old)), *means, pm(gain, "+.1f"), share)
+    says(page("README.md"), *means, f"{pm(gain, '+.1f')} ({share})")
+    for arm, values in reward.items():
+        assert f"|{pm(values.values(), '.1f')}|" in page("docs/bandits.md"), arm
+    for arm in ("linucb", "callinucb", "conformal-linucb"):
+        assert f"|{percent(found['coverage'][problem, arm])}|" in page("docs/bandits.md"), arm
+
+
+def shop():
+    return {name: only_step(one) for name, one in rows_of("inventory/table2.jsonl", "inventory/favorita.jsonl").items()}
+
+
+def shares(found, key, form="{} / {}"):
+    return form.format(*(f"{100 * fmean(found[name][key].values()):.1f}" for name in ("waste_share", "stockout_share")))
+
+
+def test_inventory():
+    text, readme, found = page("docs/inventory.md"), page("README.md").replace(" ", ""), shop()
+    for key, reward in found["reward"].items():
+        if any(reward.values()):  # the oracle has none
+            assert f"|{pm(reward.values(), ',.0f')} ({shares(found, key)})|" in text, key
+    for data in ("bakery", "favorita"):
+        for arm in ("calibrated", "uncalibrated", "heuristic"):
+            key = f"{data}, 3 days", arm
+            units = [f"{fmean(found[name][key].values()):,.0f}" for name in ("shipped", "wasted", "stockouts")]
+            says(text, *units, *shares(found, key, "{} %|{} %").split("|"), pm(found["reward"][key].values(), ",.0f"))
+            assert f"|{pm(found['reward'][key].values(), '.0f')}|".replace(" ", "") in readme, key
+            assert f"|{shares(found, key, '{}/{}%')}|" in readme, key
+
+
+def test_how_well_forecasts_of_demand_cover():
+    text, found = page("docs/inventory.md"), shop()
+    arms = (
+        ("uncalibrated", 2),
+        ("calibrated", 3),
+        ("calibrated, default map", 3),
+        ("noise", 2),
+        ("noise, calibrated", 3),
+        ("plus, calibrated", 3),
+        ("weekday", 3),
+        ("best, uncalibrated", 2),
+        ("best", 3),
+    )
+    for arm, digits in arms:
+        mean = {name: fmean(one["bakery, 3 days", arm].values()) for name, one in found.items() if name != "tuned_to"}
+        says(
+            text,
+            " / ".join(f"{100 * mean[f'below_{level}_day_1']:.0f}" for level in (10, 50, 90)),
+            " ".join(f"{mean[f'calibration_loss_day_{day}']:.{digits}f}" for day in range(1, 6)),
+            f"{100 * mean['coverage_80']:.0f} %",
+            f"{mean['crps']:.1f}",
+            f"{mean['series_error_median']:.2f}, {mean['series_error_p90']:.2f}",
+        )
+
+
+def test_savings_with_intervals():
+    text = page("docs/inventory.md")
+    found = {(row.problem, row.arm): row.metrics for row in read(ROOT / "results" / "inventory" / "savings.jsonl")}
+    for problem in ("bakery, 3 days", "bakery, later, 3 days", "favorita, later, 3 days"):
+        saved = found[problem, "calibrated instead of uncalibrated"]
+        share, low, high = (f"{100 * saved[name]:.1f}" for name in ("saving", "low", "high"))
+        assert f"{share} % " in text
+        assert f"[{low}, {high}" in text
+
+
+def test_safety():
+    text, found = page("docs/why-calibrated.md"), only_step(rows_of("safety/rows.jsonl")["violations"])
+    for problem in sorted({problem for problem, _ in found}):
+        cells = []
+        for arm in ("over-confident", "calibrated", "calibrated on plans", "conformal", "truth"):
+            values = [100 * value for value in found[problem, arm].values()]
+            cells.append(f"{fmean(values):.0f} % ± {error(values):.{1 if arm == 'truth' else 0}f}")
+        says(text, problem, *cells)
+
+
+def test_which_map():
+    text, rows = page("docs/choose-a-map.md"), read(ROOT / "results" / "core" / "quality.jsonl")
+    found = {(row.problem, row.arm, row.step): row.metrics for row in rows}
+    maps = ("none", "smooth", "isotonic", "affine", "platt", "beta", "auto", "isotonic, as peers fit it")
+    for step in (20, 100, 1000):
+        for problem in sorted({row.problem for row in rows}):
+            says(text, problem, *(excess([found[problem, name, step]]) for name in maps))
+    for name in maps[:-1]:
+        kinds = sorted({row.problem for row in rows} - {"calibrated"})
+        says(text, name, *(excess([found[kind, name, step] for kind in kinds]) for step in (10, 20, 50, 100, 1000)))
+
+
+def excess(metrics):
+    """The mean and its standard error, as the tables print them: no error where there is none."""
+    mean = fmean(one["excess_crps_x1000"] for one in metrics)
+    spread = math.hypot(*(one["standard_error"] for one in metrics)) / len(metrics)
+    return ("0" if mean < 1e-9 else f"{mean:.2g}") + (f" ± {spread:.2g}" if spread > 1e-9 else "")
