@@ -11,7 +11,8 @@ from sklearn.isotonic import IsotonicRegression
 from torch import distributions as td
 
 import calibrl as cal
-from calibrl.classes import CLASS_FITS, class_map_from_dict, fit_auto_classes
+from calibrl.classes import CLASS_FITS, Temperature, check_classes, class_map_from_dict, fit_auto_classes
+from calibrl.classes.fit import _quick_platt, _quick_temperature
 
 D = torch.float64
 FITS = {**CLASS_FITS, "auto": fit_auto_classes}
@@ -60,6 +61,7 @@ def test_any_evidence_gives_probabilities(fit, evidence):
 
 def plainly_chosen(probs, label):
     """The map that five-fold cross-validation chooses, each fold's maps fitted from scratch."""
+    probs, label = check_classes(probs, label)
     order = torch.randperm(len(probs), generator=torch.Generator().manual_seed(0))
     probs, label = probs[order], label[order]
     fold = torch.arange(len(probs)) % 5
@@ -95,12 +97,26 @@ def test_auto_chooses_and_fits_what_a_plain_search_does(n, classes, temperature,
 
 @pytest.mark.parametrize("temperature", [0.05, 0.4, 1.0, 5.0])
 @pytest.mark.parametrize("n", [2, 40, 3000])
-def test_temperature_is_where_the_loss_is_flat(n, temperature, generator):
+def test_a_quick_temperature_is_where_the_loss_is_flat(n, temperature, generator):
     probs, label = bold(n, 4, generator, temperature)
-    found = cal.fit_temperature(probs, label).t.log().requires_grad_()
-    log_p = probs.clamp(min=1e-12).log()
-    loss = torch.nn.functional.cross_entropy(log_p / found.exp(), label, reduction="sum") + 0.5 * found**2
-    assert float(torch.autograd.grad(loss, found)[0]) == pytest.approx(0, abs=1e-8 * n)
+    for near in (None, Temperature(t=torch.tensor(3.0, dtype=D))):
+        found = _quick_temperature(probs, label, near).t
+        assert float(found) == pytest.approx(float(cal.fit_temperature(probs, label).t), rel=1e-6)
+        log_t = found.log().requires_grad_()
+        scaled = probs.clamp(min=1e-12).log() / log_t.exp()
+        loss = torch.nn.functional.cross_entropy(scaled, label, reduction="sum") + 0.5 * log_t**2
+        assert float(torch.autograd.grad(loss, log_t)[0]) == pytest.approx(0, abs=1e-9 * n)
+
+
+def test_quick_slopes_are_those_of_each_class_alone(generator):
+    probs, label = bold(400, 30, generator)
+    plain, near = cal.fit_platt_classes(probs, label), cal.fit_platt_classes(probs[:300], label[:300])
+    for start in (None, near):
+        quick = _quick_platt(probs, label, start)
+        inside = plain.a > 1e-3  # at its bound the plain fit stops short of the minimum
+        assert int(inside.sum()) > 20
+        torch.testing.assert_close(quick.a[inside], plain.a[inside], rtol=0, atol=1e-7)
+        torch.testing.assert_close(quick.b[inside], plain.b[inside], rtol=0, atol=1e-7)
 
 
 def test_temperature_recovers_its_own(generator):

@@ -30,7 +30,7 @@ FOLDS = 5
 MOST_ROWS = 5_000
 """Rows the choice is made on; more would not change it. The chosen map is fitted on all."""
 
-ROUNDING = 1e-6
+ROUNDING = 1e-9
 """What a score may be off by: gaining no more than that is gaining nothing."""
 
 

@@ -27,6 +27,9 @@ def logistic_fit(features: Tensor, target: Tensor, size: Tensor, *, start: Tenso
         softplus = t.clamp(min=0) - torch.maximum(p, 1 - p).log()
         return p, (size * softplus).sum(-1) - (theta * pull).sum(-1)
 
+    k = features.shape[-2]
+    lowest = torch.where(torch.arange(k) < positive, 1e-3, -torch.inf).double()
+    itself = torch.eye(k, dtype=torch.bool)
     theta = start.expand(features.shape[:-1])
     p, best = predict(theta)
     # Damping is measured against the curvature that each parameter could have at most: p (1 - p) is 1/4 there.
@@ -36,9 +39,11 @@ def logistic_fit(features: Tensor, target: Tensor, size: Tensor, *, start: Tenso
     for _ in range(200):
         pushed = features * (size * p)[..., None, :]
         gradient = pushed.sum(-1) - pull
-        hessian = (pushed * (1 - p)[..., None, :]) @ features.mT
-        candidate = theta - torch.linalg.solve(hessian + torch.diag_embed(damping[..., None] * most), gradient)
-        candidate = torch.cat([candidate[..., :positive].clamp(min=1e-3), candidate[..., positive:]], -1)
+        hessian = (pushed * (1 - p)[..., None, :]) @ features.mT + torch.diag_embed(damping[..., None] * most)
+        # An entry that is held at its bound takes no part in the others' step.
+        free = (theta > lowest) | (gradient < 0)
+        hessian = torch.where((free[..., None] & free[..., None, :]) | itself, hessian, 0.0)
+        candidate = torch.maximum(theta - torch.linalg.solve(hessian, gradient), lowest)
         moved = (candidate - theta).abs().amax(-1)
         reached, loss = predict(candidate)
         better = (loss <= best + SLACK * best.abs()) & ~done

@@ -48,3 +48,6 @@ def test_a_map_that_would_fall_is_held_flat(positive):
     features, target = problem(300, 3, slope=-2.0)
     found = logistic_fit(features, target, torch.ones(300, dtype=D), start=START, positive=positive)
     assert float(found[0]) == (pytest.approx(1e-3) if positive else pytest.approx(-2, abs=0.5))
+    # What is free has settled.
+    p = torch.sigmoid(found @ features)
+    assert float((p - target).sum()) == pytest.approx(0, abs=1e-9)
