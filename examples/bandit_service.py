@@ -1,4 +1,4 @@
-"""A bandit behind a web service that survives `kill -9`: every reward it has acknowledged is on the disk.
+"""A bandit in a web service that survives `kill -9`: every reward it has acknowledged is on disk.
 
 python examples/bandit_service.py FOLDER --port 8080
 
@@ -7,8 +7,8 @@ POST /reward {"x": [0.2, 1.0, -0.4], "arm": "news", "reward": 1}  → {"learnt":
 POST /arms   {"add": "sport"}                                     → {"arms": ["news", "music", "sport"]}
 GET  /                                                            → {"pulls": {"news": 1, "music": 0}}
 
-What is wrong with a request is answered with 400 and {"error": …}; 503 says that the disk is full, that nothing was
-learnt, and that the same request can be sent again.
+A bad request is answered with 400 and {"error": …}. 503 means that the disk is full: nothing was learnt, and the same
+request can be sent again. Without FOLDER the example starts a service, sends it some visitors, and stops.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ ARMS, DIM = ("news", "music"), 3
 
 
 def routes(bandit: Durable) -> dict[str, Callable[[Any], dict[str, Any]]]:
-    """What the service answers, by path."""
+    """The service's POST handlers, by path."""
 
     def choose(asked: Any) -> dict[str, Any]:
         (x,) = wanted(asked, "x")
@@ -91,7 +91,7 @@ def handler(bandit: Durable) -> type[BaseHTTPRequestHandler]:
             self.wfile.write(body)
 
         def log_message(self, *_: Any) -> None:
-            """Say nothing for every request."""
+            """Do not log every request."""
 
     return Handler
 
@@ -118,13 +118,13 @@ def visit(url: str, visitors: int = 200) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", nargs="?", help="where the policy is kept")
+    parser.add_argument("folder", nargs="?", help="where to keep the policy")
     parser.add_argument("--port", type=int, default=0, help="0 picks a free one")
     parser.add_argument("--snapshot-every", type=int, default=1000)
     options = parser.parse_args()
     with contextlib.ExitStack() as stack:
         folder = options.folder or stack.enter_context(tempfile.TemporaryDirectory())
-        # A tenth of the decisions is left to luck, so that a log of them can judge other policies.
+        # A tenth of the decisions is random, so that other policies can be evaluated from a log of them.
         make = functools.partial(CalLinUCB, ARMS, DIM, explore=0.1)
         bandit = stack.enter_context(Durable(folder, make, snapshot_every=options.snapshot_every))
         server = stack.enter_context(HTTPServer(("127.0.0.1", options.port), handler(bandit)))

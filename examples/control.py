@@ -1,7 +1,7 @@
-"""A model-based agent in a loop of your own: compose it, let it act and learn, save it, go on.
+"""A model-based agent in your own loop: build it, let it act and learn, save it, load it and continue.
 
 python examples/control.py            # a short look
-python examples/control.py --trials 8 # learns to swing the pole up, in some minutes
+python examples/control.py --trials 8 # learns to swing up the pole, in a few minutes
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from calibrl.control.presets import CalibrationSettings, EnsembleSettings, Plann
 
 
 def make_agent() -> Agent:
-    """Task, ensemble, map and planner → an agent."""
+    """An agent, from a task and the settings of its ensemble, map and planner."""
     return Agent(
         task("cartpole"),
         ensemble=EnsembleSettings(members=3, hidden=(64, 64), decay=(1e-4,), epochs=100),
@@ -25,7 +25,7 @@ def make_agent() -> Agent:
 
 
 def episode(agent: Agent, *, seed: int, steps: int) -> float:
-    """Act for one episode and learn from it; returns what was earned."""
+    """Act for one episode and learn from it; returns the sum of its rewards."""
     env = agent.task.make()
     observation, _ = env.reset(seed=seed)
     agent.begin()
@@ -43,7 +43,7 @@ def episode(agent: Agent, *, seed: int, steps: int) -> float:
 def main() -> None:
     options = argparse.ArgumentParser()
     options.add_argument("--trials", type=int, default=1)
-    options.add_argument("--steps", type=int, default=0, help="of each trial; by default 20, or 200 with --trials")
+    options.add_argument("--steps", type=int, default=0, help="steps per trial; default: 20, or 200 with --trials")
     given = options.parse_args()
     steps = given.steps or (20 if given.trials == 1 else 200)
 
@@ -56,7 +56,7 @@ def main() -> None:
         file = Path(folder) / "agent.pt"
         agent.save(file)
         again = make_agent().load(file)
-    print(f"loaded, and learning on: {episode(again, seed=100, steps=steps):.1f}")
+    print(f"loaded, and still learning: {episode(again, seed=100, steps=steps):.1f}")
 
 
 if __name__ == "__main__":
