@@ -296,10 +296,3 @@ def test_what_an_earlier_version_did_not_say_is_the_default():
     other = {**whole, "planner": {**whole["planner"], "method": "mppi"}}
     assert with_defaults(other) == other
     assert with_defaults({"task": "anything"}) == {"task": "anything"}
-
-
-def test_chance_of_another_kind_of_device_cannot_go_on_and_it_is_said():
-    from calibrl.control.state import _continue_luck
-
-    with pytest.raises(CalibrlError, match="--device cuda"):
-        _continue_luck(torch.Generator(), torch.zeros(16, dtype=torch.uint8))  # the state of a GPU's generator
