@@ -4,6 +4,8 @@ import matplotlib as mpl
 import pytest
 import torch
 from hypothesis import settings
+from matplotlib.figure import Figure
+from PIL import Image
 
 settings.register_profile("calibrl", deadline=None, max_examples=40, derandomize=True)
 settings.load_profile("calibrl")
@@ -19,3 +21,9 @@ def _one_thread():
 @pytest.fixture
 def generator():
     return torch.Generator().manual_seed(0)
+
+
+@pytest.fixture
+def blank_figures(monkeypatch):
+    """Figures are made but not painted, which takes most of a small run's time: for tests of all else that it does."""
+    monkeypatch.setattr(Figure, "savefig", lambda _, path, **__: Image.new("1", (1, 1)).save(path))

@@ -19,6 +19,7 @@ from calibrl.experiments.everything import EVERYTHING, Sizes, plans
 from calibrl.results import Row, append, read
 from tests.crash_plan import plan
 
+pytestmark = pytest.mark.usefixtures("blank_figures")
 BANDITS = ("run", "bandits", "--problem", "wine", "--rounds", "60", "--policy", "linucb", "--policy", "callinucb")
 
 

@@ -20,6 +20,7 @@ from calibrl.results import Row, read
 TINY = replace(SMALL, problems=("wine", "linear"), rounds=120, trials=3, policies=("linucb", "callinucb", "greedy"))
 
 
+@pytest.mark.usefixtures("blank_figures")
 def test_rows_are_paired_and_repeatable(tmp_path):
     first, second = (carry_out(plan(TINY), tmp_path / name).rows for name in ("first", "second"))
     assert [row.metrics for row in first] == [row.metrics for row in second]

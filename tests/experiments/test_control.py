@@ -113,6 +113,7 @@ def test_a_video_of_the_best_trial(tmp_path):
         assert animation.n_frames >= 3
 
 
+@pytest.mark.usefixtures("blank_figures")
 def test_any_environment_with_a_learnt_reward_and_an_end(tmp_path):
     small = ["--set", "ensemble.epochs=1", "--set", "planner.horizon=3", "--set", "planner.population=8"]
     done = call("--env", "calibrl-tests/Short-v0", *SMALL, *small, "--out", tmp_path)
@@ -246,6 +247,7 @@ def test_curves_are_means_and_standard_errors_over_seeds():
     assert error[0] == pytest.approx(np.std([1, 2, 6], ddof=1) / 3**0.5)
 
 
+@pytest.mark.usefixtures("blank_figures")
 def test_sac_joins_the_same_folder_and_figure(tmp_path):
     done = call("--preset", "tiny", "--agent", "sac", *SMALL, "--out", tmp_path)
     assert done.exit_code == 0, done.output
@@ -264,6 +266,7 @@ def test_what_was_changed_about_an_environment_of_ones_own():
     assert overrides(found) == {"steps": 20, "ensemble.members": 2, "planner.method": "icem"}
 
 
+@pytest.mark.usefixtures("blank_figures")
 def test_particles_are_shared_out_among_any_number_of_networks(tmp_path):
     words = ["ensemble.members=3", "planner.propagation=TSinf", "steps=20"]
     done = call("--preset", "tiny", "--trials", 1, "--no-video", "--out", tmp_path, *(f"--set={w}" for w in words))
@@ -301,6 +304,7 @@ def mine(tmp_path, monkeypatch):
 QUICK = ["--set=ensemble.epochs=1", "--set=planner.horizon=3", "--set=planner.population=8", "--trials=1", "--no-video"]
 
 
+@pytest.mark.usefixtures("blank_figures")
 def test_environments_and_rewards_are_found_in_the_current_folder(mine):
     done = call("--env", f"{mine}:Mine-v0", "--reward", f"{mine}:near", *QUICK, "--out", "out")
     assert done.exit_code == 0, done.exception
@@ -309,6 +313,7 @@ def test_environments_and_rewards_are_found_in_the_current_folder(mine):
     assert rows[0].settings["reward"] == f"{mine}:near"
 
 
+@pytest.mark.usefixtures("blank_figures")
 def test_another_reward_is_another_run(mine):
     words = ["--env", "calibrl-tests/Short-v0", *QUICK, "--set=steps=14"]
     assert call(*words, "--reward", f"{mine}:near", "--out", "out").exit_code == 0
@@ -323,6 +328,7 @@ def test_another_reward_is_another_run(mine):
     assert "holds rows of another run" in str(refused.exception)
 
 
+@pytest.mark.usefixtures("blank_figures")
 def test_a_replaced_run_does_not_come_back(tmp_path):
     words = ["--preset", "tiny", *SMALL, "--arms", "calibrated", "--out", tmp_path]
     assert call(*words, "--agent", "sac").exit_code == 0
@@ -359,6 +365,7 @@ def test_rows_with_other_settings_are_told_apart_and_each_has_its_figure(tmp_pat
         assert (tmp_path / "figures" / f"control-{name.replace(', ', '-')}.png").is_file()
 
 
+@pytest.mark.usefixtures("blank_figures")
 def test_tensorboard_logs_of_agents_side_by_side(tmp_path):
     pytest.importorskip("tensorboard")
     done = call("--preset", "tiny", *SMALL, "--out", tmp_path / "out", "--tensorboard", tmp_path / "logs")
@@ -390,6 +397,7 @@ def test_no_number_of_the_outcome_is_cut(terminal, monkeypatch, capsys):
     assert widest <= 60 if terminal else all(name in header for name in ("seeds", "steps", "last", "90 % holds"))
 
 
+@pytest.mark.usefixtures("blank_figures")
 def test_sac_on_episodes_that_end_goes_on_for_more_trials(tmp_path):
     words = ["--env", "calibrl-tests/Five-v0", "--agent", "sac", "--set", "steps=14", "--out", tmp_path]
     first = call(*words, "--trials", 2)

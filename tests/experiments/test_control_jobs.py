@@ -53,6 +53,7 @@ gymnasium.register(ENV, Falls, max_episode_steps=60)
 SMALL = ["ensemble.epochs=2", "planner.horizon=6", "planner.population=8", "planner.sweeps=1", "trials=2"]
 
 
+@pytest.mark.usefixtures("blank_figures")
 def test_where_episodes_end_rows_do_not_depend_on_who_runs_beside(tmp_path):
     preset = changed(preset_for_env(ENV, 60), [*SMALL, "seeds=3", "arms=calibrated"])
     found = carry_out(plan(preset), tmp_path / "jobs")
@@ -67,6 +68,7 @@ def test_where_episodes_end_rows_do_not_depend_on_who_runs_beside(tmp_path):
     assert (tmp_path / "jobs" / "control-horizon.png").is_file()
 
 
+@pytest.mark.usefixtures("blank_figures")
 def test_other_settings_or_more_trials_of_an_environment_are_another_run(tmp_path):
     base = changed(preset_for_env(ENV, 60), [*SMALL, "trials=1", "steps=20", "arms=calibrated"])
     carry_out(plan(base), tmp_path)
