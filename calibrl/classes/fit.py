@@ -37,9 +37,14 @@ def fit_temperature(probs: Array, outcome: Array) -> Temperature:
     wide, label = check_classes(probs, outcome)
     log_p = wide.clamp(min=SMALLEST).log()
 
+    parts = _in_cache(log_p)
+    labels = label[:, None].split(len(parts[0]))
+
     def loss(log_t: float) -> float:
-        scaled = torch.log_softmax(log_p / np.exp(log_t), -1)
-        return float(-scaled.gather(-1, label[:, None]).sum()) + PRIOR_POINTS / 20 * log_t**2
+        surprise = [
+            torch.log_softmax(part / np.exp(log_t), -1).gather(-1, own) for part, own in zip(parts, labels, strict=True)
+        ]
+        return float(-torch.cat(surprise).sum()) + PRIOR_POINTS / 20 * log_t**2
 
     best = minimize_scalar(loss, bounds=(-4.0, 4.0), method="bounded", options={"xatol": 1e-8})
     return Temperature(t=torch.tensor(float(np.exp(best.x)), dtype=torch.float64))
@@ -87,15 +92,15 @@ def fit_auto_classes(probs: Array, outcome: Array) -> ClassMap:
         return -p.gather(-1, y[:, None])[:, 0].clamp(min=SMALLEST).log()
 
     plain = surprise(wide, label)
-    near = {name: fit(wide, label) for name, fit in _QUICK_FITS.items()}
-    scores = {name: torch.empty_like(plain) for name in near}
+    near: dict[str, ClassMap] = {}
+    scores = {name: torch.empty_like(plain) for name in _QUICK_FITS}
     for k in range(5):
         held = fold == k
         rest = wide[~held], label[~held]
         for name, fit in _QUICK_FITS.items():
-            # Four fifths of the rows say nearly what all of them say: the search starts there.
-            mapping = fit(*rest, near[name])
-            scores[name][held] = surprise(mapping(wide[held]), label[held])
+            # Most rows were in the last fold's fit too: the search starts from there.
+            near[name] = fit(*rest, near.get(name))
+            scores[name][held] = surprise(near[name](wide[held]), label[held])
     name = min(scores, key=lambda candidate: float(scores[candidate].mean()))
     gain = plain - scores[name]
     if float(gain.mean()) <= float(gain.std()) / len(gain) ** 0.5:
@@ -141,7 +146,7 @@ def _logistic(features: Tensor, target: Tensor, size: Tensor, *, start: Tensor, 
     return theta
 
 
-# For the choice, which fits each map six times over: the same minima, sooner. wide (n, k) and label (n,) are checked;
+# For the choice, which fits each map five times over: the same minima, sooner. wide (n, k) and label (n,) are checked;
 # `near` is a map to start from.
 
 
@@ -154,7 +159,7 @@ def _quick_temperature(wide: Tensor, label: Tensor, near: ClassMap | None = None
         """First and second derivative, in log t, of the cross-entropy and of 10/20 · (log t)²."""
         s = math.exp(-log_t)
         mean = spread = 0.0
-        for part in log_p.split(max(1, CHUNK // log_p.shape[1])):
+        for part in _in_cache(log_p):
             share = torch.softmax(part * s, -1)
             first = share * part
             mean_of_each = first.sum(-1)
@@ -183,8 +188,9 @@ def _quick_platt(wide: Tensor, label: Tensor, near: ClassMap | None = None) -> P
     start = torch.stack([a, b], -1).double()
     found = []
     # As many classes at a time as stay in a processor's cache.
-    some = max(1, CHUNK // len(size))
-    parts = zip(wide.T.split(some), torch.arange(k)[:, None].split(some), start.split(some), strict=True)
+    probs_of = _in_cache(wide.T)
+    some = len(probs_of[0])
+    parts = zip(probs_of, torch.arange(k)[:, None].split(some), start.split(some), strict=True)
     for probs, number, begin in parts:
         t = torch.cat([logit(probs), logit(level).expand(len(number), -1)], -1)
         target = torch.cat([(label == number).double(), level.expand(len(number), -1)], -1)
@@ -225,6 +231,11 @@ class _Fit(Protocol):
 
 
 _QUICK_FITS: dict[str, _Fit] = {"temperature": _quick_temperature, "platt": _quick_platt, "isotonic": _isotonic}
+
+
+def _in_cache(rows: Tensor) -> tuple[Tensor, ...]:
+    """Rows (n, k) in parts that stay in a processor's cache."""
+    return rows.split(max(1, CHUNK // rows.shape[1]))
 
 
 def check_classes(probs: Array, outcome: Array) -> tuple[Tensor, Tensor]:
