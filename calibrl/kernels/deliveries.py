@@ -15,10 +15,11 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
-COUNTS = 8
-UNMET, WASTE, HELD, ORDER_WASTE, LOST, OUT, LOST_BEFORE, OUT_BEFORE = range(COUNTS)
-"""What `follow` adds up along a path. From the first delivery on: demand not met, units wasted, unit-nights held, and
-the units wasted of the order in question. Between that delivery and the next: demand not met, and 1 if there was any.
+COUNTS = 9
+UNMET, WASTE, HELD, SPARED, ORDER_WASTE, LOST, OUT, LOST_BEFORE, OUT_BEFORE = range(COUNTS)
+"""What `follow` adds up along a path. From the first delivery on: demand not met, units wasted, unit-nights held, days
+beyond the path for which enough is left, and the units wasted of the order in question; units left at the end are
+counted by what should become of them. Between that delivery and the next: demand not met, and 1 if there was any.
 Before it: the same two."""
 
 
@@ -48,7 +49,7 @@ def follow(
     brought: Floats,
     out: Floats,
 ) -> None:
-    """Add what happens along one path to `out` (8,); shelf (h+1,) and brought (K,) are room to work in.
+    """Add what happens along one path to `out` (9,); shelf (h+1,) and brought (K,) are room to work in.
 
     path, expected: (h,) demand, and its mean; opening: (h+1,) the shelf tonight; arriving: (h, h+1) what is under
     way, by day and last day, or (0, h+1) if nothing is; day: (K,) of each delivery; decided: (K,) the day at whose
@@ -112,6 +113,19 @@ def follow(
                 for between in range(d + 1, day[k]):
                     position -= expected[between]
                 brought[k] = rounded_up(level[k] - max(position, 0.0), pack, minimum)
+    # What is left goes on selling, each day what an average one sells, until the latest delivery has expired.
+    left, rate, keeps = shelf[h], expected.mean(), life
+    for k in range(len(day)):
+        if brought[k] > 0.0 and day[k] + life > h:
+            keeps = day[k] + life - h
+    sells = min(left, rate * keeps)
+    if sells > 0.0:
+        out[HELD] += sells * sells / (2.0 * rate)
+        out[SPARED] += sells / rate
+    if left > sells:
+        out[WASTE] += left - sells
+        if last_of_order >= h:
+            out[ORDER_WASTE] += of_order * (1.0 - sells / left)
 
 
 @njit(cache=True, nogil=True)
@@ -137,9 +151,12 @@ def mean_cost(
     pack: int,
     minimum: int,
     price: Floats,
-) -> float:
-    """The mean cost of an order over paths (m, h); price: (3,) of a unit not met, a unit wasted, a unit-night held."""
-    total = 0.0
+) -> tuple[float, float]:
+    """The mean cost of an order over paths (m, h), and the days beyond them for which it leaves enough.
+
+    price: (3,) of a unit not met, a unit wasted, a unit-night held.
+    """
+    total, spared = 0.0, 0.0
     seen, shelf, brought = np.zeros(COUNTS), np.zeros(len(opening)), np.zeros(len(day))
     for j in range(len(paths)):
         seen[:] = 0.0
@@ -147,7 +164,8 @@ def mean_cost(
             paths[j], opening, arriving, day, decided, life, order, level, expected, pack, minimum, shelf, brought, seen
         )
         total += price[0] * seen[UNMET] + price[1] * seen[WASTE] + price[2] * seen[HELD]
-    return total / len(paths)
+        spared += seen[SPARED]
+    return total / len(paths), spared / len(paths)
 
 
 @njit(cache=True, nogil=True)
@@ -159,7 +177,6 @@ def best_order(
     decided: Ints,
     life: int,
     levels: Floats,
-    start: Floats,
     most: int,
     pack: int,
     minimum: int,
@@ -167,17 +184,22 @@ def best_order(
 ) -> tuple[int, int]:
     """The order of least cost, and which of the level policies (c, K) it is planned with.
 
-    levels: (c, K), one row per candidate policy; start: (c,) the order each would place tonight; most: an order
-    that is surely enough. First the policy that costs least when followed from tonight on; then, with that policy
-    for later deliveries, tonight's order on an ever finer grid. Among equals the smallest order wins.
+    levels: (c, K), one row per candidate policy; most: an order that is surely enough. First the policy that costs
+    least a day, begun with an empty shelf; then, with that policy for later deliveries, tonight's order on an ever
+    finer grid, where each day beyond the paths for which enough is left is worth what the policy costs a day: a large
+    delivery that comes late is charged with neither nothing nor all of what becomes of it. Among equals the smallest
+    order wins.
     """
     expected = mean_demand(paths)
-    chosen, least = 0, np.inf
+    days, empty, nothing = paths.shape[1] - day[0], np.zeros(len(opening)), arriving[:0]
+    chosen, daily = 0, np.inf
     for c in range(len(levels)):
-        order = rounded_up(start[c], pack, minimum)
-        cost = mean_cost(paths, opening, arriving, day, decided, life, order, levels[c], expected, pack, minimum, price)
-        if cost < least - 1e-9:
-            chosen, least = c, cost
+        order = rounded_up(levels[c, 0], pack, minimum)
+        cost, spared = mean_cost(
+            paths, empty, nothing, day, decided, life, order, levels[c], expected, pack, minimum, price
+        )
+        if cost / (days + spared) < daily - 1e-9:
+            chosen, daily = c, cost / (days + spared)
     level = levels[chosen]
     low, high = 0, int(np.ceil(most / pack))
     best, least = 0, np.inf
@@ -186,9 +208,11 @@ def best_order(
         center = best
         for packs in range(low, high + 1, step):
             order = rounded_up(float(packs * pack), pack, minimum)
-            cost = mean_cost(paths, opening, arriving, day, decided, life, order, level, expected, pack, minimum, price)
-            if cost < least - 1e-9:
-                best, least, center = order, cost, packs
+            cost, spared = mean_cost(
+                paths, opening, arriving, day, decided, life, order, level, expected, pack, minimum, price
+            )
+            if cost - daily * spared < least - 1e-9:
+                best, least, center = order, cost - daily * spared, packs
         if step == 1:
             break
         low, high = max(0, center - step), center + step
@@ -208,7 +232,7 @@ def outlook(
     pack: int,
     minimum: int,
 ) -> Floats:
-    """(8,): the mean of what `follow` counts, over paths (m, h)."""
+    """(9,): the mean of what `follow` counts, over paths (m, h)."""
     expected = mean_demand(paths)
     total, shelf, brought = np.zeros(COUNTS), np.zeros(len(opening)), np.zeros(len(day))
     for j in range(len(paths)):

@@ -55,6 +55,14 @@ def reference(path, opening, arriving, day, decided, life, order, level, expecte
                 wanted = level[k] - max(there, 0.0)
                 if wanted > 1e-9:
                     brought[k] = math.ceil(max(wanted, minimum) / pack - 1e-9) * pack
+    # Beyond the path an average day sells the mean, as long as the last delivery that outlasts the path keeps.
+    left = sum(shelf.values())
+    lasting = [when + life - h for when, units in zip(day, brought, strict=True) if units and when + life > h]
+    sells = min(left, np.mean(expected) * (lasting or [life])[-1])
+    out[kernel.SPARED] = sells / np.mean(expected)
+    out[kernel.HELD] += out[kernel.SPARED] * sells / 2
+    out[kernel.WASTE] += left - sells
+    out[kernel.ORDER_WASTE] += shelf.get(ours, 0.0) * (1 - sells / left) if left else 0.0
     return out
 
 
@@ -107,7 +115,6 @@ def test_goods_of_one_day_are_ordered_by_the_newsvendor_quantile(waste, lost):
         np.array([-1, 0]),
         1,
         levels,
-        levels[:, 0],
         80,
         1,
         0,

@@ -1,7 +1,7 @@
 """From demand paths to an order: the least expected cost of waste, lost sales and holding, closed loop.
 
 Later deliveries follow an order-up-to level, so that tonight's order neither has to carry the weeks after it nor is
-judged as if nobody would ever order again.
+judged as if nobody would ever order again. What is left when the horizon ends is counted by what should become of it.
 """
 
 from __future__ import annotations
@@ -89,7 +89,6 @@ def plan(at: Situation) -> Plan:
         at.when.decided,
         at.item.shelf_life,
         levels,
-        levels[:, 0] - at.position,
         _surely_enough(at),
         at.item.pack_size,
         at.item.minimum_order,

@@ -151,6 +151,13 @@ def test_an_order_leaves_to_later_ones_what_they_can_bring(item, mean):
         (Item(shelf_life=2, minimum_order=500), 0),
         (Item(shelf_life=2, pack_size=200, cost_of_waste=0.05), 200),
         (Item(shelf_life=30, pack_size=200), 200),
+        (Item(shelf_life=2, minimum_order=130, cost_of_waste=0.3), 0),  # 104 · 0.3 > 26
+        (Item(shelf_life=2, minimum_order=65, cost_of_waste=0.3), 65),  # 39 · 0.3 < 26
+        (Item(shelf_life=5, minimum_order=300, cost_of_waste=0.3), 0),  # 235 · 0.3 > 65
+        (Item(shelf_life=5, minimum_order=200, cost_of_waste=0.3), 200),  # 135 · 0.3 < 65
+        (Item(shelf_life=30, minimum_order=1000), 0),  # 610 > 390
+        (Item(shelf_life=30, minimum_order=700), 700),  # 310 < 390
+        (Item(shelf_life=365, minimum_order=1000), 1000),
     ],
 )
 def test_a_pack_too_large_for_what_is_sold_while_it_keeps_is_not_ordered(item, orders):
@@ -158,22 +165,41 @@ def test_a_pack_too_large_for_what_is_sold_while_it_keeps_is_not_ordered(item, o
     assert plan(at_night(item, mean=13)).order == orders
 
 
+@pytest.mark.parametrize(
+    ("item", "stock"),
+    [
+        (Item(shelf_life=2, minimum_order=65, cost_of_waste=0.3), Batch(52, 0, 1)),
+        (Item(shelf_life=10, minimum_order=300, cost_of_waste=0.3), Batch(40, 0, 4)),
+        (Item(shelf_life=365, minimum_order=1000), Batch(500, 0, 300)),
+    ],
+)
+def test_a_large_minimum_waits_until_the_shelf_is_empty(item, stock):
+    assert plan(at_night(item, mean=13, stock=(stock,))).order == 0
+
+
+def test_what_an_order_wastes_after_the_days_that_are_planned_is_foreseen():
+    """A thousand that keep for thirty days, of which 390 are sold."""
+    found = plan(at_night(Item(shelf_life=30, minimum_order=1000, cost_of_waste=0.3), mean=13))
+    assert found.order == 1000
+    assert found.waste == pytest.approx(610, rel=0.02)
+
+
 def test_no_other_order_costs_less():
-    at = at_night(Item(shelf_life=2, cost_of_lost_sale=2.0), mean=15)
+    """All orders with all levels, where a day for which enough is left is worth what a day costs at best."""
     from calibrl.inventory.shop.planning import HOLDING, _levels
     from calibrl.kernels import deliveries as kernel
 
-    chosen = plan(at).order
-    expected = at.paths.mean(0)
-    price = np.array([2.0, 1.0, HOLDING])
+    at = at_night(Item(shelf_life=2, cost_of_lost_sale=2.0), mean=15)
+    expected, price = at.paths.mean(0), np.array([2.0, 1.0, HOLDING])
 
-    def cost(order: int, level) -> float:
+    def judge(order: int, level) -> tuple[float, float]:
         return kernel.mean_cost(
             at.paths, at.opening, at.arriving, at.when.day, at.when.decided, 2, order, level, expected, 1, 0, price
         )
 
-    table = np.array([[cost(order, level) for order in range(61)] for level in _levels(at)])
-    assert table[:, chosen].min() <= table.min() * 1.01
+    cost, spared = np.moveaxis([[judge(order, level) for order in range(61)] for level in _levels(at)], -1, 0)
+    worth = cost - spared * (cost / (at.when.horizon + spared)).min()
+    assert worth[:, plan(at).order].min() <= worth.min() + 0.01 * cost.min()
 
 
 def test_with_daily_deliveries_it_is_as_good_as_the_order_up_to_planner():
