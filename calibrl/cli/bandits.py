@@ -155,7 +155,7 @@ def show_rows(path: Path, *, trials: int | None, out: Path) -> None:
 
 
 def print_lines(lines: Sequence[Line]) -> None:
-    """Every policy on every problem, with the paper's numbers where it printed them."""
+    """Every policy on every problem, with the paper's numbers where it gives them."""
     from rich import box
     from rich.table import Table
 
@@ -188,8 +188,8 @@ def print_lines(lines: Sequence[Line]) -> None:
     console = table_console()
     console.print(table)
     console.print(
-        "Cumulative reward over rounds × paired trials, ± standard error; differences are by trial. covers: "
-        "chosen arms' rewards below their 84.1 % quantile. paper: Malik et al. (2019), 1200 rounds.",
+        "Cumulative reward over rounds × paired trials, ± standard error; differences are paired by trial. covers: "
+        "share of the chosen arms' rewards below their 84.1 % quantile. paper: Malik et al. (2019), 1200 rounds.",
         *notes,
         highlight=False,
     )

@@ -81,7 +81,7 @@ def chosen(
 
 
 def print_rows(rows: Sequence[Row]) -> None:
-    """Table 2 for each shelf life, beside the paper's, and how honest the forecasts were."""
+    """Table 2 for each shelf life, next to the paper's, and how well the forecasts are calibrated."""
     from rich import box
     from rich.table import Table
 
@@ -126,10 +126,10 @@ def print_rows(rows: Sequence[Row]) -> None:
             )
         console.print(shown)
         if about.get("note"):
-            console.print(f"Covered: {about['note']}.", highlight=False)
+            console.print(f"Note: {about['note']}.", highlight=False)
     console.print(
-        "units: shipped, in thousands; waste, short: % of them thrown away, and asked for in vain; reward: minus both, "
-        "in units, ± standard error over seeds; gain: % less than uncalibrated, on the same seeds; 80 %: days inside "
-        "the forecast's 80 % interval, in %; paper: its reward, on 100 items of a grocery chain, other data.",
+        "units: shipped, in thousands. waste, short: units wasted and units out of stock, in % of those shipped. "
+        "reward: minus the sum of both, in units, ± standard error over seeds. gain: % saved over uncalibrated, on the "
+        "same seeds. 80 %: share of days inside the forecast's 80 % interval. paper: its reward, on other data.",
         highlight=False,
     )
