@@ -41,7 +41,7 @@ class Forecaster(Protocol):
 def learn(collect: Callable[[Model], tuple[Data, Outcome]], model: Model, *, rounds: int) -> Iterator[Outcome]:
     """Algorithm 1: in each round plan, act and record; then split, train T, train R (all inside `update`).
 
-    `collect(model)` runs the agent once with the model as it stands and returns the new rows and whatever
+    `collect(model)` runs the agent once with the current model and returns the new rows and whatever
     the caller wants to see of the round. Yields that after each update.
     """
     if rounds < 1:
@@ -196,7 +196,7 @@ class Prequential:
         self._updates = 0
 
     def update(self, data: Data) -> None:
-        """Judge the new rows with the forecaster as it stands, then learn them, then refit the map."""
+        """Test the new rows with the current forecaster, then learn from them, then refit the map."""
         if not len(data):
             return
         with torch.no_grad():
@@ -261,7 +261,7 @@ def recalibrate(forecast: Distribution, mapping: Map | ClassMap) -> Distribution
 
 
 def honest(forecast: Distribution, mapping: Map | ClassMap) -> Honest:
-    """The same, as a `Recalibrated` under `IDENTITY` too: whoever asks a wrapper for an interval always gets one."""
+    """The same, as a `Recalibrated` under `IDENTITY` too: a wrapper can always be asked for an interval."""
     found = recalibrate(forecast, mapping)
     classes = isinstance(by_column(found), (Categorical, Bernoulli))
     return found if classes or isinstance(found, Recalibrated) else Recalibrated(found, IDENTITY)

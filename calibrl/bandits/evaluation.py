@@ -1,4 +1,4 @@
-"""What a policy would have earned, judged from decisions another policy took."""
+"""What a policy would have earned, estimated from a log of another policy's decisions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a policy explores: which quantile of its forecast each arm is judged by."""
+"""How a policy explores: by which quantile of its forecast each arm is scored."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Plan:
-    """Each arm is judged by its quantile at the z-score level + spread · ε; the best is taken, or any, by lot.
+    """Each arm is scored by its quantile at the z-score level + spread · ε; the best is taken, or a random one.
 
     level 1 is LinUCB (the 84 % quantile), level 0 is greedy (the median), spread 1 is Thompson sampling (ε is
     standard normal, afresh for every arm and decision), and `explore` is the probability of an arm at random.

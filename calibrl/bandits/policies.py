@@ -7,8 +7,9 @@
 | Thompson, CalThompson | drawn for every arm | bare, calibrated |
 | Greedy, EpsilonGreedy | 50 % | bare |
 
-Calibrated means: the same forecaster, wrapped in `Prequential` with one empirical map per arm. Each takes any arm
-in a share `explore` of its decisions, so that its log can judge other policies; only EpsilonGreedy does so unasked.
+Calibrated means: the same forecaster, wrapped in `Prequential` with one empirical map per arm. Each takes a
+random arm with probability `explore`, so that other policies can be evaluated from its log; by default only
+EpsilonGreedy does.
 """
 
 from __future__ import annotations

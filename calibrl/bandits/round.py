@@ -36,9 +36,9 @@ class Outcome:
 def collect_from(
     stream: Stream, *, level: float, generator: torch.Generator
 ) -> Callable[[Forecaster], tuple[Data, Outcome]]:
-    """The `collect` of Algorithm 1 for a bandit: each call plays the stream's next round with the model as it stands.
+    """The `collect` of Algorithm 1 for a bandit: each call plays the stream's next round with the current model.
 
-    Plan: the arm of the highest quantile. Act and record: its reward, NaN for the arms nobody tried.
+    Plan: the arm of the highest quantile. Act and record: its reward, NaN for the other arms.
     """
     rounds: Iterator[int] = iter(range(len(stream.x)))
 
@@ -85,7 +85,7 @@ class Trial:
 
 
 def play(stream: Stream, options: Options, *, seed: int) -> Trial:
-    """A policy's trial on a stream, from knowing nothing. The same seed gives every policy the same luck."""
+    """A policy's trial on a stream, from knowing nothing. The same seed gives every policy the same random draws."""
     rounds, arms = stream.reward.shape
     generator = np.random.default_rng([seed, 1])
     luck = generator.random((rounds, 2))

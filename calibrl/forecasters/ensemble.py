@@ -26,7 +26,7 @@ class BatchedEnsemble:
 
     One generator per agent draws its first weights, its bootstrap samples and the order of its batches, so that an
     agent learns the same alone as in a fleet. With one agent it is a `Forecaster`: `combine` makes one forecast of the
-    networks', `moment_matched` or `calibrl.Mixture`. Outcomes that nobody saw (NaN) add nothing to the loss.
+    networks', `moment_matched` or `calibrl.Mixture`. Missing outcomes (NaN) add nothing to the loss.
     """
 
     def __init__(

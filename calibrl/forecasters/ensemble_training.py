@@ -88,7 +88,7 @@ def penalties(nets: Nets, training: Training) -> Tensor:
 class Batches:
     """Rows in memory that stays where it is, and the order in which they are met.
 
-    x: (g · room, in), standardised; y: (g · room, d), NaN where nobody saw it; table: (steps, g · e · b), the row at
+    x: (g · room, in), standardised; y: (g · room, d), NaN where missing; table: (steps, g · e · b), the row at
     each place of each batch; weight: (steps, b), 1 / (rows · d) in a batch of so many rows, 0 in places it leaves
     empty; counter: (1,), the step that comes next; event: (g · e, 1, d), which outcomes are events, see `losses`.
     gaps: whether any y is NaN. events: whether any outcome is an event.

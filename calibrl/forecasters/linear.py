@@ -18,7 +18,7 @@ class RidgeArms:
 
     P_a = (ridge · I + Σ x xᵀ)⁻¹ and θ_a = P_a Σ x r over the rows where arm a was pulled: the posterior of a
     linear model with unit noise. LinUCB's forecast is of the *expected* reward, so `noise` is 0; set it to
-    forecast single rewards. Rows have x (n, d) and y (n, k), NaN for the arms nobody pulled.
+    forecast single rewards. Rows have x (n, d) and y (n, k), NaN for the other arms.
     """
 
     def __init__(self, arms: int, dim: int, *, ridge: float = 1.0, noise: float = 0.0) -> None:

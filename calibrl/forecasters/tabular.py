@@ -45,7 +45,7 @@ class TabularTransitions:
         self.counts = torch.zeros(int(self.classes.max()) + 1, actions, outcomes, dtype=torch.float64)
 
     def update(self, data: Data) -> None:
-        """Count the new rows; an outcome nobody saw (NaN) counts for nothing."""
+        """Count the new rows; missing outcomes (NaN) do not count."""
         state, action = state_action(data.x, self.shape[0], self.shape[1])
         outcome, seen = check_outcomes(data.y, self.shape[2])
         index = (self.classes[state[seen]], action[seen], outcome)
@@ -116,7 +116,7 @@ def state_action(x: Array, states: int, actions: int) -> tuple[Tensor, Tensor]:
 
 
 def check_outcomes(y: Tensor, outcomes: int) -> tuple[Tensor, Tensor]:
-    """The outcome numbers that were seen, and which rows they belong to; NaN means nobody saw."""
+    """The outcome numbers that were seen, and which rows they belong to; NaN means not observed."""
     if y.numel() != len(y):
         raise CalibrlError(f"outcomes have shape {tuple(y.shape)}; expected one number in each row, (n,)")
     flat = y.reshape(len(y))

@@ -27,7 +27,7 @@ ToDistribution: TypeAlias = Callable[[Any], Distribution]
 
 
 class Train(Protocol):
-    """Teaches a module some rows. y may hold NaN: outcomes nobody saw, which must not count."""
+    """Teaches a module some rows. y may hold NaN: missing outcomes, which must not count."""
 
     def __call__(self, module: nn.Module, data: Data, *, loss: Loss, generator: torch.Generator) -> None:
         """Change the module's weights so that the loss on `data` falls."""

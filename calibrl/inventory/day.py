@@ -34,7 +34,7 @@ class Outcome:
 def collect_from(
     rows: Features, *, planner: Planner, shelf_life: int, n_paths: int = 300, seed: int = 0
 ) -> Callable[[Forecaster], tuple[Data, Outcome]]:
-    """The `collect` of Algorithm 1 for one series: each call plays the next day with the model as it stands.
+    """The `collect` of Algorithm 1 for one series: each call plays the next day with the current model.
 
     rows: one series' evenings in a row. Plan: forecast demand, draw paths, search for an order. Act: the day's demand
     meets the shelf. Record: the evening whose last target day has just ended, if there is one.
@@ -60,7 +60,7 @@ def collect_from(
 
 @dataclass(frozen=True)
 class Season:
-    """Units of s series on d days, each (s, d): shipped to the shop, wasted, and asked for in vain (unmet)."""
+    """Units of s series on d days, each (s, d): shipped to the shop, wasted, and unmet demand."""
 
     shipped: Counts
     wasted: Counts

@@ -19,7 +19,7 @@ from calibrl.kernels import normal
 from calibrl.maps import IDENTITY, FitMap, Map
 
 Record: TypeAlias = Tensor
-"""z-scores of outcomes under their forecasts, (n, leads), NaN where nobody saw the outcome."""
+"""z-scores of outcomes under their forecasts, (n, leads), NaN where the outcome was not observed."""
 
 
 @dataclass(frozen=True)

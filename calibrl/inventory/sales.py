@@ -1,4 +1,4 @@
-"""Daily sales of many series: what was sold, what nobody recorded, and what was known in advance."""
+"""Daily sales of many series: what was sold, what is missing, and what was known in advance."""
 
 from __future__ import annotations
 

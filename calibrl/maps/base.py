@@ -24,7 +24,7 @@ class Map(Frozen, ABC):
 
     A map works on z-scores z = Φ⁻¹(p), where nothing saturates: a subclass says how z moves, this class
     turns that into R. `columns` is () for one map that serves any shape, or (d,) for one map per last
-    dimension. NaN ("nobody saw this") stays NaN. Parameters are float64 tensors of shape (*columns, …).
+    dimension. NaN (not observed) stays NaN. Parameters are float64 tensors of shape (*columns, …).
     """
 
     ranks: Ranks | None = None

@@ -139,7 +139,7 @@ def matrix(pit: Array | None, weight: Array | None, z: Array | None) -> tuple[Fl
 
 
 def column_of(values: Floats, weight: Floats | None, *, is_z: bool) -> Column:
-    """The evidence of values (n,), PITs or z-scores, NaN where nobody saw the outcome."""
+    """The evidence of values (n,), PITs or z-scores, NaN where the outcome was not observed."""
     counts = ~np.isnan(values) if weight is None else ~np.isnan(values) & (weight > 0)
     if not counts.all():
         values, weight = values[counts], None if weight is None else weight[counts]
@@ -203,4 +203,5 @@ def _thin(count: int) -> NDArray[np.int64]:
         return np.arange(count)
     edge = float(normal.quantile(torch.tensor(0.5 / count, dtype=torch.float64)))
     steps = normal.cdf(torch.linspace(edge, -edge, MOST_POINTS, dtype=torch.float64)).numpy()
-    return np.unique(np.clip((steps * count).astype(np.int64), 0, count - 1))
+    at = np.clip((steps * count).astype(np.int64), 0, count - 1)
+    return at[np.diff(at, prepend=-1) > 0]

@@ -1,7 +1,7 @@
 """Step 4 of Algorithm 1: learn R from what held-out outcomes said about their forecasts.
 
 Every `fit_*` takes PIT values p_t = F_t(y_t) of shape (n,) for one map or (n, d) for one map per column,
-NaN where nobody saw the outcome. `weight` lets some rows count more; `z` gives the same evidence as
+NaN where the outcome was not observed. `weight` lets some rows count more; `z` gives the same evidence as
 z-scores Φ⁻¹(p_t), which do not round to 0 or 1 when a forecast is very over-confident.
 """
 

@@ -19,7 +19,7 @@ BACKENDS = ("serial", "processes", "ray")
 
 
 class JobFailed(RuntimeError):
-    """A job raised something nobody foresaw; the message ends with the worker's traceback."""
+    """A job raised an unexpected exception; the message ends with the worker's traceback."""
 
 
 class Pool(Protocol):

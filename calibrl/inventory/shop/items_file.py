@@ -6,7 +6,7 @@
     lead_days                1: ordered tonight, on the shelf tomorrow
     delivery_days            "Mon Wed Fri", "Mon-Fri", or daily
     cost_of_waste            what a unit thrown away costs
-    cost_of_lost_sale        what a unit asked for in vain costs
+    cost_of_lost_sale        what a lost sale costs, per unit
 
 A cell left empty, a column left out and an item left out all mean the default.
 """
