@@ -56,4 +56,5 @@ def _marks(values: Tensor, y: Tensor) -> NDArray[np.int64]:
     """Distinct fingerprints, ascending; of single precision, so that a file's number format does not matter."""
     # Adding zero turns -0 into 0. 53 bits are what every JSON reader keeps of a whole number.
     rows = Data((values.to(torch.float32) + 0.0).double(), (y.to(torch.float32) + 0.0).double())
-    return np.unique((fingerprints(rows) >> np.uint64(11)).astype(np.int64))
+    marks = np.sort((fingerprints(rows) >> np.uint64(11)).astype(np.int64))
+    return marks[np.diff(marks, prepend=-1) > 0]

@@ -120,8 +120,9 @@ class Forecasts:
         if names.null_count():
             row = self.number[int(names.is_null().arg_true()[0])]
             raise CalibrlError(f"{self.source}, row {row}, column {column}: no group; fill it in or drop the row")
-        place = torch.from_numpy(names.rank("dense").to_numpy().astype(np.int64) - 1)
-        return Groups(tuple(names.unique().sort()), place)
+        kinds = names.unique().sort()
+        place = names.cast(pl.Enum(kinds)).to_physical().to_numpy()
+        return Groups(tuple(kinds), torch.from_numpy(place.astype(np.int64)))
 
 
 def quantile_column(level: float) -> str:
