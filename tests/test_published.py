@@ -145,6 +145,24 @@ def test_savings_with_intervals():
         assert f"[{low}, {high}" in text
 
 
+@pytest.mark.parametrize(("name", "form"), [("Cartpole", "+.1f"), ("Pusher", "+.1f"), ("HalfCheetah", "+.0f")])
+def test_returns_at_full_size(name, form):
+    """Seeds, trials so far, and the difference of the returns of calibrated and uncalibrated agents, trial by trial."""
+    found = defaultdict(dict)
+    for row in read(ROOT / "results" / "control" / f"{name.lower()}.jsonl"):
+        if row.arm != "sac" and row.metrics["trial"]:
+            found[row.arm, row.seed][row.metrics["trial"]] = row.metrics["return"]
+    seeds = sorted({seed for _, seed in found})
+    trials = {len(returns) for returns in found.values()}
+    assert len(trials) == 1, "agents have run for different times"
+    gains = [fmean(paired(found["calibrated", seed], found["uncalibrated", seed])) for seed in seeds]
+    cells = f"|{name}|{len(seeds)}, {trials.pop()} of "
+    for table in ("README.md", "docs/full-size.md"):
+        rows = [part for part in page(table).split("||") if cells in f"|{part}"]
+        assert rows, f"no row of a table in {table} begins with {cells}"
+        assert any(f"|{pm(gains, form)}|" in f"{row}|" for row in rows), (table, pm(gains, form))
+
+
 def test_safety():
     text, found = page("docs/why-calibrated.md"), only_step(rows_of("safety/rows.jsonl")["violations"])
     for problem in sorted({problem for problem, _ in found}):
