@@ -23,7 +23,8 @@ from torch import Tensor
 from calibrl.control import calibration
 from calibrl.control.arms import ARMS, Member
 from calibrl.control.fleet import Fleet
-from calibrl.control.presets import CalibrationSettings, EnsembleSettings, PlannerSettings, Preset, with_defaults
+from calibrl.control.presets import with_defaults
+from calibrl.control.settings import CalibrationSettings, EnsembleSettings, PlannerSettings, Preset
 from calibrl.control.view import view_of
 from calibrl.experiments.control_task import task_of
 from calibrl.maps import IDENTITY, Map

@@ -25,7 +25,8 @@ from torch.distributions import Normal
 from torch.nn import functional
 
 from calibrl import results
-from calibrl.control.presets import Preset, preset
+from calibrl.control.presets import preset
+from calibrl.control.settings import Preset
 from calibrl.control.tasks import Task, task
 from calibrl.forecasters.ensemble_training import Batches, Learner, Training
 from calibrl.forecasters.nets import Nets, Shape

@@ -16,7 +16,8 @@ from calibrl import results
 from calibrl.control.arms import Member, arm
 from calibrl.control.fleet import Fleet
 from calibrl.control.plan import Captured, Plainly, Plan, PlanInputs
-from calibrl.control.presets import PRESETS, Preset
+from calibrl.control.presets import PRESETS
+from calibrl.control.settings import Preset
 from calibrl.control.tasks import Task, task
 from calibrl.control.view import view_of
 from calibrl.forecasters.nets import Nets, Shape

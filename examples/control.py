@@ -11,7 +11,7 @@ import tempfile
 from pathlib import Path
 
 from calibrl.control import Agent, task
-from calibrl.control.presets import CalibrationSettings, EnsembleSettings, PlannerSettings
+from calibrl.control.settings import CalibrationSettings, EnsembleSettings, PlannerSettings
 
 
 def make_agent() -> Agent:

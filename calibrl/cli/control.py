@@ -12,7 +12,7 @@ import typer
 from calibrl.cli.execute import Address, Backend, Force, How, TensorBoard, Workers, execute
 
 if TYPE_CHECKING:
-    from calibrl.control.presets import Preset
+    from calibrl.control.settings import Preset
     from calibrl.results import Row
 
 WIDE = 1000

@@ -12,7 +12,7 @@ from rich.progress import Progress, TextColumn
 from rich.table import Column
 
 from calibrl.cli.boards import Boards
-from calibrl.control.presets import Preset
+from calibrl.control.settings import Preset
 from calibrl.experiments.control import Moment, Watch
 from calibrl.results import Row
 

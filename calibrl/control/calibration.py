@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from calibrl import maps
-from calibrl.control.presets import MAPS
+from calibrl.control.settings import MAPS
 from calibrl.diagnostics import LEVELS, calibration_loss, coverage, reliability_curve
 from calibrl.kernels import normal
 from calibrl.maps import FitMap, Map, gaussian_law

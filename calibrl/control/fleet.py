@@ -10,8 +10,8 @@ from torch import Tensor
 from calibrl.control import calibration, luck
 from calibrl.control.arms import Member
 from calibrl.control.plan import MakePlan, Plan, PlanInputs, for_device
-from calibrl.control.presets import SHARED_OUT, Preset
 from calibrl.control.replay import Replay
+from calibrl.control.settings import SHARED_OUT, Preset
 from calibrl.control.view import View
 from calibrl.errors import CalibrlError
 from calibrl.forecasters.ensemble import BatchedEnsemble

@@ -13,8 +13,8 @@ from typing import Protocol, TypeAlias
 import torch
 from torch import Tensor
 
-from calibrl.control.presets import PlannerSettings
 from calibrl.control.searches import METHODS, Found, Quest
+from calibrl.control.settings import PlannerSettings
 from calibrl.forecasters.nets import Nets
 from calibrl.kernels.fused_nets import FusedNets, fuse
 from calibrl.planning.propagation import Model

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from calibrl.control import calibration, horizon, luck
 from calibrl.control.fleet import Fleet
-from calibrl.control.presets import SHARED_OUT, Preset
+from calibrl.control.settings import SHARED_OUT, Preset
 from calibrl.control.trial import Trial
 from calibrl.diagnostics import calibration_loss
 from calibrl.maps import Map

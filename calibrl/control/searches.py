@@ -13,7 +13,7 @@ from typing import NamedTuple, TypeAlias
 import torch
 from torch import Tensor
 
-from calibrl.control.presets import PlannerSettings
+from calibrl.control.settings import PlannerSettings
 from calibrl.planning.improved import Improved, ImprovedCrossEntropy
 from calibrl.planning.path_integral import PathIntegral
 from calibrl.planning.search import CrossEntropy

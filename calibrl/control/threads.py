@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
 
-from calibrl.control.presets import Preset
+from calibrl.control.settings import Preset
 from calibrl.devices import one_thread
 
 MANY_NUMBERS = 2_000_000

@@ -21,8 +21,9 @@ from calibrl.control.arms import ARMS, Member, fleets
 from calibrl.control.fleet import Fleet
 from calibrl.control.luck import episode_seed
 from calibrl.control.plan import MakePlan
-from calibrl.control.presets import Preset, overrides
+from calibrl.control.presets import overrides
 from calibrl.control.scoring import Score, score_trial
+from calibrl.control.settings import Preset
 from calibrl.control.state import agent_memory, agent_state, load_agents, relearn
 from calibrl.control.tasks import Task
 from calibrl.control.threads import threads_for

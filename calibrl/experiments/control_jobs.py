@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from calibrl.control.arms import Member, arm
-from calibrl.control.presets import Preset, base_of, overrides
+from calibrl.control.presets import base_of, overrides
+from calibrl.control.settings import Preset
 from calibrl.control.view import view_of
 from calibrl.experiments.control import EXPERIMENT, Outcome, Record, Watch, begin, one_trial
 from calibrl.experiments.control_task import check, task_of

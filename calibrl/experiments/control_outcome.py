@@ -11,8 +11,8 @@ from torch import Tensor
 
 from calibrl.control import horizon
 from calibrl.control.arms import Member
-from calibrl.control.presets import Preset
 from calibrl.control.scoring import horizons_of
+from calibrl.control.settings import Preset
 from calibrl.control.tasks import Task
 from calibrl.diagnostics import calibration_loss, noise_floor
 from calibrl.experiments import control_figures

@@ -7,7 +7,8 @@ from dataclasses import asdict
 from pathlib import Path
 
 from calibrl.control.checkpoint import alone_in
-from calibrl.control.presets import Preset, overrides
+from calibrl.control.presets import overrides
+from calibrl.control.settings import Preset
 from calibrl.control.tasks import Task
 from calibrl.errors import CalibrlError
 from calibrl.experiments import control_figures

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import cast
 
 from calibrl.control.adapter import check_reward
-from calibrl.control.presets import Preset
+from calibrl.control.settings import Preset
 from calibrl.control.tasks import TASKS, Task, task, task_from_env
 from calibrl.errors import CalibrlError
 from calibrl.planning.rollout import Reward

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 import calibrl
 from calibrl.bandits.policies import POLICIES
 from calibrl.cli import app
-from calibrl.control.presets import METHODS
+from calibrl.control.settings import METHODS
 from calibrl.errors import CalibrlError
 from calibrl.experiments.everything import EVERYTHING
 from calibrl.experiments.listing import KINDS, USE, listed

@@ -10,8 +10,9 @@ from calibrl.control import calibration, task
 from calibrl.control.agent import Agent
 from calibrl.control.arms import fleets
 from calibrl.control.fleet import Fleet
-from calibrl.control.presets import PRESETS, CalibrationSettings, EnsembleSettings, PlannerSettings
+from calibrl.control.presets import PRESETS
 from calibrl.control.scales import probe
+from calibrl.control.settings import CalibrationSettings, EnsembleSettings, PlannerSettings
 from calibrl.control.tasks import task_from_env
 from calibrl.control.view import learnt, view_of
 from calibrl.errors import CalibrlError

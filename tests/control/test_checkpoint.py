@@ -16,7 +16,8 @@ import torch
 
 from calibrl.control import checkpoint
 from calibrl.control.arms import ARMS, fleets
-from calibrl.control.presets import PRESETS, EnsembleSettings, with_defaults
+from calibrl.control.presets import PRESETS, with_defaults
+from calibrl.control.settings import EnsembleSettings
 from calibrl.errors import CalibrlError
 from calibrl.experiments.control import Watch, run
 

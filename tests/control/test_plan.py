@@ -4,7 +4,7 @@ import torch
 
 from calibrl.control import task
 from calibrl.control.plan import Plainly, PlanInputs
-from calibrl.control.presets import PlannerSettings
+from calibrl.control.settings import PlannerSettings
 from calibrl.forecasters.nets import Nets, Shape
 
 SETTINGS = PlannerSettings(horizon=4, population=12, elites=3, sweeps=2, particles=2)

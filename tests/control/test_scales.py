@@ -9,8 +9,8 @@ import torch
 from gymnasium.spaces import Box
 
 from calibrl.control.agent import Agent
-from calibrl.control.presets import EnsembleSettings, PlannerSettings
 from calibrl.control.scales import probe
+from calibrl.control.settings import EnsembleSettings, PlannerSettings
 from calibrl.control.tasks import added, difference, same, task_from_env
 from calibrl.errors import CalibrlError
 from calibrl.planning.rollout import World, imagine, noise_shape

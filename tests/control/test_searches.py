@@ -7,11 +7,12 @@ import numpy as np
 import pytest
 import torch
 
-from calibrl.control import presets, task
+from calibrl.control import task
 from calibrl.control.agent import Agent
 from calibrl.control.plan import PlanInputs, plan_fleet
-from calibrl.control.presets import EnsembleSettings, PlannerSettings
 from calibrl.control.searches import METHODS
+from calibrl.control.settings import METHODS as NAMES
+from calibrl.control.settings import EnsembleSettings, PlannerSettings
 from calibrl.errors import CalibrlError
 from calibrl.planning.path_integral import PathIntegral, path_integral
 from calibrl.planning.search import Bounds, CrossEntropy
@@ -61,7 +62,7 @@ def acts(settings, agents, *, begins=()):
 
 
 def test_every_name_has_a_search():
-    assert tuple(METHODS) == presets.METHODS
+    assert tuple(METHODS) == NAMES
 
 
 def test_an_unknown_method_is_refused_with_the_known_ones():

@@ -1,0 +1,193 @@
+"""What can be set about a control run: networks, planner, calibration, and how long it is."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from calibrl.errors import CalibrlError
+
+MAPS = ("smooth", "affine", "isotonic", "platt", "beta", "auto", "sigmoid")
+"""Names of the maps R that an agent may fit; sigmoid is the paper's."""
+
+PROPAGATIONS = ("DS", "TS1", "TSinf", "E", "MM")
+SHARED_OUT = ("TS1", "TSinf")
+"""Propagations that share particles out among the networks, to each equally many, and draw from single networks, whose
+forecasts are then what must be calibrated."""
+
+METHODS = ("cem", "icem", "mppi", "random")
+"""Names of the searches for a plan: see `calibrl.control.searches`."""
+
+
+@dataclass(frozen=True)
+class EnsembleSettings:
+    """Networks: how many, how large, and how they are trained after every trial.
+
+    decay: weight decay of each layer, hidden layers first, or one number for all. Every trial trains for
+    `epochs` passes over all training rows, from where weights and Adam stand.
+    """
+
+    members: int = 5
+    hidden: tuple[int, ...] = (200, 200, 200, 200)
+    decay: tuple[float, ...] = (2.5e-5, 5e-5, 7.5e-5, 7.5e-5, 1e-4)
+    rate: float = 1e-3
+    batch: int = 32
+    epochs: int = 5
+    probabilistic: bool = True
+
+    def __post_init__(self) -> None:
+        if self.members < 1 or self.batch < 1 or self.epochs < 1 or not self.hidden or min(self.hidden) < 1:
+            raise CalibrlError(
+                f"{self.members} members of layers {self.hidden}, batches of {self.batch}, {self.epochs} epochs: "
+                "all must be 1 or more"
+            )
+        if len(self.decay) not in (1, len(self.hidden) + 1):
+            raise CalibrlError(
+                f"{len(self.decay)} weight decays for {len(self.hidden) + 1} layers; set ensemble.decay to one number "
+                "for all, or one for each hidden layer and one for the last"
+            )
+        if not (self.rate > 0 and math.isfinite(self.rate)):
+            raise CalibrlError(f"ensemble.rate {self.rate} is not a step size; use a number above 0, like 0.001")
+        if not all(0 <= one < math.inf for one in self.decay):
+            raise CalibrlError(f"ensemble.decay {self.decay} must be finite numbers of 0 or more; 0 decays nothing")
+
+    @property
+    def decay_by_layer(self) -> tuple[float, ...]:
+        """One weight decay for each layer."""
+        return self.decay if len(self.decay) > 1 else self.decay * (len(self.hidden) + 1)
+
+
+@dataclass(frozen=True)
+class PlannerSettings:
+    """A search for plans, by default the cross-entropy method, and the imagined rollouts it judges plans by.
+
+    Each of `sweeps` tries `population` plans of `horizon` steps, rolls `particles` of each through the model by
+    `propagation`, and refits to the best `elites`. `inertia` is the share the old mean and variance keep. cem stops
+    once no variance is above `smallest_variance`, times the square of an action's range where that is below 1.
+
+    method: cem; icem, its noise of `colour` β (power f^-β: 0 is white, larger is smoother in time), which carries the
+    share `kept` of its elites from sweep to sweep and from action to action; mppi, which instead of elites weighs every
+    plan by e^(return / `temperature`), in units of a plan's return; random, the best of all plans. spread: the standard
+    deviation that icem begins with and mppi keeps, as a share of half the range.
+    """
+
+    horizon: int = 25
+    population: int = 400
+    elites: int = 40
+    sweeps: int = 5
+    inertia: float = 0.1
+    smallest_variance: float = 0.001
+    particles: int = 20
+    propagation: str = "DS"
+    method: str = "cem"
+    colour: float = 2.0
+    kept: float = 0.3
+    spread: float = 0.5
+    temperature: float = 0.1
+
+    def __post_init__(self) -> None:
+        if self.method not in METHODS:
+            raise CalibrlError(f"planner.method {self.method!r} is unknown; use one of {', '.join(METHODS)}")
+        if self.propagation not in PROPAGATIONS:
+            raise CalibrlError(f"propagation {self.propagation!r} is unknown; use one of {', '.join(PROPAGATIONS)}")
+        if self.horizon < 1 or self.particles < 1 or self.sweeps < 1:
+            raise CalibrlError(
+                f"planner.horizon {self.horizon}, planner.particles {self.particles} and planner.sweeps {self.sweeps} "
+                "must all be 1 or more"
+            )
+        if not 1 <= self.elites <= self.population:
+            raise CalibrlError(f"{self.elites} elites of {self.population} plans cannot be; use 1 … {self.population}")
+        if not (0 <= self.colour < math.inf and 0 < self.spread < math.inf and 0 < self.temperature < math.inf):
+            raise CalibrlError(
+                f"planner.colour {self.colour} must be at least 0, planner.spread {self.spread} and "
+                f"planner.temperature {self.temperature} above 0, and all finite"
+            )
+        if not 0 <= self.smallest_variance < math.inf:
+            raise CalibrlError(f"planner.smallest_variance {self.smallest_variance} is no variance; use 0 or more")
+        if not 0 <= self.inertia < 1:
+            raise CalibrlError(f"planner.inertia {self.inertia} is not a share in [0, 1); 0.1 keeps a tenth")
+        if not 0 <= self.kept < 1:
+            raise CalibrlError(f"planner.kept {self.kept} is not a share in [0, 1); 0.3 carries three elites of ten")
+
+
+@dataclass(frozen=True)
+class CalibrationSettings:
+    """Which map R is fitted, on which rows.
+
+    `held_out` is the share of every trial's rows that is kept from the networks; `block` consecutive rows share a
+    side. `forget` is the weight that a row keeps for each newer trial: where the agent goes next is like where it
+    has just been. 1 forgets nothing.
+    """
+
+    map: str = "smooth"
+    held_out: float = 0.2
+    block: int = 1
+    forget: float = 0.5
+
+    def __post_init__(self) -> None:
+        if self.map not in MAPS:
+            raise CalibrlError(f"map {self.map!r} is unknown; use one of {', '.join(MAPS)}")
+        if not 0 < self.held_out < 1:
+            raise CalibrlError(f"calibration.held_out {self.held_out} is not between 0 and 1; 0.2 keeps a fifth")
+        if self.block < 1:
+            raise CalibrlError(f"calibration.block {self.block} is not a number of rows; use 1 or more")
+        if not 0 < self.forget <= 1:
+            raise CalibrlError(
+                f"calibration.forget {self.forget} is not in (0, 1]; 0.5 halves a row's weight each trial"
+            )
+
+
+ARMS_OF_THE_PAPER = ("calibrated", "uncalibrated")
+
+
+@dataclass(frozen=True)
+class Preset:
+    """One task and everything that decides how agents learn it: a random rollout, then `trials` trials of `steps`.
+
+    seeds, arms: how many agents of which kinds run side by side. reward: "module:function" of what plans are judged by
+    in the place of the task's own.
+    """
+
+    name: str
+    task: str
+    steps: int
+    trials: int
+    seeds: int = 1
+    arms: tuple[str, ...] = ARMS_OF_THE_PAPER
+    ensemble: EnsembleSettings = field(default_factory=EnsembleSettings)
+    planner: PlannerSettings = field(default_factory=PlannerSettings)
+    calibration: CalibrationSettings = field(default_factory=CalibrationSettings)
+    reward: str | None = None
+
+    def __post_init__(self) -> None:
+        if not self.arms:
+            raise CalibrlError(f"no arm was named; give one or more, like arms={','.join(ARMS_OF_THE_PAPER)}")
+        if self.steps < 1 or self.trials < 1 or self.seeds < 1:
+            raise CalibrlError(
+                f"{self.trials} trials of {self.steps} steps with {self.seeds} seeds: use 1 or more each"
+            )
+        if self.calibration.block >= self.steps > 1:
+            raise CalibrlError(
+                f"calibration.block {self.calibration.block} holds out all or nothing of a trial of {self.steps} "
+                f"steps; use less than {self.steps}"
+            )
+        particles, members = self.planner.particles, self.ensemble.members
+        if self.planner.propagation in SHARED_OUT and particles % members:
+            raise CalibrlError(
+                f"planner.particles {particles} cannot be shared out evenly among {members} networks, as "
+                f"{self.planner.propagation} does; use a multiple of {members}"
+            )
+
+    def what_decides_rows(self) -> dict[str, Any]:
+        """The settings that an agent's rows depend on: not who runs beside it, nor for how long."""
+        whole = plain(asdict(self))
+        found = {name: whole[name] for name in ("task", "steps", "ensemble", "planner", "calibration")}
+        return found if self.reward is None else {**found, "reward": self.reward}
+
+
+def plain(value: Any) -> Any:
+    """Settings as JSON has them: tuples as lists."""
+    if isinstance(value, dict):
+        return {name: plain(inner) for name, inner in value.items()}
+    return list(value) if isinstance(value, tuple) else value
