@@ -64,6 +64,15 @@ def by_run(rows: Iterable[Row]) -> dict[tuple[str, str], list[Row]]:
     return found
 
 
+def _times(form: str, *, peer: str = "peer", end: str = "s") -> dict[str, Metric]:
+    """Our time and a peer's, in metrics whose names end so, and how many times faster we are."""
+    return {
+        "factor": Metric("times faster", form, "higher"),
+        f"ours_{end}": Metric("seconds, calibrl", ".2g", "lower"),
+        f"theirs_{end}": Metric(f"seconds, {peer}", ".2g"),
+    }
+
+
 CATALOGUE: dict[str, Experiment] = {
     "core": Experiment(
         title="Calibrating forecasts of real data",
@@ -235,21 +244,13 @@ CATALOGUE: dict[str, Experiment] = {
         title="Speed compared with other libraries",
         question="How many times faster than a widely used library, in the same run on one thread?",
         baseline="",
-        metrics={
-            "factor": Metric("times faster", ".2f", "higher"),
-            "ours_seconds": Metric("seconds, calibrl", ".2g", "lower"),
-            "theirs_seconds": Metric("seconds, peer", ".2g"),
-        },
+        metrics=_times(".2f", end="seconds"),
     ),
     "mdp speed": Experiment(
         title="Speed of planning compared with other libraries",
         question="How many times faster is value iteration than loops in Python or a library, in the same run?",
         baseline="",
-        metrics={
-            "factor": Metric("times faster", ".1f", "higher"),
-            "ours_s": Metric("seconds, calibrl", ".2g", "lower"),
-            "theirs_s": Metric("seconds, peer", ".2g"),
-        },
+        metrics=_times(".1f"),
     ),
     "parallel speed": Experiment(
         title="Two workers compared with one",
@@ -268,21 +269,13 @@ CATALOGUE: dict[str, Experiment] = {
             "after the other? And what does calibration cost, relative to the same without it (1.00)?"
         ),
         baseline="",
-        metrics={
-            "factor": Metric("times faster", ".2f", "higher"),
-            "ours_s": Metric("seconds, calibrl", ".2g", "lower"),
-            "theirs_s": Metric("seconds, peer", ".2g"),
-        },
+        metrics=_times(".2f"),
     ),
     "inventory speed": Experiment(
         title="Speed of ordering compared with NumPy",
         question="How many times faster is one evening's plan than the same written in NumPy, in the same run?",
         baseline="",
-        metrics={
-            "factor": Metric("times faster", ".1f", "higher"),
-            "ours_s": Metric("seconds, calibrl", ".2g", "lower"),
-            "theirs_s": Metric("seconds, NumPy", ".2g"),
-        },
+        metrics=_times(".1f", peer="NumPy"),
     ),
     "inventory savings": Experiment(
         title="What choices save in the shop",
