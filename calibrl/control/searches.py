@@ -85,7 +85,7 @@ def cem(quest: Quest, settings: PlannerSettings) -> Found:
 
 
 def icem(quest: Quest, settings: PlannerSettings) -> Found:
-    """iCEM: smooth noise, and elites that live on. As many plans in every sweep, the elites among them."""
+    """iCEM: smooth noise, and elites that survive. Every sweep has the same number of plans, elites included."""
     last = Improved(quest.start, quest.start, quest.elites)
     how = _improved(settings)
     plan, mean, elites = improved_cross_entropy_fleet(
@@ -106,7 +106,7 @@ def mppi(quest: Quest, settings: PlannerSettings) -> Found:
 
 
 def random(quest: Quest, settings: PlannerSettings) -> Found:
-    """The best of all plans of all sweeps, drawn evenly between the bounds."""
+    """The best of all plans of all sweeps, drawn uniformly between the bounds."""
 
     def value(plans: Tensor) -> Tensor:
         parts = plans.split(settings.population, 1)

@@ -47,14 +47,14 @@ def _problems() -> Lines:
 
 _BANDIT_PROBLEMS = {
     "linear": "4 arms, rewards linear in 10 numbers, Gaussian noise",
-    "beta": "as linear, but the noise is skewed",
+    "beta": "like linear, with skewed noise",
     "digits": "scikit-learn's handwritten digits: 10 arms",
     "wine": "scikit-learn's wines: 3 arms",
     "breast-cancer": "scikit-learn's tumours: 2 arms",
-    "mushroom": "UCI: eat or leave; a poisonous one may cost 35",
-    "covertype": "UCI: the kind of forest of 581 012 patches: 7 arms",
+    "mushroom": "UCI: eat a mushroom or leave it; a poisonous one may cost 35: 2 arms",
+    "covertype": "UCI: the forest type of 581 012 patches of land: 7 arms",
     "adult": "UCI: the occupation of a person: 14 arms",
-    "census": "UCI: the occupation class of a person in 1990: 9 arms",
+    "census": "UCI: the occupation class of a person in the 1990 census: 9 arms",
 }
 
 

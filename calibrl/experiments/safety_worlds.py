@@ -52,7 +52,7 @@ class World(ABC):
 
 
 class PointMass(World):
-    """A puck pushed across a plane, past a round obstacle, in a wind that draws it in.
+    """A puck pushed across a plane, past a round obstacle, with a wind that blows towards it.
 
     State: position (x, y) and velocity; action: push. It starts left of the obstacle and is paid for being
     near a goal on the right, so the best way is close along the obstacle.
@@ -92,7 +92,7 @@ class PointMass(World):
 
 
 class CartPole(World):
-    """A cart with a pole that is to be driven towards the end of its rail, but not off it.
+    """A cart with a pole, to be driven towards the end of its rail but not off it.
 
     State: x, ẋ, θ, θ̇ (θ = 0 is upright); action: force in units of 10 N. The equations are those of
     Gymnasium's CartPole with a continuous force, two Euler steps of 0.02 s for each action, and noise.

@@ -16,7 +16,7 @@ from calibrl.planning.search import Bounds, CrossEntropy, Objective, cross_entro
 
 @dataclass(frozen=True)
 class RandomTrajectories(Planner):
-    """The paper's: the first order of the best of `trajectories` random ones, judged on the same demand paths.
+    """The paper's planner: the first order of the best of `trajectories` random ones, on the same demand paths.
 
     Each day's order is drawn evenly from 0 to `reach` times the demand expected that day: the same orders are tried
     under a narrow forecast and under a wide one of the same mean. reach=None: to the largest demand in any path.

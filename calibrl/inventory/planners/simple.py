@@ -53,7 +53,7 @@ class Newsvendor(Planner):
 
 @dataclass(frozen=True)
 class Oracle(Planner):
-    """Orders what will be asked for. paths: (1, h), the demand to come.
+    """Knows the demand to come, paths (1, h), and orders just that.
 
     Whole packs and minimum orders do not fit demand: then tonight's and the next nights' orders are tried one
     smaller and one larger as well, all together.
