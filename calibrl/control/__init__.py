@@ -9,14 +9,6 @@ __all__ = [
     "Agent",
     "Fleet",
     "Task",
-    "register",
     "task",
     "task_from_env",
 ]
-
-
-def register() -> None:
-    """Register the MuJoCo tasks with Gymnasium: `calibrl/Cartpole-v0` and so on."""
-    from calibrl.control import envs
-
-    envs.register()

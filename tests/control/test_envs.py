@@ -10,7 +10,7 @@ from gymnasium.utils.env_checker import check_env
 from scipy.integrate import solve_ivp
 
 import calibrl.control.envs
-from calibrl.control import register
+from calibrl.control.envs import register
 from calibrl.control.envs.pusher import Pusher
 from calibrl.errors import CalibrlError
 
