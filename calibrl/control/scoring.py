@@ -22,8 +22,7 @@ class Score:
     """One agent's score for one trial; all empty where there was no model yet.
 
     pits: (2, horizons, starts, o) float32, by horizon, under R∘T and under the bare T; None also where no episode was
-    long enough. forecast: (n, d, 4) float32,
-    outcomes with the 5 %, 50 % and 95 % quantiles of their forecasts.
+    long enough. forecast: (n, d, 4) float32, outcomes with the 5 %, 50 % and 95 % quantiles of their forecasts.
     """
 
     metrics: dict[str, float] = field(default_factory=dict)

@@ -7,7 +7,7 @@ train, fit the map, write everything down. Arms of one seed start alike and have
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -30,10 +30,10 @@ from calibrl.control.threads import threads_for
 from calibrl.control.trial import Trial, run_trial
 from calibrl.control.view import View, view_of
 from calibrl.errors import CalibrlError
+from calibrl.experiments.control_rows import append_missing, clear, refuse_others
 from calibrl.experiments.control_task import check, name_of_reward
-from calibrl.files import said_if_not_written, write_text
 from calibrl.planning.rollout import Reward
-from calibrl.results import Row, append, line, origin, read
+from calibrl.results import Row, origin
 
 EXPERIMENT = "control"
 REMEMBERED_TRIALS = (1, 2, 3, 5, 10, 15)
@@ -145,7 +145,8 @@ def run(
         # Before agents are put together: those saved without their networks learn again, as they first did.
         stack.enter_context(threads_for(preset))
         companies = assemble(folder, what, view, preset, seed=seed, device=device, make_plan=make_plan, watch=watch)
-        refuse_others(file, companies, preset)
+        begin_now = [member for company in companies if company.done < 0 for member in company.members]
+        refuse_others(file, begin_now, preset)
         # A crash may have come between an agent's file and its rows.
         append_missing(file, [Row(**row) for company in companies for record in company.records for row in record.rows])
         identity = preset.what_decides_rows()
@@ -164,16 +165,6 @@ def run(
         member: record for company in companies for member, record in zip(company.members, company.records, strict=True)
     }
     return Outcome(what, records, finished=all(company.done >= preset.trials for company in companies))
-
-
-def clear(out: Path, mine: Callable[[Row], bool], *, agents: str) -> None:
-    """Remove an earlier run's rows and its agents' files; rows of others, SAC's for instance, stay."""
-    # Agents first: without them nobody can bring the rows back.
-    for saved in (out / "checkpoint").glob(agents):
-        saved.unlink()
-    file = out / "rows.jsonl"
-    if file.exists():
-        write_text(file, "".join(line(row) for row in read(file) if not mine(row)))
 
 
 def assemble(
@@ -226,26 +217,6 @@ def save_state(company: Company, agent: int, *, light: bool) -> dict[str, Any]:
     """All of one agent, or all but what it can learn again."""
     take = agent_memory if light else agent_state
     return {"agent": take(company.fleet, agent), "record": vars(company.records[agent])}
-
-
-def refuse_others(file: Path, companies: Iterable[Company], preset: Preset) -> None:
-    """Refuse a file with rows of agents that begin only now, made with other settings: both cannot be in one file."""
-    begin = {(member.arm.name, member.seed) for company in companies if company.done < 0 for member in company.members}
-    for row in read(file) if begin and file.exists() else ():
-        if (row.arm, row.seed) in begin and row.overrides != (mine := overrides(preset)):
-            raise CalibrlError(
-                f"{file} has rows of {row.arm}-{row.seed} made with {row.overrides}, this run has {mine}; choose "
-                "another --out, or --force to replace them"
-            )
-
-
-def append_missing(file: Path, rows: Sequence[Row]) -> None:
-    """Append the rows that are not in the file yet: none is lost and none counts twice."""
-    known = {row.key for row in read(file)} if file.exists() else set()
-    missing = [row for row in rows if row.key not in known]
-    if missing:
-        with said_if_not_written(file):
-            append(file, missing)
 
 
 def one_trial(company: Company, what: Task, preset: Preset, watch: Watch) -> list[Row]:

@@ -12,7 +12,8 @@ from calibrl.control.settings import Preset
 from calibrl.control.tasks import Task
 from calibrl.errors import CalibrlError
 from calibrl.experiments import control_figures
-from calibrl.experiments.control import EXPERIMENT, Moment, Watch, append_missing, clear
+from calibrl.experiments.control import EXPERIMENT, Moment, Watch
+from calibrl.experiments.control_rows import append_missing, clear
 from calibrl.experiments.control_task import task_of
 from calibrl.experiments.figures import save
 from calibrl.results import Row, origin, read

@@ -252,7 +252,7 @@ def test_a_full_disk_is_said_and_the_trials_before_are_kept(tmp_path, monkeypatc
         raise OSError(errno.ENOSPC, "No space left on device")
 
     run(cut, replace(TINY, trials=1))
-    for written in ("calibrl.control.checkpoint.os.fsync", "calibrl.experiments.control.append"):
+    for written in ("calibrl.control.checkpoint.os.fsync", "calibrl.experiments.control_rows.append"):
         monkeypatch.setattr(written, full)
         with pytest.raises(
             CalibrlError, match=r"cannot be written \(No space left on device\); what was written before"
