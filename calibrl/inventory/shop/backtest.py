@@ -24,6 +24,7 @@ from calibrl.errors import CalibrlError
 from calibrl.inventory.sales import Flags, Floats
 from calibrl.inventory.shop.boosted import BoostedDemand
 from calibrl.inventory.shop.calendar import leads_needed, schedule
+from calibrl.inventory.shop.features import Tables, tables
 from calibrl.inventory.shop.honest import Demand, calibrate, learn
 from calibrl.inventory.shop.items_file import Item
 from calibrl.inventory.shop.joint import paths, ranks
@@ -147,12 +148,13 @@ def replay(
         now = history.at(evening)
         on_day(str(now.date))
         record = bridged(now)
+        of = tables(record)
         when = {item: schedule(item, now.date) for item in set(shop.rules)}
         tonight = np.array([when[item].day[0] == item.lead_days - 1 for item in shop.rules])
         due = np.flatnonzero(tonight & now.listed & ~now.dormant)
-        demand = teacher.lesson(record)
+        demand = teacher.lesson(of)
         for name, days_held in inside.items():
-            drawn = teacher.paths(demand, record, calibrated=name == HONEST)
+            drawn = teacher.paths(demand, of, calibrated=name == HONEST)
             days_held.append(_inside(drawn[..., 0], history.sales.demand[:, evening + 1]))
         for name, world in worlds.items():
             if delivered is not None and name == PRESENT:
@@ -160,7 +162,7 @@ def replay(
                 continue
             if len(due):
                 decide, calibrated = _DECIDE[name]
-                drawn = teacher.paths(demand, record, calibrated=calibrated) if name != STAND_IN else _last_week(record)
+                drawn = teacher.paths(demand, of, calibrated=calibrated) if name != STAND_IN else _last_week(record)
                 planned = plan_all(
                     [shop.rules[k] for k in due],
                     [when[shop.rules[k]] for k in due],
@@ -251,24 +253,24 @@ class _Teacher:
     _trained: int = 0
     _drawn: dict[bool, Floats] = field(default_factory=dict)
 
-    def lesson(self, record: Record) -> Demand:
+    def lesson(self, of: Tables) -> Demand:
         """The forecaster and its map as of the record's evening."""
-        self._drawn = {}
+        self._drawn, record = {}, of.record
         rng = np.random.default_rng([self.seed, record.today])
         if self._demand is None or record.today - self._trained >= TRAIN_EVERY:
             leads = max(leads_needed(self.rules, record.history.date + ahead) for ahead in range(7))
-            self._demand, self._trained = learn(record, leads=leads, rng=rng, make=self.make), record.today
+            self._demand, self._trained = learn(of, leads=leads, rng=rng, make=self.make), record.today
         elif (record.today - self._trained) % CALIBRATE_EVERY == 0:
             now = self._demand
-            self._demand = calibrate(now.forecaster, record, since=now.taught, leads=now.leads, rng=rng)
+            self._demand = calibrate(now.forecaster, of, since=now.taught, leads=now.leads, rng=rng)
         return self._demand
 
-    def paths(self, demand: Demand, record: Record, *, calibrated: bool) -> Floats:
+    def paths(self, demand: Demand, of: Tables, *, calibrated: bool) -> Floats:
         """(s, m, leads) demand paths of the evening."""
         if calibrated not in self._drawn:
             # The same luck for both.
-            rank = ranks(demand.rho, PATHS, np.random.default_rng([self.seed, record.today, 1]))
-            self._drawn[calibrated] = paths(demand.forecast(record, calibrated=calibrated), rank)
+            rank = ranks(demand.rho, PATHS, np.random.default_rng([self.seed, of.record.today, 1]))
+            self._drawn[calibrated] = paths(demand.forecast(of, calibrated=calibrated), rank)
         return self._drawn[calibrated]
 
 

@@ -19,10 +19,10 @@ from torch.distributions import Distribution
 from calibrl.algorithm import Forecaster, recalibrate
 from calibrl.data import Data
 from calibrl.distributions import pit_z
-from calibrl.inventory.shop import features
 from calibrl.inventory.shop.boosted import BoostedDemand
+from calibrl.inventory.shop.features import SHUT, Tables, rows
 from calibrl.inventory.shop.joint import correlation
-from calibrl.inventory.shop.record import Record, draw_at_least
+from calibrl.inventory.shop.record import draw_at_least
 from calibrl.maps import IDENTITY, FitMap, Map, fit_isotonic
 
 Floats = NDArray[np.float64]
@@ -56,17 +56,17 @@ class Demand:
     taught: int
     rows: int
 
-    def forecast(self, record: Record, *, calibrated: bool = True) -> Distribution:
+    def forecast(self, of: Tables, *, calibrated: bool = True) -> Distribution:
         """Demand of the next days, batch shape (s, leads), as seen on the record's last evening."""
-        count = len(record.units)
-        evening = np.full(count, record.today)
-        x = features.rows(features.tables(record), np.arange(count), evening, self.leads)
+        count = len(of.record.units)
+        evening = np.full(count, of.record.today)
+        x = rows(of, np.arange(count), evening, self.leads)
         forecast = self.forecaster(torch.from_numpy(x))
         return recalibrate(forecast, self.mapping) if calibrated else forecast
 
 
 def learn(
-    record: Record,
+    of: Tables,
     *,
     leads: int,
     rng: np.random.Generator,
@@ -74,17 +74,16 @@ def learn(
     fit_map: FitMap = fit_isotonic,
 ) -> Demand:
     """Train a forecaster on what is known, and calibrate it on the latest days, which it has not seen."""
-    forecaster = make()
-    held = min(HELD_OUT, (record.today + 1) // 4)
-    cut = record.today - held
-    train, _ = _data(features.tables(record), range(max(28, cut - PAST), cut), cut, leads, rng, teaching=True)
+    forecaster, today = make(), of.record.today
+    cut = today - min(HELD_OUT, (today + 1) // 4)
+    train, _ = _data(of, range(max(28, cut - PAST), cut), cut, leads, rng, teaching=True)
     forecaster.update(train)
-    return calibrate(forecaster, record, since=cut, leads=leads, rng=rng, fit_map=fit_map)
+    return calibrate(forecaster, of, since=cut, leads=leads, rng=rng, fit_map=fit_map)
 
 
 def calibrate(
     forecaster: Forecaster,
-    record: Record,
+    of: Tables,
     *,
     since: int,
     leads: int,
@@ -92,8 +91,8 @@ def calibrate(
     fit_map: FitMap = fit_isotonic,
 ) -> Demand:
     """Learn the map of a forecaster that was trained on days up to `since`, from the latest days after it."""
-    start = max(28, since, record.today - HELD_OUT)
-    judged, sold_out = _data(features.tables(record), range(start, record.today), record.today, leads, rng)
+    today = of.record.today
+    judged, sold_out = _data(of, range(max(28, since, today - HELD_OUT), today), today, leads, rng)
     if not len(judged):
         return Demand(forecaster, IDENTITY, np.eye(leads), leads, since, 0)
     generator = torch.Generator().manual_seed(int(rng.integers(2**31)))
@@ -102,12 +101,12 @@ def calibrate(
     shown, weight = evidence(z.numpy(), sold_out, rng)
     mapping = fit_map(z=torch.from_numpy(np.where(weight > 0, shown, np.nan)), weight=torch.from_numpy(weight))
     honest = torch.where(torch.from_numpy(sold_out), torch.nan, mapping.forward_z(z))
-    rows = int((weight > 0)[: len(z), 0].sum())
-    return Demand(forecaster, mapping, correlation(honest.numpy()), leads, since, rows)
+    used = int((weight > 0)[: len(z), 0].sum())
+    return Demand(forecaster, mapping, correlation(honest.numpy()), leads, since, used)
 
 
 def _data(
-    table: features.Tables, evenings: range, last: int, leads: int, rng: np.random.Generator, *, teaching: bool = False
+    of: Tables, evenings: range, last: int, leads: int, rng: np.random.Generator, *, teaching: bool = False
 ) -> tuple[Data, NDArray[np.bool_]]:
     """Rows of item-stores on evenings, and (n, leads) which outcomes are sold out; nothing after `last` is seen.
 
@@ -115,7 +114,7 @@ def _data(
     was told of the event (a map that never met them would promise too much), and draw the demand of a day that sold out
     from what it could have been.
     """
-    record = table.record
+    record = of.record
     begun = record.begun[:, [max(0, day - 28) for day in evenings]] & (record.history.days_on_record > 0)[:, None]
     found = np.argwhere(begun)
     most = OUTCOMES // leads
@@ -125,12 +124,12 @@ def _data(
     # In the order of time.
     order = np.argsort(evening, kind="stable")
     series, evening = series[order], evening[order]
-    x = features.rows(table, series, evening, leads)
+    x = rows(of, series, evening, leads)
     day = evening[:, None] + np.arange(1, leads + 1)
     inside = np.minimum(day, record.units.shape[1] - 1)
     at = (series[:, None], inside)
     y = np.where(day <= last, record.units[at], np.nan)
-    unknown = (x[..., features.SHUT] > 0) | record.history.sales.closed[at]
+    unknown = (x[..., SHUT] > 0) | record.history.sales.closed[at]
     if teaching:
         blind = record.history.sales.censored[at] & ~np.isnan(y)
         y[blind] = draw_at_least(y[blind], record.typical[at][blind], rng)

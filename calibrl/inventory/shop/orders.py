@@ -140,10 +140,11 @@ def make_orders(
     """
     rng = np.random.default_rng(seed)
     record = bridged(shop.history)
+    of = features.tables(record)
     rules, batches = shop.rules, shop.stock.batches
-    when = schedules(rules, shop.history.date, features.shut_days(features.tables(record), record.today, AHEAD))
-    demand = learn(record, leads=max(each.horizon for each in when), rng=rng)
-    drawn = paths(demand.forecast(record), ranks(demand.rho, paths_per_item, rng))
+    when = schedules(rules, shop.history.date, features.shut_days(of, record.today, AHEAD))
+    demand = learn(of, leads=max(each.horizon for each in when), rng=rng)
+    drawn = paths(demand.forecast(of), ranks(demand.rho, paths_per_item, rng))
     if backend == THREADS:
         plans = plan_all(rules, when, drawn, batches, workers=workers)
     else:

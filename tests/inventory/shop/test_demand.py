@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import polars as pl
 import pytest
@@ -245,9 +243,9 @@ def test_sold_out_days_do_not_hide_demand(write):
     frame = pl.concat(parts)
 
     def upper(file: pl.DataFrame) -> float:
-        record = bridged(read_sales(write(file)))
-        demand = honest.learn(record, leads=1, rng=np.random.default_rng(0))
-        return float(demand.forecast(record).icdf(torch.full((12, 1), 0.8)).mean())
+        of = features.tables(bridged(read_sales(write(file))))
+        demand = honest.learn(of, leads=1, rng=np.random.default_rng(0))
+        return float(demand.forecast(of).icdf(torch.full((12, 1), 0.8)).mean())
 
     told, blind = upper(frame.with_columns(pl.col("in_stock").cast(pl.Int8))), upper(frame.drop("in_stock"))
     truth = stats.poisson.ppf(0.8, 12)
@@ -263,7 +261,8 @@ def test_the_forecaster_is_not_trained_on_the_days_that_calibrate_it(write):
     )
 
     def learnt(file: pl.DataFrame) -> honest.Demand:
-        return honest.learn(bridged(read_sales(write(file))), leads=2, rng=np.random.default_rng(0), make=LinearDemand)
+        of = features.tables(bridged(read_sales(write(file))))
+        return honest.learn(of, leads=2, rng=np.random.default_rng(0), make=LinearDemand)
 
     one, two = learnt(frame), learnt(other)
     assert np.array_equal(one.forecaster.fitted.slope, two.forecaster.fitted.slope)
@@ -289,11 +288,10 @@ def test_forecasts_cover_what_they_promise(write):
         ]
     )
     history = read_sales(write(frame))
-    demand = honest.learn(bridged(history.at(330)), leads=3, rng=rng)
+    demand = honest.learn(features.tables(bridged(history.at(330))), leads=3, rng=rng)
     inside = []
     for evening in range(330, 415, 3):
-        record = bridged(history.at(evening))
-        forecast = demand.forecast(record)
+        forecast = demand.forecast(features.tables(bridged(history.at(evening))))
         low, high = (forecast.icdf(torch.full((15, 3), level)).numpy() for level in (0.05, 0.95))
         y = history.sales.units[:, evening + 1 : evening + 4]
         inside.append((low <= y) & (y <= high))
@@ -354,7 +352,7 @@ def test_an_item_without_sales_gets_the_median_items_demand(write):
     new = history.keys.index(("new", ""))
     others = np.delete(record.usual[:, : record.today + 1], new, 0).mean(1)
     assert record.prior == pytest.approx(np.median(others), rel=0.05)
-    demand = honest.learn(record, leads=2, rng=np.random.default_rng(0))
-    forecast = demand.forecast(replace(record))
+    of = features.tables(record)
+    forecast = honest.learn(of, leads=2, rng=np.random.default_rng(0)).forecast(of)
     assert float(forecast.mean[new, 0]) == pytest.approx(record.prior, rel=0.35)
     assert float(forecast.stddev[new, 0]) > 2 * float(forecast.stddev[0, 0])
