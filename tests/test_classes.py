@@ -7,12 +7,14 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.optimize import minimize
+from scipy.special import logit
 from sklearn.isotonic import IsotonicRegression
 from torch import distributions as td
 
 import calibrl as cal
 from calibrl.classes import CLASS_FITS, Temperature, check_classes, class_map_from_dict, fit_auto_classes
-from calibrl.classes.fit import _quick_platt, _quick_temperature
+from calibrl.classes.fit import _platt, _quick_temperature
 
 D = torch.float64
 FITS = {**CLASS_FITS, "auto": fit_auto_classes}
@@ -108,15 +110,29 @@ def test_a_quick_temperature_is_where_the_loss_is_flat(n, temperature, generator
         assert float(torch.autograd.grad(loss, log_t)[0]) == pytest.approx(0, abs=1e-9 * n)
 
 
-def test_quick_slopes_are_those_of_each_class_alone(generator):
-    probs, label = bold(400, 30, generator)
-    plain, near = cal.fit_platt_classes(probs, label), cal.fit_platt_classes(probs[:300], label[:300])
-    for start in (None, near):
-        quick = _quick_platt(probs, label, start)
-        inside = plain.a > 1e-3  # at its bound the plain fit stops short of the minimum
-        assert int(inside.sum()) > 20
-        torch.testing.assert_close(quick.a[inside], plain.a[inside], rtol=0, atol=1e-7)
-        torch.testing.assert_close(quick.b[inside], plain.b[inside], rtol=0, atol=1e-7)
+def test_platt_is_at_the_minimum_also_where_a_slope_is_held(generator):
+    probs, label = bold(60, 6, generator)
+    opposite = probs[:, :3].argmin(-1)
+    label = torch.where(torch.arange(60) % 2 == 0, opposite, label)  # three classes come where they are least likely
+    found = cal.fit_platt_classes(probs, label)
+    level = np.linspace(0.05, 0.95, 19)
+    size = np.append(np.ones(60), np.full(19, 10 / 19))
+    for j in range(6):
+        t = logit(np.append(probs[:, j], level))
+        target = np.append(label == j, level)
+
+        def loss(theta, t=t, target=target):
+            u = theta[0] * t + theta[1]
+            return (size * (np.logaddexp(0, u) - target * u)).sum()
+
+        peer = minimize(loss, [1.0, 0.0], bounds=[(1e-3, None), (None, None)], method="L-BFGS-B", tol=1e-14)
+        ours = [float(found.a[j]), float(found.b[j])]
+        np.testing.assert_allclose(ours, peer.x, atol=1e-4)
+        assert loss(ours) <= peer.fun + 1e-12
+    assert bool((found.a == 1e-3).any())
+    assert bool((found.a > 0.1).any())
+    near = cal.fit_platt_classes(probs[:40], label[:40])
+    torch.testing.assert_close(_platt(probs, label, near)(probs), found(probs), rtol=0, atol=1e-10)
 
 
 def test_temperature_recovers_its_own(generator):

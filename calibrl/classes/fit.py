@@ -52,18 +52,7 @@ def fit_temperature(probs: Array, outcome: Array) -> Temperature:
 
 def fit_platt_classes(probs: Array, outcome: Array) -> PlattClasses:
     """Platt scaling, each class against the rest, shrunk to the identity."""
-    wide, label = check_classes(probs, outcome)
-    level = torch.linspace(0.05, 0.95, 19, dtype=torch.float64)
-    size = torch.cat([torch.ones(len(wide)), torch.full((19,), PRIOR_POINTS / 19)]).double()
-    start = torch.tensor([1.0, 0.0], dtype=torch.float64)
-    found = []
-    for j in range(wide.shape[1]):
-        t = logit(torch.cat([wide[:, j], level]))
-        target = torch.cat([(label == j).double(), level])
-        features = torch.stack([t, torch.ones_like(t)], -1)
-        found.append(_logistic(features, target, size, start=start, positive=1))
-    parameters = torch.stack(found)
-    return PlattClasses(a=parameters[:, 0], b=parameters[:, 1])
+    return _platt(*check_classes(probs, outcome))
 
 
 def fit_isotonic_classes(probs: Array, outcome: Array) -> IsotonicClasses:
@@ -93,11 +82,11 @@ def fit_auto_classes(probs: Array, outcome: Array) -> ClassMap:
 
     plain = surprise(wide, label)
     near: dict[str, ClassMap] = {}
-    scores = {name: torch.empty_like(plain) for name in _QUICK_FITS}
+    scores = {name: torch.empty_like(plain) for name in _FITS}
     for k in range(5):
         held = fold == k
         rest = wide[~held], label[~held]
-        for name, fit in _QUICK_FITS.items():
+        for name, fit in _FITS.items():
             # Most rows were in the last fold's fit too: the search starts from there.
             near[name] = fit(*rest, near.get(name))
             scores[name][held] = surprise(near[name](wide[held]), label[held])
@@ -108,46 +97,8 @@ def fit_auto_classes(probs: Array, outcome: Array) -> ClassMap:
     return replace(CLASS_FITS[name](wide, label), note=f"chosen by cross-validation: {name}")
 
 
-def _logistic(features: Tensor, target: Tensor, size: Tensor, *, start: Tensor, positive: int) -> Tensor:
-    """Weighted cross-entropy of sigmoid(features · θ) against soft targets, by damped Newton steps.
-
-    features (m, k), target (m,) in [0, 1], size (m,) weights, start (k,); the first `positive` entries of θ
-    stay above 1e-3 so that the map increases. Steps that do not help are damped until they do; where an entry
-    ends at its bound they stop a little short of the minimum, as the published rows of Platt's maps did.
-    """
-
-    def loss(theta: Tensor) -> float:
-        t = features @ theta
-        return float((size * (torch.nn.functional.softplus(t) - target * t)).sum())
-
-    def clip(theta: Tensor) -> Tensor:
-        return torch.cat([theta[:positive].clamp(min=1e-3), theta[positive:]])
-
-    theta, best = start, loss(start)
-    # Damping is measured against the curvature that each parameter could have at most: p (1 - p) is 1/4 there.
-    most = (size[:, None] * features.square()).sum(0) / 4
-    damping = least = 1e-12
-    for _ in range(200):
-        p = torch.sigmoid(features @ theta)
-        gradient = features.T @ (size * (p - target))
-        hessian = (features.T * (size * p * (1 - p))) @ features
-        while damping < 1e6:
-            candidate = clip(theta - torch.linalg.solve(hessian + damping * torch.diag(most + 1e-9), gradient))
-            value = loss(candidate)
-            if value <= best:
-                break
-            damping *= 10
-        else:
-            break
-        moved = float((candidate - theta).abs().max())
-        theta, best, damping = candidate, value, max(damping / 100, least)
-        if moved < 1e-10:
-            break
-    return theta
-
-
-# For the choice, which fits each map five times over: the same minima, sooner. wide (n, k) and label (n,) are checked;
-# `near` is a map to start from.
+# The fits of checked probabilities wide (n, k) and labels (n,). The choice fits each map five times over, from a map
+# that is `near`, and needs its temperature sooner than a search without slopes finds it.
 
 
 def _quick_temperature(wide: Tensor, label: Tensor, near: ClassMap | None = None) -> Temperature:
@@ -180,7 +131,7 @@ def _quick_temperature(wide: Tensor, label: Tensor, near: ClassMap | None = None
     return Temperature(t=torch.tensor(math.exp(log_t), dtype=torch.float64))
 
 
-def _quick_platt(wide: Tensor, label: Tensor, near: ClassMap | None = None) -> PlattClasses:
+def _platt(wide: Tensor, label: Tensor, near: ClassMap | None = None) -> PlattClasses:
     level = torch.linspace(0.05, 0.95, 19, dtype=torch.float64)
     size = torch.cat([torch.ones(len(wide)), torch.full((19,), PRIOR_POINTS / 19)]).double()
     k = wide.shape[1]
@@ -230,7 +181,7 @@ class _Fit(Protocol):
     def __call__(self, wide: Tensor, label: Tensor, near: ClassMap | None = None) -> ClassMap: ...
 
 
-_QUICK_FITS: dict[str, _Fit] = {"temperature": _quick_temperature, "platt": _quick_platt, "isotonic": _isotonic}
+_FITS: dict[str, _Fit] = {"temperature": _quick_temperature, "platt": _platt, "isotonic": _isotonic}
 
 
 def _in_cache(rows: Tensor) -> tuple[Tensor, ...]:

@@ -28,7 +28,7 @@ def logistic_fit(features: Tensor, target: Tensor, size: Tensor, *, start: Tenso
         return p, (size * softplus).sum(-1) - (theta * pull).sum(-1)
 
     k = features.shape[-2]
-    lowest = torch.where(torch.arange(k) < positive, 1e-3, -torch.inf).double()
+    lowest = torch.tensor([1e-3] * positive + [-torch.inf] * (k - positive), dtype=torch.float64)
     itself = torch.eye(k, dtype=torch.bool)
     theta = start.expand(features.shape[:-1])
     p, best = predict(theta)
