@@ -28,7 +28,8 @@ from calibrl import results
 from calibrl.control.presets import preset
 from calibrl.control.settings import Preset
 from calibrl.control.tasks import Task, task
-from calibrl.forecasters.ensemble_training import Batches, Learner, Training
+from calibrl.forecasters.ensemble_batches import Batches
+from calibrl.forecasters.ensemble_training import Learner, Training
 from calibrl.forecasters.nets import Nets, Shape
 from calibrl.maps import Affine
 from calibrl.planning.propagation import stacked_tables

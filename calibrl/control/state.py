@@ -14,6 +14,7 @@ from torch import Tensor
 
 from calibrl.control.fleet import Fleet
 from calibrl.errors import CalibrlError
+from calibrl.forecasters.ensemble_training import views
 from calibrl.maps import IDENTITY, map_from_dict
 
 _LUCK = ("exploring", "planning", "splitting")
@@ -28,7 +29,7 @@ def agent_state(fleet: Fleet, agent: int) -> dict[str, Any]:
     one = slice(agent, agent + 1)
     adam = {"step": saved["adam"]["step"]}
     for name in _MOMENTS:
-        adam[name] = [part[one] for part in _parts(saved["adam"][name], ensemble.nets.parameters())]
+        adam[name] = [part[one] for part in views(saved["adam"][name], ensemble.nets.parameters())]
     mapping = fleet.maps[agent]
     state = {
         "nets": ensemble.nets.agent(agent).state_dict(),
@@ -146,12 +147,6 @@ def _refuse_other_device(fleet: Fleet, states: Sequence[dict[str, Any]]) -> None
             f"this run was begun on another kind of device than {here}, whose chance cannot be continued there; "
             f"add --device {'cpu' if here == 'cuda' else 'cuda'}"
         )
-
-
-def _parts(flat: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
-    """One stretch of memory as tensors of given shapes."""
-    pieces = flat.split([part.numel() for part in like])
-    return [piece.view_as(model) for piece, model in zip(pieces, like, strict=True)]
 
 
 def _side_by_side(kept: Sequence[list[Tensor]]) -> list[Tensor]:
