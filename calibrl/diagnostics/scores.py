@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.distributions import Distribution, Normal
 
 from calibrl.arrays import Array, as_tensor, returns_what_was_given
 from calibrl.diagnostics.calibration import LEVELS
+from calibrl.diagnostics.continuous import crps_of_continuous
 from calibrl.distributions import (
     Empirical,
-    Mixture,
-    Quantiles,
     Recalibrated,
     from_zscore,
     is_discrete,
@@ -23,13 +20,10 @@ from calibrl.distributions import (
     zscore,
 )
 from calibrl.distributions.kinds import by_column
-from calibrl.distributions.scores import breaks, log_prob
+from calibrl.distributions.scores import log_prob
 from calibrl.errors import CalibrlError
 from calibrl.kernels import normal
 from calibrl.maps import gaussian_law
-
-REACH, PANELS = 8.2, 16
-"""How far in z a score is integrated, and in how many pieces on each side of the outcome."""
 
 
 @returns_what_was_given
@@ -56,11 +50,7 @@ def crps_each(forecast: Distribution, y: Array) -> Tensor:
         return _crps_of_samples(forecast.samples.double(), outcome)
     if is_discrete(forecast):
         return _crps_of_counts(forecast, outcome)
-    if isinstance(_innermost(forecast), Mixture):
-        return _crps_between_components(forecast, outcome)
-    if isinstance(_innermost(forecast), (Empirical, Quantiles)):
-        return _crps_by_quadrature(forecast, outcome)
-    return _crps_in_pieces(forecast, outcome)
+    return crps_of_continuous(forecast, outcome)
 
 
 def crps(forecast: Distribution, y: Array) -> float:
@@ -125,76 +115,3 @@ def _crps_of_counts(forecast: Distribution, y: Tensor) -> Tensor:
     k = torch.arange(top + 1, dtype=torch.float64, device=y.device).reshape(-1, *(1 for _ in y.shape))
     below = normal.cdf(zscore(forecast, k.expand(-1, *y.shape)))
     return torch.where(y.isnan(), torch.nan, (below - (k >= y).double()).square().sum(0))
-
-
-def _innermost(forecast: Distribution) -> Distribution:
-    while isinstance(forecast, Recalibrated):
-        forecast = forecast.base
-    return forecast
-
-
-def _crps_between_components(forecast: Distribution, y: Tensor) -> Tensor:
-    """∫ F² below the outcome and ∫ (1 - F)² above it, in pieces cut at the components' own quantiles.
-
-    Between two peaks the quantile function of a mixture all but jumps; its CDF is smooth everywhere.
-    """
-    mixture = _innermost(forecast)
-    assert isinstance(mixture, Mixture)
-    x, weight = np.polynomial.legendre.leggauss(6)
-    cuts = torch.linspace(-8, 8, 17, dtype=torch.float64, device=y.device)
-    ends = [from_zscore(forecast, torch.full_like(y, end)) for end in (-REACH, REACH)]
-    parts = [from_zscore(component, cut.expand(y.shape)) for component in mixture.components for cut in cuts]
-    edges = torch.stack([y, *ends, *parts]).sort(0).values
-    total = torch.zeros_like(y)
-    for start, end in itertools.pairwise(edges):
-        half = (end - start) / 2
-        for node, share in zip(x.tolist(), weight.tolist(), strict=True):
-            at = start + half * (1 + node)
-            z = zscore(forecast, at)
-            total = total + share * half * torch.where(at < y, normal.cdf(z), normal.cdf(-z)).square()
-    return total
-
-
-def _crps_in_pieces(forecast: Distribution, y: Tensor) -> Tensor:
-    """2 ∫ (1[y < F⁻¹(u)] - u)(F⁻¹(u) - y) du in z, in pieces that end at the outcome and where F⁻¹ bends."""
-    x, weight = np.polynomial.legendre.leggauss(5)
-    here = zscore(forecast, y).clamp(-REACH, REACH)
-    bends = breaks(forecast).clamp(-REACH, REACH)
-    even = torch.linspace(-REACH, REACH, 2 * PANELS + 1, dtype=torch.float64, device=y.device)
-    flat = [-1, *(1 for _ in bends.shape[1:])]
-    cuts = torch.cat([even.reshape(flat).expand(-1, *bends.shape[1:]), bends]).sort(0).values
-
-    def between(start: Tensor, end: Tensor) -> Tensor:
-        half, found = (end - start) / 2, torch.zeros_like(y)
-        for node, share in zip(x.tolist(), weight.tolist(), strict=True):
-            z = (start + half * (1 + node)).expand(y.shape)
-            mass = torch.where(z < here, -normal.cdf(z), normal.cdf(-z))
-            piece = mass * (from_zscore(forecast, z) - y) * torch.exp(normal.log_density(z))
-            found = found + 2 * share * half * piece
-        return found
-
-    # The pieces are the same for all, but for the one an outcome falls into, which it cuts in two.
-    total, low, high = torch.zeros_like(y), here, here
-    for start, end in itertools.pairwise(cuts):
-        own = (here > start) & (here < end)
-        low, high = torch.where(own, start, low), torch.where(own, end, high)
-        total = total + torch.where(own, 0.0, between(start, end))
-    return total + between(low, here) + between(here, high)
-
-
-def _crps_by_quadrature(forecast: Distribution, y: Tensor) -> Tensor:
-    """2 ∫ (1[y < F⁻¹(u)] - u)(F⁻¹(u) - y) du in z, on each side of the outcome, where the integrand is smooth."""
-    x, weight = np.polynomial.legendre.leggauss(8)
-    here = zscore(forecast, y).clamp(-30, 30)
-    total = torch.zeros_like(y)
-    for side in (-1.0, 1.0):
-        end = side * torch.full_like(here, REACH)
-        half = (end - here) / (2 * PANELS)
-        for panel in range(PANELS):
-            low = here + 2 * half * panel
-            for node, share in zip(x.tolist(), weight.tolist(), strict=True):
-                z = low + half * (1 + node)
-                mass = normal.cdf(-z) if side > 0 else -normal.cdf(z)
-                piece = mass * (from_zscore(forecast, z) - y) * torch.exp(normal.log_density(z))
-                total = total + 2 * share * (half * side) * piece
-    return total

@@ -249,9 +249,9 @@ def breaks(forecast: Distribution) -> Tensor:
         return found
     if isinstance(forecast, (Normal, LogNormal)):
         return torch.zeros(0, dtype=torch.float64, device=device_of(forecast))
-    # Where `from_zscore` stops, because a float64 probability cannot go on.
-    ends = [normal.LOWEST_Z, normal.HIGHEST_Z]
-    return torch.tensor(ends, dtype=torch.float64, device=device_of(forecast))
+    # Where `from_zscore` stops, because a float64 probability cannot go on, and where a Laplace has its peak.
+    bends = [normal.LOWEST_Z, 0.0, normal.HIGHEST_Z, -normal.LOWEST_Z]
+    return torch.tensor(bends, dtype=torch.float64, device=device_of(forecast))
 
 
 def _typical(forecast: Distribution) -> Tensor:
