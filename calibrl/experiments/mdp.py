@@ -27,11 +27,7 @@ from calibrl.errors import CalibrlError
 from calibrl.experiments.jobs import Found, Kept, Plan
 from calibrl.experiments.mdp_theory import RANDOM, TWO_STATES, judge_random_mdp, theorem_rows, two_state_rows
 from calibrl.forecasters.tabular import SoftmaxTransitions, TabularTransitions
-from calibrl.mdp import (
-    MDP,
-    Task,
-    maze,
-)
+from calibrl.mdp import MDP, Task, maze
 from calibrl.mdp.gym_tables import GYM_TASKS, gym_task
 from calibrl.parallel import Job
 from calibrl.planning.discrete import Ints

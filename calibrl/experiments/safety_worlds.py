@@ -15,8 +15,6 @@ class World(ABC):
     """States (…, d), actions (…, a), noise in every step, a reward to collect and a margin to keep above zero."""
 
     name: ClassVar[str]
-    size: ClassVar[int]
-    """d."""
     noise: ClassVar[tuple[float, ...]]
     """Standard deviation of each state's noise in a step, (d,)."""
     bounds: ClassVar[Bounds]
@@ -59,7 +57,6 @@ class PointMass(World):
     """
 
     name = "point mass"
-    size = 4
     noise = (0.0, 0.0, 0.06, 0.06)
     bounds = Bounds(torch.tensor([-2.0, -2.0]), torch.tensor([2.0, 2.0]), horizon=10)
     radius, seconds, goal = 0.4, 0.2, (1.2, 0.0)
@@ -99,7 +96,6 @@ class CartPole(World):
     """
 
     name = "cart-pole"
-    size = 4
     noise = (0.0, 0.08, 0.0, 0.08)
     bounds = Bounds(torch.tensor([-1.0]), torch.tensor([1.0]), horizon=12)
     rail, seconds = 1.0, 0.02
