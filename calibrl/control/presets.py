@@ -53,9 +53,9 @@ _SMALL_ENSEMBLE = EnsembleSettings(members=3, hidden=(64, 64), decay=(1e-4,), ep
 _SMALL_PLANNER = PlannerSettings(horizon=20, population=64, elites=8, sweeps=3, particles=4)
 
 
-def _small(published: Preset, **changes: Any) -> Preset:
+def _small(published: Preset) -> Preset:
     """The same task for a laptop: smaller networks trained for longer, fewer plans and particles."""
-    base = replace(
+    return replace(
         published,
         name=f"{published.name}-small",
         seeds=1,
@@ -63,7 +63,6 @@ def _small(published: Preset, **changes: Any) -> Preset:
         ensemble=_SMALL_ENSEMBLE,
         planner=_SMALL_PLANNER,
     )
-    return replace(base, **changes)
 
 
 _TINY = Preset(
