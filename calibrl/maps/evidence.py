@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -43,7 +44,7 @@ class Column:
     count: int
     effective: float
 
-    @property
+    @cached_property
     def scale(self) -> float:
         """min(sd, IQR / 1.349): the spread of z, which outliers do not stretch; 1 for a single point."""
         if self.count < 2:
@@ -54,7 +55,7 @@ class Column:
         quartiles = (high - low) / 1.349
         return min(deviation, quartiles) if quartiles > 0 else deviation
 
-    @property
+    @cached_property
     def tamed(self) -> Tensor:
         """Z with wild outcomes pulled in to five robust deviations from the median: (m,).
 
