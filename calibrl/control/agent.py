@@ -106,17 +106,21 @@ class Agent:
         observation: NDArray[Any],
         action: NDArray[Any],
         following: NDArray[Any],
-        reward: float = 0.0,
+        reward: float | None = None,
         *,
         terminated: bool = False,
     ) -> None:
-        """Remember one step; `update` learns from it. The reward matters where it has to be learnt."""
+        """Remember one step; `update` learns from it. The reward may be left out where the task knows it."""
+        if reward is None and self.task.world.reward is None:
+            raise CalibrlError(
+                f"the reward of {self.task.name} has to be learnt, and this step came without one; give what it paid"
+            )
         size = self.task.observation_size
         step = (
             self._vector(observation, size, "observation"),
             self._vector(action, self.task.action_size, "action"),
             self._vector(following, size, "next observation"),
-            self._vector(reward, 1, "reward")[0],
+            self._vector(0.0 if reward is None else reward, 1, "reward")[0],
             torch.tensor(bool(terminated)),
         )
         x, y = self.fleet.view.rows(*step)

@@ -249,7 +249,7 @@ def test_an_end_is_an_event_once_one_was_seen():
 NOTHING, STILL = np.zeros(4), np.zeros(1)
 
 
-@pytest.mark.parametrize("reward", [np.inf, np.nan, 1e39, 1e25, "a", None, np.ones(2)])
+@pytest.mark.parametrize("reward", [np.inf, np.nan, 1e39, 1e25, "a", np.ones(2)])
 def test_a_reward_that_cannot_be_learnt_is_refused_and_leaves_the_agent_well(reward):
     agent = small_agent()
     for _ in range(2):
@@ -297,6 +297,12 @@ def test_an_update_of_no_more_than_a_block_is_refused_and_leaves_the_agent_well(
 def test_agents_are_made_of_tasks_and_settings(make, says):
     with pytest.raises(CalibrlError, match=says):
         make()
+
+
+def test_a_reward_that_has_to_be_learnt_cannot_be_left_out():
+    small_agent().observe(NOTHING, STILL, NOTHING)
+    with pytest.raises(CalibrlError, match="the reward of Pendulum-v1 has to be learnt, and this step came without"):
+        Agent(task_from_env("Pendulum-v1")).observe(np.zeros(3), STILL, np.zeros(3))
 
 
 def test_a_fleet_refuses_rows_before_it_keeps_them():
