@@ -46,8 +46,8 @@ def path_integral(
 ) -> Tensor:
     """The mean of noisy plans, each weighted by e^{value / λ}: a plan (h, a).
 
-    start: (h, a), the plan to begin from, such as `shifted(last plan)`; the middle of the bounds if not given. Plans
-    are cut at the bounds.
+    start: (h, a), the plan to begin from, such as `shifted(last plan, bounds)`; the middle of the bounds if not given.
+    Plans are cut at the bounds.
     """
     settings = settings or PathIntegral()
     plan = bounds.middle if start is None else checked_start(start, bounds)

@@ -102,7 +102,7 @@ def cross_entropy(
 
     Plans are drawn from a normal cut off at ±2σ whose variance never exceeds (distance to the bound / 2)²,
     so that no plan leaves the bounds. The variance starts at (high - low)²/16. start: (h, a), the mean to
-    begin from, such as `shifted(last plan)`; the middle of the bounds if not given.
+    begin from, such as `shifted(last plan, bounds)`; the middle of the bounds if not given.
     """
     settings = settings or CrossEntropy()
     mean = bounds.middle if start is None else checked_start(start, bounds)
@@ -127,9 +127,12 @@ def cross_entropy(
     return best if settings.keep_best else mean
 
 
-def shifted(plan: Tensor) -> Tensor:
-    """The rest of a plan (h, a) once its first action is done, with zeros at the end: a warm start."""
-    return torch.cat([plan[1:], torch.zeros_like(plan[:1])])
+def shifted(plan: Tensor, bounds: Bounds) -> Tensor:
+    """The rest of a plan (h, a) once its first action is done, then the middle of the bounds: a warm start.
+
+    At a bound there would be no room to search: what ends there once stays there.
+    """
+    return torch.cat([plan[1:], bounds.middle[:1].to(plan)])
 
 
 def evaluate(objective: Objective, plans: Tensor) -> Tensor:

@@ -134,11 +134,6 @@ def path_integral_fleet(
     return _lost_if(lost, plan)
 
 
-def shifted_fleet(plans: Tensor) -> Tensor:
-    """The rest of plans (g, h, a) once their first actions are done, with zeros at the end: a warm start."""
-    return torch.cat([plans[:, 1:], torch.zeros_like(plans[:, :1])], 1)
-
-
 def evaluate_fleet(objective: FleetObjective, plans: Tensor) -> Tensor:
     """The objective at plans (g, n, h, a), refused unless it has shape (g, n)."""
     value = objective(plans)

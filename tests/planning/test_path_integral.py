@@ -51,7 +51,7 @@ def test_comes_near_the_top_of_a_hill_over_time():
             lambda plans: -(plans - flat).square().sum((1, 2)),
             BOUNDS,
             settings=PathIntegral(temperature=0.05),
-            start=None if plan is None else shifted(plan),
+            start=None if plan is None else shifted(plan, BOUNDS),
             generator=generator,
         )
     assert (plan[:2] - flat[:2]).abs().max() < 0.25

@@ -76,8 +76,15 @@ def test_never_leaves_the_bounds_and_warm_starts_are_clamped():
     assert (plans <= BOUNDS.high).all()
 
 
-def test_warm_start_shifts_and_ends_with_zero():
-    torch.testing.assert_close(shifted(TARGET), torch.stack([TARGET[1], TARGET[2], torch.zeros(2)]))
+def test_a_warm_start_goes_on_in_the_middle_of_the_bounds():
+    torch.testing.assert_close(shifted(TARGET, BOUNDS), torch.cat([TARGET[1:], BOUNDS.middle[:1]]))
+    # Bounds that do not hold zero, or end there: the last action is searched for like the others.
+    for low in (0.0, 0.5):
+        bounds = Bounds(torch.tensor([low]), torch.tensor([2.0]), horizon=3)
+        start = shifted(torch.ones(3, 1), bounds)
+        luck = torch.Generator().manual_seed(0)
+        found = cross_entropy(lambda plans: -(plans - 1.5).square().sum((1, 2)), bounds, start=start, generator=luck)
+        torch.testing.assert_close(found, torch.full((3, 1), 1.5), atol=0.05, rtol=0)
 
 
 def test_keep_best_returns_the_best_plan_evaluated():

@@ -6,7 +6,7 @@ import torch
 from calibrl.errors import CalibrlError
 from calibrl.planning.improved import Improved, ImprovedCrossEntropy, colouring, improved_cross_entropy
 from calibrl.planning.path_integral import PathIntegral, path_integral
-from calibrl.planning.search import Bounds, CrossEntropy, cross_entropy, random_shooting, shifted
+from calibrl.planning.search import Bounds, CrossEntropy, cross_entropy, random_shooting
 from calibrl.planning.side_by_side import (
     cross_entropy_fleet,
     first_elites,
@@ -14,7 +14,6 @@ from calibrl.planning.side_by_side import (
     path_integral_fleet,
     random_shooting_fleet,
     refuse_lost_plans,
-    shifted_fleet,
 )
 
 LOW, HIGH, H, G = torch.tensor([-1.0, -2.0]).double(), torch.tensor([1.0, 2.0]).double(), 3, 4
@@ -160,12 +159,6 @@ def _by_agent(shapes, luck):
         [torch.randn(shape[1:], generator=generator, dtype=torch.float64) for shape in shapes] for generator in luck
     ]
     return [torch.stack(parts) for parts in zip(*each, strict=True)]
-
-
-def test_shifting():
-    plans = torch.randn(G, H, 2, generator=torch.Generator().manual_seed(0))
-    for fleet, plan in zip(shifted_fleet(plans), plans, strict=True):
-        assert torch.equal(fleet, shifted(plan))
 
 
 def test_a_lost_agent_is_named_and_the_others_are_not_harmed():
