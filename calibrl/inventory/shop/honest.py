@@ -24,6 +24,7 @@ from calibrl.inventory.shop.features import SHUT, Tables, rows
 from calibrl.inventory.shop.joint import correlation
 from calibrl.inventory.shop.record import draw_at_least
 from calibrl.maps import IDENTITY, FitMap, Map, fit_isotonic
+from calibrl.parallel.worker import one_thread
 
 Floats = NDArray[np.float64]
 Index = NDArray[np.int64]
@@ -65,6 +66,7 @@ class Demand:
         return recalibrate(forecast, self.mapping) if calibrated else forecast
 
 
+@one_thread()  # trees of this size are grown no sooner by two, and three times as late beside other work
 def learn(
     of: Tables,
     *,
@@ -81,6 +83,7 @@ def learn(
     return calibrate(forecaster, of, since=cut, leads=leads, rng=rng, fit_map=fit_map)
 
 
+@one_thread()
 def calibrate(
     forecaster: Forecaster,
     of: Tables,

@@ -9,6 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
+from threadpoolctl import threadpool_info
 
 from calibrl import Data, Recalibrated, fit_isotonic
 from calibrl.inventory.shop import features, honest, joint
@@ -268,6 +269,25 @@ def test_the_forecaster_is_not_trained_on_the_days_that_calibrate_it(write):
     assert np.array_equal(one.forecaster.fitted.slope, two.forecaster.fitted.slope)
     half = torch.full((1, 2), 0.5, dtype=torch.float64)
     assert (two.mapping(half) < one.mapping(half)).all()  # what was the median is too low now
+
+
+def test_learning_keeps_to_one_thread_and_leaves_the_others_to_you(write):
+    seen = []
+
+    class Watched(LinearDemand):
+        def update(self, data):
+            seen.extend(pool["num_threads"] for pool in threadpool_info())
+            seen.append(torch.get_num_threads())
+            super().update(data)
+
+    of, before = features.tables(bridged(read_sales(write(small_shop(160))))), torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        honest.learn(of, leads=1, rng=np.random.default_rng(0), make=Watched)
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+    assert set(seen) == {1}
 
 
 def test_forecasts_cover_what_they_promise(write):
