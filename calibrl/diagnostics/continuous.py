@@ -223,7 +223,10 @@ def _quantiles_of_components(base: Distribution, z: Tensor, y: Tensor) -> Tensor
 
 def _with_breaks(z: Tensor, forecast: Distribution) -> Tensor:
     """z-scores (k, *columns), ascending, and behind them those between where a forecast bends."""
-    bends = breaks(forecast).reshape(-1, *(1 for _ in z.shape[1:])).expand(-1, *z.shape[1:])
+    bends = breaks(forecast)
+    if bends.dim() > z.dim():  # at places of every row's own: these are followed without
+        return z
+    bends = bends.reshape(len(bends), *bends.shape[1:] or (1 for _ in z.shape[1:])).expand(-1, *z.shape[1:])
     return torch.cat([z, bends.clamp(z[0], z[-1])])
 
 

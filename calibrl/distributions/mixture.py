@@ -11,7 +11,7 @@ from torch.distributions import Distribution
 
 from calibrl.arrays import Array, as_tensor, returns_what_was_given
 from calibrl.distributions.kinds import device_of, dtype_of, is_discrete
-from calibrl.distributions.scores import from_zscore, log_prob, searched, zscore
+from calibrl.distributions.scores import COMPONENT_CUTS, from_zscore, log_prob, searched, zscore
 from calibrl.errors import CalibrlError
 from calibrl.kernels import normal
 
@@ -48,9 +48,12 @@ class Mixture(Distribution):
         return self.components[0].support
 
     @property
+    @torch.no_grad()
     def breaks(self) -> Tensor:
-        """Nowhere in particular: components bend at different places for every forecast."""
-        return torch.zeros(0, dtype=torch.float64, device=device_of(self.components[0]))
+        """z-scores of the components' own quantiles, where quadrature should stop: (k, *batch)."""
+        cuts = COMPONENT_CUTS.to(self.weights.device)
+        parts = [from_zscore(part, cut.expand(self.batch_shape)) for part in self.components for cut in cuts]
+        return self.zscore(torch.stack(parts))
 
     def zscore(self, y: Tensor) -> Tensor:
         """Φ⁻¹(F(y)) in float64, exact in both tails."""

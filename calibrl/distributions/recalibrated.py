@@ -193,10 +193,12 @@ class Recalibrated(Distribution):
     def breaks(self) -> Tensor:
         """z-scores where the quantile function bends: the map's own, and the base's seen through it."""
         inner = breaks(self.base)
-        shape = torch.broadcast_shapes(inner.shape[1:], self.mapping.columns)
-        inner = inner.reshape(len(inner), *inner.shape[1:] or (1 for _ in shape)).expand(-1, *shape)
         own = self.mapping.breaks.to(inner.device)
-        own = own.reshape(len(own), *own.shape[1:] or (1 for _ in shape)).expand(-1, *shape)
+        shape = torch.broadcast_shapes(inner.shape[1:], own.shape[1:])
+        inner, own = (
+            part.reshape(len(part), *(1 for _ in shape[part.dim() - 1 :]), *part.shape[1:]).expand(-1, *shape)
+            for part in (inner, own)
+        )
         return torch.cat([self.mapping.forward_z(inner), own])
 
     def _quadrature(self) -> tuple[Tensor, Tensor]:

@@ -30,6 +30,9 @@ from calibrl.distributions.kinds import device_of, is_discrete
 from calibrl.errors import CalibrlError
 from calibrl.kernels import normal
 
+COMPONENT_CUTS = torch.linspace(-8, 8, 17, dtype=torch.float64)
+"""z-scores at whose quantiles a mixture's components part it: between far peaks its own quantiles all but jump."""
+
 
 def zscore(forecast: Distribution, y: Tensor) -> Tensor:
     """Φ⁻¹(F(y)) in float64; NaN where y is NaN; infinite only for counts that are impossible or certain.
@@ -249,6 +252,10 @@ def breaks(forecast: Distribution) -> Tensor:
         return found
     if isinstance(forecast, (Normal, LogNormal)):
         return torch.zeros(0, dtype=torch.float64, device=device_of(forecast))
+    if isinstance(forecast, MixtureSameFamily):
+        every = forecast.component_distribution
+        parts = [from_zscore(every, cut.expand(every.batch_shape)) for cut in COMPONENT_CUTS.to(device_of(forecast))]
+        return zscore(forecast, torch.cat(parts, -1).movedim(-1, 0)).detach()
     # Where `from_zscore` stops, because a float64 probability cannot go on, and where a Laplace has its peak.
     bends = [normal.LOWEST_Z, 0.0, normal.HIGHEST_Z, -normal.LOWEST_Z]
     return torch.tensor(bends, dtype=torch.float64, device=device_of(forecast))

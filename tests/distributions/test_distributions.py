@@ -149,6 +149,28 @@ def test_mixture_agrees_with_torch():
     torch.testing.assert_close(ours.variance[0], peer.variance)
 
 
+@pytest.mark.parametrize("peer", [False, True])
+@pytest.mark.parametrize("apart", [3.0, 100.0])
+def test_moments_of_recalibrated_mixtures_see_every_peak(peer, apart):
+    mean, scale, weight = torch.tensor([0.0, apart], dtype=D), torch.tensor([0.1, 0.5], dtype=D), [0.3, 0.7]
+    if peer:
+        base = td.MixtureSameFamily(td.Categorical(torch.tensor(weight, dtype=D)), td.Normal(mean, scale)).expand((1,))
+    else:
+        base = cal.Mixture([td.Normal(mean[i : i + 1], scale[i : i + 1]) for i in range(2)], weight)
+    mapping = cal.maps.Platt(a=torch.tensor(0.8, dtype=D), b=torch.tensor(0.3, dtype=D))
+    x = np.concatenate(
+        [np.linspace(-2, 2, 40_001), np.linspace(2.001, apart - 6, 11), np.linspace(-6, 6, 40_001) + apart]
+    )
+    x = np.unique(x)
+    share = 0.3 * stats.norm.cdf(x / 0.1) + 0.7 * stats.norm.cdf((x - apart) / 0.5)
+    upper = 0.3 * stats.norm.sf(x / 0.1) + 0.7 * stats.norm.sf((x - apart) / 0.5)
+    above = 1 / (1 + np.exp(0.3) * (share / upper.clip(1e-300)) ** 0.8)  # 1 - R(F)
+    first, second = np.trapezoid(above, x) + x[0], 2 * np.trapezoid(above * x, x) + x[0] ** 2
+    honest = cal.Recalibrated(base, mapping)
+    assert float(honest.mean) == pytest.approx(first, rel=1e-5)
+    assert float(honest.variance) == pytest.approx(second - first**2, rel=1e-4)
+
+
 def test_two_quantiles_make_a_gaussian():
     forecast = cal.Quantiles([[-1.2815515655446004], [1.2815515655446004]], [0.1, 0.9])
     y = torch.linspace(-4, 4, 30, dtype=D)[:, None]
