@@ -41,7 +41,8 @@ def value_iteration(mdp: MDP, *, tolerance: float = 1e-10, max_sweeps: int = 1_0
     (MacQueen, 1966). The sweeps end when the bracket is narrow and its middle is returned, which is many
     sweeps before δ itself is small. A tolerance finer than float64 can give is met as well as float64 can.
     """
-    _check_tolerance(tolerance)
+    if not tolerance > 0:
+        raise CalibrlError(f"tolerance {tolerance} is not above 0; 1e-10 is the default")
     if max_sweeps < 1:
         raise CalibrlError(f"max_sweeps {max_sweeps} allows none; use 1 or more")
     value, new = np.zeros(mdp.states), np.empty(mdp.states)
@@ -139,8 +140,3 @@ def _actions(mdp: MDP, policy: Array) -> Ints:
 def _rounding(value: Floats, terms: int = 1) -> float:
     """What float64 may leave out of r + γ E[V(s′)]; a sum of many terms is rounded that much more."""
     return 8 * float(np.finfo(np.float64).eps) * float(np.abs(value).max()) * terms**0.5
-
-
-def _check_tolerance(tolerance: float) -> None:
-    if not tolerance > 0:
-        raise CalibrlError(f"tolerance {tolerance} is not above 0; 1e-10 is the default")

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrl.inventory.shop.calendar import Schedule
+from calibrl.inventory.shop.calendar import Ints, Schedule
 from calibrl.inventory.shop.items_file import Item
 from calibrl.inventory.shop.stock_file import Batch
 from calibrl.kernels import deliveries as kernel
@@ -55,6 +55,11 @@ class Situation:
     arriving: Floats
 
     @property
+    def given(self) -> tuple[Floats, Floats, Floats, Ints, Ints, int]:
+        """What the kernel's functions are told first."""
+        return self.paths, self.opening, self.arriving, self.when.day, self.when.decided, self.item.shelf_life
+
+    @property
     def position(self) -> float:
         """What should be left of today's stock and what is under way when the first delivery comes."""
         first = int(self.when.day[0])
@@ -82,17 +87,7 @@ def plan(at: Situation) -> Plan:
     levels = _levels(at)
     price = np.array([at.item.cost_of_lost_sale, at.item.cost_of_waste, HOLDING * at.item.cost_of_waste])
     order, policy = kernel.best_order(
-        at.paths,
-        at.opening,
-        at.arriving,
-        at.when.day,
-        at.when.decided,
-        at.item.shelf_life,
-        levels,
-        _surely_enough(at),
-        at.item.pack_size,
-        at.item.minimum_order,
-        price,
+        *at.given, levels, _surely_enough(at), at.item.pack_size, at.item.minimum_order, price
     )
     return judged(at, order, levels[policy])
 
@@ -104,18 +99,7 @@ def up_to(at: Situation, level: float) -> int:
 
 def judged(at: Situation, order: int, level: Floats) -> Plan:
     """What to expect of an order when later ones are placed up to level (K,)."""
-    seen = kernel.outlook(
-        at.paths,
-        at.opening,
-        at.arriving,
-        at.when.day,
-        at.when.decided,
-        at.item.shelf_life,
-        order,
-        level,
-        at.item.pack_size,
-        at.item.minimum_order,
-    )
+    seen = kernel.outlook(*at.given, order, level, at.item.pack_size, at.item.minimum_order)
     return Plan(
         order=order,
         waste=float(seen[kernel.ORDER_WASTE]),
