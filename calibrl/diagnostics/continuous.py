@@ -40,19 +40,20 @@ def crps_of_continuous(forecast: Distribution, y: Tensor) -> Tensor:
     squares = _squares(mapping, y.device)
     z = zscore(base, y)
     inside = z.clamp(squares.edge[0], squares.edge[-1])
-    here = squares(inside).unsqueeze(2)
+    here = squares(inside)[1].unsqueeze(2)
     score, missed = torch.zeros_like(y), torch.zeros_like(y)
     for pieces in _pieces(base, squares, y):
-        ends = squares(torch.cat([pieces.z0, pieces.z1[-1:]]))
-        start, end = ends[:, :, :-1], ends[:, :, 1:]
+        square, integrals = squares(torch.cat([pieces.z0, pieces.z1[-1:]]))
+        start, end = integrals[:, :, :-1], integrals[:, :, 1:]
         # The outcome cuts a piece in two, or lies to one side of it.
         before, after = inside <= pieces.z0, inside >= pieces.z1
         cut = torch.where(before, pieces.z0, torch.where(after, pieces.z1, inside))
         known = torch.where(before, start, torch.where(after, end, here))
-        below = pieces.integral(cut, known) - pieces.integral(pieces.z0, start)
-        above = pieces.integral(pieces.z1, end) - pieces.integral(cut, known)
-        jump = pieces.jump * (start[0] + end[0]) / 2
-        score = score + (below[0] + above[1] + torch.where(after, jump[0], jump[1])).sum(0)
+        below = pieces.integral(cut, *known[:, 0]) - pieces.integral(pieces.z0, *start[:, 0])
+        above = pieces.integral(pieces.z1, *end[:, 1]) - pieces.integral(cut, *known[:, 1])
+        lower, upper = (square[:, :-1] + square[:, 1:]) / 2
+        jump = pieces.jump * torch.where(after, lower, upper)
+        score = score + (below + above + jump).sum(0)
         begun = (inside >= pieces.z0).sum(0, keepdim=True)
         gap = (y - pieces.x0 - pieces.risen(cut)).gather(0, begun.sub(1).clamp(min=0)).squeeze(0)
         missed = torch.where(begun.squeeze(0) > 0, gap, missed)
@@ -87,9 +88,8 @@ class _Pieces(NamedTuple):
         """x(z) - x0 inside the pieces."""
         return (z - self.z0) * (self.slope + self.bend / 2 * (z - self.z1)) + torch.where(z >= self.z1, self.jump, 0.0)
 
-    def integral(self, z: Tensor, known: Tensor) -> Tensor:
-        """∫ x′ F² dz and ∫ x′ (1 - F)² dz up to z by parts, from what is `known` of the squares there: (2, p, …)."""
-        _, once, twice = known
+    def integral(self, z: Tensor, once: Tensor, twice: Tensor) -> Tensor:
+        """∫ x′ times a square up to z by parts, from the square's own integral there and the integral of that."""
         return self.slope * once + self.bend * ((z - (self.z0 + self.z1) / 2) * once - twice)
 
 
@@ -107,8 +107,8 @@ class _Squares:
     twice: Tensor
     grid: Tensor
 
-    def __call__(self, z: Tensor) -> Tensor:
-        """Both squares, A and ∫ A at z, (…, *columns), between the edges: (3, 2, …, *columns)."""
+    def __call__(self, z: Tensor) -> tuple[Tensor, Tensor]:
+        """Both squares at z, (…, *columns), between the edges, and A and ∫ A: (2, …, *columns), (2, 2, …, *columns)."""
         columns = tuple(self.edge.shape[1:])
         rows = z.detach().reshape(-1, *columns).movedim(0, -1).contiguous()
         cell = torch.searchsorted(self.edge.movedim(0, -1).contiguous(), rows, right=True)
@@ -126,7 +126,7 @@ class _Squares:
         p, q = 3 * (b - a) - 2 * left - right, 2 * (a - b) + left + right
         once = a + t * (left + t * (p + t * q))
         twice = _pick(self.twice, cell, columns) + width * t * (a + t * (left / 2 + t * (p / 3 + t * q / 4)))
-        return torch.stack([(left + t * (2 * p + t * 3 * q)) / safe, once, twice])
+        return (left + t * (2 * p + t * 3 * q)) / safe, torch.stack([once, twice])
 
 
 def _without_maps(forecast: Distribution) -> tuple[Distribution, Map]:
@@ -195,7 +195,7 @@ def _pieces(base: Distribution, squares: _Squares, y: Tensor) -> Iterator[_Piece
     else:
         points = _with_breaks(squares.edge[[0, -1]] if straight else squares.grid, base).sort(0).values
         points = points.reshape(-1, *(1 for _ in y.shape[points.dim() - 1 :]), *points.shape[1:])
-    size = max(1, CHUNK // (2 * max(1, y.numel())))
+    size = max(4, CHUNK // (2 * max(1, y.numel())))
     for i in range(0, len(points) - 1, size):
         some = points[i : i + size + 1]
         some = some if straight else _with_middles(some)
