@@ -102,8 +102,8 @@ class CrossFitted:
     """A forecaster whose map is learnt from K-fold PITs, so that no row is lost to calibration.
 
     `make` builds a fresh forecaster. One learns from every row; K others each leave out one fold and are tested on it.
-    A row stays in its fold. `block` consecutive rows share a fold: set it to a trajectory's length, or
-    leaks between neighbours will make the forecasts look better than they are.
+    Folds take turns, from update to update too, and a row stays in its fold. `block` consecutive rows share a fold: set
+    it to a trajectory's length, or leaks between neighbours will make the forecasts look better than they are.
     """
 
     def __init__(
@@ -131,6 +131,7 @@ class CrossFitted:
         self.mapping: Map | ClassMap = IDENTITY
         self.seen = SeenRows()
         self._folds: list[Data | None] = [None] * folds
+        self._blocks = 0
 
     def update(self, data: Data) -> None:
         """Train all forecasters on their share of the new rows and refit the map on out-of-fold PITs."""
@@ -139,7 +140,7 @@ class CrossFitted:
         self.seen.add(data)
         folds = len(self.judges)
         blocks = -(-len(data) // self.block)
-        pick = torch.randperm(blocks, generator=self.generator) % folds
+        pick = (torch.randperm(blocks, generator=self.generator) + self._blocks) % folds
         fold = pick.repeat_interleave(self.block)[: len(data)].to(data.y.device)
         self.forecaster.update(data)
         held = list(self._folds)
@@ -150,11 +151,13 @@ class CrossFitted:
                 seen = held[k]
                 held[k] = data[fold == k] if seen is None else seen + data[fold == k]
         pairs = [(forecaster, rows) for forecaster, rows in zip(self.judges, held, strict=True) if rows is not None]
-        with torch.no_grad():
-            evidence = [judge(forecaster(rows.x), rows.y, self.generator) for forecaster, rows in pairs]
-        self.mapping = fit_to(evidence, self.fit_map)
+        # A single fold is everything there is: whoever leaves it out has learnt nothing.
+        if len(pairs) > 1:
+            with torch.no_grad():
+                evidence = [judge(forecaster(rows.x), rows.y, self.generator) for forecaster, rows in pairs]
+            self.mapping = fit_to(evidence, self.fit_map)
         # Kept once they could be judged, as in `Calibrated`.
-        self._folds = held
+        self._folds, self._blocks = held, self._blocks + blocks
 
     def __call__(self, x: Array) -> Honest:
         """R∘T at each row of x."""

@@ -84,6 +84,22 @@ def test_cross_fitted_keeps_blocks_together(generator):
         assert all(int((blocks == block).sum()) == 10 for block in blocks.unique())
 
 
+@pytest.mark.parametrize(("block", "size"), [(1, 1), (10, 10), (10, 25)])
+def test_cross_fitted_folds_fill_update_by_update(generator, block, size):
+    """One row or one trajectory at a time, as they come: each is left out by one who has learnt the others."""
+    model = cal.CrossFitted(Spy, folds=3, generator=generator, block=block)
+    model.update(rows(0, size, generator))
+    if block == size:
+        assert model.mapping is cal.IDENTITY  # nobody has learnt anything yet
+    for start in range(size, 12 * size, size):
+        model.update(rows(start, size, generator))
+    assert [len(fold) for fold in model._folds] == pytest.approx([4 * size] * 3, rel=0.2)
+    for judge, fold in zip(model.judges, model._folds, strict=True):
+        assert len(judge.rows) + len(fold) == 12 * size
+        assert not set(judge.rows.tolist()) & set(fold.x[:, 0].tolist())
+    assert float(model.mapping.ranks.count) == 12 * size
+
+
 def test_prequential_judges_before_it_learns(generator):
     class Memory(Spy):
         """Certain of everything it was taught."""
