@@ -33,6 +33,47 @@ def rounded_up(wanted: float, pack: int, minimum: int) -> int:
 
 
 @njit(cache=True, nogil=True)
+def open_day(d: int, shelf: Floats, arriving: Floats, day: Ints, brought: Floats, life: int) -> float:
+    """Put what comes on day d on the shelf, and count what can be sold on it; the rest as in `follow`."""
+    h = len(shelf) - 1
+    if len(arriving):
+        for e in range(d, h + 1):
+            shelf[e] += arriving[d, e]
+    for k in range(len(day)):
+        if day[k] == d:
+            shelf[min(d + life - 1, h)] += brought[k]
+    total = 0.0
+    for e in range(d, h + 1):
+        total += shelf[e]
+    return total
+
+
+@njit(cache=True, nogil=True)
+def left_on(
+    until: int,
+    now: int,
+    shelf: Floats,
+    arriving: Floats,
+    day: Ints,
+    brought: Floats,
+    life: int,
+    expected: Floats,
+    room: Floats,
+) -> float:
+    """Units there should be on day `until`, before what is decided for it, if the days between sell their mean.
+
+    Seen at the close of day `now`. A day sells what is there and no more: sales that it loses are not made good by
+    what comes later. room: (h+1,) to work in; the rest as in `follow`.
+    """
+    room[now + 1 :] = shelf[now + 1 :]
+    for d in range(now + 1, until):
+        total = open_day(d, room, arriving, day, brought, life)
+        if total > 0.0:
+            room[d + 1 :] *= 1.0 - min(1.0, expected[d] / total)
+    return open_day(until, room, arriving, day, brought, life)
+
+
+@njit(cache=True, nogil=True)
 def follow(
     path: Floats,
     opening: Floats,
@@ -45,19 +86,19 @@ def follow(
     expected: Floats,
     pack: int,
     minimum: int,
-    shelf: Floats,
+    room: Floats,
     brought: Floats,
     out: Floats,
 ) -> None:
-    """Add what happens along one path to `out` (9,); shelf (h+1,) and brought (K,) are room to work in.
+    """Add what happens along one path to `out` (9,); room (2, h+1) and brought (K,) are to work in.
 
     path, expected: (h,) demand, and its mean; opening: (h+1,) the shelf tonight; arriving: (h, h+1) what is under
     way, by day and last day, or (0, h+1) if nothing is; day: (K,) of each delivery; decided: (K,) the day at whose
     close it is decided, -1 being tonight; level: (K,) up to which later deliveries are ordered.
     """
     h = len(path)
-    for e in range(h + 1):
-        shelf[e] = opening[e]
+    shelf, ahead = room[0], room[1]
+    shelf[:] = opening
     for k in range(len(day)):
         brought[k] = 0.0
     brought[0] = order
@@ -65,17 +106,9 @@ def follow(
     last_of_order = first + life - 1
     of_order = 0.0
     for d in range(h):
-        if len(arriving):
-            for e in range(h + 1):
-                shelf[e] += arriving[d, e]
-        for k in range(len(day)):
-            if day[k] == d:
-                shelf[min(d + life - 1, h)] += brought[k]
+        total = open_day(d, shelf, arriving, day, brought, life)
         if d == first:
             of_order = brought[0]
-        total = 0.0
-        for e in range(d, h + 1):
-            total += shelf[e]
         sold = min(total, path[d])
         unmet = path[d] - sold
         if sold > 0.0:
@@ -101,18 +134,8 @@ def follow(
                 out[ORDER_WASTE] += of_order
         for k in range(1, len(day)):
             if decided[k] == d:
-                position = 0.0
-                for e in range(day[k], h + 1):
-                    position += shelf[e]
-                    if len(arriving):
-                        for coming in range(d + 1, day[k] + 1):
-                            position += arriving[coming, e]
-                for earlier in range(k):
-                    if day[earlier] > d and day[earlier] + life - 1 >= day[k]:
-                        position += brought[earlier]
-                for between in range(d + 1, day[k]):
-                    position -= expected[between]
-                brought[k] = rounded_up(level[k] - max(position, 0.0), pack, minimum)
+                position = left_on(day[k], d, shelf, arriving, day, brought, life, expected, ahead)
+                brought[k] = rounded_up(level[k] - position, pack, minimum)
     # What is left goes on selling, each day what an average one sells, until the latest delivery has expired.
     left, rate, keeps = shelf[h], expected.mean(), life
     for k in range(len(day)):
@@ -157,11 +180,11 @@ def mean_cost(
     price: (3,) of a unit not met, a unit wasted, a unit-night held.
     """
     total, spared = 0.0, 0.0
-    seen, shelf, brought = np.zeros(COUNTS), np.zeros(len(opening)), np.zeros(len(day))
+    seen, room, brought = np.zeros(COUNTS), np.zeros((2, len(opening))), np.zeros(len(day))
     for j in range(len(paths)):
         seen[:] = 0.0
         follow(
-            paths[j], opening, arriving, day, decided, life, order, level, expected, pack, minimum, shelf, brought, seen
+            paths[j], opening, arriving, day, decided, life, order, level, expected, pack, minimum, room, brought, seen
         )
         total += price[0] * seen[UNMET] + price[1] * seen[WASTE] + price[2] * seen[HELD]
         spared += seen[SPARED]
@@ -234,11 +257,11 @@ def outlook(
 ) -> Floats:
     """(9,): the mean of what `follow` counts, over paths (m, h)."""
     expected = mean_demand(paths)
-    total, shelf, brought = np.zeros(COUNTS), np.zeros(len(opening)), np.zeros(len(day))
+    total, room, brought = np.zeros(COUNTS), np.zeros((2, len(opening))), np.zeros(len(day))
     for j in range(len(paths)):
         seen = np.zeros(COUNTS)
         follow(
-            paths[j], opening, arriving, day, decided, life, order, level, expected, pack, minimum, shelf, brought, seen
+            paths[j], opening, arriving, day, decided, life, order, level, expected, pack, minimum, room, brought, seen
         )
         total += seen
     return total / len(paths)

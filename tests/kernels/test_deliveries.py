@@ -20,7 +20,9 @@ def reference(path, opening, arriving, day, decided, life, order, level, expecte
     shelf = {e: float(u) for e, u in enumerate(opening)}
     brought = [float(order)] + [0.0] * (len(day) - 1)
     out = np.zeros(kernel.COUNTS)
-    for d in range(h):
+
+    def opened(shelf, d):
+        shelf = dict(shelf)
         if len(arriving):
             for e in range(h + 1):
                 shelf[e] = shelf.get(e, 0.0) + arriving[d][e]
@@ -28,10 +30,23 @@ def reference(path, opening, arriving, day, decided, life, order, level, expecte
             if when == d:
                 last = min(d + life - 1, h) if k else ours
                 shelf[last] = shelf.get(last, 0.0) + brought[k]
+        return shelf
+
+    def after(shelf, sold):
         total = sum(shelf.values())
-        sold = min(total, path[d])
+        return {e: u * (1 - sold / total) if total else 0.0 for e, u in shelf.items()}
+
+    def foreseen(shelf, now, until):
+        for d in range(now + 1, until):
+            shelf = opened(shelf, d)
+            shelf = {e: u for e, u in after(shelf, min(expected[d], sum(shelf.values()))).items() if e > d}
+        return sum(opened(shelf, until).values())
+
+    for d in range(h):
+        shelf = opened(shelf, d)
+        sold = min(sum(shelf.values()), path[d])
         unmet = path[d] - sold
-        shelf = {e: u * (1 - sold / total) if total else 0.0 for e, u in shelf.items()}
+        shelf = after(shelf, sold)
         wasted = {e: shelf.pop(e) for e in sorted(shelf) if e <= d}
         waste = sum(wasted.values())
         if d < day[0]:
@@ -47,12 +62,7 @@ def reference(path, opening, arriving, day, decided, life, order, level, expecte
             out[kernel.ORDER_WASTE] += wasted.get(ours, 0.0)
         for k in range(1, len(day)):
             if decided[k] == d:
-                there = sum(u for e, u in shelf.items() if math.ceil(e) >= day[k])
-                if len(arriving):
-                    there += sum(arriving[c][e] for c in range(d + 1, day[k] + 1) for e in range(day[k], h + 1))
-                there += sum(brought[j] for j in range(k) if day[j] > d and day[j] + life - 1 >= day[k])
-                there -= sum(expected[d + 1 : day[k]])
-                wanted = level[k] - max(there, 0.0)
+                wanted = level[k] - foreseen(shelf, d, day[k])
                 if wanted > 1e-9:
                     brought[k] = math.ceil(max(wanted, minimum) / pack - 1e-9) * pack
     # Beyond the path an average day sells the mean, as long as the last delivery that outlasts the path keeps.
@@ -85,7 +95,7 @@ def test_a_path_is_followed_as_described(seed):
     pack, minimum, order = int(rng.integers(1, 5)), int(rng.integers(0, 6)), int(rng.integers(0, 30))
     expected = np.full(h, 6.0)
     found = np.zeros(kernel.COUNTS)
-    room = np.zeros(h + 1), np.zeros(len(day))
+    room = np.zeros((2, h + 1)), np.zeros(len(day))
     kernel.follow(path, opening, arriving, day, decided, life, order, level, expected, pack, minimum, *room, found)
     truth = reference(path, opening, arriving, day, decided, life, order, level, expected, pack, minimum)
     assert found == pytest.approx(truth, abs=1e-9)

@@ -62,9 +62,9 @@ class Situation:
     @property
     def position(self) -> float:
         """What should be left of today's stock and what is under way when the first delivery comes."""
-        first = int(self.when.day[0])
-        keeps = self.opening[first:].sum() + self.arriving[: first + 1, first:].sum()
-        return max(0.0, float(keeps - self.paths[:, :first].mean(0).sum()))
+        paths, opening, arriving, day, _, life = self.given
+        room, nothing = np.empty_like(opening), np.zeros(len(day))
+        return float(kernel.left_on(day[0], -1, opening, arriving, day, nothing, life, paths.mean(0), room))
 
 
 def situation(item: Item, when: Schedule, paths: Floats, batches: tuple[Batch, ...]) -> Situation:

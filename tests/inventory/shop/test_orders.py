@@ -177,6 +177,19 @@ def test_a_large_minimum_waits_until_the_shelf_is_empty(item, stock):
     assert plan(at_night(item, mean=13, stock=(stock,))).order == 0
 
 
+def test_a_day_that_sells_out_takes_nothing_from_what_comes_later():
+    """Tomorrow sells the 20 that expire with it, the day after 20 of the 30 that come."""
+    at = at_night(Item(shelf_life=3, lead_days=3), mean=20, stock=(Batch(20, 0, 1), Batch(30, 2, 5)))
+    assert at.position == pytest.approx(10, abs=1)
+
+
+@pytest.mark.parametrize("lead", [1, 2, 3, 5])
+def test_with_a_long_lead_time_too_an_order_is_for_the_days_it_keeps(lead):
+    """Two days sell 30, and the least one can order is 24: the next order waits until this one is sold."""
+    item = Item(shelf_life=2, minimum_order=24, lead_days=lead, cost_of_waste=1.9)
+    assert 26 <= plan(at_night(item, mean=15)).order <= 29
+
+
 def test_what_an_order_wastes_after_the_days_that_are_planned_is_foreseen():
     """A thousand that keep for thirty days, of which 390 are sold."""
     found = plan(at_night(Item(shelf_life=30, minimum_order=1000, cost_of_waste=0.3), mean=13))
