@@ -80,10 +80,10 @@ def same_weekday() -> LinearDemand:
 
 def as_counts(x: Floats, middle: Floats, width: Floats) -> Rounded:
     """Counts around a median (n, leads) in units, with the spread that width (leads, 3) makes of the features."""
-    spread = 1.25 * (_parts(x, middle) * width).sum(-1)
-    # A short record knows its own level less well; without any, the spread is that of the guess.
+    learnt = 1.25 * (_parts(x, middle) * width).sum(-1)
+    # A short record knows its own level less well; without any, nothing learnt from others says how far off it is.
     weeks = x[..., HISTORY]
-    spread *= np.where(weeks > 0, np.sqrt(1 + 1 / np.maximum(weeks, 0.25)), 1.0)
+    spread = np.where(weeks > 0, learnt * np.sqrt(1 + 1 / np.maximum(weeks, 0.25)), x[..., SPREAD])
     shut = x[..., SHUT] > 0
     loc = torch.from_numpy(np.where(shut, -1.0, middle))
     scale = torch.from_numpy(np.where(shut, 0.05, np.maximum(spread, 0.2)))
