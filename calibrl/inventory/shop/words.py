@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from calibrl.inventory.shop.items_file import Item
 from calibrl.inventory.shop.orders import Order
+from calibrl.kernels.deliveries import rounded_up
 
 NAMES = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
 
@@ -78,31 +80,50 @@ def _stock(order: Order) -> str:
     if order.under_way:
         words += f" and {order.under_way:.0f} under way"
     if order.expiring >= 0.5:
-        words += f", {order.expiring:.0f} of which {_expire(order.expiring)} before the delivery"
-    if order.when.day[0] > 0 and order.position < order.on_hand + order.under_way:
-        words += f", of which {order.position:.0f} should be left on {_when(order, order.delivery)}"
-    return words + _empty_before(order)
-
-
-def _empty_before(order: Order) -> str:
-    """A warning that no order can mend: the shelf will be empty before the delivery."""
-    likely = order.when.day[0] > 0 and order.plan.out_before >= 0.5
-    return f" and it will probably be empty before {_when(order, order.delivery)}" if likely else ""
+        some = "all" if order.expiring == order.on_hand > 1 else f"{order.expiring:.0f}"
+        words += f", {some} of which {_expire(order.expiring)} before the delivery"
+    if order.when.day[0] == 0:
+        return words
+    delivery = _when(order, order.delivery)
+    if order.plan.out_before >= 0.5:  # no order can mend it
+        return f"{words}, and the shelf will probably be empty before {delivery}"
+    return f"{words}, of which {order.position:.0f} should be left on {delivery}"
 
 
 def _decision(order: Order) -> str:
     plan, item = order.plan, order.item
     if not plan.order:
-        return f"nothing is ordered ({_chance(plan.out)} to run out)"
+        return f"nothing is ordered{_too_much(order)} ({_chance(plan.out)} to run out)"
     amount = f"{plan.order}"
     if item.pack_size > 1:
         amount = f"{order.packs} {'pack' if order.packs == 1 else 'packs'} of {item.pack_size}"
-    why = ""
-    if item.minimum_order > 1 and plan.order - item.pack_size < item.minimum_order <= plan.order:
-        why = ", the least one can order"
     if order.order_by > order.today:
         amount += f" by {_when(order, order.order_by)}"
-    return f"order {amount}{why} ({_chance(plan.out)} to run out, {_some(plan.waste)} may be wasted)"
+    why = ", the least one can order" if plan.order == _least(item) > 1 else ""
+    return f"order {amount}{why}{_lasting(order)} ({_chance(plan.out)} to run out, {_some(plan.waste)} may be wasted)"
+
+
+def _least(item: Item) -> int:
+    """The smallest delivery, in units."""
+    return rounded_up(1.0, item.pack_size, item.minimum_order)
+
+
+def _too_much(order: Order) -> str:
+    """Why nothing is ordered though the shelf will be empty."""
+    if order.plan.out < 0.5:
+        return ""
+    return f", because the smallest delivery, {_least(order.item)}, would cost more than it saves"
+
+
+def _lasting(order: Order) -> str:
+    """How long an order lasts or keeps, if that is not until the next delivery."""
+    first, cover = order.when.day[0], [day for day in order.when.cover if not order.shut[day]]
+    keeps = first + order.item.shelf_life - 1
+    if keeps < cover[-1]:
+        return f", which can be sold until {_when(order, order.day(keeps))}"
+    enough = order.daily[first:].cumsum() <= order.position + order.plan.order
+    lasts = min(first + int(enough.sum()) - 1, keeps)
+    return f", enough until about {_when(order, order.day(lasts))}" if lasts > order.when.cover[-1] else ""
 
 
 def _period(order: Order) -> str:

@@ -472,6 +472,35 @@ def test_reasons_name_packs_stock_and_minimum(shop):
     assert "by Friday" in reason(waiting)
 
 
+def test_reasons_say_what_becomes_of_the_stock_before_a_later_delivery(shop):
+    order = make_orders(shop)[0]
+    item = replace(order.item, lead_days=3)
+    later = replace(order, item=item, when=schedule(item, order.today), on_hand=9.0, position=4.0, expiring=2.0)
+    later = replace(later, daily=np.ones(20), shut=np.zeros(20, dtype=bool))
+    left = "9 are on the shelf, 2 of which expire before the delivery, of which 4 should be left on Thursday, so"
+    assert left in reason(later)
+    gone = replace(later, expiring=9.0, position=0.0, plan=replace(order.plan, out_before=0.9))
+    words = "9 are on the shelf, all of which expire before the delivery, and the shelf will probably be empty before"
+    assert f"{words} Thursday, so order" in reason(gone)
+
+
+def test_reasons_say_why_nothing_is_ordered_for_an_empty_shelf(write):
+    items = write("item,shelf_life,minimum_order\nbread,1,500\nmilk,1,\n", "items.csv")
+    bread, milk, _ = make_orders(read_shop(write(small_shop(160)), items=items))
+    assert "so nothing is ordered, because the smallest delivery, 500, would cost more than it saves (" in reason(bread)
+    assert "because" not in reason(milk)
+    assert "because" not in reason(replace(bread, plan=replace(bread.plan, out=0.1)))
+
+
+def test_reasons_say_how_long_an_order_lasts_if_not_until_the_next_delivery(write):
+    items = write("item,shelf_life,delivery_days\nbread,2,Tue Fri\nmilk,3,Tue Fri\nrolls,30,daily\n", "items.csv")
+    bread, milk, rolls = make_orders(read_shop(write(small_shop(160)), items=items))  # Tuesday to Thursday
+    assert f"order {bread.plan.order}, which can be sold until Wednesday (" in reason(bread)
+    assert f"order {milk.plan.order} (" in reason(milk)
+    assert "enough until about" not in reason(replace(rolls, plan=replace(rolls.plan, order=40)))
+    assert "order 90, enough until about Wednesday (" in reason(replace(rolls, plan=replace(rolls.plan, order=90)))
+
+
 def test_chances_have_their_article(shop):
     order = make_orders(shop)[0]
     for share, words in ((0.08, "an 8"), (0.11, "an 11"), (0.12, "a 12"), (0.18, "an 18"), (0.85, "an 85")):
