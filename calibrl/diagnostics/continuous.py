@@ -41,7 +41,7 @@ def crps_of_continuous(forecast: Distribution, y: Tensor) -> Tensor:
     z = zscore(base, y)
     inside = z.clamp(squares.edge[0], squares.edge[-1])
     here = squares(inside)[1].unsqueeze(2)
-    score, missed = torch.zeros_like(y), torch.zeros_like(y)
+    score, missed = torch.zeros_like(y), torch.full_like(y, torch.nan)
     for pieces in _pieces(base, squares, y):
         square, integrals = squares(torch.cat([pieces.z0, pieces.z1[-1:]]))
         start, end = integrals[:, :, :-1], integrals[:, :, 1:]
@@ -56,9 +56,9 @@ def crps_of_continuous(forecast: Distribution, y: Tensor) -> Tensor:
         score = score + (below + above + jump).sum(0)
         begun = (inside >= pieces.z0).sum(0, keepdim=True)
         gap = (y - pieces.x0 - pieces.risen(cut)).gather(0, begun.sub(1).clamp(min=0)).squeeze(0)
-        missed = torch.where(begun.squeeze(0) > 0, gap, missed)
-    # By how much the pieces miss the outcome, because they are nearly right or because they end before it.
-    moved = mapping.forward_z(z)
+        missed = torch.where((begun.squeeze(0) > 0) | missed.isnan(), gap, missed)
+    # By how much the pieces miss the outcome, because they are nearly right or because it lies beyond their ends.
+    moved = mapping.forward_z(inside)
     score = score + missed * (normal.cdf(moved) - normal.cdf(-moved))
     # Where quantiles grow beyond all numbers, so does the score.
     return torch.where(z.isnan(), torch.nan, score.nan_to_num(torch.inf))

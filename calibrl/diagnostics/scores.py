@@ -20,7 +20,7 @@ from calibrl.distributions import (
     zscore,
 )
 from calibrl.distributions.kinds import by_column
-from calibrl.distributions.scores import log_prob
+from calibrl.distributions.scores import count_range, counts_within, log_prob
 from calibrl.errors import CalibrlError
 from calibrl.kernels import normal
 from calibrl.maps import gaussian_law
@@ -109,9 +109,10 @@ def _crps_of_samples(samples: Tensor, y: Tensor) -> Tensor:
 
 
 def _crps_of_counts(forecast: Distribution, y: Tensor) -> Tensor:
-    """Σ_k (F(k) - 1[k ≥ y])²."""
-    far = torch.full(forecast.batch_shape, 7.0, dtype=torch.float64, device=y.device)
-    top = max(int(from_zscore(forecast, far).max()), int(y.nan_to_num(0).max()))
-    k = torch.arange(top + 1, dtype=torch.float64, device=y.device).reshape(-1, *(1 for _ in y.shape))
-    below = normal.cdf(zscore(forecast, k.expand(-1, *y.shape)))
-    return torch.where(y.isnan(), torch.nan, (below - (k >= y).double()).square().sum(0))
+    """Σ_k (F(k) - 1[k ≥ y])². Where F is as good as 0 or 1, terms are 1 from y on or up to it, and 0 elsewhere."""
+    low, high = count_range(forecast)
+    score = (low - y).clamp(min=0) + (y - 1 - high).clamp(min=0)
+    for k in counts_within(low, high):
+        term = (normal.cdf(zscore(forecast, k)) - (k >= y).double()).square()
+        score = score + torch.where(k <= high, term, 0.0).sum(0)
+    return score

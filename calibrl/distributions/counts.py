@@ -23,10 +23,9 @@ def count_zscore(forecast: Distribution, y: Tensor) -> Tensor:
         rate, after = forecast.rate.double(), k.clamp(min=0) + 1
         z = _certain(torch.special.gammaincc(after, rate), torch.special.gammainc(after, rate))
     else:
-        shape = torch.broadcast_shapes(k.shape, forecast.batch_shape)
         table = _zscore_table(forecast)
-        index = k.nan_to_num(0).expand(shape).clamp(0, len(table) - 1).long()
-        z = table.gather(0, index.reshape(-1, *forecast.batch_shape)).reshape(shape)
+        index = k.nan_to_num(0).clamp(0, len(table) - 1).long()
+        z = table.gather(0, index.reshape(-1, *forecast.batch_shape)).reshape(k.shape)
     return torch.where(k.isnan(), torch.nan, torch.where(k < 0, -torch.inf, z))
 
 
@@ -66,7 +65,8 @@ def _zscore_table(forecast: Distribution) -> Tensor:
     else:
         top = 64
         mass = _masses(forecast, top, None)
-        while float(mass[-1].max()) > 1e-280:
+        # Before a far peak masses vanish, too.
+        while float(mass[-1].max()) > 1e-280 or float(mass.sum(0).min()) < 0.5:
             top *= 2
             mass = _masses(forecast, top, None)
     lower = mass.cumsum(0)

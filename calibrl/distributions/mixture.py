@@ -7,11 +7,11 @@ from typing import Any
 
 import torch
 from torch import Size, Tensor
-from torch.distributions import Distribution
+from torch.distributions import Distribution, constraints
 
 from calibrl.arrays import Array, as_tensor, returns_what_was_given
 from calibrl.distributions.kinds import device_of, dtype_of, is_discrete
-from calibrl.distributions.scores import COMPONENT_CUTS, from_zscore, log_prob, searched, zscore
+from calibrl.distributions.scores import COMPONENT_CUTS, from_zscore, log_prob, searched, zscore, zscore_left
 from calibrl.errors import CalibrlError
 from calibrl.kernels import normal
 
@@ -44,8 +44,9 @@ class Mixture(Distribution):
 
     @property
     def support(self) -> Any:
-        """What outcomes are possible: those of the first component."""
-        return self.components[0].support
+        """What outcomes are possible: those of the components if they agree, else all numbers."""
+        first, *others = (component.support for component in self.components)
+        return first if all(other is first for other in others) else constraints.real
 
     @property
     @torch.no_grad()
@@ -56,11 +57,12 @@ class Mixture(Distribution):
         return self.zscore(torch.stack(parts))
 
     def zscore(self, y: Tensor) -> Tensor:
-        """Φ⁻¹(F(y)) in float64, exact in both tails."""
-        scores = [zscore(component, y) for component in self.components]
-        lower = self._blend([normal.cdf(z) for z in scores])
-        upper = self._blend([normal.cdf(-z) for z in scores])
-        return normal.quantile_of(lower, upper).clamp(normal.LOWEST_Z, -normal.LOWEST_Z)
+        """Φ⁻¹(F(y)) in float64, exact in both tails; infinite where no component can reach."""
+        return self._score([zscore(component, y) for component in self.components])
+
+    def zscore_left(self, y: Tensor) -> Tensor:
+        """Φ⁻¹(P(Y < y)) in float64: less than `zscore` on a component's atom."""
+        return self._score([zscore_left(component, y) for component in self.components])
 
     def from_zscore(self, z: Tensor) -> Tensor:
         """F⁻¹(Φ(z)) in float64, by bisection between the components' own quantiles."""
@@ -121,6 +123,13 @@ class Mixture(Distribution):
     @property
     def _dtype(self) -> torch.dtype:
         return dtype_of(self.components[0])
+
+    def _score(self, scores: list[Tensor]) -> Tensor:
+        lower = self._blend([normal.cdf(z) for z in scores])
+        upper = self._blend([normal.cdf(-z) for z in scores])
+        z = normal.quantile_of(lower, upper).clamp(normal.LOWEST_Z, -normal.LOWEST_Z)
+        least, most = torch.stack(scores).aminmax(dim=0)
+        return torch.where(most == -torch.inf, most, torch.where(least == torch.inf, least, z))
 
     def _blend(self, parts: list[Tensor]) -> Tensor:
         stacked = torch.stack(parts).double()

@@ -30,6 +30,11 @@ def pit_z(forecast: Distribution, y: Array, *, generator: torch.Generator | None
     forecast = by_column(forecast)
     outcome = outcomes_for(forecast, y)
     high = zscore(forecast, outcome)
+    if not is_discrete(forecast) and bool((impossible := high.isinf()).any()):
+        raise CalibrlError(
+            f"outcome {outcome.expand(high.shape)[impossible][0].item():g} is impossible under its "
+            f"{type(forecast).__name__} forecast; drop it or choose a forecast whose support holds it"
+        )
     if not is_discrete(forecast) and not hasattr(forecast, "zscore_left"):
         return _checked(high, outcome)
     low = zscore_left(forecast, outcome)

@@ -10,14 +10,20 @@ from torch.distributions import Bernoulli, Categorical, Distribution, Normal, On
 
 from calibrl.arrays import Array, as_tensor, returns_what_was_given
 from calibrl.distributions.kinds import by_column, device_of, dtype_of, is_discrete, refuse_joint
-from calibrl.distributions.scores import breaks, count_moments, from_zscore, log_mass, log_prob, zscore, zscore_left
+from calibrl.distributions.scores import (
+    AT_ONCE,
+    breaks,
+    count_moments,
+    from_zscore,
+    log_mass,
+    log_prob,
+    zscore,
+    zscore_left,
+)
 from calibrl.errors import CalibrlError
 from calibrl.kernels import normal
 from calibrl.maps import Map, draw_table, gaussian_law
 from calibrl.maps.gaussian import nodes
-
-CHUNK = 4_000_000
-"""Numbers held at once during quadrature."""
 
 
 class Recalibrated(Distribution):
@@ -92,7 +98,8 @@ class Recalibrated(Distribution):
         value = as_tensor(value)
         if is_discrete(self.base):
             return log_mass(self.zscore_left(value), self.zscore(value)).to(self._dtype(value))
-        z = zscore(self.base, value)
+        # Outside the support the base's density is zero, whatever the map.
+        z = zscore(self.base, value).nan_to_num(torch.nan, posinf=0.0, neginf=0.0)
         change = self.mapping.log_slope_z(z) + normal.log_density(self.mapping.forward_z(z)) - normal.log_density(z)
         return (log_prob(self.base, value) + change).to(self._dtype(value))
 
@@ -186,7 +193,7 @@ class Recalibrated(Distribution):
             epsilon, weight = nodes(self.breaks)
             mean, variance = self.base.moments_at(self.mapping.inverse_z(epsilon), weight)
         else:
-            mean, variance = count_moments(self, reach=7.0) if is_discrete(self.base) else self._quadrature()
+            mean, variance = count_moments(self) if is_discrete(self.base) else self._quadrature()
         return mean.to(dtype), variance.to(dtype)
 
     @property
@@ -209,7 +216,7 @@ class Recalibrated(Distribution):
         epsilon, weight = (
             part.reshape(len(part), *flat[part.dim() - 1 :], *part.shape[1:]) for part in (epsilon, weight)
         )
-        step = max(1, CHUNK // max(1, self.batch_shape.numel()))
+        step = max(1, AT_ONCE // max(1, self.batch_shape.numel()))
 
         # Around the median, which is less than a standard deviation from the mean: no digits are lost.
         centre = self.from_zscore(torch.zeros(self.batch_shape, dtype=torch.float64, device=epsilon.device)).detach()

@@ -72,12 +72,12 @@ class Rounded(Distribution):
     @property
     def mean(self) -> Tensor:
         """Expected count: (*batch)."""
-        return count_moments(self, reach=7.5)[0].to(dtype_of(self.base))
+        return count_moments(self)[0].to(dtype_of(self.base))
 
     @property
     def variance(self) -> Tensor:
         """Variance of the count: (*batch)."""
-        return count_moments(self, reach=7.5)[1].to(dtype_of(self.base))
+        return count_moments(self)[1].to(dtype_of(self.base))
 
     def expand(self, batch_shape: Any, _instance: Any = None) -> Rounded:
         """The same forecast, repeated to `batch_shape`."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import math
+from collections.abc import Iterator
 from typing import Any, TypeGuard, cast
 
 import torch
@@ -30,30 +31,39 @@ from calibrl.distributions.kinds import device_of, is_discrete
 from calibrl.errors import CalibrlError
 from calibrl.kernels import normal
 
+AT_ONCE = 4_000_000
+"""Numbers held at once in sums over quantiles or counts."""
+
+COUNTED = 7.5
+"""How far in z counts are summed."""
+
 COMPONENT_CUTS = torch.linspace(-8, 8, 17, dtype=torch.float64)
 """z-scores at whose quantiles a mixture's components part it: between far peaks its own quantiles all but jump."""
 
 
 def zscore(forecast: Distribution, y: Tensor) -> Tensor:
-    """Φ⁻¹(F(y)) in float64; NaN where y is NaN; infinite only for counts that are impossible or certain.
+    """Φ⁻¹(F(y)) in float64; NaN where y is NaN; infinite outside the support, and for a count with none above it.
 
     y: (…, *batch).
     """
+    y = _for_each(forecast, y)
     if isinstance(forecast, Normal):
-        return (y.double() - forecast.loc) / forecast.scale
+        return (y - forecast.loc) / forecast.scale
     if hasattr(forecast, "zscore"):
         score: Tensor = forecast.zscore(y)
         return score
     if isinstance(forecast, LogNormal):
-        return (y.double().clamp(min=1e-300).log() - forecast.loc) / forecast.scale
+        # Zero is where a small outcome rounds to.
+        return torch.where(y < 0, -torch.inf, (y.clamp(min=1e-300).log() - forecast.loc) / forecast.scale)
     if is_discrete(forecast):
         return count_zscore(forecast, y)
-    y = y.double()
-    unseen = y.isnan()
-    if bool(unseen.any()):
-        y = torch.where(unseen, _typical(forecast), y)
-    _check_support(forecast, y)
-    return torch.where(unseen, torch.nan, _score(forecast, y))
+    possible = _possible(forecast, y)
+    if bool(possible.all()):
+        return _score(forecast, y)
+    inside = _typical(forecast)
+    z = _score(forecast, torch.where(possible, y, inside))
+    outside = torch.where(y < inside, -torch.inf, torch.inf)
+    return torch.where(possible, z, torch.where(y.isnan(), torch.nan, outside))
 
 
 def zscore_left(forecast: Distribution, y: Tensor) -> Tensor:
@@ -68,7 +78,7 @@ def zscore_left(forecast: Distribution, y: Tensor) -> Tensor:
 
 def from_zscore(forecast: Distribution, z: Tensor) -> Tensor:
     """F⁻¹(Φ(z)) in float64. z: (…, *batch)."""
-    z = z.double()
+    z = _for_each(forecast, z)
     if isinstance(forecast, Normal):
         return forecast.loc + forecast.scale * z
     if hasattr(forecast, "from_zscore"):
@@ -95,6 +105,11 @@ def from_zscore(forecast: Distribution, z: Tensor) -> Tensor:
         return _bisect(forecast, z)
     found = y.isfinite()
     return y if bool(found.all()) else forecast.icdf(torch.where(found, u, u.clamp(1e-16, 1 - 4e-16)))
+
+
+def _for_each(forecast: Distribution, values: Tensor) -> Tensor:
+    """Values in float64, one for each forecast: of a single number torch would keep float32's digits only."""
+    return values.double().expand(torch.broadcast_shapes(values.shape, forecast.batch_shape))
 
 
 def searched(forecast: Distribution, y: Tensor, z: Tensor) -> Tensor:
@@ -194,19 +209,6 @@ def cdf(forecast: Distribution, y: Tensor) -> Tensor:
     return normal.cdf(zscore(forecast, y))
 
 
-def _check_support(forecast: Distribution, y: Tensor) -> None:
-    try:
-        possible = forecast.support.check(y)  # type: ignore[union-attr]
-    except (AttributeError, NotImplementedError):
-        return
-    if not bool(possible.all()):
-        wrong = y[~possible.expand(y.shape)][0].item()
-        raise CalibrlError(
-            f"outcome {wrong:g} is impossible under its {type(forecast).__name__} forecast; drop it or choose a "
-            "forecast whose support holds it"
-        )
-
-
 def _unchecked(forecast: Distribution) -> Distribution:
     """The same distribution without torch's argument checks, which also refuse its own rounding to 0 and 1."""
     loose = copy.copy(forecast)
@@ -302,13 +304,25 @@ def _bisect(forecast: Distribution, z: Tensor) -> Tensor:
     return searched(forecast, (low + high) / 2, z)
 
 
-def count_moments(forecast: Distribution, *, reach: float) -> tuple[Tensor, Tensor]:
-    """E[X] = Σ P(X > k) and Var from E[X²] = Σ (2k + 1) P(X > k), over counts up to `reach` in z: both (*batch)."""
-    far = torch.full(forecast.batch_shape, reach, dtype=torch.float64, device=device_of(forecast))
-    if not far.numel():
-        return far, far
-    k = torch.arange(int(from_zscore(forecast, far).max()) + 1, dtype=torch.float64, device=far.device)
-    k = k.reshape(-1, *(1 for _ in far.shape))
-    survival = normal.cdf(-zscore(forecast, k.expand(-1, *far.shape)))
-    mean = survival.sum(0)
-    return mean, ((2 * k + 1) * survival).sum(0) - mean.square()
+def count_moments(forecast: Distribution) -> tuple[Tensor, Tensor]:
+    """E[X] = Σ P(X > k) and Var from E[X²] = Σ (2k + 1) P(X > k), counted from each forecast's least: both (*batch)."""
+    low, high = count_range(forecast)
+    first, second = torch.zeros_like(low), torch.zeros_like(low)
+    for k in counts_within(low, high):
+        above = normal.cdf(-zscore(forecast, k))
+        first, second = first + above.sum(0), second + ((2 * (k - low) + 1) * above).sum(0)
+    return low + first, second - first.square()
+
+
+def count_range(forecast: Distribution) -> tuple[Tensor, Tensor]:
+    """The least and the largest count that matter of each forecast: both (*batch)."""
+    far = torch.full(forecast.batch_shape, COUNTED, dtype=torch.float64, device=device_of(forecast))
+    return from_zscore(forecast, -far), from_zscore(forecast, far)
+
+
+def counts_within(low: Tensor, high: Tensor) -> Iterator[Tensor]:
+    """The counts from low to high, both (*batch), and beyond where others have more: (m, *batch), some at a time."""
+    most = int((high - low).max()) if low.numel() else -1
+    steps = torch.arange(most + 1, dtype=torch.float64, device=low.device)
+    for some in steps.split(max(1, AT_ONCE // max(1, low.numel()))):
+        yield low + some.reshape(-1, *(1 for _ in low.shape))

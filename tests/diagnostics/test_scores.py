@@ -86,11 +86,39 @@ def test_one_forecast_of_many_outcomes_is_the_same_for_each(generator, outcomes)
         assert cal.summary(whole, y).crps == pytest.approx(cal.summary(each, y).crps)
 
 
-def test_crps_of_counts_is_a_sum():
-    k = np.arange(200)
-    expected = np.sum((stats.poisson(6).cdf(k) - (k >= 9)) ** 2)
-    forecast = td.Poisson(torch.tensor([6.0], dtype=D))
-    assert cal.crps(forecast, torch.tensor([9.0], dtype=D)) == pytest.approx(expected, rel=1e-9)
+@pytest.mark.parametrize("rate", [0.3, 6.0, 500.0])
+@pytest.mark.parametrize("y", [-3.0, 0.0, 9.0, 700.0])
+def test_crps_of_counts_is_a_sum(rate, y):
+    k = np.arange(-10, 1000)
+    expected = np.sum((stats.poisson(rate).cdf(k) - (k >= y)) ** 2)
+    forecast = td.Poisson(torch.tensor([rate, 20.0], dtype=D))
+    found = crps_each(forecast, torch.tensor([y, np.nan], dtype=D))
+    assert float(found[0]) == pytest.approx(expected, rel=1e-9)
+    assert found[1].isnan()
+
+
+def test_a_large_count_costs_no_more_than_a_small_one():
+    forecast = cal.Rounded(td.Normal(torch.full((1000,), 1e8, dtype=D), 20.0))
+    expected = cal.crps(td.Normal(torch.tensor([0.0], dtype=D), 20.0), torch.tensor([30.0], dtype=D))
+    assert cal.crps(forecast, torch.full((1000,), 1e8 + 30, dtype=D)) == pytest.approx(expected, abs=0.01)
+    assert cal.crps(forecast, torch.full((1000,), 1e12, dtype=D)) == pytest.approx(1e12 - 1e8, rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("forecast", "y", "expected"),
+    [
+        (td.Exponential(torch.ones(1, dtype=D)), -3.0, 3 + 1 / 2),
+        (td.Uniform(torch.zeros(1, dtype=D), 2.0), 7.0, 5 + 2 / 3),
+        (cal.Mixture([td.Exponential(torch.ones(1, dtype=D))] * 2), -3.0, 3 + 1 / 2),
+    ],
+    ids=["Exponential", "Uniform", "Mixture"],
+)
+def test_crps_of_an_impossible_outcome_is_how_far_off_it_is(forecast, y, expected):
+    assert cal.crps(forecast, torch.tensor([y], dtype=D)) == pytest.approx(expected, abs=1e-4)
+    wide = cal.Recalibrated(forecast, cal.maps.Affine(scale=torch.tensor(3.0, dtype=D)))
+    edge = torch.tensor([0.0 if y < 0 else 2.0], dtype=D)
+    further = cal.crps(wide, torch.tensor([y], dtype=D)) - cal.crps(wide, edge)
+    assert further == pytest.approx(abs(y - float(edge)), abs=1e-4)
 
 
 def test_pinball_nll_sharpness_and_width_agree_with_peers(generator):

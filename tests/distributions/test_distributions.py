@@ -198,6 +198,9 @@ def test_atoms_need_a_generator():
     assert float(p.mean()) == pytest.approx(0.25, abs=0.01)
     with pytest.raises(cal.CalibrlError, match="generator"):
         cal.pit(td.Poisson(torch.ones(2, dtype=D)), torch.tensor([0.0, 1.0], dtype=D))
+    half = cal.Mixture([closed_days, td.Normal(torch.full((2,), 100.0, dtype=D), 1.0)]).expand((4000, 2))
+    p = cal.pit(half, torch.zeros(4000, 2, dtype=D), generator=torch.Generator().manual_seed(0))
+    assert float(p.mean()) == pytest.approx(0.125, abs=0.005)
 
 
 def test_common_random_numbers():

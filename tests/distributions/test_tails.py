@@ -78,6 +78,53 @@ def test_no_map_brings_mass_where_none_can_be(base, scale):
     torch.testing.assert_close(honest.variance, ((counts - mean).square() * mass).sum(0), rtol=2e-3, atol=1e-9)
 
 
+def test_counts_with_a_far_peak_are_summed_to_it():
+    forecast, peer = td.NegativeBinomial(t(3.0, 1e4), t(0.5, 0.5)), (stats.nbinom(3, 0.5), stats.nbinom(1e4, 0.5))
+    p = t(0.01, 0.4, 0.99)[:, None].expand(-1, 2)
+    found = cal.Recalibrated(forecast, times(1)).icdf(p)
+    np.testing.assert_array_equal(found, np.stack([one.ppf(p[:, 0]) for one in peer], -1))
+
+
+@pytest.mark.parametrize("mean", [50.0, 1e6, 1e9])
+def test_moments_of_large_counts_cost_and_lose_nothing(mean):
+    many = cal.Rounded(td.Normal(torch.full((1000,), mean, dtype=D), 3.0))
+    torch.testing.assert_close(many.mean, torch.full((1000,), mean, dtype=D), rtol=0, atol=1e-6)
+    # Sheppard's correction: rounding adds the variance of a uniform error.
+    torch.testing.assert_close(many.variance, torch.full((1000,), 9 + 1 / 12, dtype=D), rtol=0, atol=1e-6)
+
+
+OUTSIDE = {
+    "Gamma": (td.Gamma(t(2.0, 2.0), t(1.0, 1.0)), (-3.0, -1e-9), (0, 0)),
+    "Exponential": (td.Exponential(t(1.0, 1.0)), (-3.0, -1e-9), (0, 0)),
+    "LogNormal": (td.LogNormal(t(0.0, 0.0), t(1.0, 1.0)), (-3.0, -1e-9), (0, 0)),
+    "Uniform": (td.Uniform(t(0.0, 0.0), t(2.0, 2.0)), (-3.0, 7.0), (0, 1)),
+    "Mixture": (cal.Mixture([td.Exponential(t(1.0, 1.0)), td.Gamma(t(2.0, 2.0), t(1.0, 1.0))]), (-3.0, -1.0), (0, 0)),
+}
+
+
+@pytest.mark.parametrize("scale", [1, 8])
+@pytest.mark.parametrize("family", OUTSIDE)
+def test_outside_the_support_there_is_nothing(family, scale):
+    base, outcome, level = OUTSIDE[family]
+    honest = cal.Recalibrated(base, times(scale))
+    y = t(*outcome)
+    assert honest.cdf(y).tolist() == list(level)
+    assert honest.log_prob(y).tolist() == [-np.inf, -np.inf]
+    with pytest.raises(cal.CalibrlError, match="outcome -3 is impossible under its"):
+        cal.pit_z(honest, y)
+
+
+def test_components_of_a_mixture_may_differ_in_what_they_call_possible():
+    parts = [td.Exponential(t(1.0)), td.Normal(t(0.0), t(1.0))]
+    y = t(-2.0, -0.1, 0.5, 3.0)[:, None]
+    expected = 0.5 * stats.expon.cdf(y) + 0.5 * stats.norm.cdf(y)
+    for mixture in (cal.Mixture(parts), cal.Mixture(parts[::-1])):
+        np.testing.assert_allclose(mixture.cdf(y), expected)
+        np.testing.assert_allclose(mixture.icdf(expected), y)
+        density = 0.5 * stats.expon.pdf(y) + 0.5 * stats.norm.pdf(y)
+        assert cal.nll(mixture.expand((4, 1)), y) == pytest.approx(-np.log(density).mean())
+
+
 def test_a_count_that_fell_far_out_has_its_likelihood():
     forecast = cal.Rounded(td.Normal(t(200.0, 20.0), t(5.0, 5.0)))
     expected = [stats.norm.logcdf(0.5, 200, 5), np.log(stats.norm.cdf(20.5, 20, 5) - stats.norm.cdf(19.5, 20, 5))]
@@ -143,6 +190,18 @@ def test_other_kinds_are_refused_with_a_cure(forecast, words):
     ):
         with pytest.raises(cal.CalibrlError, match=words):
             attempt()
+
+
+def test_a_single_number_is_compared_in_its_own_digits():
+    forecast = td.Normal(torch.full((2,), 2.0**24), torch.ones(2))
+    one_more = torch.tensor(2.0**24 + 1, dtype=D)
+    assert cal.Recalibrated(forecast, times(1)).cdf(one_more).tolist() == pytest.approx([stats.norm.cdf(1)] * 2)
+
+
+def test_one_level_serves_every_forecast():
+    concentration = t(1.0, 2.0, 5.0)
+    expected = np.rint(stats.gamma(concentration).ppf(0.9))
+    assert cal.Rounded(td.Gamma(concentration, torch.ones(3, dtype=D))).icdf(0.9).tolist() == expected.tolist()
 
 
 def test_outcomes_nobody_saw_need_no_mean():
