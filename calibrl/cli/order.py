@@ -207,13 +207,15 @@ def _row(one: Order, *, stores: bool) -> dict[str, str]:
 
 def _show_replay(replay: Replay) -> None:
     """Money and units by policy, and what the calibrated plan saves over each other."""
-    from calibrl.inventory.shop.backtest import BARE, HONEST, STAND_IN
+    from calibrl.inventory.shop.backtest import BARE, HONEST, LEAST_PARTS, STAND_IN
 
     typer.echo(f"\nBacktest, {replay.dates[0]} to {replay.dates[-1]} ({len(replay.dates)} days):\n")
     rows = []
     for name, found in replay.outcome.items():
         demand = found.sold.sum() + found.unmet.sum()
-        saved, low, high = replay.saving(HONEST, name)
+        saved, *between = (f"{money:,.0f}" for money in replay.saving(HONEST, name))
+        if replay.parts >= LEAST_PARTS:
+            saved += f" ({' to '.join(between)})"
         rows.append(
             {
                 "policy": name,
@@ -221,11 +223,14 @@ def _show_replay(replay: Replay) -> None:
                 "wasted": f"{found.wasted.sum():,}",
                 "lost sales": f"{found.unmet.sum():,}",
                 "fill rate": f"{found.sold.sum() / max(demand, 1):.1%}",
-                "calibrated saves": "" if name == HONEST else f"{saved:,.0f} ({low:,.0f} to {high:,.0f})",
+                "calibrated saves": "" if name == HONEST else saved,
             }
         )
     print_rows(rows, text=("policy",))
-    _say(f"In brackets a 95 % interval from resampling {replay.resampled_by}.")
+    if replay.parts >= LEAST_PARTS:
+        _say(f"In brackets a 95 % interval from resampling {replay.resampled_by}.")
+    else:
+        _say("How much of this is luck, so few weeks cannot tell; replay four or more.")
     _say(
         f"Tomorrow's demand fell inside its 90 % interval on {replay.held[HONEST]:.1%} of days "
         f"({replay.held[BARE]:.1%} uncalibrated)."

@@ -57,6 +57,9 @@ HEURISTIC = f"{FACTOR:g} x expected demand"
 BARE = "planned, uncalibrated"
 HONEST = "planned, calibrated"
 
+LEAST_PARTS = 4
+"""Weeks to resample: fewer know too little of how weeks differ."""
+
 
 @dataclass(frozen=True)
 class Outcome:
@@ -103,6 +106,11 @@ class Replay:
     def resampled_by(self) -> str:
         """What the bootstrap draws: item-stores where there are ten or more, else weeks."""
         return "item-stores" if len(self.rules) >= 10 else "weeks"
+
+    @property
+    def parts(self) -> int:
+        """How many of these there are. From fewer than `LEAST_PARTS` the interval is not worth its name."""
+        return len(self.rules) if self.resampled_by == "item-stores" else -(-len(self.dates) // 7)
 
 
 def _by_week(daily: Floats) -> Floats:

@@ -69,11 +69,15 @@ def read_stock(
     if cells.has("arrives"):
         days = cells.dates("arrives", needed=False)
         arrives = np.where(np.isnat(days), 0, (days - today).astype(np.int64))
+        for never in np.flatnonzero(arrives > np.maximum(last, 0)):
+            cells.complain(
+                int(never), "arrives", f"comes on {days[never]}, when it has expired; correct one of the days"
+            )
     _refuse_old(cells, last, today, sales)
     batches: list[list[Batch]] = [[] for _ in keys]
     expired = 0.0
     for row, at in enumerate(place):
-        if last[row] < 1 or last[row] < arrives[row]:
+        if last[row] < 1:
             expired += units[row]
         elif units[row] > 0:
             batches[at].append(Batch(float(units[row]), max(0, int(arrives[row])), int(last[row])))

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from calibrl.cli.order import _show_replay
 from calibrl.errors import CalibrlError
 from calibrl.inventory.shop import backtest
 from calibrl.inventory.shop.figures import COLORS, backtest_figure
@@ -86,6 +87,15 @@ def test_differences_are_paired(replayed):
     assert low <= saved <= high
     assert replayed.saving(backtest.HONEST, backtest.HONEST) == (0.0, 0.0, 0.0)
     assert replayed.resampled_by == "weeks"
+
+
+def test_two_weeks_cannot_tell_how_weeks_differ(replayed, capsys):
+    _show_replay(replayed)
+    shown = capsys.readouterr().out
+    assert replayed.parts == 2
+    assert "so few weeks cannot tell; replay four or more" in shown
+    saved, _, _ = replayed.saving(backtest.HONEST, backtest.PRESENT)
+    assert f"{saved:,.0f}\n" in shown
 
 
 def test_tables_and_figure_hold_every_policy(shop, replayed):

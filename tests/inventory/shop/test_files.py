@@ -368,6 +368,10 @@ def test_stock_comes_in_batches(write):
         ),
         ("item,units,expires,as_of\nbread,3,2025-01-09,2025-01-08\n", r"sales.csv ends on 2025-01-03; add the sales"),
         ("item,units\nbread,3\n", r"no column expires among item, units"),
+        (
+            "item,units,expires,arrives\nbread,3,2025-01-06,2025-01-07\n",
+            r"line 2, column arrives: comes on 2025-01-07, when it has expired; correct one of the days",
+        ),
     ],
 )
 def test_bad_stock_is_refused(write, text, message):
