@@ -136,10 +136,11 @@ def _resampled(p: np.ndarray, at: np.ndarray, block: int, draws: int, rng: np.ra
     """Bootstrap replicates of the share of p, NaN where unseen, below each level: (draws, m)."""
     if block == 1:
         # Resampling rows is a multinomial draw of how many fall between neighbouring levels.
-        seen = np.sort(p[~np.isnan(p)])
-        below = np.searchsorted(seen, at, side="right")
+        seen, order = np.sort(p[~np.isnan(p)]), np.argsort(at)
+        below = np.searchsorted(seen, at[order], side="right")
         counts = np.diff(np.concatenate([[0], below, [len(seen)]]))
-        return np.cumsum(rng.multinomial(len(seen), counts / len(seen), size=draws), axis=1)[:, :-1] / len(seen)
+        shares = np.cumsum(rng.multinomial(len(seen), counts / len(seen), size=draws), axis=1)[:, :-1] / len(seen)
+        return shares[:, np.argsort(order)]
     starts = np.arange(0, len(p), block)
     hits = np.add.reduceat((p[:, None] <= at).astype(float), starts)
     sizes = np.add.reduceat((~np.isnan(p)).astype(float), starts)

@@ -19,7 +19,7 @@ from calibrl.distributions import (
     outcomes_for,
     zscore,
 )
-from calibrl.distributions.kinds import by_column
+from calibrl.distributions.kinds import by_column, device_of
 from calibrl.distributions.scores import count_range, counts_within, log_prob
 from calibrl.errors import CalibrlError
 from calibrl.kernels import normal
@@ -88,9 +88,9 @@ def width(forecast: Distribution, level: float) -> float:
     """Mean width of the central interval of probability `level`."""
     if not 0 < level < 1:
         raise CalibrlError(f"level {level} is not between 0 and 1; 0.9 asks about the 90 % interval")
-    mean = forecast.mean
+    forecast = by_column(forecast)
     z = float(normal.quantile(torch.tensor((1 + level) / 2, dtype=torch.float64)))
-    edge = torch.full(mean.shape, z, dtype=torch.float64, device=mean.device)
+    edge = torch.full(forecast.batch_shape, z, dtype=torch.float64, device=device_of(forecast))
     return _mean(from_zscore(forecast, edge) - from_zscore(forecast, -edge))
 
 

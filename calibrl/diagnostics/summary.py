@@ -65,8 +65,6 @@ def summary(forecast: Distribution, y: Array, *, generator: torch.Generator | No
     `generator` randomises the PITs of forecasts with atoms (counts). Warns with `ReusedRows` when the rows
     are those a map was fitted on.
     """
-    if isinstance(forecast, (Categorical, Bernoulli)):
-        raise CalibrlError(f"{type(forecast).__name__} forecasts classes; use calibrl.class_summary(probs, y)")
     forecast = by_column(forecast)
     outcome = outcomes_for(forecast, y)
     found = _summary(forecast, outcome, generator)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -110,12 +111,14 @@ class Beta(Map):
         return normal.z_of_logit(self._logit(z)[0])
 
     def _inverse(self, z: Tensor) -> Tensor:
-        # The root lies between those of two Platt maps. Newton's method finds it in a few steps; where it would leave
-        # what is left of that range, the range is halved. The last step carries the gradient.
+        # Below 0 the logit is within |a - b| log 2 of a Platt map's with slope a, above 0 with slope b, and log Φ(-r) is
+        # below -r²/2: that says how far out the root can lie. Newton's method finds it in a few steps; where it would
+        # leave what is left of that range, the range is halved. The last step carries the gradient.
         target = normal.logit_of(z)
         with torch.no_grad():
             least = torch.minimum(self.a, self.b)
-            reach = torch.sqrt(2 * (target.abs() + self.c.abs() + 1) / least) + 1
+            apart = (self.a - self.b).abs() * math.log(2)
+            reach = torch.sqrt(2 * (target.abs() + self.c.abs() + apart + 1) / least) + 1
             low, high, root = -reach, reach, z
             for _ in range(60):
                 value, slope = self._logit(root)

@@ -69,6 +69,14 @@ def test_the_bootstrap_band_covers(generator, block):
     assert float(torch.stack(inside).double().mean()) == pytest.approx(0.9, abs=0.06)
 
 
+@pytest.mark.parametrize("block", [1, 5])
+def test_levels_come_in_any_order(generator, block):
+    p = torch.rand(200, generator=generator, dtype=torch.float64)
+    up, down = (cal.reliability_band(p, levels, block=block) for levels in ([0.1, 0.5, 0.9], [0.9, 0.5, 0.1]))
+    assert torch.equal(down.low.flip(0), up.low)
+    assert torch.equal(down.high.flip(0), up.high)
+
+
 def test_gaps_do_not_shift_the_blocks_of_a_band():
     # Trajectories of four rows, all high or all low, the first row of each unseen.
     p = torch.tensor([math.nan, 0.2, 0.2, 0.2, math.nan, 0.8, 0.8, 0.8], dtype=D).repeat(25)

@@ -280,6 +280,7 @@ def test_independent_columns_are_judged_column_by_column():
     assert torch.equal(cal.pit_z(together, y), cal.pit_z(columns, y))
     assert cal.crps(together, y) == cal.crps(columns, y)
     assert cal.summary(together, y).coverage == cal.summary(columns, y).coverage
+    assert cal.width(together, 0.9) == cal.width(columns, 0.9)
 
 
 def test_half_normal_forecasts_have_a_score():
