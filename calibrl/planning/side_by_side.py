@@ -79,9 +79,9 @@ def improved_cross_entropy_fleet(
 ) -> Improved:
     """`improved_cross_entropy` for every agent: plan and mean (g, h, a), elites (g, k, h, a).
 
-    last: the step before's answer, or `first_elites`. noise: (g, n, h, a) for each sweep, standard normal: all of its n
-    plans are drawn, and the last of them make way for elites and mean. What is NaN of an elite is not known, as of one
-    that has yet to be found: there the drawn plan stays.
+    last: the step before's answer, its elites NaN where an agent begins. noise: (g, n, h, a) for each sweep, standard
+    normal: all of its n plans are drawn, and the last of them make way for elites and mean. What is NaN of an elite is
+    not known: there the drawn plan stays.
     """
     mean = torch.cat([last.mean[:, 1:], last.mean[:, -1:]], 1)
     spread = (settings.spread * (high - low) / 2).expand_as(mean)
@@ -101,12 +101,6 @@ def improved_cross_entropy_fleet(
         mean = kept * mean + (1 - kept) * elites.mean(1)
         spread = kept * spread + (1 - kept) * elites.std(1, correction=0)
     return Improved(_lost_if(lost, elites[:, 0]), mean, elites)
-
-
-def first_elites(low: Tensor, high: Tensor, *, agents: int, horizon: int, carried: int) -> Improved:
-    """What a fleet's first search begins from: the middle of the bounds, and elites nobody knows yet."""
-    middle = ((low + high) / 2).expand(agents, horizon, -1)
-    return Improved(middle, middle, middle.new_full((agents, carried, horizon, len(low)), torch.nan))
 
 
 @functools.cache

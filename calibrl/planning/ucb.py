@@ -18,18 +18,13 @@ from calibrl.errors import CalibrlError
 def highest_quantile(forecast: Distribution, level: float | Tensor, *, generator: torch.Generator) -> Tensor:
     """The arm with the highest quantile, for each row of a forecast of batch shape (n, k): (n,) integers.
 
-    level: the quantile as a z-score, Φ⁻¹ of its probability: a number, or one for each forecast (n, k), as
-    `sampled` draws them. Equals are told apart by lot.
+    level: the quantile as a z-score, Φ⁻¹ of its probability: a number, or one for each forecast (n, k), which are
+    standard normal for Thompson sampling. Equals are told apart by lot.
     """
     if len(forecast.batch_shape) != 2:
         raise CalibrlError(f"the forecast has batch shape {tuple(forecast.batch_shape)}; expected (n, arms)")
     z = torch.as_tensor(level, dtype=torch.float64).expand(forecast.batch_shape)
     return argmax(from_zscore(forecast, z), generator=generator)
-
-
-def sampled(forecast: Distribution, *, generator: torch.Generator) -> Tensor:
-    """Levels for Thompson sampling, as z-scores: standard normal, one for each forecast."""
-    return torch.randn(forecast.batch_shape, generator=generator, dtype=torch.float64)
 
 
 def argmax(score: Tensor, *, generator: torch.Generator) -> Tensor:

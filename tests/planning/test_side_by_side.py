@@ -9,7 +9,6 @@ from calibrl.planning.path_integral import PathIntegral, path_integral
 from calibrl.planning.search import Bounds, CrossEntropy, cross_entropy, random_shooting
 from calibrl.planning.side_by_side import (
     cross_entropy_fleet,
-    first_elites,
     improved_cross_entropy_fleet,
     path_integral_fleet,
     random_shooting_fleet,
@@ -106,10 +105,16 @@ def test_path_integral():
         torch.testing.assert_close(found[agent], alone)
 
 
+def nothing_found(carried):
+    """What a fleet begins from: the middle of the bounds, and elites nobody knows yet."""
+    middle = BOUNDS.middle.expand(G, H, 2)
+    return Improved(middle, middle, torch.full((G, carried, H, 2), torch.nan, dtype=torch.float64))
+
+
 def test_improved_cross_entropy_over_time():
     settings = ImprovedCrossEntropy(population=30, elites=5, sweeps=3, kept=0.4)
     luck, own, alone = generators(), generators(), [None] * G
-    last = first_elites(LOW, HIGH, agents=G, horizon=H, carried=0)
+    last = nothing_found(carried=0)
     for step in range(3):
         # A plain search draws new plans, and for each old elite one more; the rest of a sweep's room is not looked at.
         drawn = [settings.drawn(0) + 2 * (step > 0), settings.drawn(1), settings.drawn(2)]
@@ -132,7 +137,7 @@ def test_elites_that_are_not_known_are_drawn():
     """An agent that begins among others that go on: in the room of its elites it tries new plans."""
     settings = ImprovedCrossEntropy(population=30, elites=5, sweeps=3, kept=0.4)
     noise = drawn(torch.randn, 3, 30, H, 2)
-    first = first_elites(LOW, HIGH, agents=G, horizon=H, carried=settings.carried)
+    first = nothing_found(settings.carried)
     seen = []
 
     def watched(plans):

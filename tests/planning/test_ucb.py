@@ -6,7 +6,7 @@ from torch.distributions import Normal
 
 from calibrl import CalibrlError, Recalibrated
 from calibrl.maps import Affine
-from calibrl.planning.ucb import argmax, highest_quantile, sampled
+from calibrl.planning.ucb import argmax, highest_quantile
 
 
 def generator(seed=0):
@@ -32,7 +32,8 @@ def test_a_calibrated_forecast_is_a_forecast_like_any_other():
 def test_sampled_levels_choose_as_often_as_the_arm_is_best():
     many = FORECAST.expand((20_000, 3))
     seeded = generator(1)
-    chosen = highest_quantile(many, sampled(many, generator=seeded), generator=seeded)
+    levels = torch.randn(many.batch_shape, generator=seeded, dtype=torch.float64)
+    chosen = highest_quantile(many, levels, generator=seeded)
     draws = np.random.default_rng(0).normal([0.0, 0.5, 0.2], [1.0, 0.1, 0.6], (200_000, 3)).argmax(1)
     expected = np.bincount(draws, minlength=3) / len(draws)
     np.testing.assert_allclose(torch.bincount(chosen, minlength=3) / 20_000, expected, atol=0.015)
