@@ -37,7 +37,7 @@ class Row:
 
     preset, overrides: what was run, and what was changed about it. settings: what else tells rows apart.
     seconds: how long the row took to compute. job: the piece of the run that gave it.
-    origin: command, code and package versions, machine; once for each job is enough.
+    origin: command, code and package versions, machine; on the first row of a job, and on the first after a resume.
     """
 
     experiment: str

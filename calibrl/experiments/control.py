@@ -94,12 +94,16 @@ class Outcome:
 
 @dataclass
 class Company:
-    """A fleet with its environments and records, and how many trials it has done (the random one is trial 0)."""
+    """A fleet with its environments and records, and how many trials it has done (the random one is trial 0).
+
+    arrived: whether it has done none in this process, whose code and machine its next rows then name.
+    """
 
     fleet: Fleet
     environments: list[Any]
     records: list[Record]
     done: int = -1
+    arrived: bool = True
 
     @property
     def members(self) -> tuple[Member, ...]:
@@ -239,8 +243,8 @@ def one_trial(company: Company, what: Task, preset: Preset, watch: Watch) -> lis
     clock.append(time.perf_counter())
     seconds = dict(zip(("acting_s", "scoring_s", "training_s"), torch.tensor(clock).diff().tolist(), strict=True))
 
-    company.done = number
-    rows = []
+    company.done, where = number, origin() if company.arrived else {}
+    company.arrived, rows = False, []
     for agent, (member, record) in enumerate(zip(fleet.members, company.records, strict=True)):
         earned = trial.returns[agent]
         pits, forecast = scores[agent].pits, scores[agent].forecast
@@ -270,7 +274,7 @@ def one_trial(company: Company, what: Task, preset: Preset, watch: Watch) -> lis
             seconds=float(f"{sum(seconds.values()) / len(fleet):.4g}"),
             settings=preset.what_decides_rows() if number == 0 else {},
             overrides=overrides(preset),
-            origin=origin() if number == 0 else {},
+            origin=where,
         )
         record.rows.append(asdict(row))
         rows.append(row)

@@ -59,6 +59,8 @@ def seed_rows(
     from calibrl.control.sac import settings_for, train
 
     name, earned = f"{ARM}-{seed}", [0.0]
+    file = out / "rows.jsonl"
+    known = sum(row.arm == ARM and row.seed == seed for row in read(file)) if file.exists() else 0
 
     def progress(step: int) -> None:
         trial, within = divmod(step - 1, preset.steps)
@@ -86,5 +88,5 @@ def seed_rows(
             metrics={"trial": float(count), "return": episode.earned, "best": max(earned[1:])},
             settings=asdict(settings_for(what)) if count == 0 else {},
             overrides=overrides(preset),
-            origin=origin() if count == 0 else {},
+            origin=origin() if count == known else {},
         )

@@ -20,6 +20,7 @@ from calibrl.control.presets import PRESETS, with_defaults
 from calibrl.control.settings import EnsembleSettings
 from calibrl.errors import CalibrlError
 from calibrl.experiments.control import Watch, run
+from calibrl.results import read
 
 TINY = replace(PRESETS["tiny"], steps=12, trials=3)
 TIMED = ("acting_s", "scoring_s", "training_s")
@@ -163,6 +164,14 @@ def test_rows_that_a_crash_kept_from_the_file_come_back(tmp_path):
         run(tmp_path, replace(TINY, trials=1), resume=True)
     file.write_text("".join(line + "\n" for line in file.read_text().splitlines() if line.endswith("}")))
     assert told(tmp_path) == whole
+
+
+def test_rows_say_which_code_and_machine_began_and_went_on(tmp_path, monkeypatch):
+    for trials, commit in ((1, "first"), (3, "second")):
+        monkeypatch.setattr("calibrl.results._versions", lambda commit=commit: {"commit": commit})
+        run(tmp_path, replace(TINY, trials=trials), resume=True)
+    rows = [row for row in read(tmp_path / "rows.jsonl") if row.arm == "calibrated"]
+    assert [row.origin.get("commit") for row in rows] == ["first", None, "second", None]
 
 
 def test_a_run_may_be_prolonged_and_joined(tmp_path):

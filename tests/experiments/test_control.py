@@ -411,5 +411,7 @@ def test_sac_on_episodes_that_end_goes_on_for_more_trials(tmp_path):
     assert {tuple(row.overrides.items()) for row in rows} == {(("steps", 14),)}
     more = call(*words, "--trials", 3, "--resume")
     assert more.exit_code == 0, more.exception
-    assert read(tmp_path / "rows.jsonl")[: len(rows)] == rows
-    assert read(tmp_path / "rows.jsonl")[-1].step == 55
+    longer = read(tmp_path / "rows.jsonl")
+    assert longer[: len(rows)] == rows
+    assert longer[-1].step == 55
+    assert [place for place, row in enumerate(longer) if row.origin] == [0, len(rows)], "each process says what it is"
