@@ -111,9 +111,9 @@ class Beta(Map):
         return normal.z_of_logit(self._logit(z)[0])
 
     def _inverse(self, z: Tensor) -> Tensor:
-        # Below 0 the logit is within |a - b| log 2 of a Platt map's with slope a, above 0 with slope b, and log Φ(-r) is
-        # below -r²/2: that says how far out the root can lie. Newton's method finds it in a few steps; where it would
-        # leave what is left of that range, the range is halved. The last step carries the gradient.
+        # The logit is within |a - b| log 2 of a Platt map's, of slope a below 0 and b above, and log Φ(-r) < -r²/2:
+        # that says how far out the root can lie. Newton's method finds it in a few steps; where it would leave what is
+        # left of that range, the range is halved. The last step carries the gradient.
         target = normal.logit_of(z)
         with torch.no_grad():
             least = torch.minimum(self.a, self.b)
