@@ -56,6 +56,13 @@ def test_text_of_other_programs_is_read(tmp_path: Path, separator: str, quoting:
     assert table.y.isnan().tolist() == [True, False]
 
 
+def test_decimals_may_have_a_comma_throughout_a_column(write: Write) -> None:
+    table = read_forecasts(write("y;q0.1;q0.9\n1,25;-0,5;2\n;0,125;1e3\n"))
+    assert table.values.tolist() == [[-0.5, 2.0], [0.125, 1000.0]]
+    assert table.y is not None
+    assert table.y[0] == 1.25
+
+
 def test_types_are_inferred_from_all_rows(write: Write) -> None:
     path = write("x\n" + "1\n" * 2000 + "2.5\n")
     assert read_table(path)["x"].dtype == pl.Float64
@@ -190,7 +197,8 @@ REFUSED = {
     "half a forecast": ("y,mean\n1,2\n", "no forecast among the columns y, mean"),
     "two kinds": ("y,p0,p1,mean,std\n1,.5,.5,0,1\n", "holds normal .* and classes .* at once; keep one"),
     "not a number": ("y,mean,std\n1,0,1\n2,abc,1\n", "row 2, column mean: 'abc' is not a number"),
-    "decimal comma": ('y;mean;std\n1;0;"1,5"\n', "row 1, column std: '1,5' is not a number; write decimals with a"),
+    "two decimal marks": ("y;mean;std\n1;0;1,5\n1;0;1.5\n", "row 1, column std: '1,5' is not a number; write decimals w"),
+    "thousands": ('y,mean,std\n1,"1,200",1\n', "row 1, column mean: '1,200' is not a number; drop the thousands"),
     "y not a number": ("y,mean,std\nhigh,0,1\n", "row 1, column y: 'high' is not a number"),
     "NaN forecast": ("y,mean,std\n1,0,1\n2,NaN,1\n", "row 2, column mean: NaN is not a finite number"),
     "missing forecast": ("y,mean,std\n1,0,1\n2,0,NA\n", "row 2, column std: NA is not a finite number"),

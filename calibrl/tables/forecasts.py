@@ -29,6 +29,7 @@ from calibrl.distributions import Empirical, Quantiles
 from calibrl.errors import CalibrlError
 from calibrl.tables.checks import CHECKS, Where, cut, some
 from calibrl.tables.frames import read_table
+from calibrl.tables.numbers import cure, parse_numbers
 
 ACCEPTED = {
     "normal": "mean,std",
@@ -37,9 +38,6 @@ ACCEPTED = {
     "classes": "p0 p1 … (one per class)",
 }
 """Kinds of forecast, and the columns that spell them."""
-
-UNSEEN = ["", "NA", "N/A", "NaN", "nan", "null", "NULL", "None"]
-"""How programs write that a number is missing."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -217,14 +215,12 @@ def _numbers(frame: pl.DataFrame, name: str, source: str, number: NDArray[np.int
     """One column as float64, missing as NaN, or an error that names the first cell that is no number."""
     column = frame[name]
     if column.dtype == pl.String:
-        text = column.str.strip_chars()
-        parsed = text.cast(pl.Float64, strict=False)
-        odd = parsed.is_null() & text.is_not_null() & ~text.is_in(UNSEEN)
-        if odd.any():
-            row = int(odd.arg_true()[0])
-            cure = "write decimals with a point" if "," in column[row] else "expected a number or an empty cell"
-            found = cut(column[row])
-            raise CalibrlError(f"{source}, row {number[row]}, column {name}: {found!r} is not a number; {cure}")
+        parsed, odd = parse_numbers(column)
+        if odd is not None:
+            found = column[odd]
+            raise CalibrlError(
+                f"{source}, row {number[odd]}, column {name}: {cut(found)!r} is not a number; {cure(found)}"
+            )
         column = parsed
     elif not (column.dtype.is_numeric() or column.dtype in (pl.Boolean, pl.Null)):
         raise CalibrlError(f"{source}, column {name}: holds {column.dtype}, not numbers; convert the column first")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,12 +13,10 @@ from numpy.typing import NDArray
 
 from calibrl.errors import CalibrlError
 from calibrl.tables import read_table
+from calibrl.tables.numbers import UNSEEN, cure, parse_numbers
 
 Floats: TypeAlias = NDArray[np.float64]
 Days: TypeAlias = NDArray[np.datetime64]
-
-UNSEEN = ["", "NA", "N/A", "NaN", "nan", "null", "NULL", "None"]
-"""How programs write that a value is missing."""
 
 YES, NO = ["1", "1.0", "true", "yes", "y"], ["0", "0.0", "false", "no", "n"]
 
@@ -30,9 +27,6 @@ TIME = r"[T ] *(?:[01]?\d|2[0-3]):[0-5]\d(?::[0-5]\d(?:[.,]\d+)?)? *(?:Z|[+-]\d\
 """What may follow a date: the time of day, and how far the clock is from UTC."""
 
 MIDNIGHT = r"[T ] *0?0:00(?::00(?:[.,]0+)?)? *Z$"
-
-DECIMAL_COMMA = r"^[-+]?(?:\d+,(?:\d{1,2}|\d{4,})|(?:0|\d{4,}),\d+)$"
-"""A number whose comma cannot stand between thousands."""
 
 THOUSANDS = r"^[-+]?[1-9]\d{0,2}\.\d{3}$"
 """A number whose point can."""
@@ -81,15 +75,12 @@ class Cells:
         """A column of numbers, NaN where the cell is empty."""
         column = self.frame[name]
         if column.dtype == pl.String:
-            text = _with_points(column.str.strip_chars())
-            parsed = text.cast(pl.Float64, strict=False)
-            odd = parsed.is_null() & text.is_not_null() & ~text.is_in(UNSEEN)
-            if odd.any():
-                row = int(odd.arg_true()[0])
-                self.complain(row, name, f"{_short(column[row])} is not a number; {_cure(text[row])}")
-            unclear = _thousands(text)
+            parsed, odd = parse_numbers(column)
+            if odd is not None:
+                self.complain(odd, name, f"{_short(column[odd])} is not a number; {cure(column[odd])}")
+            unclear = _thousands(column.str.strip_chars())
             if unclear is not None:
-                shown = _short(text[unclear])
+                shown = _short(column[unclear])
                 self.complain(unclear, name, f"{shown} may be a thousand times that; drop the thousands separator")
             column = parsed
         elif not (column.dtype.is_numeric() or column.dtype in (pl.Boolean, pl.Null)):
@@ -240,12 +231,6 @@ def _first_format(text: pl.Series) -> pl.Series:
     return best
 
 
-def _with_points(text: pl.Series) -> pl.Series:
-    """Numbers with a decimal point, also where a column has decimal commas throughout."""
-    commas = text.str.contains(DECIMAL_COMMA).any() and not text.str.contains(".", literal=True).any()
-    return text.str.replace(",", ".", literal=True) if commas else text
-
-
 def _thousands(text: pl.Series) -> int | None:
     """The first row of a column whose points seem to stand between thousands: 1.200 beside 950."""
     pointed = text.str.contains(".", literal=True).fill_null(False)
@@ -253,13 +238,6 @@ def _thousands(text: pl.Series) -> int | None:
         return None
     plain = text.str.contains(r"^[1-9]\d{0,2}$").any()
     return int(pointed.arg_true()[0]) if plain else None
-
-
-def _cure(text: str) -> str:
-    """What to do about a text that is no number."""
-    if re.fullmatch(r"[-+]?\d{1,3}(?:([,.' \u00a0\u202f])\d{3})(?:\1\d{3})*(?:[.,]\d+)?", text):
-        return "drop the thousands separator"
-    return "write decimals with a point" if "," in text else "expected a number or an empty cell"
 
 
 def _short(value: str) -> str:
