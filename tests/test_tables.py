@@ -197,7 +197,7 @@ REFUSED = {
     "half a forecast": ("y,mean\n1,2\n", "no forecast among the columns y, mean"),
     "two kinds": ("y,p0,p1,mean,std\n1,.5,.5,0,1\n", "holds normal .* and classes .* at once; keep one"),
     "not a number": ("y,mean,std\n1,0,1\n2,abc,1\n", "row 2, column mean: 'abc' is not a number"),
-    "two decimal marks": ("y;mean;std\n1;0;1,5\n1;0;1.5\n", "row 1, column std: '1,5' is not a number; write decimals w"),
+    "two decimal marks": ("y;mean;std\n1;0;1,5\n1;0;1.5\n", "row 1, column std: '1,5' is not a number; write dec"),
     "thousands": ('y,mean,std\n1,"1,200",1\n', "row 1, column mean: '1,200' is not a number; drop the thousands"),
     "y not a number": ("y,mean,std\nhigh,0,1\n", "row 1, column y: 'high' is not a number"),
     "NaN forecast": ("y,mean,std\n1,0,1\n2,NaN,1\n", "row 2, column mean: NaN is not a finite number"),
