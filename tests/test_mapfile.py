@@ -66,6 +66,16 @@ def test_rows_too_coarse_to_tell_apart_prove_nothing() -> None:
     assert Sketch.of(values, y).share(values, y) == 0.0
 
 
+@pytest.mark.parametrize(("digits", "same"), [(3, 0.0), (3, 1.0), (2, 0.0), (6, 0.05)])
+def test_rounded_rows_that_chance_repeats_are_told_from_rows_used_again(digits: int, same: float) -> None:
+    generator = torch.Generator().manual_seed(0)
+    probs = torch.softmax(3 * torch.randn(1200, 3, generator=generator, dtype=torch.float64), -1)
+    values, y = (probs * 10**digits).round() / 10**digits, torch.multinomial(probs, 1, generator=generator)[:, 0]
+    sketch, again = Sketch.of(values[:800], y[:800]), round(400 * same)
+    found = sketch.share(torch.cat([values[:again], values[800 + again :]]), torch.cat([y[:again], y[800 + again :]]))
+    assert found == pytest.approx(same, abs=0.05 * (same > 0))
+
+
 def test_fingerprints_stay_what_saved_maps_hold() -> None:
     # A change of the hash would silently switch the warning off for every map saved before it.
     assert Sketch.of(torch.tensor([[1.0, 2.0]]), torch.tensor([3.0])).smallest == (3006648814765285,)

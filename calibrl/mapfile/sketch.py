@@ -14,9 +14,6 @@ from calibrl.data import Data, fingerprints
 KEPT = 1024
 """Fingerprints kept: up to so many rows the memory is complete, beyond it is a sample."""
 
-COARSE = 0.9
-"""Below this share of distinct rows, chance repeats them and meeting one again proves nothing."""
-
 
 @dataclass(frozen=True)
 class Sketch:
@@ -41,15 +38,17 @@ class Sketch:
         """The estimated share of the rows, forecasts (n, k) with outcomes (n,), that are among those remembered.
 
         Exact up to `KEPT` remembered rows; beyond, from the rows whose fingerprints are as small as those
-        kept. Rows too coarse to tell apart (few distinct forecasts and outcomes) count as never seen.
+        kept. Where no more rows are met again than rows of one file are like another of it (rounded forecasts of
+        few outcomes), chance explains it: they count as never seen.
         """
         marks = _marks(values, y)
-        if not len(marks) or len(marks) < COARSE * len(y) or self.distinct < COARSE * self.rows:
-            return 0.0
         known = np.array(self.smallest, dtype=np.int64)
         complete = len(known) == self.distinct
         comparable = marks if complete else marks[marks <= known[-1]]
-        return float(np.isin(comparable, known).mean()) if len(comparable) else 0.0
+        met = float(np.isin(comparable, known).mean()) if len(comparable) else 0.0
+        # Of two rows that are alike, one is not distinct.
+        alike = 2 * (1 - min(self.distinct / max(self.rows, 1), len(marks) / max(len(y), 1)))
+        return met if met > alike else 0.0
 
 
 def _marks(values: Tensor, y: Tensor) -> NDArray[np.int64]:
