@@ -44,7 +44,7 @@ class Rounded(Distribution):
         """The least count k with P(count ≤ k) ≥ Φ(z)."""
         # A hair less than the quantile, so that rounding error does not ask for one unit more.
         y = from_zscore(self.base, z)
-        return torch.ceil(y - 0.5 - 1e-9 * (1 + y.abs())).clamp(min=0)
+        return torch.ceil(y - 0.5 - 1e-9 - 1e-12 * y.abs()).clamp(min=0)
 
     @returns_what_was_given
     def cdf(self, value: Array) -> Tensor:

@@ -86,11 +86,14 @@ def test_counts_with_a_far_peak_are_summed_to_it():
 
 
 @pytest.mark.parametrize("mean", [50.0, 1e6, 1e9])
-def test_moments_of_large_counts_cost_and_lose_nothing(mean):
+def test_large_counts_cost_and_lose_nothing(mean):
     many = cal.Rounded(td.Normal(torch.full((1000,), mean, dtype=D), 3.0))
     torch.testing.assert_close(many.mean, torch.full((1000,), mean, dtype=D), rtol=0, atol=1e-6)
     # Sheppard's correction: rounding adds the variance of a uniform error.
     torch.testing.assert_close(many.variance, torch.full((1000,), 9 + 1 / 12, dtype=D), rtol=0, atol=1e-6)
+    levels = t(0.01, 0.5, 0.9)
+    expected = mean + np.ceil(stats.norm(0, 3).ppf(levels) - 0.5)
+    assert many.icdf(levels[:, None])[:, 0].tolist() == expected.tolist()
 
 
 OUTSIDE = {
