@@ -54,10 +54,11 @@ Evidence = tuple[Tensor, Tensor]
 
 @dataclass(frozen=True)
 class Recorded:
-    """A run's trajectories x (g, n, k) and y (g, n, d), whose they are, and the settings that made them."""
+    """A run's trajectories x (g, n, k) and y (g, n, d), whose they are (g,), and the settings that made them."""
 
     x: Tensor
     y: Tensor
+    arms: tuple[str, ...]
     seeds: tuple[int, ...]
     preset: Preset
 
@@ -81,7 +82,8 @@ def recorded(folder: Path) -> Recorded:
         planner=PlannerSettings(**identity["planner"]),
         calibration=CalibrationSettings(**identity["calibration"]),
     )
-    return Recorded(x, y, tuple(one["identity"]["seed"] for one in saved), preset)
+    arms, seeds = (tuple(one["identity"][name] for one in saved) for name in ("arm", "seed"))
+    return Recorded(x, y, arms, seeds, preset)
 
 
 def judged(run: Recorded, block: int) -> dict[str, NDArray[np.float64]]:
