@@ -19,6 +19,8 @@ TABLE_LIMIT = 50_000_000
 def count_zscore(forecast: Distribution, y: Tensor) -> Tensor:
     """Φ⁻¹(P(Y ≤ y)): -inf below 0, inf where nothing is left above. y: (…, *batch)."""
     k = y.double().floor()
+    if not k.numel():
+        return k
     if isinstance(forecast, Poisson):
         rate, after = forecast.rate.double(), k.clamp(min=0) + 1
         z = _certain(torch.special.gammaincc(after, rate), torch.special.gammainc(after, rate))
@@ -38,6 +40,8 @@ def _certain(lower: Tensor, upper: Tensor) -> Tensor:
 def count_from_zscore(forecast: Distribution, z: Tensor) -> Tensor:
     """The least count k with F(k) ≥ Φ(z)."""
     z = z.double().clamp(max=-normal.LOWEST_Z)
+    if not z.numel():
+        return z
     if not isinstance(forecast, Poisson):
         table = _zscore_table(forecast)
         rows = z.reshape(-1, *forecast.batch_shape).movedim(0, -1).contiguous()

@@ -157,10 +157,12 @@ def test_independent_columns_are_drawn_as_columns(generator):
     [
         lambda one: td.Gamma(one, one),
         lambda one: td.Poisson(one),
+        lambda one: td.NegativeBinomial(one, one / 2),
+        lambda one: td.Binomial(3, one / 2),
         lambda one: cal.Quantiles(torch.stack([one, 2 * one, 4 * one]), [0.1, 0.5, 0.9]),
         lambda one: cal.Rounded(td.Normal(one, one)),
     ],
-    ids=["Gamma", "Poisson", "Quantiles", "Rounded"],
+    ids=["Gamma", "Poisson", "NegativeBinomial", "Binomial", "Quantiles", "Rounded"],
 )
 def test_every_batch_shape_is_answered_in_kind(make, shape):
     one = torch.ones(shape)
