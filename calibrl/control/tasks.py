@@ -52,10 +52,14 @@ class Task:
         return int(self.world.model_input(torch.zeros(self.observation_size)).shape[-1]) + self.action_size
 
     def make(self, **options: Any) -> gymnasium.Env[Any, Any]:
-        """A new environment, without a limit of its own on the steps; options as `gymnasium.make` takes them."""
+        """A new environment; options as `gymnasium.make` takes them.
+
+        It never truncates an episode by the number of steps it was registered with: count `steps` in your loop, or
+        pass max_episode_steps=task.steps.
+        """
         from calibrl.control.adapter import make_env
 
-        return make_env(self.env_id, max_episode_steps=-1, **options)
+        return make_env(self.env_id, **{"max_episode_steps": -1, **options})
 
     def with_reward(self, reward: Reward) -> Task:
         """The same task, planned with another reward."""

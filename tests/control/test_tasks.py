@@ -165,6 +165,14 @@ def test_any_box_environment_is_a_task():
     torch.testing.assert_close(chosen.world.next_observation(seen, target), following)
 
 
+@pytest.mark.parametrize(("options", "ends"), [({}, False), ({"max_episode_steps": 7}, True)])
+def test_episodes_are_cut_off_only_where_that_is_asked_for(options, ends):
+    env = task_from_env("Pendulum-v1").make(**options)
+    env.reset(seed=0)
+    cut = [env.step(np.zeros(1, dtype=np.float32))[3] for _ in range(7)]
+    assert cut == [False] * 6 + [ends]
+
+
 def test_ones_own_environment_and_reward(register_walk):
     env_id = register_walk("Own")
     chosen = task_from_env(env_id, reward=lambda seen, action, following: -action.abs().sum(-1), steps=7)
