@@ -102,9 +102,11 @@ def corrected_by_earlier(pits: Sequence[Tensor]) -> list[Tensor]:
     The first trial has none before it and is left out.
     """
     found = []
+    # No rank is 1; what is kept of it in float32 may be.
+    pits = [part.double().clamp(max=1 - 2**-24) for part in pits]
     for trial in range(1, len(pits)):
-        maps = fit_by_horizon(torch.cat([part.double() for part in pits[:trial]], 1))
-        found.append(torch.stack([mapping(part.double()) for mapping, part in zip(maps, pits[trial], strict=True)]))
+        maps = fit_by_horizon(torch.cat(pits[:trial], 1))
+        found.append(torch.stack([mapping(part) for mapping, part in zip(maps, pits[trial], strict=True)]))
     return found
 
 

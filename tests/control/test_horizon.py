@@ -78,12 +78,11 @@ def test_who_is_too_sure_is_found_out(trajectory):
         assert calibration_loss(sure[0, ahead]) > 4 * calibration_loss(honest[0, ahead])
 
 
-@pytest.mark.filterwarnings("ignore:.*PITs are 0 or 1")
 def test_a_map_for_each_horizon_is_judged_on_later_trials_only(generator):
     # Too sure, and more so with every horizon: z-scores of spread 2, 3 and 4.
     spread = torch.tensor([2.0, 3.0, 4.0], dtype=torch.float64)[:, None, None]
     z = spread * torch.randn(3, 400, 2, generator=generator, dtype=torch.float64)
-    trials = list(torch.special.ndtr(z).split(100, 1))
+    trials = list(torch.special.ndtr(z).clamp(min=1e-9).split(100, 1))  # some are 1, as a rank rounded to float32 may be
     corrected = horizon.corrected_by_earlier(trials)
     assert len(corrected) == 3
     before, after = torch.cat(trials[1:], 1), torch.cat(corrected, 1)
