@@ -82,7 +82,7 @@ def test_a_map_for_each_horizon_is_judged_on_later_trials_only(generator):
     # Too sure, and more so with every horizon: z-scores of spread 2, 3 and 4.
     spread = torch.tensor([2.0, 3.0, 4.0], dtype=torch.float64)[:, None, None]
     z = spread * torch.randn(3, 400, 2, generator=generator, dtype=torch.float64)
-    trials = list(torch.special.ndtr(z).clamp(min=1e-9).split(100, 1))  # some are 1, as a rank rounded to float32 may be
+    trials = list(torch.special.ndtr(z).clamp(min=1e-9).split(100, 1))  # some are 1: ranks rounded to float32
     corrected = horizon.corrected_by_earlier(trials)
     assert len(corrected) == 3
     before, after = torch.cat(trials[1:], 1), torch.cat(corrected, 1)
