@@ -14,6 +14,7 @@ from calibrl.algorithm import Forecaster
 from calibrl.bandits.options import Options
 from calibrl.bandits.problems import Stream
 from calibrl.data import Data
+from calibrl.errors import CalibrlError
 from calibrl.kernels import ridge_policy, ridge_trial
 from calibrl.planning.ucb import highest_quantile
 
@@ -43,7 +44,9 @@ def collect_from(
     rounds: Iterator[int] = iter(range(len(stream.x)))
 
     def collect(model: Forecaster) -> tuple[Data, Outcome]:
-        t = next(rounds)
+        t = next(rounds, None)
+        if t is None:
+            raise CalibrlError(f"all {len(stream.x)} rounds of the stream were played; ask for fewer, or draw more")
         x = torch.from_numpy(stream.x[t : t + 1])
         arm = int(highest_quantile(model(x), level, generator=generator))
         y = torch.full((1, stream.reward.shape[1]), torch.nan, dtype=torch.float64)

@@ -230,7 +230,7 @@ def log_mass(low: Tensor, high: Tensor) -> Tensor:
 
 def log_prob(forecast: Distribution, y: Tensor) -> Tensor:
     """log-density or log-mass in float64; NaN where y is NaN, -inf where the forecast calls it impossible."""
-    y = y.double()
+    y = _for_each(forecast, y)
     unseen, possible = y.isnan(), _possible(forecast, y)
     if not bool(possible.all()):
         y = torch.where(possible, y, _typical(forecast))

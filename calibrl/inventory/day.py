@@ -46,14 +46,16 @@ def collect_from(
 
     def collect(model: Forecaster) -> tuple[Data, Outcome]:
         nonlocal stock
-        t = next(evenings)
+        t = next(evenings, None)
+        if t is None:
+            raise CalibrlError(f"all {len(rows)} evenings were played; give more rows, or ask for fewer rounds")
         evening = slice(t, t + 1)
         forecast = in_units(model(rows.data.x[evening]), rows.level[evening])
         order = planner(paths(forecast, n_paths, generator)[0], stock, rng=rng)
         day = one_day(stock, float(demand[t, 0]), order, rng=rng, issuing=planner.issuing)
         stock = day.stock
-        known = max(0, t + 1 - rows.leads)
-        return rows.data[known : t + 2 - rows.leads if t + 1 >= rows.leads else known], Outcome(order, day)
+        known = t + 1 - rows.leads
+        return rows.data[max(0, known) : max(0, known + 1)], Outcome(order, day)
 
     return collect
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from calibrl import Prequential, learn
+from calibrl import CalibrlError, Prequential, learn
 from calibrl.bandits import CalLinUCB, LinUCB, fit_ecdf
 from calibrl.bandits.datasets import problem
 from calibrl.bandits.problems import Stream
@@ -18,7 +18,7 @@ def test_follow_one_round_down():
     reward = np.array([[0.0, 1.0]] * 3)
     stream = Stream(x, reward, reward)
     model = RidgeArms(2, 2)
-    outcomes = learn(collect_from(stream, level=1.0, generator=torch.Generator().manual_seed(0)), model, rounds=3)
+    outcomes = learn(collect_from(stream, level=1.0, generator=torch.Generator().manual_seed(0)), model, rounds=4)
 
     # Round 1: nothing is known, both arms are N(0, 1), a tie. Learnt: the posterior of the arm that was pulled.
     first = next(outcomes)
@@ -33,6 +33,8 @@ def test_follow_one_round_down():
     second = next(outcomes)
     assert second.arm == int(upper.argmax())
     assert next(outcomes).reward in (0.0, 1.0)
+    with pytest.raises(CalibrlError, match="all 3 rounds of the stream were played"):
+        next(outcomes)
 
 
 @pytest.mark.parametrize("name", ["linear", "wine"])

@@ -200,7 +200,9 @@ def test_other_kinds_are_refused_with_a_cure(forecast, words):
 def test_a_single_number_is_compared_in_its_own_digits():
     forecast = td.Normal(torch.full((2,), 2.0**24), torch.ones(2))
     one_more = torch.tensor(2.0**24 + 1, dtype=D)
-    assert cal.Recalibrated(forecast, times(1)).cdf(one_more).tolist() == pytest.approx([stats.norm.cdf(1)] * 2)
+    honest = cal.Recalibrated(forecast, times(1))
+    assert honest.cdf(one_more).tolist() == pytest.approx([stats.norm.cdf(1)] * 2)
+    assert honest.log_prob(one_more).tolist() == pytest.approx([stats.norm.logpdf(1)] * 2)
 
 
 def test_one_level_serves_every_forecast():

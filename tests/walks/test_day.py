@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from calibrl import Data, Prequential, learn
+from calibrl import CalibrlError, Data, Prequential, learn
 from calibrl.forecasters.seasonal import SeasonalNaive
 from calibrl.inventory.day import collect_from, play
 from calibrl.inventory.demand import in_units, paths
@@ -58,11 +58,13 @@ def test_one_day_step_by_step(shop, model):
 
 def test_an_evening_is_learnt_when_its_last_day_has_ended(shop, model):
     _, evenings = shop
-    collect = collect_from(evenings, planner=Newsvendor(), shelf_life=SHELF_LIFE, n_paths=20)
+    collect = collect_from(evenings[np.arange(7)], planner=Newsvendor(), shelf_life=SHELF_LIFE, n_paths=20)
     seen = [collect(model)[0] for _ in range(7)]
     assert [len(data) for data in seen] == [0, 0, 0, 0, 1, 1, 1]
     for t, data in enumerate(seen[4:]):
         torch.testing.assert_close(data.y, evenings.data.y[t : t + 1])
+    with pytest.raises(CalibrlError, match="all 7 evenings were played"):
+        collect(model)
 
 
 def test_a_fortnight_of_algorithm_1(shop, model):
