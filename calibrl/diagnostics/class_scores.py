@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
@@ -95,6 +96,35 @@ class ClassSummary:
     def to_dict(self) -> dict[str, Any]:
         """Plain numbers, ready for JSON."""
         return asdict(self)
+
+    def words(self) -> list[str]:
+        """The verdict in plain sentences, the most important first."""
+        words: list[str] = []
+        gap = self.confidence - self.accuracy
+        error = math.sqrt(max(self.accuracy * (1 - self.accuracy), 1e-9) / self.n)
+        if self.ece < 2 * self.noise_floor:
+            words.append(f"Calibrated as far as {self.n} outcomes can tell.")
+        elif gap > 2 * error:
+            words.append(
+                f"Over-confident: {self.confidence:.1%} sure on average, right {self.accuracy:.1%} of the time."
+            )
+        elif gap < -2 * error:
+            words.append(
+                f"Under-confident: {self.confidence:.1%} sure on average, right {self.accuracy:.1%} of the time."
+            )
+        else:
+            words.append(
+                "Miscalibrated: right on average, but high and low probabilities are off in different directions."
+            )
+        words.append(f"Expected calibration error {self.ece:.4g}; chance alone would give {self.noise_floor:.2g}.")
+        words.append(
+            f"Brier score {self.brier:.4g} = {self.brier_calibration:.2g} that calibration could win "
+            f"+ {self.brier_sharpness:.4g} that only a better model can."
+        )
+        return words
+
+    def __str__(self) -> str:
+        return "\n".join(self.words())
 
 
 def class_summary(probs: Array, outcome: Array) -> ClassSummary:

@@ -55,8 +55,38 @@ class Summary:
             plain[name] = {f"{level:g}": value for level, value in plain[name].items()}
         return {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in plain.items()}
 
+    def words(self) -> list[str]:
+        """The verdict in plain sentences, the most important first."""
+        ratio = self.calibration_loss / self.noise_floor
+        inside = self.coverage[0.9]
+        spread_error = 0.75 / math.sqrt(max(self.n, 2))
+        words: list[str] = []
+        # A calibrated forecaster's ratio exceeds 3 once in fifty, its coverage strays this far once in a thousand.
+        strays = abs(inside - 0.9) > 3.3 * math.sqrt(0.9 * 0.1 / self.n)
+        if ratio < 3 and not strays:
+            words.append(f"Calibrated as far as {self.n} outcomes can tell.")
+        else:
+            log_spread = math.log(self.spread) if self.spread > 0 else -math.inf
+            if log_spread > 3 * spread_error and inside < 0.9:
+                words.append(f"Over-confident: outcomes spread {self.spread:.2g} times as wide as forecast.")
+            elif log_spread < -3 * spread_error and inside > 0.9:
+                words.append(f"Under-confident: outcomes spread only {self.spread:.2g} times as wide as forecast.")
+            if abs(self.bias) > 3 * max(self.spread, 1e-9) / math.sqrt(self.n) and abs(self.bias) > 0.05:
+                side = "higher" if self.bias > 0 else "lower"
+                words.append(f"Biased: outcomes are {side} than forecast, by {abs(self.bias):.2g} forecast deviations.")
+            if not words:
+                words.append(
+                    "Wrong in shape: neither centre nor width explains the misses (skew, tails or several peaks)."
+                )
+        words.append(f"The 90 % interval holds {inside:.1%} of outcomes, the 50 % interval {self.coverage[0.5]:.1%}.")
+        words.append(
+            f"Calibration loss {self.calibration_loss:.4g}; chance alone would give {self.noise_floor:.2g} "
+            f"({ratio:.3g} times that)."
+        )
+        return words
+
     def __str__(self) -> str:
-        return "\n".join(diagnose(self))
+        return "\n".join(self.words())
 
 
 def summary(forecast: Distribution, y: Array, *, generator: torch.Generator | None = None) -> Summary:
@@ -97,7 +127,7 @@ def _summary(forecast: Distribution, outcome: Tensor, generator: torch.Generator
 
 def diagnose(found: Summary | ClassSummary) -> list[str]:
     """The verdict in plain sentences, the most important first."""
-    return _diagnose_classes(found) if isinstance(found, ClassSummary) else _diagnose(found)
+    return found.words()
 
 
 class _Model(Protocol):
@@ -119,56 +149,6 @@ def check(model: _Model, data: Data, *, generator: torch.Generator | None = None
     if isinstance(forecast, (Categorical, Bernoulli)):
         return class_summary(*class_rows(forecast, data.y))
     return _summary(forecast, outcomes_for(forecast, data.y), generator)
-
-
-def _diagnose(found: Summary) -> list[str]:
-    ratio = found.calibration_loss / found.noise_floor
-    inside = found.coverage[0.9]
-    spread_error = 0.75 / math.sqrt(max(found.n, 2))
-    words: list[str] = []
-    # A calibrated forecaster's ratio exceeds 3 about once in fifty, its coverage strays this far once in a thousand.
-    strays = abs(inside - 0.9) > 3.3 * math.sqrt(0.9 * 0.1 / found.n)
-    if ratio < 3 and not strays:
-        words.append(f"Calibrated as far as {found.n} outcomes can tell.")
-    else:
-        log_spread = math.log(found.spread) if found.spread > 0 else -math.inf
-        if log_spread > 3 * spread_error and inside < 0.9:
-            words.append(f"Over-confident: outcomes spread {found.spread:.2g} times as wide as forecast.")
-        elif log_spread < -3 * spread_error and inside > 0.9:
-            words.append(f"Under-confident: outcomes spread only {found.spread:.2g} times as wide as forecast.")
-        if abs(found.bias) > 3 * max(found.spread, 1e-9) / math.sqrt(found.n) and abs(found.bias) > 0.05:
-            side = "higher" if found.bias > 0 else "lower"
-            words.append(f"Biased: outcomes are {side} than forecast, by {abs(found.bias):.2g} forecast deviations.")
-        if not words:
-            words.append("Wrong in shape: neither centre nor width explains the misses (skew, tails or several peaks).")
-    words.append(f"The 90 % interval holds {inside:.1%} of outcomes, the 50 % interval {found.coverage[0.5]:.1%}.")
-    words.append(
-        f"Calibration loss {found.calibration_loss:.4g}; chance alone would give {found.noise_floor:.2g} "
-        f"({ratio:.3g} times that)."
-    )
-    return words
-
-
-def _diagnose_classes(found: ClassSummary) -> list[str]:
-    words: list[str] = []
-    gap = found.confidence - found.accuracy
-    error = math.sqrt(max(found.accuracy * (1 - found.accuracy), 1e-9) / found.n)
-    if found.ece < 2 * found.noise_floor:
-        words.append(f"Calibrated as far as {found.n} outcomes can tell.")
-    elif gap > 2 * error:
-        words.append(f"Over-confident: {found.confidence:.1%} sure on average, right {found.accuracy:.1%} of the time.")
-    elif gap < -2 * error:
-        words.append(
-            f"Under-confident: {found.confidence:.1%} sure on average, right {found.accuracy:.1%} of the time."
-        )
-    else:
-        words.append("Miscalibrated: right on average, but high and low probabilities are off in different directions.")
-    words.append(f"Expected calibration error {found.ece:.4g}; chance alone would give {found.noise_floor:.2g}.")
-    words.append(
-        f"Brier score {found.brier:.4g} = {found.brier_calibration:.2g} that calibration could win "
-        f"+ {found.brier_sharpness:.4g} that only a better model can."
-    )
-    return words
 
 
 def _warn_if_reused(forecast: Distribution, y: Tensor, generator: torch.Generator | None) -> None:

@@ -106,6 +106,7 @@ def test_class_verdicts(generator):
     assert cal.diagnose(bold)[0].startswith("Over-confident")
     meek = cal.class_summary(p, torch.bernoulli(torch.sigmoid(4 * torch.logit(p)), generator=generator))
     assert cal.diagnose(meek)[0].startswith("Under-confident")
+    assert str(meek) == "\n".join(cal.diagnose(meek))
     json.dumps(bold.to_dict(), allow_nan=False)
 
 
