@@ -14,10 +14,9 @@ from calibrl.kernels import normal
 from calibrl.maps import fit
 from calibrl.maps.base import Map
 from calibrl.maps.closed_form import IDENTITY
-from calibrl.maps.evidence import FURTHEST, column_of, columns_of, matrix, ranks_of, stack
+from calibrl.maps.evidence import FURTHEST, column_of, columns_of, matrix, ranks_of
 from calibrl.maps.gaussian import rough_law
 from calibrl.maps.select import Floats
-from calibrl.maps.spline import Spline
 
 CANDIDATES: dict[str, fit.Learn[Map]] = {
     "smooth": fit.smooth,
@@ -55,9 +54,7 @@ def fit_auto(pit: Array | None = None, *, weight: Array | None = None, z: Array 
     if not shape:
         return replace(maps[0], note=note, ranks=ranks)
     # Columns that chose differently stack as splines.
-    splines = [_as_spline(mapping) for mapping in maps]
-    z_knots, s_knots, slope = (stack([part[i] for part in splines], shape) for i in range(3))
-    return Spline(z=z_knots, s=s_knots, d=slope, ranks=ranks, note=note)
+    return replace(fit.spline([_knots(mapping) for mapping in maps], shape), ranks=ranks, note=note)
 
 
 def _shuffled(values: Floats, weight: Floats | None, *, is_z: bool) -> tuple[Floats, Floats | None]:
@@ -102,8 +99,9 @@ def _crps(mapping: Map, z: Tensor) -> Tensor:
     return rough_law(mapping).crps(z, mapping.forward_z(z))
 
 
-def _as_spline(mapping: Map) -> tuple[Tensor, Tensor, Tensor]:
-    """Knots (k,) of a spline with the same values and slopes at k even steps of the calibrated z."""
+def _knots(mapping: Map) -> fit.Knots:
+    """Knots of a spline with the same values and slopes at even steps of the calibrated z."""
     s = torch.linspace(-6, 6, 241, dtype=torch.float64)
     z = mapping.inverse_z(s)
-    return z, s, torch.exp(mapping.log_slope_z(z))
+    # Where outcomes were as good as certain, and far from where expected, float64 has no room for all of them.
+    return fit.rising((z, s, torch.exp(mapping.log_slope_z(z))), gap=1e-9 * max(1.0, float(z.abs().max())))

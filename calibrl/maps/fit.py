@@ -92,12 +92,12 @@ def _fit(learn: Learn[M], pit: Array | None, weight: Array | None, z: Array | No
 
 def smooth(columns: list[Column], shape: tuple[int, ...]) -> Spline:
     """`fit_smooth`."""
-    return _spline([_smooth(column) for column in columns], shape)
+    return spline([_smooth(column) for column in columns], shape)
 
 
 def isotonic(columns: list[Column], shape: tuple[int, ...]) -> Spline:
     """`fit_isotonic`."""
-    return _spline([_isotonic(column) for column in columns], shape)
+    return spline([_isotonic(column) for column in columns], shape)
 
 
 def affine(columns: list[Column], shape: tuple[int, ...]) -> Affine:
@@ -167,7 +167,8 @@ def _with_prior(columns: list[Column]) -> tuple[Tensor, Tensor, Tensor]:
 # The two splines.
 
 
-def _spline(found: list[Knots], shape: tuple[int, ...]) -> Spline:
+def spline(found: list[Knots], shape: tuple[int, ...]) -> Spline:
+    """One spline for all columns, each with its own knots."""
     most = max(len(knots[0]) for knots in found)
     padded = [_pad(knots, most) for knots in found]
     z, s, d = (stack([knots[i] for knots in padded], shape) for i in range(3))
@@ -285,14 +286,7 @@ def _with_tails(points: Tensor, s: Tensor, slope: Tensor, column: Column) -> Kno
     """Keep knots that rise, and let the ends go on straight with the slope of the forecast's own tail."""
     if len(points) == 0:
         return _no_knots()
-    gap = 1e-9 * max(1.0, column.scale)
-    if not bool(((points.diff() > gap) & (s.diff() > 1e-9)).all()):
-        keep: list[int] = [0]
-        at, height = points.tolist(), s.tolist()
-        for i in range(1, len(at)):
-            if at[i] - at[keep[-1]] > gap and height[i] - height[keep[-1]] > 1e-9:
-                keep.append(i)
-        points, s, slope = points[keep], s[keep], slope[keep]
+    points, s, slope = rising((points, s, slope), gap=1e-9 * max(1.0, column.scale))
     slope = slope.clamp(1e-9, 1e9)
     # An over-confident forecast's tail is stretched as its body is; never is a tail thinner than the forecast's.
     tail = 1 / max(1.0, column.scale)
@@ -300,6 +294,19 @@ def _with_tails(points: Tensor, s: Tensor, slope: Tensor, column: Column) -> Kno
         return torch.cat([points, points + 1]), torch.cat([s, s + tail]), torch.full((2,), tail, dtype=torch.float64)
     slope[0] = slope[-1] = tail
     return points, s, slope
+
+
+def rising(knots: Knots, *, gap: float) -> Knots:
+    """The knots that rise above the one before: by more than a gap in z, and in s."""
+    z, s, slope = knots
+    if bool(((z.diff() > gap) & (s.diff() > 1e-9)).all()):
+        return knots
+    keep: list[int] = [0]
+    at, height = z.tolist(), s.tolist()
+    for i in range(1, len(at)):
+        if at[i] - at[keep[-1]] > gap and height[i] - height[keep[-1]] > 1e-9:
+            keep.append(i)
+    return z[keep], s[keep], slope[keep]
 
 
 def _no_knots() -> Knots:

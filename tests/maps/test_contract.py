@@ -99,6 +99,19 @@ def test_beta_inverts_however_unlike_its_tails(a, b, c):
     torch.testing.assert_close(mapping.forward_z(mapping.inverse_z(z)), z, rtol=0, atol=1e-6)
 
 
+@pytest.mark.parametrize("n", [5, 12])
+@pytest.mark.parametrize("name", sorted({*PROPER} - {"chain"}))
+def test_a_column_that_is_certain_and_wrong_leaves_the_map_finite(name, n):
+    """Outcomes a million deviations away, all alike: beside them, another column."""
+    z = torch.stack(
+        [torch.full((n,), 1e6, dtype=D), torch.randn(n, generator=torch.Generator().manual_seed(0), dtype=D)], 1
+    )
+    at = torch.linspace(-8, 8, 65, dtype=D)[:, None].expand(-1, 2)
+    moved = FITS[name](z=z).inverse_z(at)
+    assert bool(moved.isfinite().all())
+    assert bool((moved.diff(dim=0) >= 0).all())
+
+
 @every_fit
 @shapes
 def test_is_a_frozen_value_that_saves_as_plain_json(fit, columns):
@@ -168,6 +181,7 @@ def test_weights_count_rows(fit):
     # Not the same evidence (two draws say more than one heavy draw), but the same direction.
     assert float((doubled(q) - weighted(q)).abs().max()) < 0.03
     assert weighted.ranks is None
+    torch.testing.assert_close(fit(p[:40], weight=torch.full((40,), 3.0))(q), fit(p[:40])(q), rtol=0, atol=1e-6)
 
 
 @every_proper_fit
