@@ -78,7 +78,7 @@ class SeenRows:
 
 def fingerprints(data: Data) -> NDArray[np.uint64]:
     """One 64-bit hash per row of x and y: (n,)."""
-    parts = [part.detach().cpu().double().reshape(len(data), -1).numpy() for part in (data.x, data.y)]
+    parts = [part.detach().cpu().double()[:, None].flatten(1).numpy() for part in (data.x, data.y)]
     bits = np.ascontiguousarray(np.concatenate(parts, axis=1)).view(np.uint64)
     total = np.zeros(len(data), dtype=np.uint64)
     # Multiply, shift and mix column by column (splitmix64's constants); overflow wraps, as it should.

@@ -226,6 +226,24 @@ def test_what_is_no_forecaster_is_refused(wrap):
             attempt()
 
 
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        lambda g: cal.Calibrated(Spy(), split=cal.random_split(0.4, g)),
+        lambda _: cal.Calibrated(Spy(), split=cal.last_split(0.4)),
+        lambda _: cal.CrossFitted(Spy),
+        lambda _: cal.Prequential(Spy(), forget=0.98),
+    ],
+)
+def test_no_new_rows_change_nothing(generator, wrap):
+    model, data = wrap(generator), rows(0, 50, generator)
+    model.update(data[:0])
+    model.update(data)
+    before = model(data.x).mean
+    model.update(data[:0])
+    assert torch.equal(model(data.x).mean, before)
+
+
 def test_learn_is_algorithm_one(generator):
     seen = []
 

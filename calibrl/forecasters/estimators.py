@@ -159,7 +159,7 @@ def fit_clone(estimator: Estimator, x: NDArray[Any], y: NDArray[Any]) -> Estimat
 
 def features(x: Tensor) -> NDArray[Any]:
     """X (n, …) as scikit-learn wants it: (n, features)."""
-    array: NDArray[Any] = x.detach().cpu().reshape(len(x), -1).numpy()
+    array: NDArray[Any] = x.detach().cpu()[:, None].flatten(1).numpy()
     return array
 
 
