@@ -8,6 +8,7 @@ import torch
 from scipy import stats
 
 import calibrl as cal
+from calibrl import maps
 
 D = torch.float64
 LEVELS = torch.linspace(0.05, 0.95, 19, dtype=D)
@@ -91,6 +92,12 @@ def test_isotonic_passes_through_the_shrunk_empirical_cdf(n):
     torch.testing.assert_close(cal.fit_isotonic(pit)(pit), expected, rtol=0, atol=1e-9)
 
 
+def test_equal_outcomes_share_the_middle_of_their_ranks():
+    mapping = cal.fit_isotonic(z=torch.tensor([0.0, 0.0, 0.0, 1.0, 1.5], dtype=D))
+    # Ranks 1 to 3 of 5, beside 10 pseudo-rows that say one half.
+    assert float(mapping(torch.tensor(0.5, dtype=D))) == pytest.approx((5 * 2 / 6 + 10 * 0.5) / 15)
+
+
 def test_affine_has_the_closed_form():
     z = torch.randn(90, generator=torch.Generator().manual_seed(5), dtype=D) * 2 + 0.5
     mapping = cal.fit_affine(z=z)
@@ -110,7 +117,7 @@ def test_platt_recovers_its_own_parameters(a, b):
 
 def test_beta_recovers_its_own_parameters():
     u = torch.rand(50_000, generator=torch.Generator().manual_seed(7), dtype=D)
-    truth = cal.maps.Beta(a=torch.tensor(0.7, dtype=D), b=torch.tensor(1.6, dtype=D), c=torch.tensor(0.3, dtype=D))
+    truth = maps.Beta(a=torch.tensor(0.7, dtype=D), b=torch.tensor(1.6, dtype=D), c=torch.tensor(0.3, dtype=D))
     found = cal.fit_beta(truth.inverse(u))
     assert float(found.a) == pytest.approx(0.7, rel=0.05)
     assert float(found.b) == pytest.approx(1.6, rel=0.05)
@@ -136,7 +143,7 @@ def test_over_confidence_far_beyond_what_a_pit_can_hold():
 def test_one_wild_outcome_does_not_widen_every_forecast():
     z = torch.randn(200, generator=torch.Generator().manual_seed(11), dtype=D)
     z[0] = 5000.0
-    law = cal.maps.gaussian_law(cal.fit_smooth(z=z), torch.device("cpu"))
+    law = maps.gaussian_law(cal.fit_smooth(z=z), torch.device("cpu"))
     assert float(law.variance) ** 0.5 < 1.5
 
 
@@ -207,6 +214,15 @@ def test_forecasts_far_too_sure_are_widened_and_stay_centred(name, factor):
     assert 0.75 < np.mean((fresh > low) & (fresh < high)) < 0.95
 
 
+@pytest.mark.parametrize("name", ["smooth", "isotonic"])
+@pytest.mark.parametrize(("spread", "slope"), [(3.0, 1 / 3), (0.3, 1.0)])
+def test_beyond_the_evidence_tails_are_stretched_as_the_body_is_and_never_shrunk(name, spread, slope):
+    z = torch.from_numpy(spread * stats.norm.ppf((np.arange(2000) + 0.5) / 2000))
+    mapping = getattr(cal, f"fit_{name}")(z=z)
+    far = torch.tensor([[-60.0, -50.0], [50.0, 60.0]], dtype=D)
+    assert (mapping.forward_z(far).diff() / 10)[:, 0].tolist() == pytest.approx([slope, slope], rel=0.02)
+
+
 @pytest.mark.parametrize("name", ["affine", "beta", "smooth"])
 @pytest.mark.filterwarnings("ignore:.*PITs are 0 or 1")
 def test_pits_that_round_to_one_do_not_look_like_a_bias(name):
@@ -233,10 +249,10 @@ def test_one_wild_outcome_does_not_break_a_fit(name, wild):
 
 
 @pytest.mark.parametrize(
-    ("a", "b", "c"), [(1, 1, 0), (0.001, 50, 30), (50, 0.001, -30), (0.02, 0.05, 0), (300, 200, 5)]
+    ("a", "b", "c"), [(1, 1, 0), (0.001, 50, 30), (50, 0.001, -30), (0.02, 0.05, 0), (300, 200, 5), (850, 16, 0)]
 )
 def test_the_inverse_of_a_beta_map_is_found_however_it_bends(a, b, c):
-    mapping = cal.maps.Beta(**{name: torch.tensor(float(v), dtype=D) for name, v in {"a": a, "b": b, "c": c}.items()})
+    mapping = maps.Beta(**{name: torch.tensor(float(v), dtype=D) for name, v in {"a": a, "b": b, "c": c}.items()})
     s = torch.linspace(-30, 30, 601, dtype=D)
     torch.testing.assert_close(mapping.forward_z(mapping.inverse_z(s)), s, rtol=1e-12, atol=1e-12)
     assert mapping.inverse_z(torch.tensor([torch.nan, 1.0], dtype=D)).isnan().tolist() == [True, False]
