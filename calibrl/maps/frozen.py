@@ -46,6 +46,10 @@ class Frozen:
     def __hash__(self) -> int:
         return hash(self._identity)
 
+    def __getstate__(self) -> dict[str, Any]:
+        """What it is, without what was worked out about it: that may be large, or on a device that is not there."""
+        return self._parts
+
     @cached_property
     def cache(self) -> dict[object, Any]:
         """What others worked out once about this value; not part of it."""

@@ -1,7 +1,9 @@
 """What must hold of every map, whoever fitted it."""
 
+import copy
 import dataclasses
 import json
+import pickle
 
 import numpy as np
 import pytest
@@ -116,6 +118,18 @@ def test_is_a_frozen_value_that_saves_as_plain_json(fit, columns):
     with pytest.raises(dataclasses.FrozenInstanceError):
         mapping.note = "changed"
     assert mapping.to("cpu") == mapping
+
+
+@every_fit
+@shapes
+def test_is_pickled_without_what_was_worked_out_about_it(fit, columns):
+    mapping = fit(evidence(columns))
+    fresh = pickle.dumps(mapping)
+    forecast = cal.Recalibrated(torch.distributions.Normal(torch.zeros(2, *columns), 1.0), mapping)
+    assert bool((forecast.variance + forecast.sample()).isfinite().all())
+    assert hash(mapping) == hash(pickle.loads(fresh))
+    assert len(pickle.dumps(mapping)) == len(fresh)
+    assert not copy.deepcopy(mapping).cache
 
 
 @every_fit
