@@ -25,6 +25,7 @@ SHOWN_ITEMS, SHOWN_DAYS = 6, 35
 
 def orders_figure(orders: Sequence[Order], history: History) -> Figure:
     """The last weeks' sales of the first few item-stores, the days to come with their intervals, and the order."""
+    from matplotlib.dates import MO, DateFormatter, WeekdayLocator
     from matplotlib.figure import Figure
 
     shown = orders[:SHOWN_ITEMS]
@@ -35,6 +36,7 @@ def orders_figure(orders: Sequence[Order], history: History) -> Figure:
         ax.set_axis_off()
     for ax, order in zip(axes, shown, strict=False):
         _fan(ax, order, history)
+        ax.xaxis.set(major_locator=WeekdayLocator(MO), major_formatter=DateFormatter("%d %b"))
     for ax in axes[::2]:
         ax.set_ylabel("units a day", fontsize=8)
     handles, labels = axes[0].get_legend_handles_labels()
@@ -58,12 +60,12 @@ def _fan(ax: Axes, order: Order, history: History) -> None:
     ax.set_title(f"{named(order.key)}: order {order.plan.order}", fontsize=9, loc="left")
     ax.set_ylim(0, None)
     ax.tick_params(labelsize=7)
-    ax.tick_params(axis="x", labelrotation=20)
     ax.spines[["top", "right"]].set_visible(False)
 
 
 def backtest_figure(replay: Replay) -> Figure:
     """Left: cost so far, by day. Right: waste and lost sales in units, by policy."""
+    from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(10, 3.8), layout="constrained")
@@ -71,7 +73,9 @@ def backtest_figure(replay: Replay) -> Figure:
     for name in replay.outcome:
         left.plot(replay.dates, replay.money(name).sum(0).cumsum(), color=COLORS[name], lw=2, label=name)
     left.set(ylabel="cost so far: waste and lost sales", ylim=(0, None))
-    left.tick_params(axis="x", labelrotation=30, labelsize=8)
+    when = AutoDateLocator()
+    left.xaxis.set(major_locator=when, major_formatter=ConciseDateFormatter(when, show_offset=False))
+    left.tick_params(labelsize=8)
     left.legend(frameon=False, fontsize=8)
     height = np.arange(len(replay.outcome))[::-1]
     for y, (name, found) in zip(height, replay.outcome.items(), strict=True):
