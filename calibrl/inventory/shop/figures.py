@@ -25,7 +25,6 @@ SHOWN_ITEMS, SHOWN_DAYS = 6, 35
 
 def orders_figure(orders: Sequence[Order], history: History) -> Figure:
     """The last weeks' sales of the first few item-stores, the days to come with their intervals, and the order."""
-    from matplotlib.dates import MO, DateFormatter, WeekdayLocator
     from matplotlib.figure import Figure
 
     shown = orders[:SHOWN_ITEMS]
@@ -36,7 +35,6 @@ def orders_figure(orders: Sequence[Order], history: History) -> Figure:
         ax.set_axis_off()
     for ax, order in zip(axes, shown, strict=False):
         _fan(ax, order, history)
-        ax.xaxis.set(major_locator=WeekdayLocator(MO), major_formatter=DateFormatter("%d %b"))
     for ax in axes[::2]:
         ax.set_ylabel("units a day", fontsize=8)
     handles, labels = axes[0].get_legend_handles_labels()
@@ -59,13 +57,23 @@ def _fan(ax: Axes, order: Order, history: History) -> None:
     ax.axvline(at, color=COLORS[HEURISTIC], lw=1.2, ls="--", label="delivery")
     ax.set_title(f"{named(order.key)}: order {order.plan.order}", fontsize=9, loc="left")
     ax.set_ylim(0, None)
+    _date(ax, weekly=True)
     ax.tick_params(labelsize=7)
     ax.spines[["top", "right"]].set_visible(False)
 
 
+def _date(ax: Axes, *, weekly: bool) -> None:
+    """Dates below the axes: every Monday, or as many as there is room for."""
+    import matplotlib.dates
+
+    dates: Any = matplotlib.dates  # has no types
+    where = dates.WeekdayLocator(dates.MO) if weekly else dates.AutoDateLocator()
+    form = dates.DateFormatter("%d %b") if weekly else dates.ConciseDateFormatter(where, show_offset=False)
+    ax.xaxis.set(major_locator=where, major_formatter=form)
+
+
 def backtest_figure(replay: Replay) -> Figure:
     """Left: cost so far, by day. Right: waste and lost sales in units, by policy."""
-    from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(10, 3.8), layout="constrained")
@@ -73,8 +81,7 @@ def backtest_figure(replay: Replay) -> Figure:
     for name in replay.outcome:
         left.plot(replay.dates, replay.money(name).sum(0).cumsum(), color=COLORS[name], lw=2, label=name)
     left.set(ylabel="cost so far: waste and lost sales", ylim=(0, None))
-    when = AutoDateLocator()
-    left.xaxis.set(major_locator=when, major_formatter=ConciseDateFormatter(when, show_offset=False))
+    _date(left, weekly=False)
     left.tick_params(labelsize=8)
     left.legend(frameon=False, fontsize=8)
     height = np.arange(len(replay.outcome))[::-1]
