@@ -199,6 +199,10 @@ REFUSED = {
     "not a number": ("y,mean,std\n1,0,1\n2,abc,1\n", "row 2, column mean: 'abc' is not a number"),
     "two decimal marks": ("y;mean;std\n1;0;1,5\n1;0;1.5\n", "row 1, column std: '1,5' is not a number; write dec"),
     "thousands": ('y,mean,std\n1,"1,200",1\n', "row 1, column mean: '1,200' is not a number; drop the thousands"),
+    "name of a class": (
+        "y,p0,p1\ncat,.5,.5\n",
+        "row 1, column y: 'cat' is not a number; expected the number of the class, 0 to 1, or an empty cell",
+    ),
     "y not a number": ("y,mean,std\nhigh,0,1\n", "row 1, column y: 'high' is not a number"),
     "NaN forecast": ("y,mean,std\n1,0,1\n2,NaN,1\n", "row 2, column mean: NaN is not a finite number"),
     "missing forecast": ("y,mean,std\n1,0,1\n2,0,NA\n", "row 2, column std: NA is not a finite number"),

@@ -151,7 +151,8 @@ def parse_forecasts(frame: pl.DataFrame, *, source: str, kind: str | None = None
         name = columns[column]
         where.complain(row, name, f"{_fault(frame[name][row])}; repair the forecast or drop the row")
     CHECKS[kind](values, where)
-    y = _numbers(frame, "y", source, number) if "y" in frame.columns else None
+    outcome = f"the number of the class, 0 to {len(columns) - 1}," if kind == "classes" else "a number"
+    y = _numbers(frame, "y", source, number, expected=outcome) if "y" in frame.columns else None
     if y is not None:
         outcome = Where(source, number, ("y",))
         outcome.refuse(np.isinf(y)[:, None], y[:, None], "is not finite; leave the cell empty if nobody saw it")
@@ -211,7 +212,9 @@ def _fault(cell: object) -> str:
     return f"{written} is not a finite number" if written else "the cell is empty; expected a finite number"
 
 
-def _numbers(frame: pl.DataFrame, name: str, source: str, number: NDArray[np.int64]) -> NDArray[np.float64]:
+def _numbers(
+    frame: pl.DataFrame, name: str, source: str, number: NDArray[np.int64], *, expected: str = "a number"
+) -> NDArray[np.float64]:
     """One column as float64, missing as NaN, or an error that names the first cell that is no number."""
     column = frame[name]
     if column.dtype == pl.String:
@@ -219,7 +222,8 @@ def _numbers(frame: pl.DataFrame, name: str, source: str, number: NDArray[np.int
         if odd is not None:
             found = column[odd]
             raise CalibrlError(
-                f"{source}, row {number[odd]}, column {name}: {cut(found)!r} is not a number; {cure(found)}"
+                f"{source}, row {number[odd]}, column {name}: {cut(found)!r} is not a number; "
+                + cure(found, expected=f"{expected} or an empty cell")
             )
         column = parsed
     elif not (column.dtype.is_numeric() or column.dtype in (pl.Boolean, pl.Null)):

@@ -25,8 +25,8 @@ def parse_numbers(text: pl.Series) -> tuple[pl.Series, int | None]:
     return parsed, int(odd.arg_true()[0]) if odd.any() else None
 
 
-def cure(text: str) -> str:
-    """What to do about a text that is no number."""
+def cure(text: str, *, expected: str = "a number or an empty cell") -> str:
+    """What to do about a text that is no number, where something else was expected."""
     if re.fullmatch(r"[-+]?\d{1,3}(?:([,.' \u00a0\u202f])\d{3})(?:\1\d{3})*(?:[.,]\d+)?", text.strip()):
         return "drop the thousands separator"
-    return "write decimals with a point" if "," in text else "expected a number or an empty cell"
+    return "write decimals with a point" if "," in text else f"expected {expected}"
