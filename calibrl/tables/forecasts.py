@@ -151,8 +151,8 @@ def parse_forecasts(frame: pl.DataFrame, *, source: str, kind: str | None = None
         name = columns[column]
         where.complain(row, name, f"{_fault(frame[name][row])}; repair the forecast or drop the row")
     CHECKS[kind](values, where)
-    outcome = f"the number of the class, 0 to {len(columns) - 1}," if kind == "classes" else "a number"
-    y = _numbers(frame, "y", source, number, expected=outcome) if "y" in frame.columns else None
+    label = f"the number of the class, 0 to {len(columns) - 1}," if kind == "classes" else "a number"
+    y = _numbers(frame, "y", source, number, expected=label) if "y" in frame.columns else None
     if y is not None:
         outcome = Where(source, number, ("y",))
         outcome.refuse(np.isinf(y)[:, None], y[:, None], "is not finite; leave the cell empty if nobody saw it")
