@@ -32,7 +32,16 @@ def test_the_verdict_names_what_is_wrong(generator, scale, shift, word):
 def test_a_wrong_shape_is_told_from_a_wrong_width(generator):
     y = torch.where(torch.rand(3000, generator=generator) < 0.5, 1.0, -1.0).double()
     found = cal.summary(forecast_of(3000), y + 0.1 * torch.randn(3000, generator=generator, dtype=D))
-    assert "shape" in cal.diagnose(found)[0] or "Under-confident" in cal.diagnose(found)[0]
+    assert cal.diagnose(found)[0].startswith("Wrong in shape")
+
+
+def test_tails_alone_give_a_forecast_away():
+    """Seven outcomes in a hundred beyond either end of the 90 % interval: too few to show in the calibration loss."""
+    low, middle = np.linspace(0, 0.05, 72)[1:-1], np.linspace(0.05, 0.95, 860)
+    p = torch.from_numpy(np.sort(np.concatenate([low, middle, 1 - low])))
+    found = cal.summary(forecast_of(1000), torch.special.ndtri(p))
+    assert found.calibration_loss < 3 * found.noise_floor
+    assert cal.diagnose(found)[0].startswith("Wrong in shape")
 
 
 def test_columns_are_pooled_and_a_perfect_forecast_scores_noise(generator):
@@ -96,6 +105,16 @@ def test_check_knows_which_rows_a_model_has_seen(generator):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert cal.check(model, rows[40:]).n == 20
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+def test_the_floor_of_the_expected_calibration_error_is_what_chance_gives(generator, classes):
+    found = []
+    for _ in range(100):
+        p = torch.softmax(2 * torch.randn(600, classes, generator=generator, dtype=D), -1)
+        y = torch.multinomial(p, 1, generator=generator)[:, 0]
+        found.append(cal.class_summary(p[:, 1] if classes == 2 else p, y))
+    assert np.mean([one.ece for one in found]) == pytest.approx(np.mean([one.noise_floor for one in found]), rel=0.06)
 
 
 def test_class_verdicts(generator):
