@@ -278,7 +278,8 @@ class _Teacher:
         if calibrated not in self._drawn:
             # The same luck for both.
             rank = ranks(demand.rho, PATHS, np.random.default_rng([self.seed, of.record.today, 1]))
-            self._drawn[calibrated] = paths(demand.forecast(of, calibrated=calibrated), rank)
+            new = of.record.history.days_on_record == 0
+            self._drawn[calibrated] = paths(demand.forecast(of, calibrated=calibrated), rank, new=new)
         return self._drawn[calibrated]
 
 

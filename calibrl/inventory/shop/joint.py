@@ -10,6 +10,7 @@ from torch.distributions import Distribution
 
 from calibrl.distributions import Recalibrated
 from calibrl.distributions.scores import from_zscore
+from calibrl.inventory.sales import Flags
 from calibrl.kernels import normal
 
 Floats = NDArray[np.float64]
@@ -37,8 +38,11 @@ def ranks(rho: Floats, count: int, rng: np.random.Generator) -> NDArray[np.int64
     return found
 
 
-def paths(forecast: Distribution, rank: NDArray[np.int64]) -> Floats:
-    """(s, m, leads) whole units: each day's m values are its forecast's even quantiles, joined by rank (m, leads)."""
+def paths(forecast: Distribution, rank: NDArray[np.int64], *, new: Flags) -> Floats:
+    """(s, m, leads) whole units: each day's m values are its forecast's even quantiles, joined by rank (m, leads).
+
+    new: (s,) items without a record: how well one will sell is unknown for all its days alike, which move as one.
+    """
     count, leads = rank.shape
     z = normal.quantile((torch.arange(count, dtype=torch.float64) + 0.5) / count)[:, None].expand(count, leads)
     if isinstance(forecast, Recalibrated):
@@ -47,4 +51,6 @@ def paths(forecast: Distribution, rank: NDArray[np.int64]) -> Floats:
         forecast = forecast.base
     joined = z.gather(0, torch.from_numpy(rank))
     drawn: Tensor = from_zscore(forecast, joined[:, None, :].expand(count, *forecast.batch_shape))
-    return np.ascontiguousarray(np.maximum(np.rint(drawn.numpy()), 0.0).transpose(1, 0, 2))
+    found = np.ascontiguousarray(np.maximum(np.rint(drawn.numpy()), 0.0).transpose(1, 0, 2))
+    found[new] = np.sort(found[new], 1)[:, rank[:, 0]]
+    return found

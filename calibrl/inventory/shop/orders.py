@@ -144,7 +144,8 @@ def make_orders(
     rules, batches = shop.rules, shop.stock.batches
     when = schedules(rules, shop.history.date, features.shut_days(of, record.today, AHEAD))
     demand = learn(of, leads=max(each.horizon for each in when), rng=rng)
-    drawn = paths(demand.forecast(of), ranks(demand.rho, paths_per_item, rng))
+    new = shop.history.days_on_record == 0
+    drawn = paths(demand.forecast(of), ranks(demand.rho, paths_per_item, rng), new=new)
     if backend == THREADS:
         plans = plan_all(rules, when, drawn, batches, workers=workers)
     else:

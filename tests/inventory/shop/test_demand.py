@@ -327,7 +327,7 @@ def test_paths_keep_margins_and_ranks():
     rank = joint.ranks(rho, 2000, rng)
     assert (np.sort(rank, 0) == np.arange(2000)[:, None]).all()
     base = torch.distributions.Normal(torch.tensor([[50.0, 100, 10]]).double(), torch.tensor([[5.0, 10, 2]]).double())
-    drawn = joint.paths(base, rank)
+    drawn = joint.paths(base, rank, new=np.array([False]))
     assert drawn.shape == (1, 2000, 3)
     assert (drawn == np.rint(drawn)).all()
     assert drawn[0].mean(0) == pytest.approx([50, 100, 10], rel=0.01)
@@ -337,13 +337,23 @@ def test_paths_keep_margins_and_ranks():
     assert abs(found[0, 2]) < 0.06
 
 
+def test_the_days_of_a_new_item_move_as_one():
+    rank = joint.ranks(np.eye(3), 500, np.random.default_rng(0))
+    mean = torch.tensor([[20.0, 50, 100]]).double().expand(2, 3)
+    known, new = joint.paths(torch.distributions.Normal(mean, mean / 5), rank, new=np.array([False, True]))
+    assert (np.sort(known, 0) == np.sort(new, 0)).all()
+    assert np.corrcoef(new.T).min() > 0.99
+    assert known.sum(1).std() == pytest.approx(np.sqrt(4**2 + 10**2 + 20**2), rel=0.1)
+    assert new.sum(1).std() == pytest.approx(4 + 10 + 20, rel=0.02)
+
+
 def test_paths_of_a_calibrated_forecast_are_its_quantiles():
     base = torch.distributions.Normal(torch.tensor([[20.0, 40], [200, 10]]).double(), torch.tensor(4.0).double())
     rng = np.random.default_rng(0)
     z = torch.from_numpy(rng.normal(0.5, 2, (400, 2)))
     forecast = Recalibrated(base, fit_isotonic(z=z))
     rank = np.stack([rng.permutation(99), rng.permutation(99)], 1)
-    drawn = joint.paths(forecast, rank)
+    drawn = joint.paths(forecast, rank, new=np.array([False, False]))
     for day in range(2):
         level = torch.from_numpy((rank[:, day] + 0.5) / 99)
         expected = forecast.icdf(level[:, None, None].expand(99, 2, 2))[..., day].T
