@@ -44,6 +44,16 @@ def test_tails_alone_give_a_forecast_away():
     assert cal.diagnose(found)[0].startswith("Wrong in shape")
 
 
+def test_coverage_alone_does_not_make_a_forecast_calibrated():
+    """The 90 % interval holds nine outcomes in ten, all of them in its lower half."""
+    low, middle = np.linspace(0, 0.05, 52)[1:-1], np.linspace(0.051, 0.5, 900)
+    found = cal.summary(
+        forecast_of(1000), torch.special.ndtri(torch.from_numpy(np.concatenate([low, middle, 1 - low])))
+    )
+    assert found.coverage[0.9] == 0.9
+    assert cal.diagnose(found)[0].startswith("Biased: outcomes are lower")
+
+
 def test_columns_are_pooled_and_a_perfect_forecast_scores_noise(generator):
     y = torch.randn(3000, 5, generator=generator, dtype=D)
     found = cal.summary(td.Normal(torch.zeros(3000, 5, dtype=D), torch.ones(3000, 5, dtype=D)), y)
