@@ -151,8 +151,11 @@ def test_isotonic_is_scikit_learns_shrunk(generator):
 
 
 def test_auto_leaves_honest_probabilities_alone(generator):
-    probs, label = bold(300, 3, generator, temperature=1.0)
-    assert "identity" in fit_auto_classes(probs, label).note
+    kept = []
+    for _ in range(15):
+        p = torch.rand(100, generator=generator, dtype=torch.float64)
+        kept.append("identity" in fit_auto_classes(p, torch.bernoulli(p, generator=generator)).note)
+    assert sum(kept) >= 13
 
 
 @pytest.mark.parametrize(
