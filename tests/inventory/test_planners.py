@@ -25,6 +25,7 @@ from calibrl.inventory.planners import (
     tune,
 )
 from calibrl.inventory.planners.evaluate import closed_loop_costs, open_loop_costs
+from calibrl.inventory.planners.levels import quantiles
 from calibrl.kernels import stock_reference
 
 FORECASTS = {name: planner for name, planner in PLANNERS.items() if name != "oracle"}
@@ -298,3 +299,8 @@ def test_bad_input_is_refused_with_its_cure(call, words):
     with pytest.raises(CalibrlError, match=words) as problem:
         call()
     assert "\n" not in str(problem.value)
+
+
+def test_a_share_of_whole_paths_is_not_rounded_up():
+    # In float64, 0.07 · 100 is more than 7.
+    assert quantiles(np.arange(1.0, 101.0), np.array([0.0, 0.07, 0.5, 1.0])).tolist() == [1, 7, 50, 100]

@@ -221,6 +221,17 @@ def test_the_bound_holds(seed, power, discount):
     assert error <= bound + 1e-9
 
 
+def test_the_bound_is_reached_where_states_do_not_matter():
+    """Two states that lead on alike: what the model says of one is wrong by as much as what it says of the other."""
+    mdp, model = (MDP.dense(np.tile([p, 1 - p], (2, 1, 1)), [1.0, -1.0], discount=0.9) for p in (0.8, 0.5))
+    policy, start = np.zeros(2, dtype=np.int64), np.array([1.0, 0.0])
+    weights = pairs(occupancy(mdp, policy, start), policy, 1)
+    error = abs(value_error(model, mdp, policy, start))
+    bound = value_error_bound(classwise_error(model, mdp, weights), policy_value(model, policy), mdp.discount)
+    assert error > 0.1
+    assert error == pytest.approx(bound)
+
+
 def test_error_and_calibration_error_grow_together():
     mdp, policy, _ = problem(6)
     share = stationary(mdp, policy)
