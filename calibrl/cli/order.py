@@ -95,15 +95,13 @@ def _refuse_overwriting(written: Sequence[Path], read: Sequence[Path | None]) ->
 def _warn(shop: Shop) -> None:
     """Say on stderr which orders are guesses."""
     from calibrl.inventory.shop.orders import new_items
-    from calibrl.inventory.shop.record import bridged
 
     new = new_items(shop)
     if new:
-        prior = bridged(shop.history).prior
         named = ", ".join(new[:4]) + (f" and {len(new) - 4} more" if len(new) > 4 else "")
         typer.echo(
-            f"calibrl: no sales on record for {named}: ordered on a guess of {prior:.3g} a day, "
-            "what the shop's median item sells (or 1), as uncertain as it is large",
+            f"calibrl: no sales on record for {named}: ordered on a guess, what the same item sells in other stores, "
+            "or else the shop's median item (or 1 a day), as uncertain as it is large",
             err=True,
         )
 

@@ -145,4 +145,4 @@ def test_a_new_item_is_ordered_with_a_warning(shell: Shell, tmp_path: Path) -> N
     assert answer.code == 0
     assert "no sales on record for oat drink in Station: ordered on a guess" in answer.err
     found = pl.read_csv("orders.csv").filter(pl.col("item") == "oat drink")
-    assert "a guess from the shop's other items" in found["reason"][0]
+    assert "a guess from other stores or items" in found["reason"][0]

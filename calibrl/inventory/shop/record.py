@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from scipy.special import log_ndtr, ndtri_exp
 
 from calibrl.inventory.sales import Days, Flags, Floats
-from calibrl.inventory.shop.sales_file import History
+from calibrl.inventory.shop.sales_file import History, Key
 
 WEEKS = 5
 """Same weekdays whose median is the usual."""
@@ -44,7 +44,7 @@ class Record:
     that are closed by the file or by the date in past years, or before the first that is planned for an item that
     is new or did not sell for weeks; begun: from the first record on; event: flags known in advance (promotion,
     holiday) by name; price: log of the price over its last four weeks. An item without any record is taken to sell
-    `prior` units every day.
+    prior (s,) units every day.
     """
 
     history: History
@@ -56,7 +56,7 @@ class Record:
     begun: Flags
     event: dict[str, Flags]
     price: Floats | None
-    prior: float
+    prior: Floats
 
     @property
     def today(self) -> int:
@@ -95,8 +95,8 @@ def bridged(history: History) -> Record:
         fresh = seen[:, day] & ~shut
         total, count = total + np.where(fresh, shown[:, day], 0), count + fresh
     new = ~begun[:, known - 1]
-    prior = _prior(usual[:, :known], begun[:, :known])
-    usual[new] = prior
+    prior = _prior(usual[:, :known], begun[:, :known], history.keys)
+    usual[new] = prior[new, None]
     begun[new] = True
     begun[:, known:] = True
     return Record(
@@ -146,11 +146,20 @@ def in_a_row(shut: Flags, closed: Flags) -> Counts:
     return found
 
 
-def _prior(usual: Floats, begun: Flags) -> float:
-    """What an item without a record is taken to sell in a day: as much as the shop's median item, or one unit."""
+def _prior(usual: Floats, begun: Flags, keys: tuple[Key, ...]) -> Floats:
+    """(s,): what an item-store without a record is taken to sell in a day.
+
+    The median of what the item sells in other stores; where none sells it, that of all item-stores, or one unit.
+    """
     sells = begun[:, -1]
-    means = usual[sells].sum(1) / begun[sells].sum(1)
-    return max(1.0, float(np.median(means))) if len(means) else 1.0
+    means = usual.sum(1) / np.maximum(begun.sum(1), 1)
+    found = np.full(len(keys), max(1.0, float(np.median(means[sells]))) if sells.any() else 1.0)
+    elsewhere: dict[str, list[float]] = {}
+    for k in np.flatnonzero(sells):
+        elsewhere.setdefault(keys[k][0], []).append(float(means[k]))
+    for k in np.flatnonzero(~sells):
+        found[k] = np.median(elsewhere.get(keys[k][0], found[k]))
+    return found
 
 
 def _every_year(history: History) -> Flags:

@@ -45,7 +45,7 @@ def _demand(order: Order) -> str:
 def _drivers(order: Order) -> list[str]:
     """What makes these days different from an average one."""
     if not order.days_on_record:
-        return ["a guess from the shop's other items, for want of sales"]
+        return ["a guess from other stores or items, for want of sales"]
     found = []
     open_days = [day for day in order.when.cover if not order.shut[day]]
     usual = order.daily[open_days].mean() / order.level if order.level > 0 and open_days else 1.0

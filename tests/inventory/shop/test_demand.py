@@ -367,6 +367,17 @@ def test_correlation_with_gaps_is_the_correlation():
     assert joint.correlation(z)[0, 1] == pytest.approx(0.6, abs=0.03)
 
 
+def test_an_item_that_is_new_to_a_store_gets_its_demand_in_the_others(write):
+    frame = small_shop(120)
+    stores = [frame.with_columns(units=pl.col("units") * k, store=pl.lit(store)) for k, store in ((1, "A"), (3, "B"))]
+    new = pl.DataFrame({"date": [np.datetime64("2025-04-30").item()], "item": "bread", "units": [None], "store": "C"})
+    history = read_sales(write(pl.concat([*stores, new.cast(dict(stores[0].schema))])))
+    record = bridged(history)
+    at = {key: k for k, key in enumerate(history.keys)}
+    sold = record.usual[[at["bread", "A"], at["bread", "B"]], : record.today + 1].mean(1)
+    assert record.prior[at["bread", "C"]] == pytest.approx(sold.mean(), rel=0.01)
+
+
 def test_an_item_without_sales_gets_the_median_items_demand(write):
     frame = pl.concat(
         [
@@ -381,9 +392,9 @@ def test_an_item_without_sales_gets_the_median_items_demand(write):
     record = bridged(history)
     new = history.keys.index(("new", ""))
     others = np.delete(record.usual[:, : record.today + 1], new, 0).mean(1)
-    assert record.prior == pytest.approx(np.median(others), rel=0.05)
+    assert record.prior[new] == pytest.approx(np.median(others), rel=0.05)
     of = features.tables(record)
     forecast = honest.learn(of, leads=2, rng=np.random.default_rng(0)).forecast(of)
-    assert float(forecast.mean[new, 0]) == pytest.approx(record.prior, rel=0.35)
+    assert float(forecast.mean[new, 0]) == pytest.approx(record.prior[new], rel=0.35)
     # The guess is as uncertain as it is large; below zero it is cut off.
-    assert float(forecast.stddev[new, 0]) == pytest.approx(0.85 * record.prior, rel=0.1)
+    assert float(forecast.stddev[new, 0]) == pytest.approx(0.85 * record.prior[new], rel=0.1)
