@@ -72,6 +72,12 @@ class Durable:
         """The arms on offer."""
         return self.policy.arms
 
+    @property
+    def pulls(self) -> dict[Arm, int]:
+        """How many rewards each arm has had."""
+        with self._thinking:
+            return self.policy.pulls
+
     def choose(self, x: Array) -> Arm:
         """The arm to take at x."""
         with self._thinking:

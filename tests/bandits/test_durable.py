@@ -60,7 +60,7 @@ def test_changes_of_the_arms_are_kept(tmp_path):
     abandon(bandit)
     with Durable(tmp_path, lambda: CalLinUCB(["a", "b"], 3)) as again:
         assert again.arms == ("b", "c")
-        assert again.policy.pulls == bandit.policy.pulls
+        assert again.pulls == bandit.policy.pulls
 
 
 def test_a_line_cut_short_was_never_acknowledged(tmp_path):
