@@ -78,7 +78,8 @@ def _check_classes(values: NDArray[np.float64], where: Where) -> None:
     expected = tuple(f"p{k}" for k in range(len(where.columns)))
     if where.columns != expected or len(expected) < 2:
         raise CalibrlError(
-            f"{where.source}: class columns {some(where.columns)}; expected p0, p1, … without a gap, two or more"
+            f"{where.source}: class columns {some(where.columns)}; expected p0, p1, … without a gap, two or more "
+            "(for yes or no, p0 is 1 - p1)"
         )
     where.refuse(
         (values < 0) | (values > 1), values, "is not a probability; expected 0 to 1: repair it or drop the row"
