@@ -62,8 +62,9 @@ def pits(trajectory, noise, horizons=(1, 3, 10), particles=100):
     )
 
 
-def test_who_knows_the_world_is_calibrated_at_every_horizon(trajectory):
-    found = pits(trajectory, NOISE)
+@pytest.mark.parametrize("particles", [3, 100])
+def test_who_knows_the_world_is_calibrated_at_every_horizon(trajectory, particles):
+    found = pits(trajectory, NOISE, particles=particles)
     assert found.shape == (1, 3, 195, 1)
     assert bool(((found >= 0) & (found <= 1)).all())
     # One step ahead rows are independent; further ahead they overlap, so that only gross errors would show.
