@@ -49,6 +49,23 @@ def held_share(model, generator):
     return float(((y > low) & (y < high)).double().mean())
 
 
+@pytest.mark.parametrize(("count", "fraction", "held"), [(10, 0.01, 1), (10, 0.99, 9), (2, 0.01, 1), (1000, 0.3, 300)])
+def test_a_random_split_leaves_rows_on_either_side_and_picks_them_by_lot(generator, count, fraction, held):
+    split = cal.random_split(fraction, generator)
+    picked = [split(rows(0, count, generator)) for _ in range(20)]
+    assert all((len(train), len(out)) == (count - held, held) for train, out in picked)
+    assert len({tuple(out.x[:, 0].tolist()) for _, out in picked}) > 1
+    place = torch.cat([out.x[:, 0] for _, out in picked]).mean() / (count - 1)
+    assert float(place) == pytest.approx(0.5, abs=2 / len(picked) ** 0.5 / held**0.5)
+
+
+def test_a_random_split_keeps_blocks_together(generator):
+    _, out = cal.random_split(0.4, generator, block=10)(rows(0, 95, generator))
+    blocks = (out.x[:, 0] // 10).long()
+    assert all(int((blocks == block).sum()) == (5 if block == 9 else 10) for block in blocks.unique())
+    assert len(blocks.unique()) == 4
+
+
 @pytest.mark.parametrize("make_split", [lambda g: cal.random_split(0.4, g), lambda _: cal.last_split(0.4)])
 def test_calibrated_keeps_both_sides_apart_for_ever(generator, make_split):
     model = cal.Calibrated(Spy(), split=make_split(generator))

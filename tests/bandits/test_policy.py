@@ -353,3 +353,12 @@ def test_calibrated_thompson_draws_from_the_record():
     above = np.mean(mean + sd * record > 0.2)
     assert policy.probabilities([1.0])[0] == pytest.approx(above, abs=0.02)
     assert Thompson(2, 1).options.calibrated is False
+
+
+def test_arms_at_random_are_as_frequent_as_is_said():
+    policy = EpsilonGreedy(["good", "bad"], 1, explore=0.4)
+    policy.update(np.ones((9, 1)), ["good"] * 9, np.ones(9))
+    said = policy.probabilities([1.0])
+    assert said == pytest.approx({"good": 0.8, "bad": 0.2})
+    chosen = [policy.choose([1.0]) for _ in range(4000)]
+    assert chosen.count("bad") / 4000 == pytest.approx(said["bad"], abs=0.025)

@@ -119,6 +119,11 @@ def test_the_wary_widen_by_what_new_trajectories_showed(further):
     z = fleet.judge(x, y)[0][0]
     fleet.learn(x, y)
     torch.testing.assert_close(fleet.surprise[1, 1], plain.forward_z(z).clamp(-8.2095, 8.2095).square().mean())
+    # The newer one weighs more.
+    forget = TINY.calibration.forget
+    mean = float(forget * fleet.surprise[1, 0] + fleet.surprise[1, 1]) / (1 + forget)
+    z = torch.linspace(-2, 2, 5, dtype=torch.float64)[:, None].expand(-1, 4)
+    torch.testing.assert_close(fleet.maps[1].forward_z(z), fleet.maps[0].forward_z(z) / max(1.0, mean**0.5))
 
 
 def test_one_wild_row_does_not_make_forecasts_boundless():

@@ -11,6 +11,7 @@ from scipy import stats
 
 from calibrl.control import calibration
 from calibrl.control.arms import fleets
+from calibrl.control.replay import Replay
 from calibrl.diagnostics import noise_floor
 from calibrl.errors import CalibrlError
 from calibrl.maps import IDENTITY
@@ -102,3 +103,10 @@ def test_agents_share_a_fleet_only_with_those_of_as_many_rows():
     ]
     with pytest.raises(CalibrlError, match=r"arm 'calibrate' is unknown; use one of calibrated, uncalibrated"):
         fleets(["calibrate"], [0])
+
+
+def test_rows_are_as_old_as_the_trials_since():
+    replay = Replay(1, 2, 1)
+    for rows, held in ((3, [True, False, True]), (2, [False, True]), (1, [True])):
+        replay.add(torch.zeros(1, rows, 2), torch.zeros(1, rows, 1), torch.tensor([held]))
+    assert replay.held_ages().tolist() == [[2, 2, 1, 0]]
