@@ -7,7 +7,7 @@ from scipy import stats
 from torch import distributions as td
 
 import calibrl as cal
-from calibrl.maps import Affine
+from calibrl.maps import Affine, Platt
 
 D = torch.float64
 
@@ -105,11 +105,13 @@ OUTSIDE = {
 }
 
 
-@pytest.mark.parametrize("scale", [1, 8])
+@pytest.mark.parametrize(
+    "mapping", [times(1), times(8), Platt(a=t(0.5)[0], b=t(0.3)[0])], ids=["as is", "wide", "Platt"]
+)
 @pytest.mark.parametrize("family", OUTSIDE)
-def test_outside_the_support_there_is_nothing(family, scale):
+def test_outside_the_support_there_is_nothing(family, mapping):
     base, outcome, level = OUTSIDE[family]
-    honest = cal.Recalibrated(base, times(scale))
+    honest = cal.Recalibrated(base, mapping)
     y = t(*outcome)
     assert honest.cdf(y).tolist() == list(level)
     assert honest.log_prob(y).tolist() == [-np.inf, -np.inf]
