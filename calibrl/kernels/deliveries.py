@@ -33,18 +33,13 @@ def rounded_up(wanted: float, pack: int, minimum: int) -> int:
 
 
 @njit(cache=True, nogil=True)
-def open_day(d: int, shelf: Floats, arriving: Floats, day: Ints, brought: Floats, life: int) -> float:
-    """Put what comes on day d on the shelf, and count what can be sold on it; the rest as in `follow`."""
-    h = len(shelf) - 1
-    if len(arriving):
-        for e in range(d, h + 1):
-            shelf[e] += arriving[d, e]
-    for k in range(len(day)):
-        if day[k] == d:
-            shelf[min(d + life - 1, h)] += brought[k]
+def on_shelf(d: int, shelf: Floats, arriving: Floats) -> float:
+    """Units that can be sold on day d: of those on the shelf, and of those under way that come on it."""
     total = 0.0
-    for e in range(d, h + 1):
+    for e in range(d, len(shelf)):
         total += shelf[e]
+        if len(arriving):
+            total += arriving[d, e]
     return total
 
 
@@ -65,12 +60,20 @@ def left_on(
     Seen at the close of day `now`. A day sells what is there and no more: sales that it loses are not made good by
     what comes later. room: (h+1,) to work in; the rest as in `follow`.
     """
-    room[now + 1 :] = shelf[now + 1 :]
+    h = len(shelf) - 1
+    for e in range(now + 1, h + 1):
+        room[e] = shelf[e]
     for d in range(now + 1, until):
-        total = open_day(d, room, arriving, day, brought, life)
-        if total > 0.0:
-            room[d + 1 :] *= 1.0 - min(1.0, expected[d] / total)
-    return open_day(until, room, arriving, day, brought, life)
+        for k in range(len(day)):
+            if day[k] == d:
+                room[min(d + life - 1, h)] += brought[k]
+        total = on_shelf(d, room, arriving)
+        left = max(0.0, 1.0 - expected[d] / total) if total > 0.0 else 0.0
+        for e in range(d + 1, h + 1):
+            room[e] *= left
+            if len(arriving):
+                room[e] += left * arriving[d, e]
+    return on_shelf(until, room, arriving)
 
 
 @njit(cache=True, nogil=True)
@@ -98,7 +101,8 @@ def follow(
     """
     h = len(path)
     shelf, ahead = room[0], room[1]
-    shelf[:] = opening
+    for e in range(h + 1):
+        shelf[e] = opening[e]
     for k in range(len(day)):
         brought[k] = 0.0
     brought[0] = order
@@ -106,9 +110,17 @@ def follow(
     last_of_order = first + life - 1
     of_order = 0.0
     for d in range(h):
-        total = open_day(d, shelf, arriving, day, brought, life)
+        if len(arriving):
+            for e in range(h + 1):
+                shelf[e] += arriving[d, e]
+        for k in range(len(day)):
+            if day[k] == d:
+                shelf[min(d + life - 1, h)] += brought[k]
         if d == first:
             of_order = brought[0]
+        total = 0.0
+        for e in range(d, h + 1):
+            total += shelf[e]
         sold = min(total, path[d])
         unmet = path[d] - sold
         if sold > 0.0:
@@ -134,7 +146,10 @@ def follow(
                 out[ORDER_WASTE] += of_order
         for k in range(1, len(day)):
             if decided[k] == d:
-                position = left_on(day[k], d, shelf, arriving, day, brought, life, expected, ahead)
+                if day[k] == d + 1:  # nothing to foresee: the same sum, without a copy of the shelf
+                    position = on_shelf(d + 1, shelf, arriving)
+                else:
+                    position = left_on(day[k], d, shelf, arriving, day, brought, life, expected, ahead)
                 brought[k] = rounded_up(level[k] - position, pack, minimum)
     # What is left goes on selling, each day what an average one sells, until the latest delivery has expired.
     left, rate, keeps = shelf[h], expected.mean(), life
