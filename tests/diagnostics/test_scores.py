@@ -164,7 +164,8 @@ def test_brier_parts_add_up_and_agree_with_scikit_learn(generator):
 
 def test_ece_is_the_weighted_gap(generator):
     probs = torch.softmax(2 * torch.randn(400, 3, generator=generator, dtype=D), -1)
-    label = torch.randint(3, (400,), generator=generator)
+    # Honest, so that gaps have both signs: had they one, any bins would give the same.
+    label = torch.multinomial(probs, 1, generator=generator)[:, 0]
     confidence, hit = probs.amax(-1).numpy(), (probs.argmax(-1) == label).numpy()
     total = 0.0
     for low in np.arange(10) / 10:
