@@ -40,8 +40,7 @@ def pit_z(forecast: Distribution, y: Array, *, generator: torch.Generator | None
     low = zscore_left(forecast, outcome)
     # An impossible count is taken for one that is nearly so.
     high = high.nan_to_num(torch.nan, posinf=-normal.LOWEST_Z, neginf=normal.LOWEST_Z)
-    # Further out than a probability can say, it makes no difference where in its mass an outcome lay.
-    atom = (low < high) & (high > normal.LOWEST_Z) & (low < -normal.LOWEST_Z)
+    atom = (low < high) & (high > normal.LOWEST_Z)
     if not bool(atom.any()):
         return _checked(high, outcome)
     if generator is None:
