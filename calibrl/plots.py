@@ -183,6 +183,10 @@ def overview(pits: dict[str, Array], *, title: str = "") -> Figure:
     for (name, values), ax, color in zip(pits.items(), axes[1:], colors, strict=False):
         pit_bars(values, ax, color=color)
         ax.set_title(name, fontsize=11)
+    # One scale: bars of the same height mean the same before and after.
+    top = max(ax.get_ylim()[1] for ax in axes[1:])
+    for ax in axes[1:]:
+        ax.set_ylim(top=top)
     figure.suptitle(title)
     return figure
 

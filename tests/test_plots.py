@@ -52,6 +52,7 @@ def test_the_curve_drawn_is_the_curve_computed():
 def test_overview_shows_before_and_after():
     figure = plots.overview({"before": PITS**3, "after": PITS}, title="t")
     assert len(figure.axes) == 3
+    assert figure.axes[1].get_ylim() == figure.axes[2].get_ylim(), "bars can be compared"
 
 
 def test_every_plot_is_tried():
