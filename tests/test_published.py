@@ -163,6 +163,17 @@ def test_returns_at_full_size(name, form):
         assert any(f"|{pm(gains, form)}|" in f"{row}|" for row in rows), (table, pm(gains, form))
 
 
+def test_same_networks_with_and_without_a_map():
+    text, found = page("docs/control.md"), defaultdict(lambda: defaultdict(lambda: defaultdict(list)))
+    for row in read(ROOT / "results" / "control" / "swap.jsonl"):
+        found[row.preset, int(row.metrics["trial"])][row.arm.split(": ")[1]][row.seed].append(row.metrics["return"])
+    for (preset, trial), forecasts in found.items():
+        means = {name: {seed: fmean(both) for seed, both in seeds.items()} for name, seeds in forecasts.items()}
+        bare = means.pop("without R")
+        gains = [pm(paired(values, bare), "+.1f") for values in means.values()]
+        says(text, f"`{preset}`, after {trial}", f"{fmean(bare.values()):.1f}", *gains)
+
+
 def test_safety():
     text, found = page("docs/why-calibrated.md"), only_step(rows_of("safety/rows.jsonl")["violations"])
     for problem in sorted({problem for problem, _ in found}):
