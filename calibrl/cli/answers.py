@@ -24,20 +24,17 @@ def print_check(found: dict[str, Any], *, group: str | None, as_json: bool) -> N
     """The verdict, the numbers, and a line per group, before and after the map."""
     before, after = found["as_forecast"], found.get("after_map")
     if after and after["reused_rows"] > REUSED:
-        typer.echo(
-            f"calibrl: ReusedRows: about {after['reused_rows']:.0%} of these rows were used to fit {after['map']}: "
-            "it looks better here than on new rows; check on others",
-            err=True,
-        )
+        typer.echo(f"calibrl: ReusedRows: {reused(after)}", err=True)
     if as_json:
         _print_json(found)
         return
-    lines = [_read(found), "", *_wrapped(_verdict(before["summary"]))]
+    lines = [what_was_read(found), "", *_wrapped(verdict(before["summary"]))]
     if after:
-        lines += ["", f"After {after['map']} ({after['fitted']}):", *_wrapped(_verdict(after["summary"]))]
-    lines += ["", *_numbers(before["summary"], after and after["summary"])]
+        lines += ["", f"After {after['map']} ({after['fitted']}):", *_wrapped(verdict(after["summary"]))]
+    lines += ["", *_table(number_rows(before["summary"], after and after["summary"]), text_columns=(0,))]
     if group is not None:
-        lines += ["", *_by_group(group, before["groups"], after and after["groups"])]
+        rows = group_rows(group, before["groups"], after and after["groups"])
+        lines += ["", *_table(rows, text_columns=(0, len(rows[0]) - 1))]
     if "plot" in found:
         lines += ["", f"Plot: {found['plot']}"]
     typer.echo("\n".join(lines))
@@ -60,7 +57,7 @@ def print_fit(found: dict[str, Any], *, group: str | None, as_json: bool) -> Non
         ]
         for name, fit in reports.items()
     ]
-    lines = [_read(found), "", f"{measure} on rows held out (cross-validated):"]
+    lines = [what_was_read(found), "", f"{measure} on rows held out (cross-validated):"]
     lines += [*_table(rows, text_columns=(0, 2)), "", f"Map: {found['map']}"]
     typer.echo("\n".join(lines))
 
@@ -84,13 +81,22 @@ def name_of(mapping: Map | ClassMap) -> str:
     return chosen if chosen != mapping.note else mapping.kind.removeprefix("classes-")
 
 
-def _read(found: dict[str, Any]) -> str:
+def reused(after: dict[str, Any]) -> str:
+    """That a map is judged on rows it was fitted on."""
+    return (
+        f"about {after['reused_rows']:.0%} of these rows were used to fit {after['map']}: it looks better here than on "
+        "new rows; check on others"
+    )
+
+
+def what_was_read(found: dict[str, Any]) -> str:
     """What was read, in a line."""
     skipped = f", {found['unseen']} without outcome skipped" if found["unseen"] else ""
     return f"{found['file']}: {found['rows']} forecasts by {_span(found['columns'])}{skipped}"
 
 
-def _verdict(found: Summary | ClassSummary) -> list[str]:
+def verdict(found: Summary | ClassSummary) -> list[str]:
+    """What a diagnosis means, in sentences."""
     from calibrl.diagnostics import diagnose
 
     return diagnose(found)
@@ -100,12 +106,13 @@ def _wrapped(sentences: list[str]) -> list[str]:
     return [line for sentence in sentences for line in textwrap.wrap(sentence, WIDTH)]
 
 
-def _numbers(before: Summary | ClassSummary, after: Summary | ClassSummary | None) -> list[str]:
+def number_rows(before: Summary | ClassSummary, after: Summary | ClassSummary | None) -> list[list[str]]:
+    """The numbers of a diagnosis, before a map and after it, under a head."""
     both = [before] if after is None else [before, after]
     columns = [_measures(found) for found in both]
     rows = [["", *["as forecast", "after the map"][: len(both)]]]
     rows += [[name, *(column[name] for column in columns)] for name in columns[0]]
-    return _table(rows, text_columns=(0,))
+    return rows
 
 
 def _measures(found: Summary | ClassSummary) -> dict[str, str]:
@@ -137,8 +144,8 @@ def _measures(found: Summary | ClassSummary) -> dict[str, str]:
     }
 
 
-def _by_group(group: str, before: dict[str, Any], after: dict[str, Any] | None) -> list[str]:
-    """A line per group: outcomes, the share a 90 % interval holds or the share right, the loss, the verdict."""
+def group_rows(group: str, before: dict[str, Any], after: dict[str, Any] | None) -> list[list[str]]:
+    """A row per group, under a head: outcomes, share that a 90 % interval holds or share right, loss, verdict."""
     from calibrl.diagnostics import ClassSummary
 
     classes = any(isinstance(found, ClassSummary) for found in before.values())
@@ -153,7 +160,7 @@ def _by_group(group: str, before: dict[str, Any], after: dict[str, Any] | None) 
         pairs = [_share_and_loss(found)] if after is None else [_share_and_loss(found), _share_and_loss(later)]
         cells = [cell for pair in zip(*pairs, strict=True) for cell in pair]
         rows.append([name, str(found.n), *cells, _number(found.noise_floor), _headline(later)])
-    return _table(rows, text_columns=(0, len(rows[0]) - 1))
+    return rows
 
 
 def _share_and_loss(found: Summary | ClassSummary) -> tuple[str, str]:
@@ -166,7 +173,7 @@ def _share_and_loss(found: Summary | ClassSummary) -> tuple[str, str]:
 
 def _headline(found: Summary | ClassSummary) -> str:
     """The verdict in a word or two: up to its colon, or its first word."""
-    first = _verdict(found)[0]
+    first = verdict(found)[0]
     return first.split(":")[0] if ":" in first else first.split()[0]
 
 
@@ -215,5 +222,5 @@ def _plain(value: Any) -> Any:
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if hasattr(value, "to_dict"):
-        return {"verdict": _verdict(value), **_plain(value.to_dict())}
+        return {"verdict": verdict(value), **_plain(value.to_dict())}
     return value

@@ -9,6 +9,7 @@ import typer
 
 from calibrl import __version__
 from calibrl.cli import answers, steps
+from calibrl.cli.check_page import page
 from calibrl.errors import CalibrlError
 
 if TYPE_CHECKING:
@@ -26,7 +27,10 @@ def check(
     group: str | None = typer.Option(None, help="Also report on each group: the values of this column."),
     map_file: Path | None = typer.Option(None, "--map", help="Also report on the forecasts corrected with this map."),
     new_groups: str = _NEW_GROUPS,
-    plot: Path | None = typer.Option(None, help="Plot reliability curve and PIT histogram: .png, .svg or .pdf."),
+    plot: Path | None = typer.Option(
+        None,
+        help="Plot reliability curve and PIT histogram: .png, .svg or .pdf; with .html, a whole page.",
+    ),
     kind: str | None = _KIND,
     as_json: bool = _JSON,
 ) -> None:
@@ -35,7 +39,7 @@ def check(
 
     steps.expect_choice("--new-groups", new_groups, "refuse", "pooled")
     if plot is not None:
-        steps.expect_suffix(plot, ".png", ".svg", ".pdf")
+        steps.expect_suffix(plot, ".png", ".svg", ".pdf", ".html")
     steps.keep_to_one_thread()
     table = read_forecasts(file, kind=kind)
     seen, y = table.seen()
@@ -60,7 +64,12 @@ def check(
             **steps.judged(table, seen, groups, calibrated),
         }
     if plot is not None:
-        steps.draw(plot, table, seen, {name: forecast(seen) for name, forecast in shown.items()})
+        figure = steps.drawn(table, seen, {name: forecast(seen) for name, forecast in shown.items()})
+        if plot.suffix.lower() == ".html":
+            text = page(found, figure, group=group)
+            steps.write(plot, lambda temporary: temporary.write_text(text, encoding="utf-8"))
+        else:
+            steps.write(plot, lambda temporary: figure.savefig(temporary, dpi=150))
         found["plot"] = str(plot)
     answers.print_check(found, group=group, as_json=as_json)
 

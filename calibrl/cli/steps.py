@@ -183,11 +183,10 @@ def _parse_levels(text: str) -> list[float]:
     return levels
 
 
-def draw(path: Path, table: Forecasts, seen: Tensor, forecasts: dict[str, Distribution]) -> None:
+def drawn(table: Forecasts, seen: Tensor, forecasts: dict[str, Distribution]) -> Figure:
     """The figure of a check: reliability and PIT histogram, or reliability of class probabilities."""
     from calibrl import plots
     from calibrl.distributions import pit
-    from calibrl.files import replacing
 
     y = cast("Tensor", table.y)[seen]
     title = f"{Path(table.source).name}: {len(y)} outcomes"
@@ -198,12 +197,18 @@ def draw(path: Path, table: Forecasts, seen: Tensor, forecasts: dict[str, Distri
             axes = plots.class_reliability_curve(probs, y, axes, label=name, color=color)
         figure = cast("Figure", cast("Axes", axes).figure)
         figure.suptitle(title)
-    else:
-        pits = {name: pit(forecast, y, generator=seeded()) for name, forecast in forecasts.items()}
-        figure = plots.overview(pits, title=title)
+        return figure
+    pits = {name: pit(forecast, y, generator=seeded()) for name, forecast in forecasts.items()}
+    return plots.overview(pits, title=title)
+
+
+def write(path: Path, fill: Callable[[Path], object]) -> None:
+    """Let `fill` write a file that takes the place of `path` when it is whole."""
+    from calibrl.files import replacing
+
     try:
         with replacing(path) as temporary:
-            figure.savefig(temporary, dpi=150)
+            fill(temporary)
     except OSError as problem:
         raise CalibrlError(
             f"{path}: cannot be written ({problem.strerror or problem}); choose a folder you may write to"

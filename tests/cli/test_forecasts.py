@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable
+from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -395,6 +397,50 @@ def test_a_plot_is_drawn(shell: Shell, tmp_path: Path, kind: str, suffix: str, m
     assert files(tmp_path / "out") == {f"a.{suffix}"}
 
 
+class Seen(HTMLParser):
+    """The words of a page, its tables row by row, and its other tags; every tag must be closed."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.words, self.rows, self.tags, self.open = "", [], [], []
+        self.feed(page)
+        assert not self.open
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        assert not {name for name, _ in attrs} & {"src", "href"}, "nothing is loaded"
+        self.tags.append(tag)
+        self.open += [] if tag in {"meta", "br"} else [tag]
+        self.rows += [[]] if tag == "tr" else []
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if "svg" not in self.open and "style" not in self.open:
+            self.words += data
+        if self.open and self.open[-1] in {"td", "th"}:
+            self.rows[-1].append(data)
+
+
+@pytest.mark.parametrize("kind", ["normal", "classes"])
+def test_a_page_says_what_the_terminal_says(shell: Shell, tmp_path: Path, kind: str) -> None:
+    hostile = pl.Series("store", ["<b>one</b>", "two & three"] * 50)
+    overconfident(kind, 100, 0).with_columns(hostile).write_csv(tmp_path / "a.csv")
+    shell("fit", "a.csv", "--out", "m.json", "--method", "platt")
+    check = ("check", "a.csv", "--map", "m.json", "--group", "store", "--plot", "a.html")
+    told, numbers = shell(*check, "--json").json, shell(*check).out
+    page = re.sub(r"<svg.*</svg>", "<svg></svg>", (tmp_path / "a.html").read_text(encoding="utf-8"), flags=re.S)
+    seen = Seen(page.replace("<!doctype html>", ""))
+    assert "svg" in seen.tags
+    assert "b" not in seen.tags
+    for part in ("as_forecast", "after_map"):
+        assert all(sentence in seen.words for sentence in told[part]["summary"]["verdict"])
+    assert "100% of these rows were used to fit m.json" in seen.words
+    assert len(seen.rows) > 8
+    lines = ["".join(line.split()) for line in numbers.splitlines()]
+    assert all("".join("".join(row).split()) in lines for row in seen.rows)
+
+
 # Bad input.
 
 GOOD = "y,mean,std,store\n1,0,1,a\n2,1,1,a\n0,0,2,b\n3,1,1,b\n"
@@ -437,7 +483,7 @@ BAD = {
     "plot folder": (("check", "good.csv", "--plot", "good.csv/p.png"), None, "good.csv/p.png: cannot be written"),
     "map suffix": (("fit", "good.csv", "--out", "m2.txt"), None, "m2.txt: suffix '.txt' cannot be written; use .json"),
     "out suffix": (("apply", "m.json", "good.csv", "--out", "h.xlsx"), None, "suffix '.xlsx' cannot be written"),
-    "plot suffix": (("check", "good.csv", "--plot", "p.bmp"), None, "use .png or .svg or .pdf"),
+    "plot suffix": (("check", "good.csv", "--plot", "p.bmp"), None, "use .png or .svg or .pdf or .html"),
     "group column": (("fit", "good.csv", "--out", "m2.json", "--group", "shop"), None, "the file offers store"),
     "no group column": (
         ("apply", "g.json", "bad.csv", "--out", "h.csv"),
