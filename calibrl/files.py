@@ -49,6 +49,17 @@ def said_if_not_written(path: Path) -> Iterator[None]:
         ) from None
 
 
+@contextlib.contextmanager
+def said_if_no_place(path: str | Path) -> Iterator[None]:
+    """Say in one line that a result cannot be put where it was asked for."""
+    try:
+        yield
+    except OSError as problem:
+        raise CalibrlError(
+            f"{path}: cannot be written ({problem.strerror or problem}); choose a folder you may write to"
+        ) from None
+
+
 def lock(file: IO[str]) -> bool:
     """Keep an open file to this process until it is closed, or the process dies; False if another one has it.
 

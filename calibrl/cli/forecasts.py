@@ -11,6 +11,7 @@ from calibrl import __version__
 from calibrl.cli import answers, steps
 from calibrl.cli.check_page import page
 from calibrl.errors import CalibrlError
+from calibrl.files import replacing, said_if_no_place
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -65,11 +66,11 @@ def check(
         }
     if plot is not None:
         figure = steps.drawn(table, seen, {name: forecast(seen) for name, forecast in shown.items()})
-        if plot.suffix.lower() == ".html":
-            text = page(found, figure, group=group)
-            steps.write(plot, lambda temporary: temporary.write_text(text, encoding="utf-8"))
-        else:
-            steps.write(plot, lambda temporary: figure.savefig(temporary, dpi=150))
+        with said_if_no_place(plot), replacing(plot) as temporary:
+            if plot.suffix.lower() == ".html":
+                temporary.write_text(page(found, figure, group=group), encoding="utf-8")
+            else:
+                figure.savefig(temporary, dpi=150)
         found["plot"] = str(plot)
     answers.print_check(found, group=group, as_json=as_json)
 

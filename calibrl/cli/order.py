@@ -142,7 +142,7 @@ def _write(out: Path, shop: Shop, orders: Sequence[Order], replay: Replay | None
     """The orders, their picture and, after a backtest, its table and figure beside them: all of the files or none."""
     from contextlib import ExitStack
 
-    from calibrl.files import replacing
+    from calibrl.files import replacing, said_if_no_place
     from calibrl.inventory.shop.figures import backtest_figure, orders_figure
     from calibrl.inventory.shop.output import orders_frame, replay_frame
     from calibrl.tables import write_table
@@ -157,14 +157,9 @@ def _write(out: Path, shop: Shop, orders: Sequence[Order], replay: Replay | None
     if replay is not None:
         written[table] = lambda path: write_table(replay_frame(replay, shop.history.keys, stores=stores), path)
         written[picture] = lambda path: backtest_figure(replay).savefig(path, dpi=130)
-    try:
-        with ExitStack() as files:
-            for path, write in written.items():
-                write(files.enter_context(replacing(path)))
-    except OSError as problem:
-        raise CalibrlError(
-            f"{out}: cannot be written ({problem.strerror or problem}); choose a folder you may write to"
-        ) from None
+    with said_if_no_place(out), ExitStack() as files:
+        for path, write in written.items():
+            write(files.enter_context(replacing(path)))
     return list(written)
 
 

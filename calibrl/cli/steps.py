@@ -202,19 +202,6 @@ def drawn(table: Forecasts, seen: Tensor, forecasts: dict[str, Distribution]) ->
     return plots.overview(pits, title=title)
 
 
-def write(path: Path, fill: Callable[[Path], object]) -> None:
-    """Let `fill` write a file that takes the place of `path` when it is whole."""
-    from calibrl.files import replacing
-
-    try:
-        with replacing(path) as temporary:
-            fill(temporary)
-    except OSError as problem:
-        raise CalibrlError(
-            f"{path}: cannot be written ({problem.strerror or problem}); choose a folder you may write to"
-        ) from None
-
-
 def expect_suffix(path: Path, *suffixes: str) -> None:
     """Before any work is done for it."""
     if path.suffix.lower() not in suffixes:

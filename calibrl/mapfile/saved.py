@@ -17,7 +17,7 @@ from calibrl.algorithm import recalibrate
 from calibrl.classes import ClassMap, class_map_from_dict
 from calibrl.data import Groups
 from calibrl.errors import CalibrlError
-from calibrl.files import write_text
+from calibrl.files import said_if_no_place, write_text
 from calibrl.mapfile.grouped import Grouped
 from calibrl.mapfile.sketch import Sketch
 from calibrl.maps import Map, map_from_dict
@@ -109,12 +109,8 @@ class MapFile:
         # One line for each part: the head can be read, and the knots do not fill pages.
         parts = {**content, "digest": _digest(content)}
         lines = (f" {json.dumps(name)}: {json.dumps(part, ensure_ascii=False)}" for name, part in parts.items())
-        try:
+        with said_if_no_place(path):
             write_text(path, "{\n" + ",\n".join(lines) + "\n}\n")
-        except OSError as problem:
-            raise CalibrlError(
-                f"{path}: cannot be written ({problem.strerror or problem}); choose a folder you may write to"
-            ) from None
 
     def to_dict(self) -> dict[str, Any]:
         """Plain numbers, lists and strings, ready for JSON."""

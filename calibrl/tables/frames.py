@@ -9,7 +9,7 @@ from pathlib import Path
 import polars as pl
 
 from calibrl.errors import CalibrlError
-from calibrl.files import replacing
+from calibrl.files import replacing, said_if_no_place
 from calibrl.tables.checks import cut, some
 
 
@@ -52,15 +52,11 @@ def write_table(frame: pl.DataFrame, path: str | Path) -> None:
     file = Path(path)
     suffix = _suffix(file)
     try:
-        with replacing(file) as temporary:
+        with said_if_no_place(file), replacing(file) as temporary:
             if suffix == ".parquet":
                 frame.write_parquet(temporary)
             else:
                 frame.write_csv(temporary, separator="\t" if suffix == ".tsv" else ",")
-    except OSError as problem:
-        raise CalibrlError(
-            f"{file}: cannot be written ({problem.strerror or problem}); choose a folder you may write to"
-        ) from None
     except pl.exceptions.PolarsError as problem:
         odd = [name for name, dtype in frame.schema.items() if dtype.is_nested() or dtype in (pl.Binary, pl.Object)]
         raise CalibrlError(
