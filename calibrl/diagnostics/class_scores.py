@@ -104,13 +104,10 @@ class ClassSummary:
         error = math.sqrt(max(self.accuracy * (1 - self.accuracy), 1e-9) / self.n)
         if self.ece < 2 * self.noise_floor:
             words.append(f"Calibrated as far as {self.n} outcomes can tell.")
-        elif gap > 2 * error:
+        elif abs(gap) > 2 * error:
             words.append(
-                f"Over-confident: {self.confidence:.1%} sure on average, right {self.accuracy:.1%} of the time."
-            )
-        elif gap < -2 * error:
-            words.append(
-                f"Under-confident: {self.confidence:.1%} sure on average, right {self.accuracy:.1%} of the time."
+                f"{'Over' if gap > 0 else 'Under'}-confident: {self.confidence:.1%} sure on average, "
+                f"right {self.accuracy:.1%} of the time."
             )
         else:
             words.append(
