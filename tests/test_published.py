@@ -156,7 +156,7 @@ def test_returns_at_full_size(name, form):
     trials = {len(returns) for returns in found.values()}
     assert len(trials) == 1, "agents have run for different times"
     gains = [fmean(paired(found["calibrated", seed], found["uncalibrated", seed])) for seed in seeds]
-    cells = f"|{name}|{len(seeds)}, {trials.pop()} of "
+    cells = f"|{name}|{len(seeds)}, {trials.pop()}|"
     for table in ("README.md", "docs/full-size.md"):
         rows = [part for part in page(table).split("||") if cells in f"|{part}"]
         assert rows, f"no row of a table in {table} begins with {cells}"
