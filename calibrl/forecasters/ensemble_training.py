@@ -223,7 +223,9 @@ class Learner:
 
 def input_scale(x: Tensor) -> tuple[Tensor, Tensor]:
     """Mean and standard deviation (g, 1, 1, in) of rows x (g, n, in); 1 for inputs that never change."""
-    mean, std = x.mean(1), x.std(1, correction=0)
+    # Agent by agent: from 8192 rows on a GPU splits a sum by how many there are, and an agent's digits would depend on
+    # who is trained beside it.
+    mean, std = (torch.stack(part) for part in ([one.mean(0) for one in x], [one.std(0, correction=0) for one in x]))
     std = torch.where(std < SMALLEST_STD, 1.0, std)
     return mean[:, None, None], std[:, None, None]
 

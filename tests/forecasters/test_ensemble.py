@@ -246,6 +246,14 @@ def test_inputs_that_never_change_are_left_alone():
     assert std.flatten().tolist() == [1, 1]
 
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("rows", [2_000, 8_280, 80_000])
+def test_inputs_are_scaled_alike_in_whatever_company_on_a_gpu(rows):
+    x = 5 + 3 * torch.randn(20, rows, 27, generator=torch.Generator().manual_seed(0)).cuda()
+    for alone, together in zip(input_scale(x[:1]), input_scale(x), strict=True):
+        assert torch.equal(alone, together[:1])
+
+
 def a_fleet(n=2):
     return BatchedEnsemble(SHAPE, training=TRAINING, generators=seeds(n))
 
