@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from calibrl.control.answers import begin_episode, make_step
 from calibrl.control.tasks import DEFAULT_STEPS, TASKS, Task, added, difference, same
-from calibrl.control.trial import observed
 from calibrl.errors import CalibrlError, MissingExtra, first_line
 from calibrl.planning.rollout import Reward, World
 
@@ -104,20 +104,19 @@ def _check_values(task: Task, reward: Reward, steps: int = 20) -> None:
     """Refuse a reward that is not finite for steps that the environment really makes."""
     environment, generator = task.make(), torch.Generator().manual_seed(0)
     try:
-        seen = observed(environment, environment.reset(seed=0)[0])
-        for _ in range(steps):
+        seen = begin_episode(environment, seed=0)
+        for step in range(1, steps + 1):
             share = torch.rand(task.action_size, generator=generator)
             action = (task.low + (task.high - task.low) * share).clamp(task.low, task.high)
-            following, _, terminated, truncated, _ = environment.step(action.numpy())
-            following = observed(environment, following, when=f"after action {action.tolist()}")
-            before, after = (torch.as_tensor(part, dtype=torch.float32) for part in (seen, following))
+            answer = make_step(environment, action.numpy(), where=f"at step {step}")
+            before, after = (torch.as_tensor(part, dtype=torch.float32) for part in (seen, answer.observation))
             value = float(reward(before, action, after))
             if not math.isfinite(value):
                 raise CalibrlError(
                     f"the reward function gave {value} for the step from {before.tolist()} to {after.tolist()}, which "
                     f"{task.name} made; it must be finite: see what a logarithm, root or quotient is taken of"
                 )
-            seen = observed(environment, environment.reset()[0]) if terminated or truncated else following
+            seen = begin_episode(environment) if answer.terminated or answer.truncated else answer.observation
     finally:
         environment.close()
 

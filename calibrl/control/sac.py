@@ -13,11 +13,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from calibrl.control.answers import begin_episode, make_step
 from calibrl.control.checkpoint import keep
 from calibrl.control.luck import episode_seed
 from calibrl.control.tasks import Task
 from calibrl.control.threads import threads_worth
-from calibrl.control.trial import earned_by, observed
 from calibrl.errors import CalibrlError, MissingExtra, first_line
 
 try:
@@ -255,19 +255,17 @@ class _Episodes(gymnasium.Wrapper[Any, Any, Any, Any]):
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:  # noqa: ARG002
         self.length, self._earned = 0, 0.0
-        answer, info = self.env.reset(seed=episode_seed(self._seed, len(self.ended)), options=options)
-        return observed(self.env, answer), info
+        return begin_episode(self.env, seed=episode_seed(self._seed, len(self.ended))), {}
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-        answer, pays, terminated, truncated, info = self.env.step(action)
         self.length += 1
-        when = f"after action {np.asarray(action).tolist()} at step {self.length} of episode {len(self.ended) + 1}"
-        seen, reward = observed(self.env, answer, when=when), earned_by(self.env, pays, when=when)
-        self._earned += reward
-        if terminated or truncated:
+        where = f"at step {self.length} of episode {len(self.ended) + 1}"
+        answer = make_step(self.env, np.asarray(action), where=where)
+        self._earned += answer.reward
+        if answer.terminated or answer.truncated:
             before = self.ended[-1].step if self.ended else 0
             self.ended.append(Episode(before + self.length, self._earned))
-        return seen, reward, bool(terminated), bool(truncated), info
+        return (*answer, {})
 
 
 class _Told(BaseCallback):

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from calibrl.control.trial import earned_by, name_of, observed
+from calibrl.control.answers import begin_episode, make_step, name_of
 from calibrl.errors import CalibrlError
 from calibrl.planning.rollout import World
 
@@ -42,18 +42,14 @@ class Scales:
 
 def probe(environment: Any, world: World, *, steps: int) -> Scales:
     """Scales from one random episode that no agent sees, the same for all agents."""
-    generator = np.random.default_rng(0)
-    space = environment.action_space
-    observation = observed(environment, environment.reset(seed=0)[0])
+    generator, space = np.random.default_rng(0), environment.action_space
+    observation = begin_episode(environment, seed=0)
     passed, rewards = [], []
     for step in range(1, steps + 1):
-        action = generator.uniform(space.low, space.high).astype(space.dtype)
-        answer, reward, terminated, truncated, _ = environment.step(action)
-        when = f"after action {action.tolist()} at step {step}"
-        following = observed(environment, answer, when=when)
-        passed.append((observation, following))
-        rewards.append(earned_by(environment, reward, when=when))
-        observation = observed(environment, environment.reset()[0]) if terminated or truncated else following
+        answer = make_step(environment, generator.uniform(space.low, space.high), where=f"at step {step}")
+        passed.append((observation, answer.observation))
+        rewards.append(answer.reward)
+        observation = begin_episode(environment) if answer.terminated or answer.truncated else answer.observation
     before, after = torch.from_numpy(np.array(passed)).unbind(1)
     change = world.target(before, after)
     lost = (world.target(before, after * (1 + ROUNDING)) - change).abs().amax(0)

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from calibrl.errors import CalibrlError
-
-Environment = Any
-"""A `gymnasium.Env` of Box observations and Box actions."""
+from calibrl.control.answers import Environment, begin_episode, make_step
 
 
 class Actor(Protocol):
@@ -77,9 +74,7 @@ def run_trial(
 
     seeds: (g,), what each environment's chance is seeded with. `on_step(step, rewards so far (g,))` hears of each.
     """
-    observation = np.stack(
-        [observed(env, env.reset(seed=seed)[0]) for env, seed in zip(environments, seeds, strict=True)]
-    )
+    observation = np.stack([begin_episode(env, seed=seed) for env, seed in zip(environments, seeds, strict=True)])
     agents = range(len(environments))
     actor.begin(list(agents))
     kept: list[tuple[np.ndarray, ...]] = []
@@ -87,68 +82,21 @@ def run_trial(
     for step in range(steps):
         chosen = actor.act(torch.as_tensor(observation, dtype=torch.float32))
         action = chosen.detach().cpu().numpy()
-        # Copies: an environment may change what it is given.
-        answers = [env.step(one.astype(env.action_space.dtype)) for env, one in zip(environments, action, strict=True)]
-        after, reward = _checked(environments, action, answers, step + 1)
-        terminated, truncated = (np.array([bool(answer[i]) for answer in answers]) for i in (2, 3))
+        where = f"at step {step + 1}"
+        answers = [make_step(env, one, where=where) for env, one in zip(environments, action, strict=True)]
+        after, reward, terminated, truncated = map(np.array, zip(*answers, strict=True))
         ended = terminated | truncated
         last = ended | (step == steps - 1)
         kept.append((observation, action, after, reward, terminated, last))
-        earned += torch.from_numpy(reward.astype(np.float64))
+        earned += torch.from_numpy(reward)
         on_step(step + 1, earned)
         observation = after.copy()
         begun = [agent for agent in agents if last[agent] and step < steps - 1]
         for agent in begun:
-            observation[agent] = observed(environments[agent], environments[agent].reset()[0])
+            observation[agent] = begin_episode(environments[agent])
         if begun:
             actor.begin(begun)
     columns = [np.stack(column, 1) for column in zip(*kept, strict=True)]
     numbers = [torch.from_numpy(column).float() for column in columns[:4]]
     flags = (torch.from_numpy(column.astype(bool)) for column in (*columns[4:], ~ended))
     return Trial(*numbers, *flags)
-
-
-def _checked(
-    environments: Sequence[Environment], action: np.ndarray, answers: Sequence[Any], step: int
-) -> tuple[np.ndarray, np.ndarray]:
-    """Next observations (g, o) and rewards (g,) of a step."""
-    after, reward = [], []
-    for environment, taken, answer in zip(environments, action, answers, strict=True):
-        when = f"after action {taken.tolist()} at step {step}"
-        after.append(observed(environment, answer[0], when=when))
-        reward.append(earned_by(environment, answer[1], when=when))
-    return np.stack(after), np.array(reward)
-
-
-def observed(environment: Environment, observation: Any, *, when: str = "on reset()") -> np.ndarray:
-    """What an environment answers as it promised: finite numbers of its space's shape, in float64.
-
-    A copy: an environment may answer with the array that it goes on computing in.
-    """
-    found, wanted = np.array(observation), environment.observation_space.shape
-    if found.shape != wanted:
-        raise CalibrlError(
-            f"environment {name_of(environment)} observed shape {found.shape} {when}; its observation_space says "
-            f"{wanted}: correct one of the two"
-        )
-    found = found.astype(np.float64, copy=False)
-    if not np.isfinite(found).all():
-        raise CalibrlError(
-            f"environment {name_of(environment)} observed {found.tolist()} {when}, which is not finite; where its "
-            "physics diverge, use a smaller time step or tighter action bounds"
-        )
-    return found
-
-
-def earned_by(environment: Environment, reward: Any, *, when: str) -> float:
-    """A step's reward as one finite number; arrays that hold one will do."""
-    found = np.asarray(reward)
-    if found.size != 1 or not np.isfinite(found).all():
-        raise CalibrlError(f"environment {name_of(environment)} paid {reward} {when}; a reward is one finite number")
-    return float(found.reshape(()))
-
-
-def name_of(environment: Environment) -> str:
-    """What messages call an environment."""
-    spec = environment.spec
-    return repr(spec.id) if spec else type(environment.unwrapped).__name__

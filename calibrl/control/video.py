@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from calibrl.control.answers import begin_episode, make_step, name_of
 from calibrl.control.tasks import Task
-from calibrl.control.trial import name_of
 from calibrl.errors import CalibrlError, first_line
 from calibrl.files import replacing
 
@@ -41,12 +41,13 @@ def episode(
     _refuse_what_has_no_pictures(task)
     env = task.make(render_mode="rgb_array", **options)
     try:
-        observation, _ = env.reset(seed=seed)
+        observation = begin_episode(env, seed=seed)
         frames = [frame(env)]
-        for _ in range(steps or task.steps):
-            observation, _, terminated, truncated, _ = env.step(np.asarray(act(observation), np.float32))
+        for step in range(1, (steps or task.steps) + 1):
+            answer = make_step(env, np.asarray(act(observation), np.float32), where=f"at step {step}")
+            observation = answer.observation
             frames.append(frame(env))
-            if terminated or truncated:
+            if answer.terminated or answer.truncated:
                 break
         return frames
     finally:

@@ -91,6 +91,62 @@ def test_answers_that_are_refused(options, says):
         probe(Planned([9], **options), World(same, difference, added, reward=None), steps=3)
 
 
+class Failing(Planned):
+    """Has an error of its own, or is written for an older interface."""
+
+    def __init__(self, step=None, reset=None):
+        super().__init__([99])
+        self.at_step, self.at_reset, self.made = step, reset, 0
+
+    def reset(self, *, seed=None, options=None):
+        return self.at_reset(self) if self.at_reset else super().reset(seed=seed)
+
+    def step(self, action):
+        self.made += 1
+        return self.at_step(self) if self.at_step and self.made == 2 else super().step(action)
+
+
+def _broken(env):
+    raise RuntimeError(f"the simulator is gone\n{env}")
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (
+            {"step": _broken},
+            r"Failing failed after action \[.*\] at step 2 \(RuntimeError: the simulator is gone, test_trial.py line ",
+        ),
+        ({"reset": _broken}, r"Failing failed on reset\(\) \(RuntimeError: the simulator is gone, test_trial.py"),
+        (
+            {"step": lambda env: (env.first, 0.0, False, {})},
+            r"answered with 4 parts after action .* at step 2; Gymnasium",
+        ),
+        ({"step": lambda env: env.first}, "answered with ndarray after action"),
+        (
+            {"reset": lambda env: env.first},
+            r"answered with ndarray on reset\(\); Gymnasium expects \(observation, info\)",
+        ),
+    ],
+)
+def test_an_environment_that_fails_is_named_in_one_line(options, says):
+    for ask in (
+        lambda env: run_trial(Still(), [env], steps=3, seeds=[0]),
+        lambda env: probe(env, World(same, difference, added, reward=None), steps=3),
+    ):
+        with pytest.raises(CalibrlError, match=says) as caught:
+            ask(Failing(**options))
+        assert "\n" not in str(caught.value)
+
+
+def test_what_somebody_stops_is_no_failure():
+    def stop(env):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_trial(Still(), [Failing(step=stop)], steps=3, seeds=[0])
+
+
 class Careless(Planned):
     """Answers with arrays of one flag, and spoils what it is given, which must be one of its actions."""
 
