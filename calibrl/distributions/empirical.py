@@ -6,21 +6,21 @@ from typing import Any
 
 import torch
 from torch import Size, Tensor
-from torch.distributions import Distribution, constraints
+from torch.distributions import constraints
 
 from calibrl.arrays import Array, as_tensor, returns_what_was_given
+from calibrl.distributions.scored import Scored
 from calibrl.errors import CalibrlError
 from calibrl.kernels import normal
 
 
-class _Interpolated(Distribution):
+class _Interpolated(Scored):
     """A quantile function that is piecewise straight in z, with Gaussian tails beyond its ends.
 
     knots: (*batch, k) ascending, ties allowed (they are atoms); levels z: (k,); tail: (*batch,) the scale at
     which each straight tail goes on, lower and upper.
     """
 
-    arg_constraints: dict[str, Any] = {}  # noqa: RUF012 (torch's own protocol)
     support = constraints.real
     has_rsample = True
 
@@ -56,18 +56,6 @@ class _Interpolated(Distribution):
         return start + t * (end - start) + low + high
 
     @returns_what_was_given
-    def cdf(self, value: Array) -> Tensor:
-        """P(Y ≤ value). value: (…, *batch)."""
-        value = as_tensor(value)
-        return normal.cdf(self.zscore(value)).to(torch.promote_types(self._knots.dtype, value.dtype))
-
-    @returns_what_was_given
-    def icdf(self, value: Array) -> Tensor:
-        """The quantile at probability `value`: (…, *batch)."""
-        value = as_tensor(value)
-        return self.from_zscore(normal.finite_quantile(value)).to(torch.promote_types(self._knots.dtype, value.dtype))
-
-    @returns_what_was_given
     def log_prob(self, value: Array) -> Tensor:
         """log-density of the interpolated distribution; +inf on an atom."""
         value = as_tensor(value)
@@ -77,7 +65,7 @@ class _Interpolated(Distribution):
         slope = width / (self._levels[index + 1] - self._levels[index])
         slope = torch.where(z < self._levels[0], self._low_tail, slope)
         slope = torch.where(z > self._levels[-1], self._high_tail, slope)
-        return (normal.log_density(z) - torch.log(slope)).to(torch.promote_types(self._knots.dtype, value.dtype))
+        return (normal.log_density(z) - torch.log(slope)).to(self._dtype_with(value))
 
     def rsample(self, sample_shape: Any = Size()) -> Tensor:
         """Draws of shape (*sample_shape, *batch)."""
@@ -112,6 +100,10 @@ class _Interpolated(Distribution):
         # Knots around their mean, so that a narrow forecast far from zero keeps its digits.
         centred = torch.cat([self._knots.double() - mean.unsqueeze(-1), tails], -1)
         return mean, ((centred @ (factor.T @ (weight.unsqueeze(-1) * factor))) * centred).sum(-1)
+
+    @property
+    def _dtype(self) -> torch.dtype:
+        return self._knots.dtype
 
     def _score(self, y: Tensor, *, right: bool) -> Tensor:
         y = y.double().expand(torch.broadcast_shapes(y.shape, self.batch_shape))

@@ -11,19 +11,19 @@ from torch.distributions import Distribution, constraints
 
 from calibrl.arrays import Array, as_tensor, returns_what_was_given
 from calibrl.distributions.kinds import device_of, dtype_of, is_discrete
+from calibrl.distributions.scored import Scored
 from calibrl.distributions.scores import COMPONENT_CUTS, from_zscore, log_prob, searched, zscore, zscore_left
 from calibrl.errors import CalibrlError
 from calibrl.kernels import normal
 
 
-class Mixture(Distribution):
+class Mixture(Scored):
     """Σ_k w_k F_k over component forecasts of one batch shape.
 
     components: continuous distributions, all of batch shape (*batch); weights: (k,), equal if not given.
     A mixture of calibrated forecasts is not calibrated: recalibrate the mixture, last.
     """
 
-    arg_constraints: dict[str, Any] = {}  # noqa: RUF012 (torch's own protocol)
     has_rsample = False
 
     def __init__(self, components: Sequence[Distribution], weights: Array | None = None) -> None:
@@ -77,24 +77,12 @@ class Mixture(Distribution):
         return searched(self, (low + high) / 2, z)
 
     @returns_what_was_given
-    def cdf(self, value: Array) -> Tensor:
-        """P(Y ≤ value). value: (…, *batch)."""
-        value = as_tensor(value)
-        return normal.cdf(self.zscore(value)).to(torch.promote_types(self._dtype, value.dtype))
-
-    @returns_what_was_given
-    def icdf(self, value: Array) -> Tensor:
-        """The quantile at probability `value`: (…, *batch)."""
-        value = as_tensor(value)
-        return self.from_zscore(normal.finite_quantile(value)).to(torch.promote_types(self._dtype, value.dtype))
-
-    @returns_what_was_given
     def log_prob(self, value: Array) -> Tensor:
         """log-density. value: (…, *batch)."""
         value = as_tensor(value)
         each = torch.stack([log_prob(component, value) for component in self.components])
         share = self.weights.log().reshape(-1, *(1 for _ in each.shape[1:]))
-        return torch.logsumexp(each + share, 0).to(torch.promote_types(self._dtype, value.dtype))
+        return torch.logsumexp(each + share, 0).to(self._dtype_with(value))
 
     def sample(self, sample_shape: Any = Size()) -> Tensor:
         """Draws of shape (*sample_shape, *batch): a component, then a draw from it."""

@@ -71,7 +71,7 @@ def outcomes_for(forecast: Distribution, y: Array) -> Tensor:
     # A column of outcomes for a flat forecast, or the other way round, would silently broadcast to n × n.
     if outcome.numel() == shape.numel() and 1 in (*outcome.shape[-1:], *shape[-1:]):
         return outcome.reshape(shape)
-    if shape.numel() == 1:
+    if shape.numel() == 1 and len(shape) <= outcome.dim():  # one forecast of many outcomes
         return outcome
     raise CalibrlError(
         f"outcomes of shape {tuple(outcome.shape)} do not fit forecasts of batch shape {tuple(shape)}; "

@@ -10,6 +10,7 @@ from torch.distributions import Bernoulli, Categorical, Distribution, Normal, On
 
 from calibrl.arrays import Array, as_tensor, returns_what_was_given
 from calibrl.distributions.kinds import by_column, device_of, dtype_of, is_discrete, refuse_joint
+from calibrl.distributions.scored import Scored
 from calibrl.distributions.scores import (
     AT_ONCE,
     breaks,
@@ -26,15 +27,13 @@ from calibrl.maps import Map, draw_table, gaussian_law
 from calibrl.maps.gaussian import nodes
 
 
-class Recalibrated(Distribution):
+class Recalibrated(Scored):
     """The distribution with CDF R∘F and quantile function F⁻¹∘R⁻¹.
 
     `base` is any distribution with a CDF, batch shape (n,) or (n, d), another `Recalibrated` too; `mapping`
     holds one R for all or one per column. Everything a planner asks of a forecast works: samples, moments,
     density, gradients with respect to the base's parameters, on the base's device and in its dtype.
     """
-
-    arg_constraints: dict[str, Any] = {}  # noqa: RUF012 (torch's own protocol)
 
     def __init__(self, base: Distribution, mapping: Map) -> None:
         base = by_column(base)
@@ -76,32 +75,15 @@ class Recalibrated(Distribution):
     # The distribution.
 
     @returns_what_was_given
-    def cdf(self, value: Array) -> Tensor:
-        """P(Y ≤ value). value: (…, *batch)."""
-        value = as_tensor(value)
-        return normal.cdf(self.zscore(value)).to(self._dtype(value))
-
-    @returns_what_was_given
-    def icdf(self, value: Array) -> Tensor:
-        """The quantile at probability `value`: (…, *batch). Finite: 0 and 1 mean the nearest number inside."""
-        value = as_tensor(value)
-        outside = (value < 0) | (value > 1)
-        if bool(outside.any()):
-            raise CalibrlError(f"probability {value[outside][0].item():g} is outside [0, 1]")
-        z = normal.finite_quantile(value)
-        z = z.expand(torch.broadcast_shapes(z.shape, self.batch_shape))
-        return self.from_zscore(z).to(self._dtype(value))
-
-    @returns_what_was_given
     def log_prob(self, value: Array) -> Tensor:
         """log-density, or log-mass where outcomes are counts. value: (…, *batch)."""
         value = as_tensor(value)
         if is_discrete(self.base):
-            return log_mass(self.zscore_left(value), self.zscore(value)).to(self._dtype(value))
+            return log_mass(self.zscore_left(value), self.zscore(value)).to(self._dtype_with(value))
         # Outside the support the base's density is zero, whatever the map.
         z = zscore(self.base, value).nan_to_num(torch.nan, posinf=0.0, neginf=0.0)
         change = self.mapping.log_slope_z(z) + normal.log_density(self.mapping.forward_z(z)) - normal.log_density(z)
-        return (log_prob(self.base, value) + change).to(self._dtype(value))
+        return (log_prob(self.base, value) + change).to(self._dtype_with(value))
 
     def rsample(self, sample_shape: Any = Size()) -> Tensor:
         """Draws of shape (*sample_shape, *batch) that carry gradients to the base's parameters."""
@@ -175,9 +157,6 @@ class Recalibrated(Distribution):
         """S(z); what is impossible or certain before the map is so after it: R(0) = 0 and R(1) = 1."""
         sure = z.isinf()
         return torch.where(sure, z, self.mapping.forward_z(torch.where(sure, 0.0, z)))
-
-    def _dtype(self, value: Tensor) -> torch.dtype:
-        return torch.promote_types(dtype_of(self.base), value.dtype)
 
     def _at_infinity(self, z: Tensor) -> Tensor:
         inside = from_zscore(self.base, torch.where(z.isfinite(), z, 0.0))

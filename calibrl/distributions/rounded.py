@@ -10,15 +10,14 @@ from torch.distributions import Distribution, constraints
 
 from calibrl.arrays import Array, as_tensor, returns_what_was_given
 from calibrl.distributions.kinds import device_of, dtype_of, is_discrete
+from calibrl.distributions.scored import Scored
 from calibrl.distributions.scores import count_moments, from_zscore, log_mass, zscore
 from calibrl.errors import CalibrlError
-from calibrl.kernels import normal
 
 
-class Rounded(Distribution):
+class Rounded(Scored):
     """max(0, round(Y)) for a continuous forecast Y: mass F(k + ½) - F(k - ½) on k, all below ½ on 0."""
 
-    arg_constraints: dict[str, Any] = {}  # noqa: RUF012 (torch's own protocol)
     support = constraints.nonnegative_integer
     has_rsample = False
 
@@ -44,23 +43,13 @@ class Rounded(Distribution):
         """The least count k with P(count ≤ k) ≥ Φ(z)."""
         # A hair less than the quantile, so that rounding error does not ask for one unit more.
         y = from_zscore(self.base, z)
-        return torch.ceil(y - 0.5 - 1e-9 - 1e-12 * y.abs()).clamp(min=0)
-
-    @returns_what_was_given
-    def cdf(self, value: Array) -> Tensor:
-        """P(count ≤ value). value: (…, *batch)."""
-        return normal.cdf(self.zscore(as_tensor(value))).to(dtype_of(self.base))
-
-    @returns_what_was_given
-    def icdf(self, value: Array) -> Tensor:
-        """The quantile at probability `value`, a whole number: (…, *batch)."""
-        return self.from_zscore(normal.finite_quantile(as_tensor(value))).to(dtype_of(self.base))
+        return torch.ceil((y - 0.5 - 1e-9 - 1e-12 * y.abs()).clamp(min=0))
 
     @returns_what_was_given
     def log_prob(self, value: Array) -> Tensor:
         """log-mass of a count; -inf between the whole numbers. value: (…, *batch)."""
         value = as_tensor(value)
-        return log_mass(self.zscore_left(value), self.zscore(value)).to(dtype_of(self.base))
+        return log_mass(self.zscore_left(value), self.zscore(value)).to(self._dtype_with(value))
 
     def sample(self, sample_shape: Any = Size()) -> Tensor:
         """Draws of shape (*sample_shape, *batch)."""

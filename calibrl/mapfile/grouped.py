@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -11,19 +10,18 @@ from torch.distributions import Distribution, constraints
 
 from calibrl.arrays import Array, as_tensor, returns_what_was_given
 from calibrl.distributions import from_zscore, zscore, zscore_left
+from calibrl.distributions.scored import Scored
 from calibrl.distributions.scores import log_prob
 from calibrl.errors import CalibrlError
-from calibrl.kernels import normal
 
 
-class Grouped(Distribution):
+class Grouped(Scored):
     """n continuous forecasts, some from each part.
 
     parts: pairs of rows, (m,) of their numbers from 0, and their forecasts, of batch shape (m,). Every row belongs
     to exactly one part.
     """
 
-    arg_constraints: dict[str, Any] = {}  # noqa: RUF012 (torch's own protocol)
     support = constraints.real
     has_rsample = False
 
@@ -34,7 +32,7 @@ class Grouped(Distribution):
             row = int((owners != 1).nonzero()[0])
             raise CalibrlError(f"forecast {row} belongs to {int(owners[row])} groups; expected exactly 1")
         self.parts = tuple(parts)
-        self._example = parts[0][1]
+        self._example = parts[0][1]  # whose dtype and device are those of all
         super().__init__(owners.shape, validate_args=False)
 
     def zscore(self, y: Tensor) -> Tensor:
@@ -50,19 +48,10 @@ class Grouped(Distribution):
         return self._each(from_zscore, z)
 
     @returns_what_was_given
-    def cdf(self, value: Array) -> Tensor:
-        """P(Y ≤ value). value: (…, n)."""
-        return normal.cdf(self.zscore(as_tensor(value)))
-
-    @returns_what_was_given
-    def icdf(self, value: Array) -> Tensor:
-        """The quantile at probability `value`: (…, n)."""
-        return self.from_zscore(normal.finite_quantile(as_tensor(value)))
-
-    @returns_what_was_given
     def log_prob(self, value: Array) -> Tensor:
         """log-density. value: (…, n)."""
-        return self._each(log_prob, as_tensor(value))
+        value = as_tensor(value)
+        return self._each(log_prob, value).to(self._dtype_with(value))
 
     @property
     def mean(self) -> Tensor:

@@ -8,6 +8,8 @@ from torch import distributions as td
 
 import calibrl as cal
 from calibrl.distributions import from_zscore, zscore
+from calibrl.distributions.scored import Scored
+from calibrl.mapfile import Grouped
 
 D = torch.float64
 
@@ -71,6 +73,35 @@ def test_quantiles_invert_the_cdf(forecast):
     y = forecast.icdf(u)
     assert bool((y.diff(dim=0) >= 0).all())
     torch.testing.assert_close(forecast.cdf(y), u, rtol=0, atol=1e-9)
+
+
+OURS = [p for p in forecasts(CONTINUOUS | COUNTS) if isinstance(p.values[0], Scored)]
+
+
+@pytest.mark.parametrize("forecast", OURS)
+def test_there_is_no_quantile_beyond_all(forecast):
+    for wrong in (-0.01, 1.01):
+        with pytest.raises(cal.CalibrlError, match=rf"{wrong} is outside \[0, 1\]; ask for"):
+            forecast.icdf(torch.tensor([0.5, wrong], dtype=D))
+
+
+@pytest.mark.parametrize("values", [torch.float32, D])
+@pytest.mark.parametrize("held", [torch.float32, D])
+def test_answers_keep_the_digits_of_the_question(held, values):
+    numbers = torch.tensor([[0.0], [1.0], [3.0]], dtype=held)
+    bare = td.Normal(numbers[0], numbers[1])
+    ours = [
+        cal.Empirical(numbers),
+        cal.Quantiles(numbers, [0.1, 0.5, 0.9]),
+        cal.Mixture([bare, bare]),
+        cal.Rounded(bare),
+        cal.Recalibrated(bare, MAPS["smooth"]),
+        Grouped([(torch.tensor([0]), bare)]),
+    ]
+    value = torch.tensor([0.5], dtype=values)
+    for forecast in ours:
+        for ask in (forecast.cdf, forecast.icdf, forecast.log_prob):
+            assert ask(value).dtype == torch.promote_types(held, values)
 
 
 @ours_continuous

@@ -232,6 +232,8 @@ def normal(*shape):
         (lambda: cal.Recalibrated(normal(3), cal.IDENTITY).icdf(torch.tensor([0.1, 2.0, 0.3])), "outside"),
         (lambda: cal.pit(normal(4), torch.zeros(3)), "do not fit"),
         (lambda: cal.pit(normal(4, 2), torch.zeros(4)), "do not fit"),
+        (lambda: cal.pit(normal(1, 1), torch.zeros(4)), "do not fit"),
+        (lambda: cal.crps(normal(1, 1), torch.zeros(4)), "do not fit"),
         (lambda: cal.pit(td.StudentT(torch.ones(3)), torch.zeros(3)), "has no cdf"),
         (lambda: cal.pit(td.Exponential(torch.ones(2)), torch.tensor([1.0, -1.0])), "impossible"),
         (lambda: cal.pit(td.Normal(torch.tensor([math.nan]), 1.0, validate_args=False), torch.zeros(1)), "is NaN"),
@@ -271,6 +273,7 @@ def test_mixtures_and_counts_are_exact_far_below():
     rounded = cal.Rounded(torch.distributions.Normal(torch.tensor(0.0, dtype=torch.float64), 1.0))
     want = np.log(stats.norm.sf(8.5) - stats.norm.sf(9.5))
     assert float(rounded.log_prob(torch.tensor(9.0))) == pytest.approx(want, rel=1e-9)
+    assert str(rounded.icdf(0.5).item()) == "0.0"  # no minus zero, which prints as -0
 
 
 def test_independent_columns_are_judged_column_by_column():
