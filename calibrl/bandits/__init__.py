@@ -1,5 +1,6 @@
 """Contextual bandits: decide under uncertainty, learn from what the chosen arm paid."""
 
+from calibrl.bandits.arms import Among, Arm
 from calibrl.bandits.durable import Durable
 from calibrl.bandits.ecdf import Ecdf, fit_ecdf
 from calibrl.bandits.journal import NotKept
@@ -15,10 +16,11 @@ from calibrl.bandits.policies import (
     LinUCB,
     Thompson,
 )
-from calibrl.bandits.policy import Arm, Decision, Policy
+from calibrl.bandits.policy import Decision, Policy
 
 __all__ = [
     "POLICIES",
+    "Among",
     "Arm",
     "CalLinUCB",
     "CalThompson",

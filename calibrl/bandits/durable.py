@@ -22,9 +22,10 @@ from torch.distributions import Distribution
 
 from calibrl.arrays import Array
 from calibrl.bandits import journal, storage
+from calibrl.bandits.arms import Among, Arm
 from calibrl.bandits.journal import Journal, NotKept
 from calibrl.bandits.options import Options
-from calibrl.bandits.policy import Arm, Decision, Policy
+from calibrl.bandits.policy import Decision, Policy
 from calibrl.errors import CalibrlError
 from calibrl.files import lock
 
@@ -78,25 +79,25 @@ class Durable:
         with self._thinking:
             return self.policy.pulls
 
-    def choose(self, x: Array) -> Arm:
+    def choose(self, x: Array, *, among: Among | None = None) -> Arm:
         """The arm to take at x."""
         with self._thinking:
-            return self.policy.choose(x)
+            return self.policy.choose(x, among=among)
 
-    def decide(self, x: Array) -> Decision:
+    def decide(self, x: Array, *, among: Among | None = None) -> Decision:
         """The arm to take at x, and the probability with which it was taken."""
         with self._thinking:
-            return self.policy.decide(x)
+            return self.policy.decide(x, among=among)
 
-    def probabilities(self, x: Array) -> dict[Arm, float]:
+    def probabilities(self, x: Array, *, among: Among | None = None) -> dict[Arm, float]:
         """The probability of each arm being chosen at x."""
         with self._thinking:
-            return self.policy.probabilities(x)
+            return self.policy.probabilities(x, among=among)
 
-    def forecast(self, x: Array) -> Distribution:
+    def forecast(self, x: Array, *, among: Among | None = None) -> Distribution:
         """What each arm is expected to pay at x."""
         with self._thinking:
-            return self.policy.forecast(x)
+            return self.policy.forecast(x, among=among)
 
     # What changes it is checked, then written, then done: what cannot be written does not happen.
 
@@ -104,7 +105,8 @@ class Durable:
         """Learn what arms paid. When this returns, it is on the disk; when it raises, nothing was learnt."""
         with self._changing:
             rows = self.policy.check(x, arm, reward)
-            names = [self.policy.arms[position] for position in rows.arm]
+            arms = self.policy.arms
+            names = [arms[position] for position in rows.arm]
             self._write({"update": {"x": rows.x.tolist(), "arm": names, "reward": rows.reward.tolist()}})
             with self._thinking:
                 self.policy.learn(rows)
@@ -113,7 +115,7 @@ class Durable:
     def add_arm(self, arm: Arm) -> None:
         """Offer one more arm."""
         with self._changing:
-            (name,) = self.policy.check_new([arm])
+            (name,) = self.policy.offer.check_new([arm])
             self._write({"add": name})
             with self._thinking:
                 self.policy.add_arm(name)
@@ -122,7 +124,7 @@ class Durable:
     def remove_arm(self, arm: Arm) -> None:
         """Offer this arm no more."""
         with self._changing:
-            name = self.policy.check_leaving(arm)
+            name = self.policy.offer.check_leaving(arm)
             self._write({"remove": name})
             with self._thinking:
                 self.policy.remove_arm(name)
@@ -220,7 +222,8 @@ def _compare(folder: Path, kept: Policy, wanted: Policy) -> None:
             f"{folder} holds a policy with {there}, and make() builds one with {here}; use the same settings, or a "
             "new folder"
         )
-    new = [name for name in wanted.arms if name not in kept.arms and name not in kept.removed]
+    known = {*kept.arms, *kept.removed}
+    new = [name for name in wanted.arms if name not in known]
     if new:
         warnings.warn(f"{folder} has no arm {new[0]!r}, which make() offers; add it with add_arm", stacklevel=3)
 

@@ -48,13 +48,13 @@ def replay(policy: Policy, log: Log, *, seed: int = 0) -> Estimate:
     The policy is changed.
     """
     _check(policy, log)
-    if not _near(1 / log.propensity, len(policy.arms)):
+    if not _has_room(policy, log):
         raise CalibrlError(f"{_room(policy, log)}: replay needs a log in which every arm could be taken; {_CURE}")
     least = int(log.propensity.argmin())
     keep = np.random.default_rng(seed).random(len(log)) < log.propensity[least] / log.propensity
     earned = []
-    for t in np.flatnonzero(keep):
-        if policy.choose(log.x[t]) == log.arm[t]:
+    for t in np.flatnonzero(keep).tolist():
+        if policy.choose(log.x[t], among=log.among[t]) == log.arm[t]:
             policy.update(log.x[t], log.arm[t], log.reward[t])
             earned.append(log.reward[t])
     thinned = (
@@ -84,7 +84,8 @@ def doubly_robust(policy: Policy, log: Log, *, folds: int = FOLDS, ridge: float 
         raise CalibrlError(f"ridge {ridge} leaves the reward model singular; use a number above 0, such as 1")
     position = {arm: a for a, arm in enumerate(policy.arms)}
     taken = np.array([position[arm] for arm in log.arm])
-    chance = np.array([list(policy.probabilities(x).values()) for x in log.x])
+    asked = zip(log.x, log.among, strict=True)
+    chance = np.array([list(policy.probabilities(x, among=among).values()) for x, among in asked])
     row = np.arange(len(log))
     weight = chance[row, taken] / log.propensity
     _check_support(policy, log, chance.mean(0), weight)
@@ -97,7 +98,7 @@ def doubly_robust(policy: Policy, log: Log, *, folds: int = FOLDS, ridge: float 
             f"{weight[heavy] / weight.sum():.0%} of the weight, so the interval cannot be relied on: check that "
             "propensity"
         )
-    if not _near(1 / log.propensity, len(policy.arms)):
+    if not _has_room(policy, log):
         notes.append(f"{_room(policy, log)}: only policies that act much like the logged one can be judged")
     values = (chance * expected).sum(1) + weight * (log.reward - expected[row, taken])
     return _estimate(values, note="; ".join(notes))
@@ -135,7 +136,7 @@ def _check(policy: Policy, log: Log) -> None:
         raise CalibrlError("a policy of shared arm features cannot be judged from a log of contexts; use disjoint arms")
     if log.x.shape[1] != policy.options.dim:
         raise CalibrlError(f"the log has {log.x.shape[1]} context columns, the policy expects {policy.options.dim}")
-    unknown = set(log.arm) - set(policy.arms)
+    unknown = set(log.arms) - set(policy.arms)
     if unknown:
         raise CalibrlError(f"the log has arm {min(map(repr, unknown))}, which the policy does not offer; add it first")
 
@@ -151,7 +152,7 @@ def _check_support(policy: Policy, log: Log, share: Floats, weight: Floats) -> N
             f"other such arms), and the log never took it, so nobody knows what it pays; remove_arm it before judging, "
             "or log decisions that try it"
         )
-    if not _near(weight, 1):
+    if not _near(weight):
         raise CalibrlError(
             f"the weights of the policy's decisions average {weight.mean():.3g} instead of 1, and "
             f"{_room(policy, log)}: the log does not show what this policy's decisions pay; {_CURE}"
@@ -164,17 +165,21 @@ _CURE = (
 )
 
 
-def _room(policy: Policy, log: Log) -> str:
+def _has_room(policy: Policy, log: Log) -> bool:
+    """Whether the log could take every arm that was on offer."""
     # Given x, 1 / propensity is on average the number of arms that had any chance.
-    mean = np.mean(1 / log.propensity)
-    arms = len(policy.arms)
-    return f"the mean of 1 / propensity, the number of arms that could be taken, is {mean:.3g} for {arms} arms"
+    return _near(1 / (log.propensity * log.offered(len(policy.arms))))
 
 
-def _near(values: Floats, target: float) -> bool:
-    """Whether the mean may be the target: within the tolerance and three standard errors."""
+def _room(policy: Policy, log: Log) -> str:
+    mean, arms = np.mean(1 / log.propensity), log.offered(len(policy.arms)).mean()
+    return f"the mean of 1 / propensity, the number of arms that could be taken, is {mean:.3g} for {arms:.4g} arms"
+
+
+def _near(values: Floats) -> bool:
+    """Whether the mean may be 1: within the tolerance and three standard errors."""
     error = values.std() / len(values) ** 0.5
-    return bool(abs(values.mean() - target) <= UNSUPPORTED * target + 3 * error)
+    return bool(abs(values.mean() - 1) <= UNSUPPORTED + 3 * error)
 
 
 def _estimate(values: Floats, *, note: str = "") -> Estimate:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibrl.arrays import as_tensor
-from calibrl.bandits.policy import Arm
+from calibrl.bandits.arms import Arm
 from calibrl.errors import CalibrlError
 from calibrl.tables import read_table
 
@@ -22,7 +23,8 @@ Floats = NDArray[np.float64]
 class Log:
     """Logged decisions, oldest first: x (n, d); arm, n names; reward (n,); propensity (n,) in (0, 1].
 
-    first: the number of its first row, in the log that this is a part of.
+    first: the number of its first row, in the log that this is a part of. among: the names each decision could choose
+    from, None for all; empty if all could from all.
     """
 
     x: Floats
@@ -30,12 +32,15 @@ class Log:
     reward: Floats
     propensity: Floats
     first: int = 1
+    among: Sequence[Sequence[Arm] | None] = ()
 
     def __post_init__(self) -> None:
         for name in ("x", "reward", "propensity"):
             object.__setattr__(self, name, as_tensor(getattr(self, name), name).double().numpy())
         object.__setattr__(self, "arm", tuple(np.asarray(self.arm, object).tolist()))
         n = len(self.arm)
+        among = tuple(None if names is None else tuple(names) for names in self.among)
+        object.__setattr__(self, "among", among or (None,) * n)
         if self.x.ndim != 2 or len(self.x) != n or self.reward.shape != (n,) or self.propensity.shape != (n,) or not n:
             raise CalibrlError(
                 f"contexts {self.x.shape}, {n} arms, rewards {self.reward.shape} and propensities "
@@ -54,6 +59,14 @@ class Log:
                 f"log row {self.first + row} has propensity {self.propensity[row]:g}; expected the probability in "
                 "(0, 1] with which the logged arm was taken"
             )
+        if len(self.among) != n:
+            raise CalibrlError(f"among has {len(self.among)} rows and the log {n}; give names, or None, for each")
+        for row, (taken, names) in enumerate(zip(self.arm, self.among, strict=True)):
+            if names is not None and taken not in names:
+                raise CalibrlError(
+                    f"log row {self.first + row} took arm {taken!r}, which is not among those it could take, "
+                    f"{list(names)}; repair or drop that row"
+                )
 
     def __len__(self) -> int:
         return len(self.arm)
@@ -62,12 +75,17 @@ class Log:
         if not isinstance(rows, slice):
             raise CalibrlError(f"log[{rows!r}] is no part of a log; give a range of rows, such as log[:500]")
         first = self.first + rows.indices(len(self))[0]
-        return Log(self.x[rows], self.arm[rows], self.reward[rows], self.propensity[rows], first)
+        return Log(self.x[rows], self.arm[rows], self.reward[rows], self.propensity[rows], first, self.among[rows])
 
     @property
     def arms(self) -> tuple[Arm, ...]:
-        """The arms that appear, in order."""
-        return tuple(sorted(set(self.arm), key=lambda arm: (isinstance(arm, str), arm)))
+        """The arms that were taken or could be, in order."""
+        known = set(self.arm).union(*{names for names in self.among if names is not None})
+        return tuple(sorted(known, key=lambda arm: (isinstance(arm, str), arm)))
+
+    def offered(self, arms: int) -> Floats:
+        """How many arms each decision could choose from (n,), where all are `arms`."""
+        return np.array([arms if names is None else len(names) for names in self.among], np.float64)
 
 
 def read_log(
@@ -78,18 +96,20 @@ def read_log(
     reward: str = "reward",
     propensity: str | None = "propensity",
     uniform: bool = False,
+    among: str = "among",
 ) -> Log:
     """A log from a CSV or Parquet file with a column each for arm, reward and propensity.
 
     context: the columns of the context, all others if not named. uniform (or propensity None): every arm was as
-    likely, whatever the column of propensities says, if there is one.
+    likely, whatever the column of propensities says, if there is one. among: the column, if there is one, of the arms
+    that each decision could choose from: lists, or their JSON in a CSV file, and nothing for all arms.
     """
     frame = read_table(path)
     if propensity is None:
         propensity, uniform = "propensity", True
-    roles = {arm: "arm", reward: "reward", propensity: "propensity"}
+    roles = {arm: "arm", reward: "reward", propensity: "propensity", among: "list of arms on offer"}
     columns = list(context) if context else [name for name in frame.columns if name not in roles]
-    named = [name for name in roles if not (uniform and name == propensity)]
+    named = [arm, reward] if uniform else [arm, reward, propensity]
     for name in [*named, *columns]:
         if name not in frame.columns:
             raise CalibrlError(f"{path} has no column {name!r}; it has {', '.join(frame.columns)}")
@@ -103,17 +123,44 @@ def read_log(
     if not context:
         _check_no_clock(x, columns, path)
     names = _names(frame[arm], path)
-    likely = np.full(len(names), 1 / len(set(names))) if uniform else _numbers(frame[propensity], path)
-    return Log(x, names, _numbers(frame[reward], path), likely)
+    log = Log(
+        x,
+        names,
+        _numbers(frame[reward], path),
+        np.ones(len(names)) if uniform else _numbers(frame[propensity], path),
+        among=_lists(frame[among], path) if among in frame.columns else (),
+    )
+    return replace(log, propensity=1 / log.offered(len(log.arms))) if uniform else log
 
 
 def _names(column: Any, path: str | Path) -> tuple[Arm, ...]:
     names = tuple(column.to_list())
     for row, name in enumerate(names, start=1):
-        if isinstance(name, bool) or not isinstance(name, (str, int)):
+        if not _is_name(name):
             what = "no arm" if name is None else f"arm {name!r}"
             raise CalibrlError(f"{path}: log row {row} has {what} in column {column.name!r}; use whole numbers or text")
     return names
+
+
+def _is_name(value: object) -> bool:
+    return isinstance(value, (str, int)) and not isinstance(value, bool)
+
+
+def _lists(column: Any, path: str | Path) -> list[tuple[Arm, ...] | None]:
+    """The arms on offer in each row; None where there is nothing."""
+    found: list[tuple[Arm, ...] | None] = []
+    for row, value in enumerate(column.to_list(), start=1):
+        try:
+            names = json.loads(value) if isinstance(value, str) else value
+        except ValueError:
+            names = value
+        if names is not None and not (isinstance(names, list) and all(_is_name(name) for name in names)):
+            raise CalibrlError(
+                f"{path}: log row {row} has {value!r} in column {column.name!r}; use a list of arms, in a CSV file as "
+                'JSON: ["news", "music"]'
+            )
+        found.append(None if names is None else tuple(names))
+    return found
 
 
 def _check_no_clock(x: Floats, columns: Sequence[str], path: str | Path) -> None:

@@ -17,9 +17,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TypedDict, Unpack
 
+from calibrl.bandits.arms import Arm
 from calibrl.bandits.options import Options
 from calibrl.bandits.plan import Plan
-from calibrl.bandits.policy import Arm, Policy
+from calibrl.bandits.policy import Policy
 
 
 class Settings(TypedDict, total=False):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -13,6 +13,7 @@ from torch.distributions import Distribution, Normal
 
 from calibrl.algorithm import recalibrate
 from calibrl.arrays import Array
+from calibrl.bandits.arms import Among, Arm, Arms, Ints, first_names
 from calibrl.bandits.ecdf import Ecdf, ecdf_of
 from calibrl.bandits.options import Options
 from calibrl.errors import CalibrlError
@@ -20,8 +21,6 @@ from calibrl.kernels import highest, ridge, ridge_policy
 from calibrl.kernels.ridge_policy import State
 
 Floats = NDArray[np.float64]
-Arm: TypeAlias = str | int
-"""What an arm is called: an article's id, a treatment's name, a class number."""
 
 
 class Decision(NamedTuple):
@@ -49,12 +48,10 @@ class Policy:
     """
 
     def __init__(self, arms: int | Iterable[Arm], options: Options, *, seed: int = 0) -> None:
-        names = _names(arms)
+        names = first_names(arms)
         self.options = options
         self.generator = _generator(seed)
-        self._names: list[Arm] = []
-        self._position: dict[Arm, int] = {}
-        self.removed: set[Arm] = set()
+        self.offer = Arms()
         models = 1 if options.shared else 0
         self.state = ridge_policy.blank(models, 0, options.dim, ridge_=options.ridge, window=options.window)
         self._rules = options.rules
@@ -63,36 +60,49 @@ class Policy:
     @property
     def arms(self) -> tuple[Arm, ...]:
         """The arms on offer."""
-        return tuple(self._names)
+        return self.offer.names
+
+    @property
+    def removed(self) -> tuple[Arm, ...]:
+        """Arms that were on offer once."""
+        return self.offer.removed
 
     @property
     def pulls(self) -> dict[Arm, int]:
         """How many rewards each arm has had."""
-        return dict(zip(self._names, self.state.pulls.tolist(), strict=True))
+        return dict(zip(self.arms, self.state.pulls.tolist(), strict=True))
 
     # Decisions.
 
-    def choose(self, x: Array) -> Arm:
-        """The arm to take at a context x (dim,); with `shared`, x (k, dim) holds the features of each arm on offer."""
-        return self._names[self._choose(self._contexts(x))]
+    def choose(self, x: Array, *, among: Among | None = None) -> Arm:
+        """The arm to take at a context x (dim,); with `shared`, x (n, dim) holds the features of each arm on offer.
 
-    def decide(self, x: Array) -> Decision:
+        among: the arms this decision may take, if not all: their names, or a mask (k,) of True and False. With
+        `shared` x has a row for each of them, in the order of the names, or of `arms` for a mask or a set.
+        """
+        rows, offered = self._request(x, among)
+        return self.arms[offered[self._choose(rows, offered)]]
+
+    def decide(self, x: Array, *, among: Among | None = None) -> Decision:
         """Choose, and say with which probability: `choose` for a log that will be evaluated later."""
-        rows = self._contexts(x)
-        probability = self._probabilities(rows)
-        position = self._choose(rows)
-        return Decision(self._names[position], float(probability[position]))
+        rows, offered = self._request(x, among)
+        probability = self._probabilities(rows, offered)
+        place = self._choose(rows, offered)
+        return Decision(self.arms[offered[place]], float(probability[place]))
 
-    def probabilities(self, x: Array) -> dict[Arm, float]:
-        """The probability of each arm being chosen at x."""
-        return dict(zip(self._names, self._probabilities(self._contexts(x)).tolist(), strict=True))
+    def probabilities(self, x: Array, *, among: Among | None = None) -> dict[Arm, float]:
+        """The probability of each arm being chosen at x: 0 for those that may not be."""
+        rows, offered = self._request(x, among)
+        chance = np.zeros(len(self.offer))
+        chance[offered] = self._probabilities(rows, offered)
+        return dict(zip(self.arms, chance.tolist(), strict=True))
 
-    def forecast(self, x: Array) -> Distribution:
-        """What each arm is expected to pay at x: a distribution of batch shape (k,), in the order of `arms`."""
-        rows = self._contexts(x)
-        mean, sd, _ = self._scores(rows, np.zeros(len(self._names)))
-        bare = Normal(torch.from_numpy(mean), torch.from_numpy(sd), validate_args=False)
-        return recalibrate(bare, self._map()) if self.options.calibrated else bare
+    def forecast(self, x: Array, *, among: Among | None = None) -> Distribution:
+        """What each arm on offer is expected to pay at x: batch shape (n,), in the order of `among`, or of `arms`."""
+        rows, offered = self._request(x, among)
+        mean, sd, _ = self._scores(rows, np.zeros(len(self.offer)))
+        bare = Normal(torch.from_numpy(mean[offered]), torch.from_numpy(sd[offered]), validate_args=False)
+        return recalibrate(bare, self._map(offered)) if self.options.calibrated else bare
 
     # Learning.
 
@@ -123,43 +133,22 @@ class Policy:
 
     def add_arms(self, arms: Sequence[Arm]) -> None:
         """Offer more arms, of which nothing is known yet."""
-        plain = self.check_new(arms)
+        plain = self.offer.check_new(arms)
         options = self.options
         models = 0 if options.shared else len(plain)
         new = ridge_policy.blank(models, len(plain), options.dim, ridge_=options.ridge, window=options.window)
         self.state = State(*(np.concatenate(pair) for pair in zip(self.state, new, strict=True)))
-        self._rename([*self._names, *plain])
-
-    def check_new(self, arms: Sequence[Arm]) -> list[Arm]:
-        """Names that can be added, as plain strings and integers, or an error that says what is wrong."""
-        for name in arms:
-            if isinstance(name, bool) or not isinstance(name, (str, int, np.integer)):
-                raise CalibrlError(f"arm {name!r} is not a name; use strings or integers")
-        plain: list[Arm] = [str(name) if isinstance(name, str) else int(name) for name in arms]
-        taken = set(self._names)
-        for name in plain:
-            if name in taken:
-                raise CalibrlError(f"arm {name!r} is there already; arms need different names")
-            taken.add(name)
-        return plain
+        self.offer = self.offer.plus(plain)
 
     def remove_arm(self, arm: Arm) -> None:
         """Offer this arm no more, and forget what is known of it alone."""
-        name = self.check_leaving(arm)
-        position = self._position[name]
+        name = self.offer.check_leaving(arm)
+        position = self.offer.at(name)
         kept = {"theta", "moment", "inverse", "gram", "rows"} if self.options.shared else set()
         parts = self.state._asdict()
         parts = {key: part if key in kept else np.delete(part, position, axis=0) for key, part in parts.items()}
         self.state = State(**parts)
-        self._rename([other for other in self._names if other != name])
-        self.removed.add(name)
-
-    def check_leaving(self, arm: Arm) -> Arm:
-        """The name of an arm that can be removed, as it was added, or an error that says what is wrong."""
-        name = self._names[self._at(arm)]
-        if len(self._names) == 1:
-            raise CalibrlError(f"arm {name!r} is the last one; a policy needs at least one arm")
-        return name
+        self.offer = self.offer.minus(name)
 
     # Keeping it.
 
@@ -195,7 +184,7 @@ class Policy:
                 f"contexts of shape {rows.shape}, {len(names)} arms and rewards of shape {rewards.shape} do not fit; "
                 f"expected (n, {self.options.dim}), n and (n,)"
             )
-        positions = np.array([self._at(name) for name in names], np.int64)
+        positions = np.array([self.offer.at(name) for name in names], np.int64)
         return Rows(rows, positions, rewards, *np.empty((3, len(names))))
 
     def _refuse(self, rows: Rows, wrong: int) -> None:
@@ -214,13 +203,13 @@ class Policy:
             f"is too large for ridge {self.options.ridge:g}: the regression would be singular; standardise the features"
         )
 
-    def _choose(self, rows: Floats) -> int:
-        arms = len(self._names)
+    def _choose(self, rows: Floats, offered: Ints) -> int:
+        """The place in `offered` of the arm to take."""
         plan = self.options.plan
-        _, _, score = self._scores(rows, plan.levels(arms, self.generator))
-        if plan.explore and (forced := int(plan.forced((), arms, self.generator))) >= 0:
+        _, _, score = self._scores(rows, plan.levels(len(self.offer), self.generator))
+        if plan.explore and (forced := int(plan.forced((), len(offered), self.generator))) >= 0:
             return forced
-        return ridge_policy.best_arm(score, self.generator.random())
+        return ridge_policy.best_arm(score[offered], self.generator.random())
 
     def _scores(self, rows: Floats, level: Floats) -> tuple[Floats, Floats, Floats]:
         mean, sd, score = np.empty((3, len(level)))
@@ -232,62 +221,46 @@ class Policy:
             )
         return mean, sd, score
 
-    def _probabilities(self, rows: Floats) -> Floats:
+    def _probabilities(self, rows: Floats, offered: Ints) -> Floats:
+        """The probabilities (n,) of the arms in `offered`."""
         plan = self.options.plan
-        mean, sd, score = self._scores(rows, np.full(len(self._names), plan.level))
+        mean, sd, score = self._scores(rows, np.full(len(self.offer), plan.level))
         if plan.spread:
             level = plan.level + plan.spread * highest.NODES
-            best = highest.chances(ridge_policy.quantiles(self.state, self._rules, mean, sd, level), highest.NODES)
+            quantile = ridge_policy.quantiles(self.state, self._rules, mean, sd, level)
+            best = highest.chances(quantile[offered], highest.NODES)
         else:
-            best = (score == score.max()) / np.count_nonzero(score == score.max())
-        return (1 - plan.explore) * best + plan.explore / len(score)
+            leading = score[offered] == score[offered].max()
+            best = leading / np.count_nonzero(leading)
+        return (1 - plan.explore) * best + plan.explore / len(offered)
 
-    def _map(self) -> Ecdf:
-        columns = [self.record(name) for name in self._names]
+    def _map(self, offered: Ints) -> Ecdf:
+        columns = [self.record(self.arms[position]) for position in offered]
         kept = [column if len(column) >= self.options.least else column[:0] for column in columns]
-        return ecdf_of(kept, (len(kept),), shift=self.state.shift)
+        return ecdf_of(kept, (len(kept),), shift=self.state.shift[offered])
 
     def record(self, arm: Arm) -> Floats:
         """The z-scores an arm's forecasts met, oldest first: at most the last `window`."""
-        position = self._at(arm)
+        position = self.offer.at(arm)
         seen, window = int(self.state.pulls[position]), self.options.window
         ring = self.state.arrived[position]
         return np.roll(ring, -(seen % window)) if seen > window else ring[:seen].copy()
 
-    def _contexts(self, x: Array) -> Floats:
+    def _request(self, x: Array, among: Among | None) -> tuple[Floats, Ints]:
+        """What a decision is about: contexts as the kernels want them, and the positions (n,) of the arms on offer."""
+        offered = self.offer.everyone if among is None else self.offer.offered(among)
         rows = _floats(x, "context")
         options = self.options
-        wanted = (len(self._names), options.dim) if options.shared else (options.dim,)
+        wanted = (len(offered), options.dim) if options.shared else (options.dim,)
         if rows.shape != wanted:
-            what = "features of shape (arms, dim)" if options.shared else "a context of shape (dim,)"
+            what = "features of shape (arms on offer, dim)" if options.shared else "a context of shape (dim,)"
             raise CalibrlError(f"context has shape {rows.shape}; expected {wanted}: {what}")
-        return rows if options.shared else rows[None]
-
-    def _at(self, arm: Any) -> int:
-        try:
-            return self._position[arm]
-        except (KeyError, TypeError):
-            gone = isinstance(arm, (str, int, np.integer)) and arm in self.removed
-            why = "was removed: drop its late rewards" if gone else "was never offered: add it with add_arm"
-            shown = ", ".join(map(repr, self._names[:8])) + (" …" if len(self._names) > 8 else "")
-            raise CalibrlError(f"arm {arm!r} {why}; arms on offer: {shown}") from None
-
-    def _rename(self, names: list[Arm]) -> None:
-        self._names = names
-        self._position = {name: position for position, name in enumerate(names)}
-        self.removed -= set(names)
-
-
-def _names(arms: int | Iterable[Arm]) -> list[Arm]:
-    # A word would be taken for the names of its letters.
-    if isinstance(arms, (bool, str)) or not (isinstance(arms, (int, np.integer)) or np.iterable(arms)):
-        raise CalibrlError(
-            f"arms {arms!r} is neither a number of arms nor a list of names; pass 2 or ['news', 'music']"
-        )
-    names: list[Arm] = list(range(arms) if isinstance(arms, (int, np.integer)) else arms)
-    if not names:
-        raise CalibrlError("a policy needs at least one arm; pass a number of arms or their names")
-    return names
+        if not options.shared:
+            return rows[None], offered
+        # Every arm is scored; the score of one that is not on offer is never looked at.
+        features = np.zeros((len(self.offer), options.dim))
+        features[offered] = rows
+        return features, offered
 
 
 def _generator(seed: int) -> np.random.Generator:

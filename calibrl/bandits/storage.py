@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from calibrl.bandits import journal
+from calibrl.bandits.arms import Arms
 from calibrl.bandits.options import Options
 from calibrl.bandits.plan import Plan
 from calibrl.bandits.policy import Policy
@@ -36,7 +37,7 @@ def to_dict(policy: Policy) -> dict[str, Any]:
         "format": FORMAT,
         "options": asdict(policy.options),
         "arms": list(policy.arms),
-        "removed": sorted(policy.removed, key=str),
+        "removed": list(policy.removed),
         "generator": policy.generator.bit_generator.state,
         "rows": state.rows.tolist(),
         "gram": state.gram.tolist(),
@@ -56,7 +57,7 @@ def from_dict(saved: dict[str, Any]) -> Policy:
     try:
         options = dict(saved["options"])
         policy = Policy(saved["arms"], Options(**{**options, "plan": Plan(**options["plan"])}))
-        policy.removed.update(saved["removed"])
+        policy.offer = Arms(policy.arms, tuple(saved["removed"]))
         policy.generator.bit_generator.state = saved["generator"]
         state = policy.state
         for name in ("rows", "gram", "moment", "pulls", "error", "shift"):
