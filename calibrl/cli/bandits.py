@@ -145,13 +145,13 @@ def show_rows(path: Path, *, trials: int | None, out: Path) -> None:
     """Print the table of rows that are there already, and draw it."""
     from calibrl.experiments.bandit_figures import table_figure
     from calibrl.experiments.bandits import summarise
+    from calibrl.experiments.figures import save
     from calibrl.results import read_experiment
 
     lines = summarise(read_experiment(path, "bandits"), trials=trials)
     print_lines(lines)
-    out.mkdir(parents=True, exist_ok=True)
-    table_figure(lines).savefig(out / "table.png", dpi=130)
-    typer.echo(f"The table as a figure is in {out}")
+    (file,) = save({"table": table_figure(lines)}, out)
+    typer.echo(f"The table as a figure is {file}")
 
 
 def print_lines(lines: Sequence[Line]) -> None:

@@ -13,6 +13,7 @@ import re
 import shutil
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, NamedTuple, Self
@@ -21,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibrl.errors import CalibrlError
-from calibrl.files import lock, replacing, write_text
+from calibrl.files import lock, replacing, said_if_not_written, write_text
 from calibrl.results import Row, line, read
 
 Arrays = Mapping[str, NDArray[Any]]
@@ -93,7 +94,8 @@ class Store:
         """Let others write here."""
         for file in (self._file, self._log):
             if file is not None:
-                file.close()
+                with suppress(OSError):  # of a disk that is full, which was said when it refused a row
+                    file.close()
 
     def finished(self, job: str) -> bool:
         """Whether all of a job's rows are here."""
@@ -108,23 +110,26 @@ class Store:
         if row.key not in rows:
             rows[row.key] = row
             assert self._file is not None, "open the store first"
-            self._file.write(line(row))
-            self._file.flush()
+            with said_if_not_written(self.path):
+                self._file.write(line(row))
+                self._file.flush()
 
     def keep(self, job: str, arrays: Arrays) -> None:
         """Save what figures need."""
-        with replacing(self._kept(job)) as temporary, temporary.open("wb") as file:
+        kept = self._kept(job)
+        with said_if_not_written(kept), replacing(kept) as temporary, temporary.open("wb") as file:
             np.savez_compressed(file, allow_pickle=False, **arrays)
 
     def finish(self, job: str) -> None:
         """Mark a job's end, once its rows are on the disk."""
         assert self._file is not None, "open the store first"
         assert self._log is not None, "open the store first"
-        os.fsync(self._file.fileno())
         mark = {"job": job, "rows": len(self._rows.get(job, {})), "kept": self._kept(job).exists()}
-        self._log.write(json.dumps(mark, ensure_ascii=False) + "\n")
-        self._log.flush()
-        os.fsync(self._log.fileno())
+        with said_if_not_written(self.folder):
+            os.fsync(self._file.fileno())
+            self._log.write(json.dumps(mark, ensure_ascii=False) + "\n")
+            self._log.flush()
+            os.fsync(self._log.fileno())
         self._finished.add(job)
 
     def rows(self, jobs: Iterable[str]) -> list[Row]:
@@ -145,7 +150,8 @@ class Store:
         if text.encode() != self.path.read_bytes():
             assert self._file is not None, "open the store first"
             self._file.close()
-            write_text(self.path, text)
+            with said_if_not_written(self.path):
+                write_text(self.path, text)
             self._file = self.path.open("a", encoding="utf-8")
 
     def _kept(self, job: str) -> Path:

@@ -79,9 +79,7 @@ def test_a_run_ends_in_a_table_rows_and_figures(tmp_path):
         assert name in result.output
     assert {path.name for path in tmp_path.iterdir()} >= {"bandits.jsonl", "table.png", "learning-wine.png"}
     assert len(read(tmp_path)) == 14
-    # Running again replaces, and what was run can be shown.
-    shell(*words)
-    assert len(read(tmp_path)) == 14
+    assert "holds rows of this run already; --resume" in str(shell(*words).exception)
     shown = shell("run", "bandits", "--rows", tmp_path, "--out", tmp_path / "again")
     assert "wine, 100 × 2" in shown.output
     assert (tmp_path / "again" / "table.png").is_file()
