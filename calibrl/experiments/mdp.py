@@ -24,6 +24,7 @@ from calibrl.classes import (
     fit_temperature,
 )
 from calibrl.errors import CalibrlError
+from calibrl.experiments.figures import save
 from calibrl.experiments.jobs import Found, Kept, Plan
 from calibrl.experiments.mdp_theory import RANDOM, TWO_STATES, judge_random_mdp, theorem_rows, two_state_rows
 from calibrl.forecasters.tabular import SoftmaxTransitions, TabularTransitions
@@ -191,7 +192,8 @@ def _draw(out: Path, found: Found) -> None:
     numbers = kept["calibration, brier, error"].tolist()
     points = [(str(model), *three) for model, three in zip(kept["model"], numbers, strict=True)]
     example = [row.metrics for row in found.rows if row.problem == TWO_STATES]
-    figures.theory(out / "mdp-theory.png", two_state=example, points=points)
+    drawn = {"mdp-theory": figures.theory(example, points)}
     for learner in ("table", "coarse"):
         curves = [row for row in found.rows if row.settings.get("learner") == learner]
-        figures.planning(out / f"mdp-planning-{learner}.png", curves)
+        drawn[f"mdp-planning-{learner}"] = figures.planning(curves)
+    save(drawn, out, dpi=120)

@@ -19,6 +19,7 @@ from calibrl.algorithm import CrossFitted, Forecaster
 from calibrl.data import Data
 from calibrl.distributions import draw
 from calibrl.errors import CalibrlError
+from calibrl.experiments.figures import save
 from calibrl.experiments.jobs import Found, Kept, Plan
 from calibrl.experiments.safety_worlds import WORLDS, PointMass, World
 from calibrl.maps import fit_smooth
@@ -264,5 +265,8 @@ def _example_job(preset: Preset, seed: int) -> Iterator[Kept]:
 def _draw(out: Path, found: Found) -> None:
     from calibrl.mdp import figures
 
-    figures.safety(out / "safety-rates.png", found.rows, nominal=1 - LEVEL)
-    figures.paths(out / "safety-paths.png", found.kept(EXAMPLE), radius=PointMass.radius, goal=PointMass.goal)
+    drawn = {
+        "safety-rates": figures.safety(found.rows, nominal=1 - LEVEL),
+        "safety-paths": figures.paths(found.kept(EXAMPLE), radius=PointMass.radius, goal=PointMass.goal),
+    }
+    save(drawn, out, dpi=120)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from calibrl.files import replacing
 from calibrl.results import Row
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 WRONG, RIGHT, TRUTH, FAINT = "#c8553d", "#1b7f79", "#2b2d42", "#b8bcc8"
 """The house's colours: uncalibrated, calibrated, what happened, guide lines."""
@@ -23,9 +24,7 @@ ARM_STYLE = {
 }
 
 
-def theory(
-    path: Path, *, two_state: Sequence[Mapping[str, float]], points: Sequence[tuple[str, float, float, float]]
-) -> None:
+def theory(two_state: Sequence[Mapping[str, float]], points: Sequence[tuple[str, float, float, float]]) -> Figure:
     """The two-state example, and the error in a policy's value against the calibration error and the score.
 
     points: (model, calibration error, Brier score, value error) for each model of each random MDP; the names
@@ -68,7 +67,7 @@ def theory(
     )
     for ax in axes[1:]:
         ax.legend(frameon=False, loc="upper left", fontsize=9)
-    _finish(figure, axes, path)
+    return _tidy(figure)
 
 
 def _two_state(ax: Any, rows: Sequence[Mapping[str, float]]) -> None:
@@ -85,7 +84,7 @@ def _two_state(ax: Any, rows: Sequence[Mapping[str, float]]) -> None:
     ax.legend(frameon=False, loc="upper left", fontsize=9)
 
 
-def planning(path: Path, rows: Sequence[Row]) -> None:
+def planning(rows: Sequence[Row]) -> Figure:
     """By amount of data: how far the model's promise is from what the plan delivers, and what it delivers."""
     plt = _pyplot()
     tasks = list(dict.fromkeys(row.settings["task"] for row in rows))
@@ -115,7 +114,7 @@ def planning(path: Path, rows: Sequence[Row]) -> None:
                 ax.set_xlabel("rows per state and action")
     handles, labels = axes[0, 0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=len(arms), frameon=False)
-    _finish(figure, axes.ravel(), path)
+    return _tidy(figure)
 
 
 SAFETY_COLORS = {
@@ -127,7 +126,7 @@ SAFETY_COLORS = {
 }
 
 
-def safety(path: Path, rows: Sequence[Row], *, nominal: float) -> None:
+def safety(rows: Sequence[Row], *, nominal: float) -> Figure:
     """How often plans held to be safe were not, and what they earned, by world, amount of data and arm."""
     plt = _pyplot()
     worlds = list(dict.fromkeys(row.settings["world"] for row in rows))
@@ -161,10 +160,10 @@ def safety(path: Path, rows: Sequence[Row], *, nominal: float) -> None:
     axes[1, 0].set_ylabel("return")
     handles, labels = axes[0, 0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False)
-    _finish(figure, axes.ravel(), path)
+    return _tidy(figure)
 
 
-def paths(path: Path, found: Mapping[str, Any], *, radius: float, goal: tuple[float, float]) -> None:
+def paths(found: Mapping[str, Any], *, radius: float, goal: tuple[float, float]) -> Figure:
     """Paths (repeats, h, 2) of one plan, carried out many times, round a round obstacle; those that hit it in red."""
     plt = _pyplot()
     figure, axes = plt.subplots(1, len(found), figsize=(4.4 * len(found), 2.9), layout="constrained")
@@ -181,7 +180,7 @@ def paths(path: Path, found: Mapping[str, Any], *, radius: float, goal: tuple[fl
         ax.set(title=f"{arm}: {100 * hits.mean():.0f} % hit", aspect="equal", xticks=[], yticks=[])
         ax.set(xlim=(low[0], high[0]), ylim=(low[1], high[1]))
         ax.spines[["left", "bottom"]].set_visible(False)
-    _finish(figure, axes, path)
+    return _tidy(figure)
 
 
 def _curve(rows: Sequence[Row], metric: str) -> tuple[list[float], list[float], list[float]]:
@@ -204,9 +203,7 @@ def _pyplot() -> Any:
     return plt
 
 
-def _finish(figure: Any, axes: Any, path: Path) -> None:
-    for ax in axes:
+def _tidy(figure: Figure) -> Figure:
+    for ax in figure.axes:
         ax.spines[["top", "right"]].set_visible(False)
-    with replacing(path) as temporary:
-        figure.savefig(temporary, dpi=120)
-    _pyplot().close(figure)
+    return figure
