@@ -58,6 +58,32 @@ def test_every_public_name_is_documented(site):
     assert [name for name in missing if name != "__version__"] == [], "name their modules on a page of docs/api"
 
 
+def commands(app, *words):
+    """What to type for each command of a Typer application."""
+    for one in app.registered_commands:
+        yield "-".join((*words, one.name or one.callback.__name__))
+    for group in app.registered_groups:
+        yield from commands(group.typer_instance, *words, group.name)
+
+
+def test_every_command_is_listed_with_its_options(site):
+    from calibrl.cli import app
+
+    text = (site / "commands.html").read_text(encoding="utf-8")
+    missing = [name for name in commands(app, "calibrl") if f'<h2 id="{name}">' not in text]
+    assert missing == []
+    for option in ("FILE", "--backtest", "--resume", "--no-video", "--policy"):
+        assert f"<code>{option}</code>" in text
+
+
+def test_numbers_are_not_torn_from_their_errors(site):
+    text = (site / "inventory.html").read_text(encoding="utf-8")
+    assert "54,457\u00a0±\u00a0513" in text
+    assert "11.7 [9.3,\u00a013.7]" in text
+    code = (site / "shell.html").read_text(encoding="utf-8")
+    assert "90 % interval holds" in code, "what a command prints is left as it is"
+
+
 def test_every_page_has_the_style_and_the_words(site):
     pages = [page for page in site.glob("*.html") if page.name != "404.html"]
     assert (site / "style.css").exists()
