@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
+from torch import Tensor
 
 from calibrl.control.answers import begin_episode, make_step, name_of
 from calibrl.control.tasks import Task
+from calibrl.control.trial import run_trial
 from calibrl.errors import CalibrlError, first_line
 from calibrl.files import replacing
 
@@ -34,31 +37,75 @@ def frame(env: Any) -> Frame:
     return pixels.astype(np.uint8, copy=False)
 
 
+@contextmanager
+def drawn(task: Task, **options: Any) -> Iterator[tuple[Any, Callable[[], Frame]]]:
+    """An environment of the task, and what draws it as it stands. Those of Gymnasium's on MuJoCo need no screen."""
+    plain = task.make()
+    with closing(plain):
+        inner = plain.unwrapped
+        if hasattr(inner, "mujoco_renderer"):
+            from calibrl.control.envs import rendering
+
+            plain.reset(seed=0)
+            model, data = inner.model, inner.data
+            with closing(rendering.picture(model, rendering.camera_for(model, data), **options)) as picture:
+                yield plain, lambda: picture(data)
+            return
+        _refuse_what_has_no_pictures(plain)
+    with closing(task.make(render_mode="rgb_array", **options)) as env:
+        yield env, lambda: frame(env)
+
+
 def episode(
     task: Task, act: Callable[[NDArray[np.float64]], Any], *, seed: int = 0, steps: int | None = None, **options: Any
 ) -> list[Frame]:
     """Frames of one episode in which `act` turns an observation (o,) into an action (a,)."""
-    _refuse_what_has_no_pictures(task)
-    env = task.make(render_mode="rgb_array", **options)
-    try:
+    with drawn(task, **options) as (env, draw):
         observation = begin_episode(env, seed=seed)
-        frames = [frame(env)]
+        frames = [draw()]
         for step in range(1, (steps or task.steps) + 1):
             answer = make_step(env, np.asarray(act(observation), np.float32), where=f"at step {step}")
             observation = answer.observation
-            frames.append(frame(env))
+            frames.append(draw())
             if answer.terminated or answer.truncated:
                 break
         return frames
-    finally:
-        env.close()
 
 
-def _refuse_what_has_no_pictures(task: Task) -> None:
+def replay(task: Task, actions: Tensor, *, seed: int) -> tuple[list[Frame], float]:
+    """Frames of a trial in which these actions (T, a) were taken, episode after episode, and how many make a second.
+
+    Some are left out, so that there are about 12 a second of the environment's own time.
+    """
+    frames: list[Frame] = []
+    with drawn(task) as (env, draw):
+        pace = float(env.metadata.get("render_fps") or 25)
+        every = max(1, round(pace / 12.5))
+
+        def on_step(step: int, _earned: Tensor) -> None:
+            if (step - 1) % every == 0:
+                frames.append(draw())
+
+        run_trial(_Script(actions), [env], steps=len(actions), seeds=[seed], on_step=on_step)
+    return frames, pace / every
+
+
+class _Script:
+    """An actor who does what was once done."""
+
+    def __init__(self, actions: Tensor) -> None:
+        self._left = iter(actions)
+
+    def act(self, observation: Tensor) -> Tensor:  # noqa: ARG002
+        return next(self._left)[None]
+
+    def begin(self, agents: Sequence[int]) -> None:
+        """Nothing was planned."""
+
+
+def _refuse_what_has_no_pictures(env: Any) -> None:
     """By what an environment says of itself: asked for a mode it does not know, it may fail in any words."""
-    env = task.make()
     modes = env.metadata.get("render_modes", [])
-    env.close()
     if "rgb_array" not in modes:
         raise CalibrlError(
             f"environment {name_of(env)} draws no pictures: its metadata name the render_modes {list(modes)}, and "

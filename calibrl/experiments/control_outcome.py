@@ -7,13 +7,11 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from calibrl.control import horizon
 from calibrl.control.arms import Member
 from calibrl.control.scoring import horizons_of
 from calibrl.control.settings import Preset
-from calibrl.control.tasks import Task
 from calibrl.diagnostics import calibration_loss, noise_floor
 from calibrl.experiments import control_figures
 from calibrl.experiments.control import Outcome, Record
@@ -81,18 +79,10 @@ def videos(out: Path, outcome: Outcome) -> list[Path]:
     files = []
     for member, record in outcome.records.items():
         if member.seed == first and record.best:
-            frames = replayed(outcome.task, record.best["seed"], record.best["actions"])
+            frames, pace = video.replay(outcome.task, record.best["actions"], seed=record.best["seed"])
             with said_if_not_written(out):
-                files.append(video.save(frames[::2], out / f"control-{member.arm.name}.gif", fps=12.5))
+                files.append(video.save(frames, out / f"control-{member.arm.name}.gif", fps=pace))
     return files
-
-
-def replayed(task: Task, seed: int, actions: Tensor) -> list[np.ndarray]:
-    """Frames of an episode in which these actions (T, a) are taken."""
-    from calibrl.control import video
-
-    script = iter(actions.numpy())
-    return video.episode(task, lambda _: next(script), seed=seed, steps=len(actions))
 
 
 def other_rows(out: Path, outcome: Outcome) -> list[Row]:

@@ -3,6 +3,7 @@ from itertools import pairwise
 import gymnasium
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 from calibrl.control import TASKS, task, task_from_env, video
@@ -132,32 +133,88 @@ def test_an_environment_without_pictures_is_not_asked_for_any(recwarn):
     assert not recwarn
 
 
-def test_episodes_end_when_they_are_over():
-    # Without a screen or pygame Gymnasium's own cannot be drawn: one that can, and ends.
-    class Ends(gymnasium.Env):
-        metadata = {"render_modes": ["rgb_array"], "render_fps": 10}  # noqa: RUF012
-        observation_space = action_space = gymnasium.spaces.Box(-1, 1, (1,), np.float32)
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    ("env_id", "view"), [("InvertedPendulum-v5", "side"), ("Reacher-v5", "top"), ("Hopper-v5", "side")]
+)
+def test_gymnasiums_own_on_mujoco_are_drawn_without_a_screen(env_id, view, capfd):
+    for module in ("imageio", "glfw"):
+        pytest.importorskip(module)
+    chosen = task_from_env(env_id)
+    with video.drawn(chosen, renderer="sketch") as (env, draw):
+        inner = env.unwrapped
+        assert rendering.camera_for(inner.model, inner.data).view == view
+        first = draw()
+        env.step(chosen.high.numpy())
+        second = draw()
+    assert first.shape == (320, 480, 3)
+    changed = np.argwhere((first != second).any(-1))
+    # All that moves is well inside the picture.
+    assert len(changed)
+    assert (changed.min(0) > 5).all()
+    assert (changed.max(0) < (315, 475)).all()
+    assert "GLFW" not in "".join(capfd.readouterr())
 
-        def __init__(self, render_mode=None):
-            self.render_mode = render_mode
 
-        def reset(self, *, seed=None, options=None):
-            self.steps = 0
-            return np.zeros(1, np.float32), {}
+def test_a_camera_keeps_the_body_in_sight_that_the_models_own_does():
+    import mujoco
 
-        def step(self, action):
-            self.steps += 1
-            return np.zeros(1, np.float32), 0.0, self.steps == 3, False, {}
+    body = "<body name='{}' pos='{} 0 1'><freejoint/><geom size='.2'/>{}</body>"
+    parts = body.format("left", -3, "") + body.format("runs", 3, "<camera name='track' mode='trackcom' pos='0 -3 0'/>")
+    model = mujoco.MjModel.from_xml_string(f"<mujoco><worldbody>{parts}</worldbody></mujoco>")
+    data = mujoco.MjData(model)
+    mujoco.mj_forward(model, data)
+    camera = rendering.camera_for(model, data)
+    assert (camera.follow, camera.view) == ("runs", "side")
+    assert camera.target(data) == pytest.approx((0, 0, 1))
+    assert camera.width > 6.4
+    data.qpos[7] += 2
+    mujoco.mj_forward(model, data)
+    assert camera.target(data)[0] == pytest.approx(2)
 
-        def render(self):
-            return np.full((4, 4, 3), self.steps, np.uint8)
 
+class Ends(gymnasium.Env):
+    """Over after three steps. Without a screen or pygame Gymnasium's own cannot be drawn: this one can."""
+
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 50}  # noqa: RUF012
+    observation_space = action_space = gymnasium.spaces.Box(-1, 1, (1,), np.float32)
+
+    def __init__(self, render_mode=None):
+        self.render_mode = render_mode
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.steps, self.tone = 0, self.np_random.integers(100, 200)
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action):
+        self.steps += 1
+        return np.zeros(1, np.float32), 0.0, self.steps == 3, False, {}
+
+    def render(self):
+        return np.full((4, 4, 3), (self.steps, self.tone, 0), np.uint8)
+
+
+@pytest.fixture
+def ends():
     gymnasium.register("calibrl-tests/Drawn-v0", entry_point=Ends)
-    try:
-        frames = video.episode(task_from_env("calibrl-tests/Drawn-v0"), lambda _: np.zeros(1))
-    finally:
-        del gymnasium.registry["calibrl-tests/Drawn-v0"]
+    yield task_from_env("calibrl-tests/Drawn-v0")
+    del gymnasium.registry["calibrl-tests/Drawn-v0"]
+
+
+def test_episodes_end_when_they_are_over(ends):
+    frames = video.episode(ends, lambda _: np.zeros(1))
     assert [int(frame[0, 0, 0]) for frame in frames] == [0, 1, 2, 3]
+
+
+def test_a_trial_is_shown_with_all_its_episodes_at_its_own_pace(ends):
+    frames, pace = video.replay(ends, torch.zeros(14, 1), seed=5)
+    # 50 steps are a second: every fourth is shown.
+    assert pace == 12.5
+    assert [int(frame[0, 0, 0]) for frame in frames] == [1, 2, 3, 1]
+    # Only the first is seeded, as in the trial.
+    drawn = gymnasium.utils.seeding.np_random(5)[0].integers(100, 200, 5)
+    assert [int(frame[0, 0, 1]) for frame in frames] == [drawn[0], drawn[1], drawn[2], drawn[4]]
 
 
 # Files.

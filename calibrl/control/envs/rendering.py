@@ -35,6 +35,21 @@ class Camera:
         return (x + float(data.body(self.follow).xpos[0]) if self.follow else x), y, z
 
 
+def camera_for(model: mujoco.MjModel, data: mujoco.MjData) -> Camera:
+    """A view of any model: its shapes as they stand, from where most hinges are seen to turn, with who is followed."""
+    shapes = model.geom_type != mujoco.mjtGeom.mjGEOM_PLANE
+    at, reach = data.geom_xpos[shapes], model.geom_rbound[shapes, None]
+    low, high = (at - reach).min(0), (at + reach).max(0)
+    axes = np.abs(data.xaxis[model.jnt_type == mujoco.mjtJoint.mjJNT_HINGE]).sum(0)
+    view: Literal["side", "top"] = "top" if axes.argmax() == 2 and axes.any() else "side"
+    # The model's own cameras say which body to keep in sight.
+    follow = next((model.body(body).name for body in model.cam_bodyid if body > 0), None)
+    across, up = (high - low)[[0, 2 if view == "side" else 1]]
+    x, y, z = (low + high) / 2
+    middle = x - data.body(follow).xpos[0] if follow else x
+    return Camera(view=view, centre=(middle, y, z), width=1.2 * max(across, 1.5 * up), follow=follow)
+
+
 class Picture(Protocol):
     """Draws one model's states."""
 
