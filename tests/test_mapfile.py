@@ -288,6 +288,9 @@ def test_each_group_gets_its_own_map() -> None:
         small.apply(forecast, some, groups)
     with pytest.raises(CalibrlError, match=r"side 'new' has no map \(no group has one\); fit it too"):
         replace(saved, groups={}).apply(forecast, some, groups)
+    wide = replace(saved, groups=dict.fromkeys(["two\nlines", *(f"{k}" * 100 for k in range(9))], saved.pooled))
+    with pytest.raises(CalibrlError, match=r"\(known: two lines, 0{40}…, .*, … \(10 in all\)\); fit it too"):
+        wide.apply(forecast, some, groups)
     honest = saved.apply(forecast, some, groups, pool_new=True)
     maps = [saved.groups["odd"].mapping] * 2 + [saved.pooled.mapping] * 3
     level = torch.tensor(0.9, dtype=torch.float64)

@@ -88,6 +88,18 @@ def test_a_cluster_that_does_not_answer_is_named(address, monkeypatch):
         run_jobs([Job("a", square, (1,))], backend="ray", address=address)
 
 
+@pytest.mark.parametrize("words", ["", "no room\nin memory"])
+def test_a_ray_that_does_not_start_here_is_no_cluster_to_look_for(words, monkeypatch):
+    def refuse(*_, **__):
+        raise RuntimeError(words)
+
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(ray, "init", refuse)
+    why = words.partition("\n")[0] or "RuntimeError"
+    with pytest.raises(CalibrlError, match=rf"Ray does not start on this machine \({why}\); use backend 'processes'"):
+        run_jobs([Job("a", square, (1,))], backend="ray")
+
+
 def test_killing_workers_and_the_driver_loses_nothing(tmp_path):
     words = [sys.executable, "-m", "tests.crash_plan", str(tmp_path), "ray"]
     file = tmp_path / "rows.jsonl"

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from calibrl.errors import some
+
 if TYPE_CHECKING:
     from calibrl.classes import ClassMap
     from calibrl.diagnostics import ClassSummary, Summary
@@ -69,9 +71,9 @@ def print_apply(found: dict[str, Any], *, as_json: bool) -> None:
         return
     lines = [f"{found['out']}: {found['rows']} calibrated forecasts by {_span(found['written'])}"]
     if found["left_out"]:
-        lines.append(f"Left out, not calibrated: {_some(found['left_out'])}")
+        lines.append(f"Left out, not calibrated: {some(found['left_out'])}")
     if found.get("pooled_groups"):
-        lines.append(f"Pooled map for new groups: {_some(found['pooled_groups'])}")
+        lines.append(f"Pooled map for new groups: {some(found['pooled_groups'])}")
     typer.echo("\n".join(lines))
 
 
@@ -203,10 +205,6 @@ def _number(value: float | None) -> str:
 
 def _span(columns: list[str]) -> str:
     return ",".join(columns) if len(columns) < 8 else f"{columns[0]} … {columns[-1]}"
-
-
-def _some(names: list[str], most: int = 8) -> str:
-    return ", ".join(names[:most]) + (f", … ({len(names)} in all)" if len(names) > most else "")
 
 
 def _print_json(found: dict[str, Any]) -> None:

@@ -16,7 +16,7 @@ from torch.distributions import Categorical, Distribution
 from calibrl.algorithm import recalibrate
 from calibrl.classes import ClassMap, class_map_from_dict
 from calibrl.data import Groups
-from calibrl.errors import CalibrlError
+from calibrl.errors import CalibrlError, some
 from calibrl.files import said_if_no_place, write_text
 from calibrl.mapfile.grouped import Grouped
 from calibrl.mapfile.sketch import Sketch
@@ -59,8 +59,8 @@ class MapFile:
         """Refuse forecasts of another kind or other columns than the maps were fitted for."""
         if (kind, columns) != (self.kind, self.columns):
             raise CalibrlError(
-                f"{source}: holds {kind} ({_some(columns)}) but the map was fitted for {self.kind} "
-                f"({_some(self.columns)}); fit a map on forecasts like these, or choose others with --kind"
+                f"{source}: holds {kind} ({some(columns)}) but the map was fitted for {self.kind} "
+                f"({some(self.columns)}); fit a map on forecasts like these, or choose others with --kind"
             )
 
     def apply(
@@ -83,7 +83,7 @@ class MapFile:
         unknown = [name for name in here if name not in self.groups]
         if unknown and not pool_new:
             name = unknown[0]
-            known = f"known: {_some(tuple(self.groups))}" if self.groups else "no group has one"
+            known = f"known: {some(tuple(self.groups))}" if self.groups else "no group has one"
             cure = "fit it too"
             if name in self.too_few:
                 known, cure = f"too few outcomes in {self.source}", "fit it with 2 outcomes or more"
@@ -189,7 +189,3 @@ class MapFile:
 def _digest(content: dict[str, Any]) -> str:
     """A checksum that notices a damaged or edited file."""
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
-
-
-def _some(names: tuple[str, ...], most: int = 6) -> str:
-    return ", ".join(names[:most]) + (f", … ({len(names)} in all)" if len(names) > most else "")

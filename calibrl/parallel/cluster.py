@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from calibrl import __version__
-from calibrl.errors import CalibrlError, MissingExtra
+from calibrl.errors import CalibrlError, MissingExtra, first_line
 from calibrl.parallel.worker import THREADS, Failed, Item, Job, Lost, Message, one_thread, perform
 
 
@@ -70,9 +70,9 @@ class Cluster:
         try:
             self._stream[self._perform.remote(job, __version__)] = number
         except TypeError as problem:
-            first = str(problem).splitlines()[0]
             raise CalibrlError(
-                f"job {job.name!r} cannot be sent to a worker ({first}); use plain arguments, or backend 'serial'"
+                f"job {job.name!r} cannot be sent to a worker ({first_line(problem)}); use plain arguments, or backend "
+                "'serial'"
             ) from None
 
     def hear(self) -> tuple[int, Message]:
@@ -99,8 +99,11 @@ def _knock(address: str | None) -> None:
 
 
 def _nobody(address: str | None, problem: Exception) -> CalibrlError:
-    first = next(iter(str(problem).strip().splitlines()), type(problem).__name__)
-    return CalibrlError(f"no Ray cluster answers at {address!r} ({first}); start one with: ray start --head")
+    if address is None:
+        return CalibrlError(f"Ray does not start on this machine ({first_line(problem)}); use backend 'processes'")
+    return CalibrlError(
+        f"no Ray cluster answers at {address!r} ({first_line(problem)}); start one with: ray start --head"
+    )
 
 
 def _perform(job: Job, version: str) -> Iterator[Message]:

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from calibrl.errors import first_line
 from calibrl.kernels.matched import matched_draw
 from calibrl.maps.gaussian import CELLS, REACH
 from calibrl.planning.propagation import Model
@@ -82,8 +83,7 @@ def _compile(function: Callable[..., Any]) -> Callable[..., Any]:
             try:
                 answer = _with_room(fast, *arguments)
             except Exception as error:
-                why = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-                warnings.warn(f"the world's functions are not compiled: {why}", stacklevel=2)
+                warnings.warn(f"the world's functions are not compiled: {first_line(error)}", stacklevel=2)
                 chosen.append(function)
             else:
                 chosen.append(fast)

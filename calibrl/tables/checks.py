@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrl.errors import CalibrlError
+from calibrl.errors import CalibrlError, some
 
 SUM_TOLERANCE = 1e-3
 """Probabilities may always miss a sum of one by this much."""
@@ -116,17 +116,6 @@ CHECKS: dict[str, Callable[[NDArray[np.float64], Where], None]] = {
     "samples": _check_samples,
     "classes": _check_classes,
 }
-
-
-def some(names: Sequence[str], most: int = 8) -> str:
-    """The first few names."""
-    return ", ".join(map(cut, names[:most])) + (f", … ({len(names)} in all)" if len(names) > most else "")
-
-
-def cut(text: str, most: int = 40) -> str:
-    """The beginning of a text that may be long or break lines, on one line."""
-    plain = "".join(letter if letter.isprintable() else " " for letter in text[: most + 1])
-    return plain if len(plain) <= most else plain[:most] + "…"
 
 
 def _plain(value: float) -> str:

@@ -8,9 +8,8 @@ from pathlib import Path
 
 import polars as pl
 
-from calibrl.errors import CalibrlError
+from calibrl.errors import CalibrlError, cut, first_line, some
 from calibrl.files import replacing, said_if_no_place
-from calibrl.tables.checks import cut, some
 
 
 def read_table(path: str | Path, *, as_text: bool = False) -> pl.DataFrame:
@@ -35,9 +34,8 @@ def read_table(path: str | Path, *, as_text: bool = False) -> pl.DataFrame:
             # None: look at every row before settling a column's type.
             frame = pl.read_csv(file, separator=separator, infer_schema=not as_text, infer_schema_length=None)
     except (pl.exceptions.PolarsError, OSError, UnicodeDecodeError, csv.Error) as problem:
-        reason = _reason(problem)
         raise CalibrlError(
-            f"{file}: cannot be read as {'Parquet' if suffix == '.parquet' else 'CSV'} ({reason}); "
+            f"{file}: cannot be read as {'Parquet' if suffix == '.parquet' else 'CSV'} ({_reason(problem)}); "
             "expected UTF-8 text with as many cells in every row as in the header, or a whole Parquet file"
         ) from None
     _refuse_twins([name.strip() for name in names], file)
@@ -91,5 +89,5 @@ def _refuse_twins(names: list[str], file: Path) -> None:
 
 
 def _reason(problem: Exception) -> str:
-    """The first line of what another library said."""
-    return cut((str(problem).strip() or type(problem).__name__).splitlines()[0].strip(), 160)
+    """What another library said, cut to fit a line."""
+    return cut(first_line(problem), 160)
