@@ -42,7 +42,7 @@ def drawn(task: Task, **options: Any) -> Iterator[tuple[Any, Callable[[], Frame]
     """An environment of the task, and what draws it as it stands. Those of Gymnasium's on MuJoCo need no screen."""
     plain = task.make()
     with closing(plain):
-        inner = plain.unwrapped
+        inner: Any = plain.unwrapped
         if hasattr(inner, "mujoco_renderer"):
             from calibrl.control.envs import rendering
 
