@@ -215,6 +215,9 @@ def test_same_networks_with_and_without_a_map():
         says(text, f"`{preset}`, after {trial}", f"{fmean(bare.values()):.1f}", *gains)
 
 
+MAPS = "temperature", "Platt", "isotonic", "add-one prior"
+
+
 def test_safety():
     text, found = page("docs/why-calibrated.md"), only_step(rows_of("safety/rows.jsonl")["violations"])
     for problem in sorted({problem for problem, _ in found}):
@@ -223,6 +226,25 @@ def test_safety():
             values = [100 * value for value in found[problem, arm].values()]
             cells.append(f"{fmean(values):.0f} % ± {error(values):.{1 if arm == 'truth' else 0}f}")
         says(text, problem, *cells)
+
+
+@pytest.mark.parametrize(
+    ("label", "task"),
+    [("FrozenLake", "frozen-lake"), ("mazes", "maze"), ("CliffWalking", "cliff-walking"), ("Taxi", "taxi")],
+)
+def test_planning_with_a_learnt_table(label, task):
+    text = page("docs/why-calibrated.md")
+    found = {name: only_step(metric) for name, metric in rows_of("mdp/rows.jsonl").items()}
+    shown = re.findall(rf"\|{label}, (\d+) rows\|", text)
+    assert len(shown) >= 4, "two amounts of data in each table"
+    for rows in set(shown):
+        delivered, off = (
+            {arm: found[metric][f"{task}, table, {rows} rows", arm] for arm in ("raw", *MAPS)}
+            for metric in ("delivered", "promise_error")
+        )
+        gains = [pm(paired(delivered[arm], delivered["raw"]), "+.3f") for arm in MAPS]
+        says(text, f"{label}, {rows} rows", f"{fmean(delivered['raw'].values()):.3f}", *gains)
+        says(text, f"{label}, {rows} rows", *(f"{fmean(values.values()):.3f}" for values in off.values()))
 
 
 def test_which_map():
