@@ -16,10 +16,10 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution, MixtureSameFamily
 
-from calibrl.distributions import Empirical, Mixture, Quantiles, Recalibrated, from_zscore, zscore
+from calibrl.distributions import Empirical, Mixture, Quantiles, Recalibrated, from_zscore, zscore, zscore_left
 from calibrl.distributions.scores import breaks
 from calibrl.kernels import normal
-from calibrl.maps import IDENTITY, Chain, Map
+from calibrl.maps import IDENTITY, Chain, Map, gaussian_law
 
 REACH = 8.2
 """How far in z a score is integrated."""
@@ -34,9 +34,19 @@ NARROW = 1e-4
 """Width in z of a piece that counts as a jump of x: over it the squares are as good as constant."""
 
 
-def crps_of_continuous(forecast: Distribution, y: Tensor) -> Tensor:
-    """The score of each outcome, (*batch), under a continuous forecast of that batch shape."""
-    base, mapping = _without_maps(forecast)
+def crps_of_gaussian(mapping: Map, z: Tensor) -> Tensor:
+    """The score of outcomes with z-scores z, (…, *columns), under a Gaussian after a map, in units of its σ."""
+    law = gaussian_law(mapping, z.device)
+    if law.adds_up:
+        return law.crps(z, mapping.forward_z(z))
+    squares = _squares(mapping, z.device)
+    inside = z.clamp(squares.edge[0], squares.edge[-1])
+    below, above = squares(inside)[1][0]
+    return below - above + (z - inside).abs()
+
+
+def crps_of_continuous(base: Distribution, mapping: Map, y: Tensor) -> Tensor:
+    """The score of each outcome, (*batch), under a continuous forecast of that batch shape after a map."""
     squares = _squares(mapping, y.device)
     z = zscore(base, y)
     inside = z.clamp(squares.edge[0], squares.edge[-1])
@@ -129,7 +139,7 @@ class _Squares:
         return (left + t * (2 * p + t * 3 * q)) / safe, torch.stack([once, twice])
 
 
-def _without_maps(forecast: Distribution) -> tuple[Distribution, Map]:
+def without_maps(forecast: Distribution) -> tuple[Distribution, Map]:
     """A forecast before all its maps, and these as one."""
     mapping: Map = IDENTITY
     while isinstance(forecast, Recalibrated):
@@ -195,11 +205,18 @@ def _pieces(base: Distribution, squares: _Squares, y: Tensor) -> Iterator[_Piece
     else:
         points = _with_breaks(squares.edge[[0, -1]] if straight else squares.grid, base).sort(0).values
         points = points.reshape(-1, *(1 for _ in y.shape[points.dim() - 1 :]), *points.shape[1:])
+    # On an atom z goes on while the outcome stands still: of equal outcomes all but the last lie below it.
+    still = torch.cat([points[1:] == points[:-1], torch.zeros_like(points[:1], dtype=torch.bool)])
     size = max(4, CHUNK // (2 * max(1, y.numel())))
     for i in range(0, len(points) - 1, size):
         some = points[i : i + size + 1]
         some = some if straight else _with_middles(some)
-        z, x = (zscore(base, some), some) if mixed else (some, from_zscore(base, some.expand(-1, *y.shape)))
+        if mixed:
+            below = still[i : i + size + 1].repeat_interleave(2, 0)[:-1]
+            z, x = zscore(base, some), some
+            z = torch.where(below, zscore_left(base, some), z) if bool(below.any()) else z
+        else:
+            z, x = some, from_zscore(base, some.expand(-1, *y.shape))
         if straight:
             yield _Pieces.of(z[:-1], z[1:], x[:-1], x[1:])
             continue

@@ -10,10 +10,9 @@ from torch.distributions import Distribution, Normal
 
 from calibrl.arrays import Array, as_tensor, returns_what_was_given
 from calibrl.diagnostics.calibration import LEVELS
-from calibrl.diagnostics.continuous import crps_of_continuous
+from calibrl.diagnostics.continuous import crps_of_continuous, crps_of_gaussian, without_maps
 from calibrl.distributions import (
     Empirical,
-    Recalibrated,
     from_zscore,
     is_discrete,
     outcomes_for,
@@ -23,7 +22,6 @@ from calibrl.distributions.kinds import by_column, device_of
 from calibrl.distributions.scores import count_range, counts_within, log_prob
 from calibrl.errors import CalibrlError
 from calibrl.kernels import normal
-from calibrl.maps import gaussian_law
 
 
 @returns_what_was_given
@@ -42,15 +40,14 @@ def crps_each(forecast: Distribution, y: Array) -> Tensor:
         z = zscore(forecast, outcome)
         closed = z * (2 * normal.cdf(z) - 1) + 2 * torch.exp(normal.log_density(z)) - 1 / math.sqrt(math.pi)
         return forecast.scale.double() * closed
-    if isinstance(forecast, Recalibrated) and isinstance(forecast.base, Normal):
-        law = gaussian_law(forecast.mapping, outcome.device)
-        z = zscore(forecast.base, outcome)
-        return forecast.base.scale.double() * law.crps(z, forecast.mapping.forward_z(z))
+    base, mapping = without_maps(forecast)
+    if isinstance(base, Normal):
+        return base.scale.double() * crps_of_gaussian(mapping, zscore(base, outcome))
     if isinstance(forecast, Empirical):
         return _crps_of_samples(forecast.samples.double(), outcome)
     if is_discrete(forecast):
         return _crps_of_counts(forecast, outcome)
-    return crps_of_continuous(forecast, outcome)
+    return crps_of_continuous(base, mapping, outcome)
 
 
 def crps(forecast: Distribution, y: Array) -> float:

@@ -32,6 +32,7 @@ FORECASTS = {
     "Quantiles": cal.Quantiles(drawn[:9].sort(0).values, np.arange(1, 10) / 10),
     "Mixture": cal.Mixture(NORMALS, [0.3, 0.7]),
     "far apart": cal.Mixture(APART, [0.3, 0.7]),
+    "of atoms": cal.Mixture([cal.Empirical((2 * drawn).round()), cal.Empirical(drawn.round()), NORMALS[0]]),
     "of quantiles": cal.Mixture([cal.Quantiles(drawn[:3].sort(0).values, [0.1, 0.5, 0.9]), NORMALS[0]]),
 }
 z = torch.randn(300, generator=torch.Generator().manual_seed(1), dtype=D)
@@ -45,7 +46,7 @@ MAPS = {
 }
 
 
-def by_hand(forecast, y, *, components=(), reach=8.5):
+def by_hand(forecast, y, *, components=(), reach=8.5, cuts=171):
     """∫ F² dx below y and ∫ (1 - F)² dx above it, with ten nodes between all places where F bends. y: (k, 2)."""
 
     def wide(values):
@@ -54,10 +55,11 @@ def by_hand(forecast, y, *, components=(), reach=8.5):
     def quantiles(one, *at):
         return from_zscore(one, torch.cat([wide(part) for part in at]).clamp(-reach, reach))
 
-    even = torch.linspace(-reach, reach, 171, dtype=D)
-    cuts = [quantiles(forecast, even, breaks(forecast)), *(quantiles(one, even, breaks(one)) for one in components)]
+    even = torch.linspace(-reach, reach, cuts, dtype=D)
+    parts = [quantiles(forecast, even, breaks(forecast)), *(quantiles(one, even, breaks(one)) for one in components)]
     ends = quantiles(forecast, even[[0, -1]])
-    edges = torch.cat(cuts).clamp(ends[0], ends[1]).sort(0).values
+    parts.append(torch.lerp(*ends, wide((even / reach + 1) / 2)))
+    edges = torch.cat(parts).clamp(ends[0], ends[1]).sort(0).values
     nodes, weights = np.polynomial.legendre.leggauss(10)
     total = torch.zeros_like(y)
     for i, outcome in enumerate(y):
@@ -80,6 +82,19 @@ def test_crps_is_the_integral_of_the_squared_cdf(name, mapping):
     y = from_zscore(forecast, torch.tensor([-2.2, 0.03, 1.1], dtype=D)[:, None].expand(-1, 2))
     expected = by_hand(forecast, y, components=getattr(base, "components", ()))
     torch.testing.assert_close(crps_each(forecast.expand((3, 2)), y), expected, rtol=2e-5, atol=0)
+
+
+@pytest.mark.parametrize("fit", [cal.fit_smooth, cal.fit_isotonic, cal.fit_beta])
+@pytest.mark.parametrize("columns", [(), (2,)])
+@pytest.mark.parametrize("rows", [30, 100])
+def test_a_gaussian_keeps_its_digits_however_a_map_bends(fit, columns, rows):
+    cubes = 1.5 * z.pow(3)
+    mapping = fit(z=torch.stack([cubes[:rows], cubes[-rows:]], -1) if columns else cubes[:rows])
+    forecast = cal.Recalibrated(td.Normal(pair(1e9, -3.0), pair(1.0, 2.0)), mapping)
+    unit = cal.Recalibrated(td.Normal(pair(0.0, 0.0), 1.0), mapping)
+    at = from_zscore(unit, torch.tensor([-8.4, -2.2, 0.03, 1.1], dtype=D)[:, None].expand(-1, 2))
+    found = crps_each(forecast.expand((4, 2)), pair(1e9, -3.0) + pair(1.0, 2.0) * at)
+    torch.testing.assert_close(found, pair(1.0, 2.0) * by_hand(unit, at, cuts=2001), rtol=2e-7, atol=0)
 
 
 def test_crps_of_quantiles_has_a_closed_form():
