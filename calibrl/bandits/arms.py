@@ -84,6 +84,8 @@ class Arms:
 
     def check_new(self, arms: Sequence[Arm]) -> list[Arm]:
         """Names that can be added, as plain strings and integers, or an error that says what is wrong."""
+        if isinstance(arms, str):
+            raise CalibrlError(f"arms {arms!r} is a word and no list; pass [{arms!r}]")
         for name in arms:
             if isinstance(name, bool) or not isinstance(name, (str, int, np.integer)):
                 raise CalibrlError(f"arm {name!r} is not a name; use strings or integers")

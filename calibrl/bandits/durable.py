@@ -137,7 +137,10 @@ class Durable:
         with self._changing:
             lines = self._opened()
             with self._thinking:
-                plain = storage.to_dict(self.policy)
+                self.policy.settle()
+                luck = self.policy.generator.bit_generator.state
+            # Decisions go on, and change nothing but the generator.
+            plain = {**storage.to_dict(self.policy), "generator": luck}
             try:
                 storage.snapshot(plain, self.folder, self._line)
                 _sync(self.folder)
@@ -170,7 +173,8 @@ class Durable:
     # How.
 
     def _write(self, event: dict[str, Any]) -> None:
-        luck = self.policy.generator.bit_generator.state
+        with self._thinking:
+            luck = self.policy.generator.bit_generator.state
         self._opened().append({"line": self._line + 1, **event, "generator": luck})
         self._line += 1
         self._due -= 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -271,10 +272,13 @@ def _generator(seed: int) -> np.random.Generator:
 
 
 def _floats(value: Array, what: str) -> Floats:
+    # Features may come from a network that is being trained, on a GPU, in half precision.
+    given = value.detach().double().cpu() if isinstance(value, torch.Tensor) else value
     try:
-        return np.asarray(value, np.float64, order="C")
-    except (TypeError, ValueError):
-        raise CalibrlError(f"{what} {value!r} is not made of numbers; pass an array of numbers") from None
+        return np.asarray(given, np.float64, order="C")
+    except (TypeError, ValueError, OverflowError):
+        shown = " ".join(reprlib.repr(given).split())
+        raise CalibrlError(f"{what} {shown} is not made of numbers; pass an array of numbers") from None
 
 
 def _finite(values: Floats, what: str) -> None:

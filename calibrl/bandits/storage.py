@@ -1,7 +1,7 @@
 """A policy as plain JSON: numbers, lists and names that any program can read.
 
-What is kept of a regression are its sums Σ x xᵀ and Σ x r; the inverse follows from them. `to_dict` therefore
-inverts the live policy afresh as well, and from there on the two take the same decisions, bit for bit.
+What is kept of a regression are its sums Σ x xᵀ and Σ x r; the inverse follows from them. The live policy is
+therefore inverted afresh as well (`settle`), and from there on the two take the same decisions, bit for bit.
 """
 
 from __future__ import annotations
@@ -9,11 +9,13 @@ from __future__ import annotations
 import json
 import os
 import warnings
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import DTypeLike, NDArray
 
 from calibrl.bandits import journal
 from calibrl.bandits.arms import Arms
@@ -21,8 +23,7 @@ from calibrl.bandits.options import Options
 from calibrl.bandits.plan import Plan
 from calibrl.bandits.policy import Policy
 from calibrl.errors import CalibrlError
-from calibrl.files import replacing
-from calibrl.kernels import ridge_evidence
+from calibrl.files import replacing, said_if_no_place
 
 FORMAT = "calibrl bandit 1"
 SNAPSHOT, JOURNAL = "policy.json", "journal.jsonl"
@@ -30,8 +31,7 @@ SNAPSHOT, JOURNAL = "policy.json", "journal.jsonl"
 
 
 def to_dict(policy: Policy) -> dict[str, Any]:
-    """All of a policy as plain values."""
-    policy.settle()
+    """All of a policy that is settled, as plain values."""
     state = policy.state
     return {
         "format": FORMAT,
@@ -62,13 +62,15 @@ def from_dict(saved: dict[str, Any]) -> Policy:
         state = policy.state
         for name in ("rows", "gram", "moment", "pulls", "error", "shift"):
             part = getattr(state, name)
-            part[...] = np.asarray(saved[name], part.dtype).reshape(part.shape)
-        for arm, record in enumerate(saved["record"]):
-            seen = int(state.pulls[arm])
-            if len(record) != min(seen, options["window"]):
-                raise CalibrlError(f"arm {saved['arms'][arm]!r} has {seen} rewards but a record of {len(record)}")
-            for age, z in enumerate(record):
-                ridge_evidence.remember(z, state.ordered[arm], state.arrived[arm], seen - len(record) + age)
+            part[...] = _numbers(saved[name], part.dtype).reshape(part.shape)
+        for a, (arm, values) in enumerate(zip(policy.arms, saved["record"], strict=True)):
+            seen, record = int(state.pulls[a]), _numbers(values, np.float64)
+            n = len(record)
+            if n != min(seen, policy.options.window):
+                raise CalibrlError(f"arm {arm!r} has {seen} rewards but a record of {n}")
+            state.ordered[a, :n] = np.sort(record)
+            # The oldest stands where the next one goes.
+            state.arrived[a, :n] = np.roll(record, seen % n if n else 0)
     except (KeyError, TypeError, ValueError) as problem:
         raise CalibrlError(f"the saved policy is damaged ({problem}); restore the file from a backup") from None
     policy.settle()
@@ -77,7 +79,9 @@ def from_dict(saved: dict[str, Any]) -> Policy:
 
 def save(policy: Policy, path: str | Path) -> None:
     """Write a policy to a file, whole or not at all, and see it onto the disk."""
-    _write(to_dict(policy), path)
+    policy.settle()
+    with said_if_no_place(path):
+        _write(to_dict(policy), path)
 
 
 def load(path: str | Path) -> Policy:
@@ -153,10 +157,36 @@ def _read(file: Path) -> Any:
         ) from None
 
 
+def _numbers(values: Any, dtype: DTypeLike) -> NDArray[Any]:
+    found = np.asarray(values, dtype)
+    if not np.isfinite(found).all():
+        raise CalibrlError(f"it holds {found[~np.isfinite(found)][0]}")
+    return found
+
+
+def _pieces(content: Any) -> Iterator[str]:
+    """JSON, a row of numbers at a time: between them other threads have their turn, and decisions go on.
+
+    In one piece a thousand arms take seconds, and `dump`, which encodes number by number in Python, ten times as long.
+    """
+    if isinstance(content, dict):
+        yield "{"
+        for i, (key, value) in enumerate(content.items()):
+            yield f"{', ' if i else ''}{json.dumps(key)}: "
+            yield from _pieces(value)
+        yield "}"
+    elif isinstance(content, list) and content and isinstance(content[0], list):
+        yield "["
+        for i, row in enumerate(content):
+            yield f"{', ' if i else ''}{json.dumps(row)}"
+        yield "]"
+    else:
+        yield json.dumps(content)
+
+
 def _write(content: dict[str, Any], path: str | Path) -> None:
     """Write JSON, whole or not at all, and see it onto the disk."""
     with replacing(path) as temporary, temporary.open("w", encoding="utf-8") as file:
-        # In one piece: `dump` would encode number by number, in Python, ten times as slowly.
-        file.write(json.dumps(content))
+        file.writelines(_pieces(content))
         file.flush()
         os.fsync(file.fileno())

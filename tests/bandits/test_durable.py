@@ -345,6 +345,30 @@ def test_decisions_do_not_wait_for_the_disk(tmp_path, monkeypatch):
         bandit.update([1.0, 0.0, 0.0], 0, 1.0)
 
 
+def test_decisions_do_not_wait_for_a_snapshot(tmp_path, monkeypatch):
+    """It is made of a policy that nobody changes meanwhile, and written in pieces between which threads can run."""
+    with Durable(tmp_path, lambda: CalThompson(range(50), 3), snapshot_every=5) as bandit:
+        live(bandit, 4, seed=0)
+        to_dict, seen = storage.to_dict, []
+
+        def slow(policy):
+            with ThreadPoolExecutor(1) as pool:
+                assert pool.submit(bandit.choose, [1.0, 0.0, 0.0]).result(timeout=10) in range(50)
+            seen.append(to_dict(policy))
+            return seen[-1]
+
+        with monkeypatch.context() as patch:
+            patch.setattr(storage, "to_dict", slow)
+            live(bandit, 1, seed=1)
+        pieces = list(storage._pieces(seen[0]))
+        assert "".join(pieces) == json.dumps(seen[0])
+        assert max(map(len, pieces)) < 1500
+        kept = Policy.load(tmp_path)
+        # The snapshot's luck is from before the decision that was taken while it was made.
+        kept.choose([1.0, 0.0, 0.0])
+        assert live(kept, 20, seed=2) == live(bandit.policy, 20, seed=2)
+
+
 def test_a_fork_may_not_learn_beside_its_parent(tmp_path, monkeypatch):
     with Durable(tmp_path, lambda: CalLinUCB(2, 3)) as bandit:
         with monkeypatch.context() as fork:

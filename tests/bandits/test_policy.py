@@ -218,6 +218,9 @@ BAD = [
     (lambda p: p.choose(np.zeros(3)), r"shape \(3,\); expected \(4,\)"),
     (lambda p: p.choose([1.0, np.nan, 0.0, 0.0]), "holds nan"),
     (lambda p: p.choose(["a", "b", "c", "d"]), "not made of numbers"),
+    (lambda p: p.choose([10**400, 0, 0, 0]), r"^context \[1000.*\.\.\..*\] is not made of numbers; pass an array"),
+    (lambda p: p.update(np.ones(4), "a", 10**400), "reward 1000.* is not made of numbers"),
+    (lambda p: p.choose(np.full((40, 40), "text")), r"^context array\(\[\[.*\.\.\..* is not made of numbers"),
     (lambda p: p.update(np.zeros(3), "a", 1.0), "do not fit"),
     (lambda p: p.update(np.ones(4), "a", np.nan), "reward holds nan"),
     (lambda p: p.update(np.ones(4), "a", np.inf), "reward holds inf"),
@@ -234,6 +237,7 @@ BAD = [
     (lambda p: p.update(np.ones((2, 4)), ["a", "b"], [1.0, -1e160]), r"reward -1e\+160 \(row 1\) is beyond"),
     (lambda p: p.add_arm("a"), "'a' is there already"),
     (lambda p: p.add_arm(1.5), "not a name"),
+    (lambda p: p.add_arms("xyz"), r"'xyz' is a word and no list; pass \['xyz'\]"),
     (lambda p: p.remove_arm("q"), "'q' was never offered"),
 ]
 
@@ -276,6 +280,16 @@ def test_policies_that_make_no_sense_are_refused(build, words):
 
 def _last_arm():
     LinUCB(["only"], 2).remove_arm("only")
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+def test_features_may_come_from_a_network(dtype):
+    policy, plain = CalLinUCB(2, 3), CalLinUCB(2, 3)
+    x = torch.tensor([1.0, -0.5, 2.0], dtype=dtype, requires_grad=True)
+    assert policy.decide(x) == plain.decide([1.0, -0.5, 2.0])
+    policy.update(x, 1, x.sum())
+    plain.update([1.0, -0.5, 2.0], 1, 2.5)
+    assert everything(policy) == everything(plain)
 
 
 def test_the_same_row_a_thousand_times_is_no_trouble():
@@ -336,9 +350,18 @@ def test_files_that_are_no_policies_are_named(tmp_path):
     policy = Thompson(2, 2)
     policy.save(tmp_path / "fine.json")
     saved = json.loads((tmp_path / "fine.json").read_text())
-    (tmp_path / "cut.json").write_text(json.dumps({**saved, "gram": [[1.0]]}))
-    with pytest.raises(CalibrlError, match="damaged"):
-        Policy.load(tmp_path / "cut.json")
+    for change, words in (
+        ({"gram": [[1.0]]}, "cannot reshape"),
+        ({"gram": [[float("nan")] * 3] * 2}, "holds nan"),
+        ({"record": []}, "shorter"),
+        ({"record": [["x"], []], "pulls": [1, 0]}, "could not convert"),
+        ({"record": [[0.5], []], "pulls": [2, 0]}, "arm 0 has 2 rewards but a record of 1"),
+    ):
+        (tmp_path / "cut.json").write_text(json.dumps(saved | change))
+        with pytest.raises(CalibrlError, match=rf"the saved policy is damaged \(.*{words}.*\); restore the file"):
+            Policy.load(tmp_path / "cut.json")
+    with pytest.raises(CalibrlError, match=r"cannot be written \(Is a directory\); choose a folder"):
+        policy.save(tmp_path)
 
 
 def test_calibrated_thompson_draws_from_the_record():
