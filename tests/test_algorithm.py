@@ -59,6 +59,23 @@ def test_a_random_split_leaves_rows_on_either_side_and_picks_them_by_lot(generat
     assert float(place) == pytest.approx(0.5, abs=2 / len(picked) ** 0.5 / held**0.5)
 
 
+def test_a_single_row_is_held_out_as_often_as_said(generator):
+    split = cal.random_split(0.2, generator)
+    parts = [split(rows(0, 1, generator)) for _ in range(1000)]
+    assert all(len(train) + len(held) == 1 for train, held in parts)
+    assert sum(len(held) for _, held in parts) == pytest.approx(200, abs=50)
+
+
+@pytest.mark.parametrize(
+    ("count", "fraction", "held"),
+    [(10, 0.01, 1), (10, 0.99, 9), (2, 0.01, 1), (2, 0.99, 1), (1, 0.2, 0), (1, 0.8, 1), (0, 0.5, 0), (1000, 0.3, 300)],
+)
+def test_a_last_split_holds_out_the_latest_and_leaves_rows_on_either_side(generator, count, fraction, held):
+    train, out = cal.last_split(fraction)(rows(0, count, generator))
+    assert train.x[:, 0].tolist() == list(range(count - held))
+    assert out.x[:, 0].tolist() == list(range(count - held, count))
+
+
 def test_a_random_split_keeps_blocks_together(generator):
     _, out = cal.random_split(0.4, generator, block=10)(rows(0, 95, generator))
     blocks = (out.x[:, 0] // 10).long()
@@ -288,6 +305,7 @@ def test_learn_is_algorithm_one(generator):
         (lambda: cal.recalibrate(td.Normal(0.0, 1.0), cal.fit_temperature([0.2, 0.7, 0.6], [0, 1, 1])), "class map"),
         (lambda: cal.Data(torch.zeros(3), torch.zeros(2)), "one row of each"),
         (lambda: cal.random_split(1.5, torch.Generator()), "fraction"),
+        (lambda: cal.random_split(0.5, torch.Generator(), block=0), "block"),
         (lambda: cal.last_split(0), "fraction"),
     ],
 )
