@@ -67,10 +67,9 @@ class Claim:
     samples: tuple[Samples, ...]
 
 
-def claim(
-    rows: Sequence[Row], arm: str = "calibrated", other: str = "uncalibrated", ways: Sequence[float] = WAYS
-) -> Claim | None:
-    """Compare two arms of one preset; None where they share no seed that has learnt anything."""
+def claim(rows: Sequence[Row], ways: Sequence[float] = WAYS) -> Claim | None:
+    """Compare the two arms of one preset; None where they share no seed that has learnt anything."""
+    arm, other = "calibrated", "uncalibrated"
     returns = {name: _returns(rows, name) for name in (arm, other)}
     seeds = sorted(set(returns[arm]) & set(returns[other]))
     steps = sorted(set.intersection(*(set(returns[name][seed]) for name in returns for seed in seeds))) if seeds else []

@@ -94,7 +94,6 @@ def honesty(arm: Mapped, where: Shop) -> dict[str, float]:
 
 def play_model(preset: Preset, model: str, seed: int, *, device: str = "cpu") -> Iterator[Row | Kept]:
     """Train a model and play all its arms, for each shelf life; without a model, the arms that need none."""
-    torch.set_num_threads(1)
     where = shop(preset.data, preset.period, preset.series, preset.days)
     base = expected(where, MODELS[model], preset, seed=seed, device=device) if model else None
     kept: dict[str, NDArray[Any]] = {"series": np.array(where.sales.series), "demand": where.demand.astype(np.float32)}

@@ -30,7 +30,7 @@ def _experiments() -> Lines:
     from calibrl.experiments.catalogue import CATALOGUE
     from calibrl.experiments.everything import EVERYTHING
 
-    return {name: CATALOGUE[name].title if name in CATALOGUE else name for name in EVERYTHING}
+    return {name: CATALOGUE[name].title for name in EVERYTHING}
 
 
 def _presets() -> Lines:
@@ -99,11 +99,12 @@ _TASKS = {
 def _maps() -> Lines:
     from calibrl import classes, maps
 
-    found = {name: getattr(maps, name) for name in maps.__all__ if name.startswith("fit_")}
-    found |= {
-        name: value for name, value in vars(classes).items() if name.startswith("fit_") and inspect.isfunction(value)
+    return {
+        name: first_line(getattr(home, name))
+        for home in (maps, classes)
+        for name in home.__all__
+        if name.startswith("fit_")
     }
-    return {name: first_line(fit) for name, fit in found.items()}
 
 
 def first_line(thing: Any) -> str:

@@ -19,6 +19,7 @@ from calibrl.mdp import (
     two_state,
     value_error_bound,
 )
+from calibrl.mdp.generators import GOOD, TRY
 from calibrl.planning.value_iteration import policy_value, value_iteration
 from calibrl.results import Row
 
@@ -28,7 +29,7 @@ POWERS = (0.33, 0.5, 0.65, 0.8, 0.9, 1.1, 1.25, 1.5, 1.75, 2.0, 2.5, 3.0)
 """How far the random MDPs' models are from calibrated: T^power."""
 
 
-def two_state_rows(seed: int = 0) -> Iterator[Row]:
+def two_state_rows(seed: int) -> Iterator[Row]:
     """What an agent expects and what it gets, by the chance its model gives to staying in the good state."""
     truth = two_state(0.8)
     stay_put = value_iteration(truth)
@@ -37,11 +38,11 @@ def two_state_rows(seed: int = 0) -> Iterator[Row]:
         plan = value_iteration(model)
         metrics = {
             "believed": percent / 100,
-            "expected_reward": float(model.reward[0, 0]),
-            "promised_value": float(plan.value[0]),
-            "delivered_value": float(policy_value(truth, plan.policy)[0]),
-            "optimal_value": float(stay_put.value[0]),
-            "tries": float(plan.policy[0] == 0),
+            "expected_reward": float(model.reward[GOOD, TRY]),
+            "promised_value": float(plan.value[GOOD]),
+            "delivered_value": float(policy_value(truth, plan.policy)[GOOD]),
+            "optimal_value": float(stay_put.value[GOOD]),
+            "tries": float(plan.policy[GOOD] == TRY),
         }
         yield Row("mdp", TWO_STATES, f"{percent} %", seed, metrics)
 
@@ -60,8 +61,9 @@ class Judged:
     bound: float
 
 
-def judge_random_mdp(generator: np.random.Generator, *, states: int = 12, actions: int = 3) -> list[Judged]:
-    """A random MDP and policy, valued by the truth, by a blunt calibrated model, and by sharp or blunt wrong ones."""
+def judge_random_mdp(generator: np.random.Generator) -> list[Judged]:
+    """A random MDP and policy, valued by the truth, by blunt calibrated models, and by sharp or blunt wrong ones."""
+    states, actions = 12, 3
     truth = random_mdp(states, actions, states, generator=generator, discount=0.9)
     policy = random_policy(states, actions, generator=generator)
     share = stationary(truth, policy)

@@ -37,9 +37,9 @@ def random_policy(states: int, actions: int, *, generator: np.random.Generator) 
 
 
 def two_state(stay: float = 0.8, *, alternative: float = 0.7, recover: float = 0.5, discount: float = 0.9) -> MDP:
-    """s_good pays 1 and s_bad -1 on arrival; in s_good, action 0 stays with chance `stay`, action 1 with `alternative`.
+    """GOOD pays 1 and BAD -1 on arrival; in GOOD, TRY stays with chance `stay`, ALTERNATIVE with `alternative`.
 
-    From s_bad either action leads back with chance `recover`. The paper's numbers: the truth stays with
+    From BAD either action leads back with chance `recover`. The paper's numbers: the truth stays with
     80 %, a model says 60 %, an over-confident one 0 %.
     """
     for name, chance in (("stay", stay), ("alternative", alternative), ("recover", recover)):

@@ -45,7 +45,7 @@ def test_blunt_but_calibrated_is_exact_and_sharp_but_wrong_is_not():
 
 
 def test_two_states_tell_the_papers_story():
-    at = {round(row.metrics["believed"], 2): row.metrics for row in two_state_rows()}
+    at = {round(row.metrics["believed"], 2): row.metrics for row in two_state_rows(0)}
     assert at[0.8]["promised_value"] == pytest.approx(at[0.8]["delivered_value"])
     assert at[0.6]["delivered_value"] < at[0.8]["delivered_value"]
     assert at[0.95]["promised_value"] > at[0.95]["delivered_value"] + 1
