@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any, Self
+from typing import IO, Any, Self, TypeVar
 
 from torch.distributions import Distribution
 
@@ -28,6 +28,8 @@ from calibrl.bandits.options import Options
 from calibrl.bandits.policy import Decision, Policy
 from calibrl.errors import CalibrlError
 from calibrl.files import lock
+
+T = TypeVar("T")
 
 
 class Durable:
@@ -107,28 +109,26 @@ class Durable:
             rows = self.policy.check(x, arm, reward)
             arms = self.policy.arms
             names = [arms[position] for position in rows.arm]
-            self._write({"update": {"x": rows.x.tolist(), "arm": names, "reward": rows.reward.tolist()}})
-            with self._thinking:
-                self.policy.learn(rows)
-            self._maybe_snapshot()
+            event = {"x": rows.x.tolist(), "arm": names, "reward": rows.reward.tolist()}
+            self._change({"update": event}, self.policy.learn, rows)
+
+    def fade(self, keep: float) -> None:
+        """From now on what was learnt so far counts `keep` times as much."""
+        with self._changing:
+            share = self.policy.check_keep(keep)
+            self._change({"fade": share}, self.policy.fade, share)
 
     def add_arm(self, arm: Arm) -> None:
         """Offer one more arm."""
         with self._changing:
             (name,) = self.policy.offer.check_new([arm])
-            self._write({"add": name})
-            with self._thinking:
-                self.policy.add_arm(name)
-            self._maybe_snapshot()
+            self._change({"add": name}, self.policy.add_arm, name)
 
     def remove_arm(self, arm: Arm) -> None:
         """Offer this arm no more."""
         with self._changing:
             name = self.policy.offer.check_leaving(arm)
-            self._write({"remove": name})
-            with self._thinking:
-                self.policy.remove_arm(name)
-            self._maybe_snapshot()
+            self._change({"remove": name}, self.policy.remove_arm, name)
 
     # Keeping it.
 
@@ -172,12 +172,17 @@ class Durable:
 
     # How.
 
-    def _write(self, event: dict[str, Any]) -> None:
+    def _change(self, event: dict[str, Any], change: Callable[[T], None], what: T) -> None:
+        """Write what changes, then change it."""
         with self._thinking:
             luck = self.policy.generator.bit_generator.state
         self._opened().append({"line": self._line + 1, **event, "generator": luck})
         self._line += 1
         self._due -= 1
+        with self._thinking:
+            change(what)
+        if self._due <= 0:
+            self._try_snapshot()
 
     def _opened(self) -> Journal:
         if self._lock is None:
@@ -194,10 +199,6 @@ class Durable:
             except OSError as problem:
                 raise _unusable(self.folder, problem) from None
         return self._journal
-
-    def _maybe_snapshot(self) -> None:
-        if self._due <= 0:
-            self._try_snapshot()
 
     def _try_snapshot(self) -> None:
         """A snapshot only keeps the journal short: without one, what was acknowledged stands in the journal."""
@@ -224,7 +225,7 @@ def _compare(folder: Path, kept: Policy, wanted: Policy) -> None:
         there, here = (", ".join(f"{name} {of[name]}" for name in changed) for of in (theirs, ours))
         raise CalibrlError(
             f"{folder} holds a policy with {there}, and make() builds one with {here}; use the same settings, or a "
-            "new folder"
+            f"new folder, with make().inherit(Policy.load({str(folder)!r})) to take along what was learnt"
         )
     known = {*kept.arms, *kept.removed}
     new = [name for name in wanted.arms if name not in known]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import reprlib
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -16,6 +15,7 @@ from calibrl.algorithm import recalibrate
 from calibrl.arrays import Array
 from calibrl.bandits.arms import Among, Arm, Arms, Ints, first_names
 from calibrl.bandits.ecdf import Ecdf, ecdf_of
+from calibrl.bandits.inputs import check_finite, floats, generator_of
 from calibrl.bandits.options import Options
 from calibrl.errors import CalibrlError
 from calibrl.kernels import highest, ridge, ridge_policy
@@ -51,7 +51,7 @@ class Policy:
     def __init__(self, arms: int | Iterable[Arm], options: Options, *, seed: int = 0) -> None:
         names = first_names(arms)
         self.options = options
-        self.generator = _generator(seed)
+        self.generator = generator_of(seed)
         self.offer = Arms()
         models = 1 if options.shared else 0
         self.state = ridge_policy.blank(models, 0, options.dim, ridge_=options.ridge, window=options.window)
@@ -126,6 +126,34 @@ class Policy:
         """Learn rows that `check` has passed."""
         ridge_policy.absorb(self.state, self._rules, *rows)
 
+    def fade(self, keep: float) -> None:
+        """From now on what was learnt so far counts `keep` times as much, in (0, 1]: for a world that changes.
+
+        Means follow new rewards sooner, and forecasts are wider. Arms' records of z-scores stay as they are: they are
+        of the last `window` rewards anyway.
+        """
+        share = self.check_keep(keep)
+        for sums in (self.state.gram, self.state.moment):
+            sums *= share
+        self.settle()
+
+    def check_keep(self, keep: float) -> float:
+        """How much to keep as a plain number, or an error that says what is wrong."""
+        share = floats(keep, "keep")
+        if share.ndim or not 0 < share <= 1:
+            raise CalibrlError(f"keep {keep!r} is not a share; use a number above 0, and 1 or less: 0.5 keeps half")
+        return float(share)
+
+    def inherit(self, other: Policy) -> Policy:
+        """Take over what another policy has learnt of the arms that both have; returns this one.
+
+        For other settings, or for contexts with more columns at the end: what was learnt stays as if they had been 0.
+        """
+        from calibrl.bandits import inheritance
+
+        inheritance.inherit(self, other)
+        return self
+
     # A changing set of arms.
 
     def add_arm(self, arm: Arm) -> None:
@@ -174,8 +202,8 @@ class Policy:
 
     def _rows(self, x: Array, arm: Arm | Sequence[Arm], reward: Array) -> Rows:
         """The rows of an update in the shape the kernels want, not judged yet."""
-        rewards = _floats(reward, "reward")
-        rows = _floats(x, "context")
+        rewards = floats(reward, "reward")
+        rows = floats(x, "context")
         if rewards.ndim:
             names = list(np.asarray(arm, object).reshape(-1))
         else:
@@ -192,8 +220,8 @@ class Policy:
         """Say what is wrong with row `wrong`, if one is."""
         if wrong < 0:
             return
-        _finite(rows.x, "context")
-        _finite(rows.reward, "reward")
+        check_finite(rows.x, "context")
+        check_finite(rows.reward, "reward")
         if abs(rows.reward[wrong]) > ridge_policy.LARGEST_REWARD:
             raise CalibrlError(
                 f"reward {rows.reward[wrong]:.3g} (row {wrong}) is beyond ±{ridge_policy.LARGEST_REWARD:g}: sums of "
@@ -216,7 +244,7 @@ class Policy:
         mean, sd, score = np.empty((3, len(level)))
         fine = ridge_policy.score_arms(self.state, self._rules, rows, level, mean, sd, score)
         if not fine:
-            _finite(rows, "context")
+            check_finite(rows, "context")
             raise CalibrlError(
                 f"context with numbers up to {np.abs(rows).max():.3g} overflows; standardise the features"
             )
@@ -247,10 +275,17 @@ class Policy:
         ring = self.state.arrived[position]
         return np.roll(ring, -(seen % window)) if seen > window else ring[:seen].copy()
 
+    def put_record(self, position: int, record: Floats) -> None:
+        """Give the arm there a record, oldest first: a z-score for each reward it has had, or for the last `window`."""
+        n, seen = len(record), int(self.state.pulls[position])
+        self.state.ordered[position, :n] = np.sort(record)
+        # In a full ring the next one goes where the oldest stands.
+        self.state.arrived[position, :n] = np.roll(record, seen % max(n, 1))
+
     def _request(self, x: Array, among: Among | None) -> tuple[Floats, Ints]:
         """What a decision is about: contexts as the kernels want them, and the positions (n,) of the arms on offer."""
         offered = self.offer.everyone if among is None else self.offer.offered(among)
-        rows = _floats(x, "context")
+        rows = floats(x, "context")
         options = self.options
         wanted = (len(offered), options.dim) if options.shared else (options.dim,)
         if rows.shape != wanted:
@@ -262,26 +297,3 @@ class Policy:
         features = np.zeros((len(self.offer), options.dim))
         features[offered] = rows
         return features, offered
-
-
-def _generator(seed: int) -> np.random.Generator:
-    try:
-        return np.random.default_rng(seed)
-    except (TypeError, ValueError):
-        raise CalibrlError(f"seed {seed!r} is not a seed; use a whole number, 0 or more") from None
-
-
-def _floats(value: Array, what: str) -> Floats:
-    # Features may come from a network that is being trained, on a GPU, in half precision.
-    given = value.detach().double().cpu() if isinstance(value, torch.Tensor) else value
-    try:
-        return np.asarray(given, np.float64, order="C")
-    except (TypeError, ValueError, OverflowError):
-        shown = " ".join(reprlib.repr(given).split())
-        raise CalibrlError(f"{what} {shown} is not made of numbers; pass an array of numbers") from None
-
-
-def _finite(values: Floats, what: str) -> None:
-    if not np.isfinite(values).all():
-        wrong = values[~np.isfinite(values)][0]
-        raise CalibrlError(f"a {what} holds {wrong}; repair or drop that row: nothing was learnt from the call")

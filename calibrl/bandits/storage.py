@@ -65,12 +65,9 @@ def from_dict(saved: dict[str, Any]) -> Policy:
             part[...] = _numbers(saved[name], part.dtype).reshape(part.shape)
         for a, (arm, values) in enumerate(zip(policy.arms, saved["record"], strict=True)):
             seen, record = int(state.pulls[a]), _numbers(values, np.float64)
-            n = len(record)
-            if n != min(seen, policy.options.window):
-                raise CalibrlError(f"arm {arm!r} has {seen} rewards but a record of {n}")
-            state.ordered[a, :n] = np.sort(record)
-            # The oldest stands where the next one goes.
-            state.arrived[a, :n] = np.roll(record, seen % n if n else 0)
+            if len(record) != min(seen, policy.options.window):
+                raise CalibrlError(f"arm {arm!r} has {seen} rewards but a record of {len(record)}")
+            policy.put_record(a, record)
     except (KeyError, TypeError, ValueError) as problem:
         raise CalibrlError(f"the saved policy is damaged ({problem}); restore the file from a backup") from None
     policy.settle()
@@ -132,6 +129,8 @@ def restore(folder: Path) -> tuple[Policy, int]:
 def _repeat(policy: Policy, event: dict[str, Any]) -> None:
     if "update" in event:
         policy.update(**event["update"])
+    elif "fade" in event:
+        policy.fade(event["fade"])
     elif "add" in event:
         policy.add_arm(event["add"])
     else:
