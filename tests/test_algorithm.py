@@ -19,6 +19,7 @@ class Spy:
         self.scale = scale
 
     def update(self, data):
+        assert len(data), "there is nothing to learn"
         self.rows = torch.cat([self.rows, data.x[:, 0]])
 
     def __call__(self, x):
@@ -116,6 +117,12 @@ def test_cross_fitted_keeps_blocks_together(generator):
     for fold in model._folds:
         blocks = (fold.x[:, 0] // 10).long()
         assert all(int((blocks == block).sum()) == 10 for block in blocks.unique())
+
+
+def test_cross_fitted_deals_rows_one_by_one_unless_told_otherwise(generator):
+    model = cal.CrossFitted(Spy, generator=generator)
+    model.update(rows(0, 5, generator))
+    assert [len(fold) for fold in model._folds] == [1] * 5
 
 
 @pytest.mark.parametrize(("block", "size"), [(1, 1), (10, 10), (10, 25)])
@@ -217,6 +224,15 @@ def test_classes_are_calibrated_too(generator, fit_map):
     honest = model(torch.zeros(3, 1, dtype=D))
     assert isinstance(honest, td.Categorical)
     assert float(honest.probs[0, 1]) == pytest.approx(0.5, abs=0.12)
+
+
+def test_one_label_is_too_few_for_a_class_map(generator):
+    model = cal.Calibrated(Coin(), split=cal.last_split(0.5))
+    model.update(cal.Data(torch.zeros(4, 1, dtype=D), torch.tensor([1.0, 1.0, torch.nan, 1.0])))
+    assert "fewer than two outcomes" in model.mapping.note
+    assert torch.equal(model(torch.zeros(3, 1, dtype=D)).probs, Coin()(torch.zeros(3, 1)).probs)
+    model.update(cal.Data(torch.zeros(2, 1, dtype=D), torch.zeros(2, dtype=D)))
+    assert not model.mapping.note
 
 
 def test_counts_are_calibrated_too(generator):

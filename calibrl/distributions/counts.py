@@ -65,27 +65,25 @@ def _zscore_table(forecast: Distribution) -> Tensor:
     ceiling = getattr(support, "upper_bound", None)
     if ceiling is not None:
         last = torch.as_tensor(ceiling, device=device_of(forecast)).double()
-        mass = _masses(forecast, int(last.max()), last)
+        mass = _masses(forecast, 0, int(last.max()), last)
     else:
-        top = 64
-        mass = _masses(forecast, top, None)
+        mass, top = _masses(forecast, 0, 64), 64
         # Before a far peak masses vanish, too.
         while float(mass[-1].max()) > 1e-280 or float(mass.sum(0).min()) < 0.5:
-            top *= 2
-            mass = _masses(forecast, top, None)
+            mass, top = torch.cat([mass, _masses(forecast, top + 1, 2 * top)]), 2 * top
     lower = mass.cumsum(0)
     upper = mass.flip(0).cumsum(0).flip(0) - mass
     return _certain(lower, upper)
 
 
-def _masses(forecast: Distribution, top: int, last: Tensor | None) -> Tensor:
-    """P(Y = 0), …, P(Y = top): (top + 1, *batch), zero beyond each forecast's own last count."""
+def _masses(forecast: Distribution, first: int, top: int, last: Tensor | None = None) -> Tensor:
+    """P(Y = first), …, P(Y = top): (top - first + 1, *batch), zero beyond each forecast's own last count."""
     if (top + 1) * max(1, forecast.batch_shape.numel()) > TABLE_LIMIT:
         raise CalibrlError(
             f"counts up to {top} over {forecast.batch_shape.numel()} {type(forecast).__name__} forecasts are too many "
             "to sum; use a Normal with calibrl.Rounded for counts this large"
         )
-    k = torch.arange(top + 1, dtype=torch.float64, device=device_of(forecast))
+    k = torch.arange(first, top + 1, dtype=torch.float64, device=device_of(forecast))
     k = k.reshape(-1, *(1 for _ in forecast.batch_shape)).expand(-1, *forecast.batch_shape)
     if last is None:
         return forecast.log_prob(k).double().exp()
