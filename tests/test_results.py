@@ -61,7 +61,17 @@ def test_differences_are_paired():
 
 def test_the_last_step_counts():
     rows = [row("a", 0, 1.0, step=1), row("a", 0, 9.0, step=2)]
-    assert table(rows, "m", "a")["p"]["a"].mean == 9
+    other = Row("e", "p", "a", 0, {"k": 4.0}, step=3)  # says nothing about m
+    for order in (rows, rows[::-1], [*rows, other]):
+        assert table(order, "m", "a")["p"]["a"].mean == 9
+    # Of two rows of one step the later one counts, as in `latest`.
+    assert table([*rows, row("a", 0, 8.0, step=2)], "m", "a")["p"]["a"].mean == 8
+
+
+def test_arms_without_a_common_seed_have_no_difference():
+    cell = table([row("base", 0, 1.0), row("new", 1, 3.0)], "m", "base")["p"]["new"]
+    assert (cell.mean, cell.count, cell.pairs) == (3.0, 1, 0)
+    assert all(map(math.isnan, (cell.error, cell.change, cell.change_error, *cell.interval)))
 
 
 def test_problems_that_measure_alike_share_a_table():
@@ -122,20 +132,24 @@ def test_a_seed_without_a_number_at_its_end_does_not_count():
 def test_arms_that_stopped_apart_are_told():
     together = [row(arm, seed, 1.0, step=step) for arm in "ab" for seed in (0, 1) for step in (10, 20)]
     assert stops(together) == {}
+    assert stops_in_words({}, "round") == ""
+    assert stops([row("a", 0, 1.0, step=1), row("b", 0, 1.0, step=2)]) == {"p": {"a": "1", "b": "2"}}
     apart = [*together, row("c", 0, 1.0, step=90), row("c", 1, 1.0, step=70), row("a", 0, 1.0, "other", step=5)]
     assert stops(apart) == {"p": {"a": "20", "b": "20", "c": "70–90"}}
     assert stops_in_words(stops(apart), "round") == ("Not after equal experience. Last rounds: p: a 20, b 20, c 70–90.")
 
 
-def test_intervals_are_those_of_a_paired_t_test():
+@pytest.mark.parametrize("seeds", [2, 7])
+def test_intervals_are_those_of_a_paired_t_test(seeds):
     generator = np.random.default_rng(0)
-    base, new = generator.normal(size=7), generator.normal(1, 2, size=7)
+    base, new = generator.normal(size=seeds), generator.normal(1, 2, size=seeds)
     rows = [row("base", s, v) for s, v in enumerate(base)] + [row("new", s, v) for s, v in enumerate(new)]
     cell = table(rows, "m", "base")["p"]["new"]
     expected = stats.ttest_rel(new, base).confidence_interval(0.95)
     assert cell.interval == pytest.approx((expected.low, expected.high))
-    assert cell.pairs == 7
-    assert all(map(math.isnan, table(rows[:1] + rows[7:8], "m", "base")["p"]["new"].interval))
+    assert cell.pairs == seeds
+    assert cell.error == pytest.approx(stats.sem(new))
+    assert all(map(math.isnan, table([rows[0], rows[seeds]], "m", "base")["p"]["new"].interval))
 
 
 # The layout of a file.

@@ -47,7 +47,12 @@ def test_columns_and_gaps_are_kept_apart(generator):
     for j in range(3):
         some = p[:, j][~p[:, j].isnan()]
         torch.testing.assert_close(curve.observed[:, j], cal.reliability_curve(some).observed)
-    assert cal.pit_histogram(p, 10).shape == (10, 3)
+        assert torch.equal(cal.pit_histogram(p)[:, j], cal.pit_histogram(some, 20))
+    p[:, 2] **= 3  # a curve of its own
+    band = cal.reliability_band(p)
+    assert torch.equal(band.low[:, 0], cal.reliability_band(p[:, 0]).low)
+    observed = cal.reliability_curve(p).observed
+    assert bool(((band.low < observed) & (observed < band.high)).all())
 
 
 def test_the_noise_floor_is_what_a_perfect_forecaster_gets(generator):
