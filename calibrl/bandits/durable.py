@@ -176,7 +176,11 @@ class Durable:
         """Write what changes, then change it."""
         with self._thinking:
             luck = self.policy.generator.bit_generator.state
-        self._opened().append({"line": self._line + 1, **event, "generator": luck})
+        lines = self._opened()
+        if not lines.in_place:
+            warnings.warn(f"{lines.path} was moved or deleted; the policy is written whole there again", stacklevel=3)
+            self.snapshot()
+        lines.append({"line": self._line + 1, **event, "generator": luck})
         self._line += 1
         self._due -= 1
         with self._thinking:

@@ -21,10 +21,18 @@ class Journal:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._open()
+
+    def _open(self) -> None:
         # Unbuffered: what a buffer still holds of a line that failed would be written along with the next one.
-        self._file = path.open("ab", buffering=0)
+        self._file = self.path.open("ab", buffering=0)
         self._end = self._file.tell()
         self._torn = False
+
+    @property
+    def in_place(self) -> bool:
+        """Whether lines still go where they will be looked for: the file was not moved, nor deleted."""
+        return self.path.exists() and os.path.samestat(self.path.stat(), os.fstat(self._file.fileno()))
 
     def append(self, event: dict[str, Any]) -> None:
         """Write one line and see it onto the disk."""
@@ -50,7 +58,10 @@ class Journal:
         self._end += len(line)
 
     def restart(self) -> None:
-        """Drop every line."""
+        """Drop every line; a file that was moved or deleted is made anew."""
+        if not self.in_place:
+            self._file.close()
+            self._open()
         self._file.truncate(0)
         self._end = 0
 

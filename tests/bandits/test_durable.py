@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -306,6 +307,20 @@ def test_lines_that_are_missing_are_said(tmp_path):
         Durable(tmp_path, lambda: CalLinUCB(2, 3)) as again,
     ):
         assert sum(again.policy.pulls.values()) == 2
+
+
+@pytest.mark.parametrize("tidy", [lambda folder: (folder / "journal.jsonl").rename(folder / "old"), shutil.rmtree])
+def test_files_that_are_tidied_away_cost_no_reward(tmp_path, tidy):
+    """Lines would go on to a file that nobody reads."""
+    bandit = Durable(tmp_path / "kept", lambda: CalLinUCB(["a", "b"], 3))
+    live(bandit, 3, seed=1)
+    tidy(tmp_path / "kept")
+    with pytest.warns(UserWarning, match=r"journal.jsonl was moved or deleted; the policy is written whole"):
+        live(bandit, 1, seed=2)
+    live(bandit, 2, seed=3)
+    abandon(bandit)
+    assert Policy.load(tmp_path / "kept").pulls == bandit.pulls
+    assert sum(bandit.pulls.values()) == 6
 
 
 # Sharing it.
