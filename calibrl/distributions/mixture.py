@@ -10,6 +10,7 @@ from torch import Size, Tensor
 from torch.distributions import Distribution, constraints
 
 from calibrl.arrays import Array, as_tensor, returns_what_was_given
+from calibrl.distributions.bisection import least
 from calibrl.distributions.kinds import device_of, dtype_of, is_discrete
 from calibrl.distributions.scored import Scored
 from calibrl.distributions.scores import COMPONENT_CUTS, from_zscore, log_prob, searched, zscore, zscore_left
@@ -69,12 +70,8 @@ class Mixture(Scored):
         z = z.double().expand(torch.broadcast_shapes(z.shape, self.batch_shape))
         with torch.no_grad():
             ends = torch.stack([from_zscore(component, z) for component in self.components])
-            low, high = ends.amin(0), ends.amax(0)
-            for _ in range(64):
-                middle = (low + high) / 2
-                below = self.zscore(middle) < z
-                low, high = torch.where(below, middle, low), torch.where(below, high, middle)
-        return searched(self, (low + high) / 2, z)
+            y = least(lambda y: self.zscore(y) >= z, ends.amin(0), ends.amax(0))
+        return searched(self, y, z)
 
     @returns_what_was_given
     def log_prob(self, value: Array) -> Tensor:
@@ -116,8 +113,8 @@ class Mixture(Scored):
         lower = self._blend([normal.cdf(z) for z in scores])
         upper = self._blend([normal.cdf(-z) for z in scores])
         z = normal.quantile_of(lower, upper).clamp(normal.LOWEST_Z, -normal.LOWEST_Z)
-        least, most = torch.stack(scores).aminmax(dim=0)
-        return torch.where(most == -torch.inf, most, torch.where(least == torch.inf, least, z))
+        lowest, highest = torch.stack(scores).aminmax(dim=0)
+        return torch.where(highest == -torch.inf, highest, torch.where(lowest == torch.inf, lowest, z))
 
     def _blend(self, parts: list[Tensor]) -> Tensor:
         stacked = torch.stack(parts).double()

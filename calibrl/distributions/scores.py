@@ -26,6 +26,7 @@ from torch.distributions import (
     TransformedDistribution,
 )
 
+from calibrl.distributions.bisection import least
 from calibrl.distributions.counts import count_from_zscore, count_zscore
 from calibrl.distributions.kinds import device_of, is_discrete
 from calibrl.errors import CalibrlError
@@ -282,26 +283,21 @@ def _bisect(forecast: Distribution, z: Tensor) -> Tensor:
     floor = torch.as_tensor(getattr(support, "lower_bound", -torch.inf)).double() + 1e-300
     lower, upper = normal.cdf(z), normal.cdf(-z)
 
-    def below(y: Tensor) -> Tensor:
+    def reached(y: Tensor) -> Tensor:
         less, more = _tails(forecast, y)
-        return torch.where(z < 0, less < lower, more > upper)
+        return torch.where(z < 0, less >= lower, more <= upper)
 
     with torch.no_grad():
         centre, spread = forecast.mean.double().expand(z.shape), forecast.stddev.double().expand(z.shape)
         low, high = torch.maximum(centre - spread, floor), centre + spread
         for _ in range(200):
-            too_high, too_low = ~below(low) & (low > floor), below(high)
+            too_high, too_low = reached(low) & (low > floor), ~reached(high)
             if not bool((too_high | too_low).any()):
                 break
             low = torch.where(too_high, torch.maximum(low - 2 * (high - low), floor), low)
             high = torch.where(too_low, high + (high - centre), high)
-        for _ in range(100):
-            middle = (low + high) / 2
-            if bool(((middle == low) | (middle == high)).all()):
-                break
-            less = below(middle)
-            low, high = torch.where(less, middle, low), torch.where(less, high, middle)
-    return searched(forecast, (low + high) / 2, z)
+        y = least(reached, low, high)
+    return searched(forecast, y, z)
 
 
 def count_moments(forecast: Distribution) -> tuple[Tensor, Tensor]:

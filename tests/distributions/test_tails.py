@@ -229,3 +229,19 @@ def test_tails_of_samples_and_quantiles_have_the_scale_of_their_values(scale):
         given = samples if make is cal.Empirical else values
         one, other = (cal.Recalibrated(make(unit * given), mapping) for unit in (1.0, scale))
         torch.testing.assert_close(other.stddev / scale, one.stddev)
+
+
+def test_a_mixture_is_drawn_on_its_atoms(generator):
+    closed = cal.Empirical(torch.tensor([[0.0], [0.0], [0.0], [5.0]], dtype=D))
+    mixture = cal.Mixture([closed, td.Normal(t(3.0), t(1.0))])
+    assert mixture.icdf(t(0.1, 0.2, 0.3)[:, None])[:, 0].tolist() == [0, 0, 0]
+    mass = float(mixture.cdf(t(0.0)) - torch.special.ndtr(mixture.zscore_left(t(0.0))))
+    assert float((cal.draw(mixture, generator, (4000,)) == 0).double().mean()) == pytest.approx(mass, abs=0.03)
+
+
+def test_quantiles_found_by_search_are_right_at_every_size():
+    apart = cal.Mixture([td.Normal(t(0.0), t(1.0)), td.Normal(t(1e30), t(1.0))])
+    assert float(apart.icdf(t(0.2))) == pytest.approx(stats.norm.ppf(0.4), rel=1e-12)
+    levels = t(1e-12, 0.01, 0.5)
+    found = cal.Recalibrated(td.Gamma(t(0.3), t(1.0)), times(1)).icdf(levels[:, None])[:, 0]
+    np.testing.assert_allclose(found, stats.gamma(0.3).ppf(levels), rtol=1e-9)
