@@ -124,6 +124,14 @@ def _in_unit_interval(p: Tensor) -> Tensor:
     return p
 
 
+def pick(table: Tensor, place: Tensor) -> Tensor:
+    """The numbers of a table (k,) at places (…), or of one for each column, (d, k), at places (…, d)."""
+    if table.dim() == 1:
+        return table[place]
+    d, k = table.shape
+    return table.reshape(-1)[place + torch.arange(d, device=place.device) * k]
+
+
 def map_from_dict(saved: dict[str, Any]) -> Map:
     """The map that `to_dict` described."""
     found = from_dict(saved)

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from calibrl.kernels import normal
 from calibrl.kernels.draws import read_table
-from calibrl.maps.base import Map
+from calibrl.maps.base import Map, pick
 
 REACH = 8.6
 """Standard normal draws in float64 end at 8.57: a table to here never needs a bounds check."""
@@ -87,9 +87,9 @@ class GaussianLaw:
         cell = position.long()
         t = position - cell
         at = cell * step - REACH
-        left_slope = _pick(self.knot, cell) * torch.exp(normal.log_density(at)) * step
-        right_slope = _pick(self.knot, cell + 1) * torch.exp(normal.log_density(at + step)) * step
-        left, right = _pick(self.partial, cell), _pick(self.partial, cell + 1)
+        left_slope = pick(self.knot, cell) * torch.exp(normal.log_density(at)) * step
+        right_slope = pick(self.knot, cell + 1) * torch.exp(normal.log_density(at + step)) * step
+        left, right = pick(self.partial, cell), pick(self.partial, cell + 1)
         t2, t3 = t.square(), t.pow(3)
         ends = left * (2 * t3 - 3 * t2 + 1) + right * (3 * t2 - 2 * t3)
         return ends + left_slope * (t3 - 2 * t2 + t) + right_slope * (t3 - t2)
@@ -189,11 +189,3 @@ def _g(mapping: Map, epsilon: Tensor) -> Tensor:
     """(k,) → (*columns, k)."""
     wide = epsilon.reshape(-1, *(1 for _ in mapping.columns)).expand(-1, *mapping.columns)
     return mapping.inverse_z(wide).movedim(0, -1).contiguous()
-
-
-def _pick(table: Tensor, cell: Tensor) -> Tensor:
-    """Look up a table (k,) or (d, k) at cells (…) or (…, d)."""
-    if table.dim() == 1:
-        return table[cell]
-    d, k = table.shape
-    return table.reshape(-1)[cell + torch.arange(d, device=cell.device) * k]

@@ -8,7 +8,7 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from calibrl.maps.base import Map
+from calibrl.maps.base import Map, pick
 
 _NO_KNOTS = torch.tensor([-1.0, 1.0], dtype=torch.float64)
 _UNIT_SLOPES = torch.ones(2, dtype=torch.float64)
@@ -86,12 +86,10 @@ class Spline(Map):
         last = knots.shape[-1] - 2
         if not self.columns:
             index = torch.searchsorted(knots, value.detach().contiguous(), right=True).sub_(1).clamp_(0, last)
-            pick = _pick_shared
         else:
             rows = value.detach().reshape(-1, knots.shape[0]).T.contiguous()
             index = torch.searchsorted(knots, rows, right=True).sub_(1).clamp_(0, last)
             index = index.T.reshape(value.shape)
-            pick = _pick_per_column
         z, s, left = pick(self.z, index), pick(self.s, index), pick(self.d, index)
         after = index + 1
         return _Bin(z, s, pick(self.z, after) - z, pick(self.s, after) - s, left, pick(self.d, after))
@@ -102,12 +100,3 @@ class Spline(Map):
         low = (value - knots[..., 0]).clamp(max=0) * slope[..., 0]
         high = (value - knots[..., -1]).clamp(min=0) * slope[..., -1]
         return low + high
-
-
-def _pick_shared(table: Tensor, index: Tensor) -> Tensor:
-    return table[index]
-
-
-def _pick_per_column(table: Tensor, index: Tensor) -> Tensor:
-    d, k = table.shape
-    return table.reshape(-1)[index + torch.arange(d, device=table.device) * k]
