@@ -14,6 +14,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
 import traceback
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -176,6 +177,12 @@ def test_example_runs(path, workshop):
         check=False,
     )
     assert done.returncode == 0, f"{name(path)}: exit code {done.returncode}\n{done.stdout}\n{done.stderr}"
+
+
+def test_design_notes_have_the_layers_that_the_linter_checks():
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["importlinter"]
+    layers = " → ".join(settings["contracts"][0]["layers"]).replace("calibrl.", "")
+    assert layers in " ".join((ROOT / "docs" / "design.md").read_text(encoding="utf-8").split())
 
 
 def test_the_package_runs_as_a_module(workshop):
