@@ -84,12 +84,17 @@ def doubly_robust(policy: Policy, log: Log, *, folds: int = FOLDS, ridge: float 
         raise CalibrlError(f"ridge {ridge} leaves the reward model singular; use a number above 0, such as 1")
     position = {arm: a for a, arm in enumerate(policy.arms)}
     taken = np.array([position[arm] for arm in log.arm])
-    asked = zip(log.x, log.among, strict=True)
-    chance = np.array([list(policy.probabilities(x, among=among).values()) for x, among in asked])
-    row = np.arange(len(log))
-    weight = chance[row, taken] / log.propensity
-    _check_support(policy, log, chance.mean(0), weight)
-    expected = _cross_fitted(log, taken, len(position), folds=folds, ridge=ridge)
+    x = np.concatenate([log.x, np.ones((len(log), 1))], 1)
+    theta = _cross_fitted(x, taken, log.reward, len(position), folds=folds, ridge=ridge)
+    share, weight, values = np.zeros(len(position)), np.empty(len(log)), np.empty(len(log))
+    # Row by row: chances and forecasts of every row and arm would not fit into memory.
+    for t, a in enumerate(taken):
+        chance = np.fromiter(policy.probabilities(log.x[t], among=log.among[t]).values(), np.float64)
+        expected = theta[t % folds] @ x[t]
+        share += chance / len(log)
+        weight[t] = chance[a] / log.propensity[t]
+        values[t] = chance @ expected + weight[t] * (log.reward[t] - expected[a])
+    _check_support(policy, log, share, weight)
     notes = []
     heavy = int(weight.argmax())
     if weight[heavy] > weight.sum() / 2:
@@ -100,7 +105,6 @@ def doubly_robust(policy: Policy, log: Log, *, folds: int = FOLDS, ridge: float 
         )
     if not _has_room(policy, log):
         notes.append(f"{_room(policy, log)}: only policies that act much like the logged one can be judged")
-    values = (chance * expected).sum(1) + weight * (log.reward - expected[row, taken])
     return _estimate(values, note="; ".join(notes))
 
 
@@ -116,19 +120,19 @@ def learn_from(policy: Policy, log: Log) -> Policy:
     return policy
 
 
-def _cross_fitted(log: Log, taken: NDArray[np.int64], arms: int, *, folds: int, ridge: float) -> Floats:
-    """Expected rewards (n, k), each by a ridge regression on its arm's rows of other folds."""
-    x = np.concatenate([log.x, np.ones((len(log), 1))], 1)
+def _cross_fitted(
+    x: Floats, taken: NDArray[np.int64], reward: Floats, arms: int, *, folds: int, ridge: float
+) -> Floats:
+    """Coefficients (folds, k, d) of a ridge regression on each arm's rows (n, d) of the other folds."""
     prior = ridge * np.eye(x.shape[1])
-    expected = np.empty((len(log), arms))
+    theta = np.empty((folds, arms, x.shape[1]))
     for a in range(arms):
         rows = np.flatnonzero(taken == a)
         for k in range(folds):
             others = rows[rows % folds != k]
             seen = x[others]
-            theta = np.linalg.solve(prior + seen.T @ seen, seen.T @ log.reward[others])
-            expected[k::folds, a] = x[k::folds] @ theta
-    return expected
+            theta[k, a] = np.linalg.solve(prior + seen.T @ seen, seen.T @ reward[others])
+    return theta
 
 
 def _check(policy: Policy, log: Log) -> None:

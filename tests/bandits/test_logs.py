@@ -1,3 +1,5 @@
+import tracemalloc
+
 import numpy as np
 import polars as pl
 import pytest
@@ -81,6 +83,18 @@ def test_doubly_robust_is_the_mean_of_what_every_row_says():
     assert found.error == pytest.approx(np.std(said, ddof=1) / 200**0.5)
     with pytest.raises(CalibrlError, match="ridge 0 leaves"):
         doubly_robust(policy, log, ridge=0)
+
+
+def test_memory_does_not_grow_with_rows_times_arms():
+    generator = np.random.default_rng(0)
+    x, arm = generator.standard_normal((3000, 1)), generator.integers(400, size=3000)
+    log, policy = Log(x, arm, x[:, 0], np.full(3000, 1 / 400)), Greedy(400, 1)
+    policy.probabilities(x[0])  # compiled, or loaded, before anything is measured
+    tracemalloc.start()
+    doubly_robust(policy, log)
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert most < 3000 * 400 * 8 / 4
 
 
 def test_doubly_robust_is_right_when_the_propensities_are_though_the_model_is_not():
