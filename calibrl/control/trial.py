@@ -72,7 +72,8 @@ def run_trial(
 ) -> Trial:
     """Act for `steps` in every environment. One that ends before starts again, so that all have equally many rows.
 
-    seeds: (g,), what each environment's chance is seeded with. `on_step(step, rewards so far (g,))` hears of each.
+    seeds: (g,), what each environment's chance is seeded with. `on_step(step, earned (g,))` hears of each step, and
+    what the episodes under way have earned so far.
     """
     observation = np.stack([begin_episode(env, seed=seed) for env, seed in zip(environments, seeds, strict=True)])
     agents = range(len(environments))
@@ -96,6 +97,7 @@ def run_trial(
             observation[agent] = begin_episode(environments[agent])
         if begun:
             actor.begin(begun)
+            earned[begun] = 0
     columns = [np.stack(column, 1) for column in zip(*kept, strict=True)]
     numbers = [torch.from_numpy(column).float() for column in columns[:4]]
     flags = (torch.from_numpy(column.astype(bool)) for column in (*columns[4:], ~ended))

@@ -42,7 +42,7 @@ REMEMBERED_TRIALS = (1, 2, 3, 5, 10, 15)
 
 @dataclass(frozen=True)
 class Moment:
-    """Where a fleet is within a trial: what a progress line shows. earned: reward so far, by agent's name."""
+    """Where a fleet is within a trial, for a progress line. earned: in the episode under way, by agent's name."""
 
     trial: int
     trials: int

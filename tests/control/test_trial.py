@@ -70,6 +70,14 @@ def test_only_what_the_trial_ended_is_cut():
     assert trial.terminated[:, -1].tolist() == [False, False, True]
 
 
+def test_what_is_told_on_the_way_is_of_the_episode_under_way():
+    told = []
+    agents = [Planned([2, 3, 9], reward=2.0), Planned([9])]
+    run_trial(Still(), agents, steps=6, seeds=[0, 0], on_step=lambda step, earned: told.append((step, earned.tolist())))
+    assert [step for step, _ in told] == [1, 2, 3, 4, 5, 6]
+    assert [earned for _, earned in told] == [[2, 1], [4, 2], [2, 3], [4, 4], [6, 5], [2, 6]]
+
+
 def test_a_reward_in_an_array_is_a_number():
     assert run_trial(Still(), [Planned([9], reward=np.array([2.0]))], steps=3, seeds=[0]).returns == [6.0]
 
