@@ -214,5 +214,5 @@ def check_classes(probs: Array, outcome: Array) -> tuple[Tensor, Tensor]:
         raise CalibrlError(f"probabilities of row {row} sum to {total[row].item():g}, not 1; normalise them first")
     if bool((y != y.round()).any()) or bool((y < 0).any()) or bool((y >= p.shape[1]).any()):
         wrong = y[(y != y.round()) | (y < 0) | (y >= p.shape[1])][0].item()
-        raise CalibrlError(f"outcome {wrong:g} is not one of the classes 0 … {p.shape[1] - 1}")
+        raise CalibrlError(f"outcome {wrong:g} is not one of the classes 0 … {p.shape[1] - 1}; number them from 0")
     return p / total[:, None], y.long()

@@ -54,6 +54,13 @@ class ClassReliability(NamedTuple):
     observed: Tensor
     rows: Tensor
 
+    @property
+    def gap(self) -> float:
+        """The mean distance between predicted and observed, over rows."""
+        full = self.rows > 0
+        gap = (self.predicted[full] - self.observed[full]).abs()
+        return float((gap * self.rows[full]).sum() / self.rows.sum())
+
 
 def class_reliability(probs: Array, outcome: Array, *, bins: int = 15) -> ClassReliability:
     """Reliability of the event's probability (n,), or of the most likely class (n, k), in equal bins."""
@@ -72,10 +79,7 @@ def class_reliability(probs: Array, outcome: Array, *, bins: int = 15) -> ClassR
 
 def ece(probs: Array, outcome: Array, *, bins: int = 15) -> float:
     """Expected calibration error: the mean gap between predicted and observed share, bins weighted by rows."""
-    curve = class_reliability(probs, outcome, bins=bins)
-    full = curve.rows > 0
-    gap = (curve.predicted[full] - curve.observed[full]).abs()
-    return float((gap * curve.rows[full]).sum() / curve.rows.sum())
+    return class_reliability(probs, outcome, bins=bins).gap
 
 
 @dataclass(frozen=True)
@@ -138,7 +142,7 @@ def class_summary(probs: Array, outcome: Array) -> ClassSummary:
         classes=wide.shape[1],
         accuracy=float((wide.argmax(-1) == label).double().mean()),
         confidence=float(wide.amax(-1).mean()),
-        ece=ece(probs, outcome),
+        ece=curve.gap,
         noise_floor=float((stray * m).sum() / m.sum()),
         brier=parts.score,
         brier_calibration=parts.calibration,

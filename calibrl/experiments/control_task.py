@@ -53,7 +53,7 @@ def reward_named(name: str) -> Reward:
     except ImportError as problem:
         raise CalibrlError(f"reward {name!r}: {problem}; give a module that Python finds from here") from None
     except AttributeError:
-        raise CalibrlError(f"reward {name!r}: module {module} has no function {function}") from None
+        raise CalibrlError(f"reward {name!r}: module {module} has no function {function}; check its name") from None
     return cast(Reward, found)
 
 

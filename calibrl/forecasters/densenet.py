@@ -71,12 +71,12 @@ class DenseNet(nn.Module):
 
     def _thinned(self, kept: Sequence[Tensor]) -> list[Tensor]:
         """The weights between the units a pass keeps, with dropout's factor 1/(1 - p) in them."""
-        layers = [*self.hidden, self.readout]
+        columns = [self.inputs + j * self.width + units for j, units in enumerate(kept)]
         found = []
-        for i, layer in enumerate(layers):
-            before = torch.cat([self.inputs + j * self.width + units for j, units in enumerate(kept[:i])] or [kept[0]])
-            rows = layer.weight[kept[i]] if i < len(self.hidden) else layer.weight
-            found.append((rows[:, before] if i else rows[:, :0]) / (1 - self.dropout))
+        for i, layer in enumerate([*self.hidden, self.readout]):
+            rows = layer.weight[kept[i]] if i < len(kept) else layer.weight
+            before = torch.cat([kept[0][:0], *columns[:i]])
+            found.append(rows[:, before] / (1 - self.dropout))
         return found
 
     def _one_pass(self, given: list[Tensor], read: Tensor, kept: list[Tensor], weights: list[Tensor]) -> Tensor:

@@ -124,7 +124,9 @@ class SklearnClassifier:
         x, y = columns[0]
         wrong = y[(y != np.round(y)) | (y < 0) | (y >= self.classes)]
         if len(wrong):
-            raise CalibrlError(f"label {wrong[0]:g} is not one of the classes 0 … {self.classes - 1}")
+            raise CalibrlError(
+                f"label {wrong[0]:g} is not one of the classes 0 … {self.classes - 1}; number them from 0"
+            )
         self._fitted = fit_clone(self.estimator, x, y.astype(np.int64))
         self._remembered.keep(rows)
 

@@ -31,10 +31,7 @@ class TabularTransitions:
     def __init__(
         self, states: int, actions: int, outcomes: int, *, prior: float = 1.0, classes: Array | None = None
     ) -> None:
-        if min(states, actions) < 1 or outcomes < 2:
-            raise CalibrlError(
-                f"{states} states, {actions} actions and {outcomes} outcomes make no table; use 1, 1 and 2 or more"
-            )
+        check_sizes(states, actions, outcomes)
         if not 0 <= prior < float("inf"):
             raise CalibrlError(
                 f"prior {prior} is below 0 or infinite; use 0 for bare frequencies, 1 for one imagined row"
@@ -70,7 +67,10 @@ class SoftmaxTransitions:
     def __init__(self, features: Array, actions: int, outcomes: int, *, ridge: float = 0.01, steps: int = 30) -> None:
         given = as_tensor(features, "features").double()
         if given.dim() != 2 or not bool(given.isfinite().all()):
-            raise CalibrlError(f"features of shape {tuple(given.shape)} are not finite numbers (states, features)")
+            raise CalibrlError(
+                f"features of shape {tuple(given.shape)} are not finite numbers (states, features); give a row each"
+            )
+        check_sizes(len(given), actions, outcomes)
         if not ridge > 0:
             raise CalibrlError(f"ridge {ridge} is not above 0; 0.01 is the default")
         self.features = torch.cat([given, torch.ones(len(given), 1, dtype=torch.float64)], 1)
@@ -96,6 +96,14 @@ class SoftmaxTransitions:
         state, action = state_action(x, states, actions)
         logits = torch.einsum("nf,nfk->nk", self.features[state], self.weights[action])
         return Categorical(logits=logits)
+
+
+def check_sizes(states: int, actions: int, outcomes: int) -> None:
+    """Refuse a table that nothing could be forecast from."""
+    if min(states, actions) < 1 or outcomes < 2:
+        raise CalibrlError(
+            f"{states} states, {actions} actions and {outcomes} outcomes make no table; use 1, 1 and 2 or more"
+        )
 
 
 def state_action(x: Array, states: int, actions: int) -> tuple[Tensor, Tensor]:
@@ -124,7 +132,7 @@ def check_outcomes(y: Tensor, outcomes: int) -> tuple[Tensor, Tensor]:
     outcome = flat[seen]
     wrong = (outcome != outcome.round()) | (outcome < 0) | (outcome >= outcomes)
     if bool(wrong.any()):
-        raise CalibrlError(f"outcome {outcome[wrong][0].item():g} is not one of 0 … {outcomes - 1}")
+        raise CalibrlError(f"outcome {outcome[wrong][0].item():g} is not one of 0 … {outcomes - 1}; number them from 0")
     return outcome.long(), seen
 
 

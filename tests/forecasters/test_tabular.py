@@ -96,6 +96,9 @@ def test_both_are_forecasters_that_can_be_calibrated(make):
         (lambda: TabularTransitions(2, 1, 2).update(Data.of([[0, 0]], [5])), "outcome 5 is not one of"),
         (lambda: SoftmaxTransitions(torch.ones(3), 1, 2), "are not finite numbers"),
         (lambda: SoftmaxTransitions(torch.eye(3), 1, 2, ridge=0), "ridge 0 is not above 0"),
+        (lambda: SoftmaxTransitions(torch.eye(3), 0, 2), "3 states, 0 actions and 2 outcomes make no table"),
+        (lambda: SoftmaxTransitions(torch.eye(3), 1, 1), "3 states, 1 actions and 1 outcomes make no table"),
+        (lambda: SoftmaxTransitions(torch.zeros(0, 2), 1, 2), "0 states, 1 actions"),
     ],
 )
 def test_bad_input_is_refused(make, words):
