@@ -58,6 +58,12 @@ def test_every_public_name_is_documented(site):
     assert [name for name in missing if name != "__version__"] == [], "name their modules on a page of docs/api"
 
 
+def test_what_a_calibrated_forecast_can_do_is_documented(site):
+    page = (site / "api" / "distributions.html").read_text(encoding="utf-8")
+    for name in ("cdf", "icdf", "sample", "log_prob", "mean", "variance", "interval"):
+        assert f'id="calibrl.distributions.Recalibrated.{name}"' in page
+
+
 def commands(app, *words):
     """What to type for each command of a Typer application."""
     for one in app.registered_commands:
