@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtri
 
+from calibrl.bandits.arms import Arm
 from calibrl.bandits.logs import Log
 from calibrl.bandits.policy import Policy
 from calibrl.errors import CalibrlError
@@ -47,14 +48,14 @@ def replay(policy: Policy, log: Log, *, seed: int = 0) -> Estimate:
     (smallest propensity) / (its propensity); of those, the policy sees the ones it agrees with, and learns them.
     The policy is changed.
     """
-    _check(policy, log)
+    among = _offers(policy, log)
     if not _has_room(policy, log):
         raise CalibrlError(f"{_room(policy, log)}: replay needs a log in which every arm could be taken; {_CURE}")
     least = int(log.propensity.argmin())
     keep = np.random.default_rng(seed).random(len(log)) < log.propensity[least] / log.propensity
     earned = []
     for t in np.flatnonzero(keep).tolist():
-        if policy.choose(log.x[t], among=log.among[t]) == log.arm[t]:
+        if policy.choose(log.x[t], among=among[t]) == log.arm[t]:
             policy.update(log.x[t], log.arm[t], log.reward[t])
             earned.append(log.reward[t])
     thinned = (
@@ -76,23 +77,24 @@ def doubly_robust(policy: Policy, log: Log, *, folds: int = FOLDS, ridge: float 
     propensities or the reward model q is right; q is a ridge regression per arm, fitted on the other folds, so
     that no row helps to predict itself. The weights π / propensity average to 1 if the log could have taken every
     arm that the policy takes; if they do not, nothing in the log says what those arms pay, and it is refused.
+    Arms that the policy does not have are ones it never takes.
     """
-    _check(policy, log)
+    among = _offers(policy, log)
     if folds < 2 or len(log) < folds:
         raise CalibrlError(f"{len(log)} rows do not make {folds} folds to judge by; log more decisions")
     if not 0 < ridge < np.inf:
         raise CalibrlError(f"ridge {ridge} leaves the reward model singular; use a number above 0, such as 1")
-    position = {arm: a for a, arm in enumerate(policy.arms)}
-    taken = np.array([position[arm] for arm in log.arm])
+    arms = len(policy.arms)
+    taken = np.array([policy.offer.position.get(arm, -1) for arm in log.arm])
     x = np.concatenate([log.x, np.ones((len(log), 1))], 1)
-    theta = _cross_fitted(x, taken, log.reward, len(position), folds=folds, ridge=ridge)
-    share, weight, values = np.zeros(len(position)), np.empty(len(log)), np.empty(len(log))
+    theta = _cross_fitted(x, taken, log.reward, arms, folds=folds, ridge=ridge)
+    share, weight, values = np.zeros(arms), np.empty(len(log)), np.empty(len(log))
     # Row by row: chances and forecasts of every row and arm would not fit into memory.
     for t, a in enumerate(taken):
-        chance = np.fromiter(policy.probabilities(log.x[t], among=log.among[t]).values(), np.float64)
+        chance = np.fromiter(policy.probabilities(log.x[t], among=among[t]).values(), np.float64)
         expected = theta[t % folds] @ x[t]
         share += chance / len(log)
-        weight[t] = chance[a] / log.propensity[t]
+        weight[t] = chance[a] / log.propensity[t] if a >= 0 else 0.0
         values[t] = chance @ expected + weight[t] * (log.reward[t] - expected[a])
     _check_support(policy, log, share, weight)
     notes = []
@@ -135,14 +137,25 @@ def _cross_fitted(
     return theta
 
 
-def _check(policy: Policy, log: Log) -> None:
+def _offers(policy: Policy, log: Log) -> list[tuple[Arm, ...] | None]:
+    """The arms that the policy can choose from in each row of the log, None for all; or why it cannot be judged."""
     if policy.options.shared:
         raise CalibrlError("a policy of shared arm features cannot be judged from a log of contexts; use disjoint arms")
     if log.x.shape[1] != policy.options.dim:
         raise CalibrlError(f"the log has {log.x.shape[1]} context columns, the policy expects {policy.options.dim}")
-    unknown = set(log.arms) - set(policy.arms)
-    if unknown:
-        raise CalibrlError(f"the log has arm {min(map(repr, unknown))}, which the policy does not offer; add it first")
+    known = policy.offer.position
+    if not any(arm in known for arm in log.arm):
+        raise CalibrlError(
+            f"the log took arm {log.arm[0]!r} and the policy offers {policy.arms[0]!r}, and they have none in common; "
+            "name arms alike in both, numbers as numbers and text as text"
+        )
+    among = [None if names is None else tuple(name for name in names if name in known) for names in log.among]
+    if () in among:
+        raise CalibrlError(
+            f"log row {log.first + among.index(())} could take none of the policy's arms, so it has nothing to decide "
+            "there; drop that row"
+        )
+    return among
 
 
 def _check_support(policy: Policy, log: Log, share: Floats, weight: Floats) -> None:
@@ -172,12 +185,17 @@ _CURE = (
 def _has_room(policy: Policy, log: Log) -> bool:
     """Whether the log could take every arm that was on offer."""
     # Given x, 1 / propensity is on average the number of arms that had any chance.
-    return _near(1 / (log.propensity * log.offered(len(policy.arms))))
+    return _near(1 / (log.propensity * _offered(policy, log)))
 
 
 def _room(policy: Policy, log: Log) -> str:
-    mean, arms = np.mean(1 / log.propensity), log.offered(len(policy.arms)).mean()
+    mean, arms = np.mean(1 / log.propensity), _offered(policy, log).mean()
     return f"the mean of 1 / propensity, the number of arms that could be taken, is {mean:.3g} for {arms:.4g} arms"
+
+
+def _offered(policy: Policy, log: Log) -> Floats:
+    """How many arms each row could take (n,): those listed, or all that anyone knows of."""
+    return log.offered(len({*log.arms, *policy.arms}))
 
 
 def _near(values: Floats) -> bool:

@@ -212,6 +212,24 @@ def test_replay_from_a_log_of_subsets_agrees_with_running_the_policy():
     assert np.mean(replayed) == pytest.approx(np.mean(ran), abs=0.06)
 
 
+def test_a_log_judges_what_is_left_of_the_arms():
+    log, pays = shop(3000, 0, policy=EpsilonGreedy(ARMS, 2, explore=1.0))
+    policy = LinUCB(["d", "b", "c"], 2)
+    with pytest.raises(CalibrlError, match=r"log row \d+ could take none of the policy's arms"):
+        doubly_robust(policy, log)
+    left = np.array([names != ("a",) for names in log.among])
+    among = [names for names in log.among if names != ("a",)]
+    log = Log(log.x[left], np.array(log.arm)[left], log.reward[left], log.propensity[left], among=among)
+    estimate = doubly_robust(policy, log)
+    assert not estimate.note
+    true = 0.0
+    for x, names, pay in zip(log.x, log.among, pays[left], strict=True):
+        said = policy.probabilities(x, among=set(names) - {"a"})
+        true += sum(said[arm] * pay[ARMS.index(arm)] for arm in policy.arms) / len(log)
+    assert estimate.value == pytest.approx(true, abs=4 * estimate.error)
+    assert replay(policy, log).rows > 100
+
+
 def test_a_log_that_hides_what_was_sold_out_is_refused():
     log, _ = shop(2000, 0, policy=EpsilonGreedy(ARMS, 2, explore=1.0))
     hidden = Log(log.x, log.arm, log.reward, log.propensity)
