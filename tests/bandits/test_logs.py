@@ -111,7 +111,7 @@ def test_arms_that_are_gone_by_now_are_never_taken(skew):
 
 def test_memory_does_not_grow_with_rows_times_arms():
     generator = np.random.default_rng(0)
-    x, arm = generator.standard_normal((1500, 1)), generator.integers(400, size=1500)
+    x, arm = generator.standard_normal((1500, 1)), np.arange(1500) % 400
     log, policy = Log(x, arm, x[:, 0], np.full(1500, 1 / 400)), Greedy(400, 1)
     policy.probabilities(x[0])  # compiled, or loaded, before anything is measured
     tracemalloc.start()
