@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -23,8 +23,8 @@ Floats = NDArray[np.float64]
 class Log:
     """Logged decisions, oldest first: x (n, d); arm, n names; reward (n,); propensity (n,) in (0, 1].
 
-    first: the number of its first row, in the log that this is a part of. among: the names each decision could choose
-    from, None for all; empty if all could from all.
+    first: the number of its first row, in the log that this is a part of. among: for each decision the names of the
+    arms it could take, or None for all; empty if every decision could take all.
     """
 
     x: Floats
@@ -32,15 +32,13 @@ class Log:
     reward: Floats
     propensity: Floats
     first: int = 1
-    among: Sequence[Sequence[Arm] | None] = ()
+    among: Sequence[Collection[Arm] | None] = ()
 
     def __post_init__(self) -> None:
         for name in ("x", "reward", "propensity"):
             object.__setattr__(self, name, as_tensor(getattr(self, name), name).double().numpy())
         object.__setattr__(self, "arm", tuple(np.asarray(self.arm, object).tolist()))
         n = len(self.arm)
-        among = tuple(None if names is None else tuple(names) for names in self.among)
-        object.__setattr__(self, "among", among or (None,) * n)
         if self.x.ndim != 2 or len(self.x) != n or self.reward.shape != (n,) or self.propensity.shape != (n,) or not n:
             raise CalibrlError(
                 f"contexts {self.x.shape}, {n} arms, rewards {self.reward.shape} and propensities "
@@ -59,14 +57,27 @@ class Log:
                 f"log row {self.first + row} has propensity {self.propensity[row]:g}; expected the probability in "
                 "(0, 1] with which the logged arm was taken"
             )
-        if len(self.among) != n:
-            raise CalibrlError(f"among has {len(self.among)} rows and the log {n}; give names, or None, for each")
-        for row, (taken, names) in enumerate(zip(self.arm, self.among, strict=True)):
-            if names is not None and taken not in names:
-                raise CalibrlError(
-                    f"log row {self.first + row} took arm {taken!r}, which is not among those it could take, "
-                    f"{list(names)}; repair or drop that row"
-                )
+        lists = tuple(self.among) or (None,) * n
+        if len(lists) != n:
+            raise CalibrlError(f"among has {len(lists)} rows and the log {n}; give names, or None, for each")
+        object.__setattr__(self, "among", tuple(map(self._on_offer, range(n), self.arm, lists)))
+
+    def _on_offer(self, row: int, taken: Arm, names: Any) -> tuple[Arm, ...] | None:
+        """The arms that a decision could take, as plain names, None for all."""
+        if names is None:
+            return None
+        plain = names.tolist() if isinstance(names, np.ndarray) else names
+        if isinstance(plain, str) or not isinstance(plain, Collection) or not all(map(_is_name, plain)):
+            raise CalibrlError(
+                f"log row {self.first + row} has {names!r} for the arms it could take; use a list of names, in a CSV "
+                'file as JSON: ["news", "music"]'
+            )
+        if taken not in plain:
+            raise CalibrlError(
+                f"log row {self.first + row} took arm {taken!r}, which is not among those it could take, "
+                f"{list(plain)}; repair or drop that row"
+            )
+        return tuple(plain)
 
     def __len__(self) -> int:
         return len(self.arm)
@@ -128,7 +139,7 @@ def read_log(
         names,
         _numbers(frame[reward], path),
         np.ones(len(names)) if uniform else _numbers(frame[propensity], path),
-        among=_lists(frame[among], path) if among in frame.columns else (),
+        among=[_decoded(cell) for cell in frame[among].to_list()] if among in frame.columns else (),
     )
     return replace(log, propensity=1 / log.offered(len(log.arms))) if uniform else log
 
@@ -146,21 +157,12 @@ def _is_name(value: object) -> bool:
     return isinstance(value, (str, int)) and not isinstance(value, bool)
 
 
-def _lists(column: Any, path: str | Path) -> list[tuple[Arm, ...] | None]:
-    """The arms on offer in each row; None where there is nothing."""
-    found: list[tuple[Arm, ...] | None] = []
-    for row, value in enumerate(column.to_list(), start=1):
-        try:
-            names = json.loads(value) if isinstance(value, str) else value
-        except ValueError:
-            names = value
-        if names is not None and not (isinstance(names, list) and all(_is_name(name) for name in names)):
-            raise CalibrlError(
-                f"{path}: log row {row} has {value!r} in column {column.name!r}; use a list of arms, in a CSV file as "
-                'JSON: ["news", "music"]'
-            )
-        found.append(None if names is None else tuple(names))
-    return found
+def _decoded(cell: Any) -> Any:
+    """A list of arms from a table's cell; text that is no JSON stays as it is."""
+    try:
+        return json.loads(cell) if isinstance(cell, str) else cell
+    except ValueError:
+        return cell
 
 
 def _check_no_clock(x: Floats, columns: Sequence[str], path: str | Path) -> None:

@@ -258,8 +258,9 @@ def test_logs_of_subsets_come_from_files(tmp_path, end):
     ("cell", "words"),
     [
         ('["b"]', r"log row 1 took arm 'a', which is not among those it could take, \['b'\]"),
-        ("a b", r"log row 1 has 'a b' in column 'among'; use a list of arms"),
-        ('["a", ["b"]]', "log row 1 has .* use a list of arms"),
+        ("a b", r"log row 1 has 'a b' for the arms it could take; use a list of names"),
+        ('["a", ["b"]]', r"log row 1 has .* use a list of names"),
+        ("5", "log row 1 has 5 for the arms it could take"),
     ],
 )
 def test_lists_of_arms_that_cannot_be_are_named(tmp_path, cell, words):
@@ -268,6 +269,11 @@ def test_lists_of_arms_that_cannot_be_are_named(tmp_path, cell, words):
     )
     with pytest.raises(CalibrlError, match=words):
         read_log(tmp_path / "log.csv")
+
+
+def test_lists_of_arms_come_in_many_shapes():
+    for among in (np.array([["a", "b"], ["a", "c"]]), [{"a": 1, "b": 2}, ("a", "c")], [["a", "b"], frozenset("ac")]):
+        assert Log([[1.0], [2.0]], ["a", "a"], [1.0, 1.0], [1.0, 1.0], among=among).arms == ("a", "b", "c")
     with pytest.raises(CalibrlError, match="among has 1 rows and the log 2"):
         Log([[1.0], [2.0]], ["a", "a"], [1.0, 1.0], [1.0, 1.0], among=[["a"]])
 
