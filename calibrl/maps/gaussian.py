@@ -84,7 +84,7 @@ class GaussianLaw:
         last = self.knot.shape[-1] - 1
         step = 2 * REACH / last
         position = ((epsilon + REACH) / step).clamp(0, last - 1e-9)
-        cell = position.long()
+        cell = position.nan_to_num(0).long()  # of an outcome nobody saw
         t = position - cell
         at = cell * step - REACH
         left_slope = pick(self.knot, cell) * torch.exp(normal.log_density(at)) * step

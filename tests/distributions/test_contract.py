@@ -7,6 +7,7 @@ from scipy import stats
 from torch import distributions as td
 
 import calibrl as cal
+from calibrl.diagnostics import crps_each
 from calibrl.distributions import from_zscore, zscore
 from calibrl.distributions.scored import Scored
 from calibrl.mapfile import Grouped
@@ -172,6 +173,7 @@ def test_nobody_saw_it(forecast, generator):
     p = cal.pit(forecast, y, generator=generator)
     assert bool(p[0].isnan())
     assert 0 <= float(p[1]) <= 1
+    assert crps_each(forecast, y).isnan().tolist() == [True, False]
 
 
 @pytest.mark.parametrize("forecast", [*forecasts(CONTINUOUS), *forecasts(COUNTS)])
