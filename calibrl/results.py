@@ -85,21 +85,35 @@ def line(row: Row) -> str:
 def append(path: str | Path, rows: Iterable[Row]) -> None:
     """Add rows to a file and see them onto the disk."""
     target = Path(path)
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-    except (FileExistsError, NotADirectoryError):
-        raise CalibrlError(f"{target.parent} is a file, but rows go into a folder; choose another --out") from None
+    make_folder(target.parent)
     append_text(target, "".join(line(row) for row in rows))
 
 
 def append_text(path: Path, text: str) -> None:
     """Add whole lines to a file and see them onto the disk; a line that a crash cut short stays a line of its own."""
     with path.open("a", encoding="utf-8") as file:
-        if file.tell() and not _ends_whole(path):
+        if not ends_whole(path):
             file.write("\n")
         file.write(text)
         file.flush()
         os.fsync(file.fileno())
+
+
+def make_folder(folder: Path) -> None:
+    """A folder for rows, if it is not there yet."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError):
+        raise CalibrlError(f"{folder} is a file, but rows go into a folder; choose another --out") from None
+
+
+def ends_whole(path: Path) -> bool:
+    """Whether a file's last line is whole, as it is in an empty one."""
+    with path.open("rb") as file:
+        if file.seek(0, os.SEEK_END) == 0:
+            return True
+        file.seek(-1, os.SEEK_END)
+        return file.read(1) == b"\n"
 
 
 def read(path: str | Path) -> list[Row]:
@@ -147,12 +161,6 @@ _KINDS: dict[str, Any] = {
     each.name: {"str": str, "int": int, "float": int | float}.get(str(each.type), dict) for each in fields(Row)
 }
 """What each field of a row must be."""
-
-
-def _ends_whole(path: Path) -> bool:
-    with path.open("rb") as file:
-        file.seek(-1, os.SEEK_END)
-        return file.read(1) == b"\n"
 
 
 @functools.cache

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from calibrl.errors import CalibrlError
 from calibrl.files import lock, replacing, said_if_not_written, write_text
-from calibrl.results import Row, line, read
+from calibrl.results import Row, append_text, line, make_folder, read
 
 Arrays = Mapping[str, NDArray[Any]]
 FINISHED, KEPT = "finished.log", "kept"
@@ -57,10 +57,7 @@ class Store:
 
     def open(self, *, resume: bool = False, force: bool = False) -> Self:
         """Begin an empty folder, go on with a run's own (`resume`), or replace what is there (`force`)."""
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-        except (FileExistsError, NotADirectoryError):
-            raise CalibrlError(f"{self.folder} is a file, but rows go into a folder; choose another --out") from None
+        make_folder(self.folder)
         log = self.folder / FINISHED
         new = not log.exists()
         self._log = log.open("a", encoding="utf-8")
@@ -195,9 +192,8 @@ class Store:
                 self._finished.add(job)
         # A line cut short stays a line of its own.
         for file in (self.path, self.folder / FINISHED):
-            if file.stat().st_size and not file.read_bytes().endswith(b"\n"):
-                with file.open("a", encoding="utf-8") as cut:
-                    cut.write("\n")
+            with said_if_not_written(file):
+                append_text(file, "")
 
 
 def _run_of(row: Row) -> Run:
