@@ -162,6 +162,14 @@ def test_brier_parts_add_up_and_agree_with_scikit_learn(generator):
     assert parts.score == pytest.approx(parts.calibration + parts.sharpness, abs=1e-12)
 
 
+def test_ece_of_an_event_counts_what_is_certain_too():
+    p, y = [0.0, 0.03, 0.5, 0.97, 1.0, 1.0], [0, 1, 1, 1, 1, 0]
+    # Two rows below a quarter, one above a half, three above three quarters: gaps 0.485, 0.5 and 0.99 - 2/3.
+    assert cal.ece(p, y, bins=4) == pytest.approx((2 * 0.485 + 0.5 + 3 * 0.99 - 2) / 6)
+    with pytest.raises(cal.CalibrlError, match="bins 0 is not"):
+        cal.ece(p, y, bins=0)
+
+
 def test_ece_is_the_weighted_gap(generator):
     probs = torch.softmax(2 * torch.randn(400, 3, generator=generator, dtype=D), -1)
     # Honest, so that gaps have both signs: had they one, any bins would give the same.
