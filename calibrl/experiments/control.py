@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import torch
+import numpy as np
 from torch import Tensor
 
 from calibrl.control import checkpoint
@@ -241,7 +241,7 @@ def one_trial(company: Company, what: Task, preset: Preset, watch: Watch) -> lis
     clock.append(time.perf_counter())
     fleet.learn(x, y)
     clock.append(time.perf_counter())
-    seconds = dict(zip(("acting_s", "scoring_s", "training_s"), torch.tensor(clock).diff().tolist(), strict=True))
+    seconds = dict(zip(("acting_s", "scoring_s", "training_s"), np.diff(clock).tolist(), strict=True))
 
     company.done, where = number, origin() if company.arrived else {}
     company.arrived, rows = False, []

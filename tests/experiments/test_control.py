@@ -1,6 +1,9 @@
 """The control command: presets, one field changed, any environment, bad input, figures."""
 
+import itertools
 import sys
+import time
+import types
 
 import gymnasium
 import numpy as np
@@ -14,6 +17,7 @@ from calibrl.cli.control import print_outcome
 from calibrl.control.presets import PRESETS, PUBLISHED, changed, overrides, preset, preset_for_env
 from calibrl.control.trial import run_trial
 from calibrl.errors import CalibrlError
+from calibrl.experiments.control import run
 from calibrl.experiments.control_figures import curve
 from calibrl.results import Row, read
 
@@ -102,6 +106,15 @@ def test_the_command_runs_resumes_and_draws(tmp_path):
     refused = call("--preset", "tiny", *SMALL, "--out", out)
     assert isinstance(refused.exception, CalibrlError)
     assert "already holds a run" in str(refused.exception)
+
+
+def test_times_are_exact_however_long_the_machine_has_been_up(tmp_path, monkeypatch):
+    ticks = itertools.count()
+    clock = types.SimpleNamespace(monotonic=time.monotonic, perf_counter=lambda: 1e7 + 0.25 * next(ticks) ** 2)
+    monkeypatch.setattr("calibrl.experiments.control.time", clock)
+    rows = run(tmp_path, changed(preset("tiny"), ["steps=4", "trials=1", "arms=calibrated"])).rows
+    times = [[row.metrics[name] for name in ("acting_s", "scoring_s", "training_s")] for row in rows]
+    assert times == [[0.25, 0.75, 1.25], [2.25, 2.75, 3.25]]
 
 
 def test_a_video_of_the_best_trial(tmp_path):
