@@ -130,7 +130,7 @@ def _observations(env_id: str, space: Any) -> int:
             f"environment {env_id!r} observes {_kind(space)}; a model of continuous change needs a vector of numbers "
             "(Box): flatten it with gymnasium.wrappers.FlattenObservation and register that"
         )
-    if len(space.shape) != 1 or space.dtype == np.uint8:
+    if len(space.shape) != 1:
         what = "images" if space.dtype == np.uint8 or len(space.shape) == 3 else "arrays"
         raise CalibrlError(
             f"environment {env_id!r} observes {what} of shape {space.shape}; a vector (o,) of numbers is needed: use a "
@@ -146,7 +146,7 @@ def _actions(env_id: str, space: Any) -> tuple[torch.Tensor, torch.Tensor]:
     if not isinstance(space, Box):
         raise CalibrlError(
             f"environment {env_id!r} takes {_kind(space)} as actions; planning over continuous actions needs a vector "
-            "of numbers (Box): choose a continuous version of the task"
+            "of numbers (Box): turn numbers into choices with gymnasium.wrappers.TransformAction and register that"
         )
     if len(space.shape) != 1:
         raise CalibrlError(f"environment {env_id!r} takes actions of shape {space.shape}; a vector (a,) is needed")
@@ -182,8 +182,9 @@ def _inward(bounds: NDArray[Any]) -> NDArray[np.float32]:
 
 def _kind(space: Any) -> str:
     kinds = {"Discrete": "one of {n} choices", "MultiDiscrete": "several choices", "MultiBinary": "switches"}
+    kinds |= {"Dict": "several things by name", "Tuple": "several things"}
     name = type(space).__name__
-    return f"{kinds.get(name, name).format(n=getattr(space, 'n', '?'))} ({name})"
+    return f"{kinds.get(name, 'something else').format(n=getattr(space, 'n', '?'))} ({name})"
 
 
 def _unknown(env_id: str, problem: Exception) -> str:

@@ -215,8 +215,8 @@ def test_environments_that_cannot_be_tasks(env_id, says):
     [
         ({"observes": Box(0, 255, (8, 8, 3), np.uint8)}, r"observes images of shape \(8, 8, 3\)"),
         ({"observes": Box(-1, 1, (2, 2), np.float32)}, r"observes arrays of shape \(2, 2\)"),
-        ({"observes": Dict({"a": Box(-1, 1, (2,), np.float32)})}, "observes Dict"),
-        ({"acts": Discrete(3)}, "takes one of 3 choices"),
+        ({"observes": Dict({"a": Box(-1, 1, (2,), np.float32)})}, r"observes several things by name \(Dict\)"),
+        ({"acts": Discrete(3)}, "takes one of 3 choices .* gymnasium.wrappers.TransformAction and register that"),
         ({"acts": Box(-np.inf, np.inf, (1,), np.float32)}, "sets no bounds on its actions"),
         ({"acts": Box(-3.4e38, 3.4e38, (1,), np.float32)}, "sets no bounds on its actions"),
         ({"acts": Box(-3, 3, (1,), np.int64)}, "takes whole numbers as actions"),
@@ -228,6 +228,12 @@ def test_environments_that_cannot_be_tasks(env_id, says):
 def test_spaces_that_cannot_be_planned_in(register_walk, options, says):
     with pytest.raises(CalibrlError, match=says):
         task_from_env(register_walk("Bad", **options))
+
+
+@pytest.mark.parametrize("kind", [np.uint8, np.int64, np.float16, np.float64])
+def test_a_vector_of_any_kind_of_numbers_is_observed(register_walk, kind):
+    chosen = task_from_env(register_walk("Kind", observes=Box(0, 200, (2,), kind)))
+    assert (chosen.observation_size, chosen.target_size) == (2, 2)
 
 
 def test_no_action_is_beyond_bounds_that_float32_does_not_hold(register_walk):
