@@ -177,8 +177,8 @@ def _check_support(policy: Policy, log: Log, share: Floats, weight: Floats) -> N
 
 
 _CURE = (
-    "check that propensities are those of the arms taken, and log with a policy that takes any arm now and then, "
-    "such as CalLinUCB(arms, dim, explore=0.1)"
+    "check that propensities are those of the arms taken, list the arms on offer (among) where not all were, and log "
+    "with a policy that takes any arm now and then, such as CalLinUCB(arms, dim, explore=0.1)"
 )
 
 
