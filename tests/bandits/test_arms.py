@@ -233,7 +233,7 @@ def test_a_log_judges_what_is_left_of_the_arms():
 def test_a_log_that_hides_what_was_sold_out_is_refused():
     log, _ = shop(2000, 0, policy=EpsilonGreedy(ARMS, 2, explore=1.0))
     hidden = Log(log.x, log.arm, log.reward, log.propensity)
-    with pytest.raises(CalibrlError, match=r"is 2\.\d+ for 4 arms.*list the arms on offer \(among\) where not all were"):
+    with pytest.raises(CalibrlError, match=r"is 2\.\d+ for 4 arms.*list the arms on offer \(among\)"):
         replay(CalLinUCB(ARMS, 2), hidden)
     assert replay(CalLinUCB(ARMS, 2), log).rows > 100
 
