@@ -183,7 +183,7 @@ class Quantiles(_Interpolated):
     def __init__(self, values: Array, levels: Array) -> None:
         knots = as_tensor(values, "values")
         at = as_tensor(levels, "levels").double().to(knots.device)
-        if at.dim() != 1 or len(at) < 2 or len(at) != len(knots):
+        if at.dim() != 1 or len(at) < 2 or knots.shape[:1] != at.shape:
             raise CalibrlError(
                 f"{tuple(knots.shape)} quantile values do not fit {tuple(at.shape)} levels; "
                 "expected values (k, n) or (k, n, d) and levels (k,), k ≥ 2"

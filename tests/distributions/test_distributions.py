@@ -242,6 +242,7 @@ def normal(*shape):
         (lambda: cal.Quantiles(torch.tensor([[1.0], [0.0]]), [0.1, 0.9]), "cross"),
         (lambda: cal.Quantiles(torch.tensor([[0.0], [1.0]]), [0.1, 1.0]), "strictly between"),
         (lambda: cal.Quantiles(torch.tensor([[0.0], [1.0]]), [0.1, 0.5, 0.9]), "do not fit"),
+        (lambda: cal.Quantiles(torch.tensor(1.0), [0.1, 0.9]), "do not fit"),
         (lambda: cal.Mixture([]), "no components"),
         (lambda: cal.Mixture([normal(2), normal(3)]), "different batch shapes"),
         (lambda: cal.Mixture([normal(2)], [-1.0]), "weights"),
