@@ -36,6 +36,14 @@ def dies_once(mark, how):
     yield "after"
 
 
+def forgets(mark):
+    yield "first"
+    if not Path(mark).exists():
+        Path(mark).touch()
+        yield "second"
+        os._exit(3)
+
+
 def dies_always():
     os._exit(3)
 
@@ -94,6 +102,11 @@ def test_a_job_whose_worker_dies_is_started_again_and_its_items_are_heard_once(t
     found = run_jobs(jobs, workers=2, on_item=lambda job, item: items.append(item))
     assert found == [["before", "after"], 0, 1, 4, 9, 16]
     assert items == ["before", "after"]
+
+
+def test_a_job_that_gives_less_when_started_again_is_named(tmp_path):
+    with pytest.raises(CalibrlError, match=r"'moody' gave 2 items before its worker died and 1 when started again"):
+        run_jobs([Job("moody", forgets, (tmp_path / "mark",))], workers=1)
 
 
 def test_a_job_that_always_kills_its_worker_is_named():

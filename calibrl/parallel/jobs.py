@@ -85,6 +85,11 @@ def run_jobs(
                         if on_item:
                             on_item(job, value)
                 case Done(value, items):
+                    if items is not None and items != len(heard[number]):
+                        raise CalibrlError(
+                            f"job {job.name!r} gave {len(heard[number])} items before its worker died and {items} when "
+                            "started again; make it depend on its arguments alone"
+                        )
                     running -= 1
                     results[number] = heard[number] if items is not None else value
                     if on_done:
