@@ -28,16 +28,14 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     waiting = list(DOCS.rglob("*.md"))
     done: set[Path] = set()
     while waiting:
-        page = waiting.pop()
-        for target in _outside(page):
-            if target in done:
-                continue
-            done.add(target)
-            files.append(_file(target, config))
-            if target.suffix == ".md":
-                waiting.append(target)
-            for rows in _rows_beside(target):
-                files.append(_file(rows, config))
+        for target in _outside(waiting.pop()):
+            for file in (target, *_rows_beside(target)):
+                if file in done:
+                    continue
+                done.add(file)
+                files.append(_file(file, config))
+                if file.suffix == ".md":
+                    waiting.append(file)
     return files
 
 

@@ -64,6 +64,12 @@ def test_what_a_calibrated_forecast_can_do_is_documented(site):
         assert f'id="calibrl.distributions.Recalibrated.{name}"' in page
 
 
+def test_calling_is_documented(site):
+    page = (site / "api" / "algorithm.html").read_text(encoding="utf-8")
+    for name in ("Forecaster", "Calibrated", "CrossFitted", "Prequential"):
+        assert f'id="calibrl.algorithm.{name}.__call__"' in page
+
+
 def commands(app, *words):
     """What to type for each command of a Typer application."""
     for one in app.registered_commands:
