@@ -20,7 +20,7 @@ class Options:
     dim: length of a context (or of an arm's features if `shared`); plan: how it explores; calibrated: whether
     each arm's quantiles come from the arm's own record; ridge: the prior's strength, in rows; shared: one model
     of arm features for all arms instead of one model of contexts per arm; least: rewards before an arm's record
-    counts; window: how many of an arm's last rewards its record holds; noisy: forecast single rewards, with their noise,
+    counts; window: how many of its last rewards the record holds; noisy: forecast single rewards, with their noise,
     instead of expected ones; step: how far a reward moves its arm's levels, as z-scores, to keep coverage (0: never).
     """
 
