@@ -22,7 +22,8 @@ class Score:
     """One agent's score for one trial; all empty where there was no model yet.
 
     pits: (2, horizons, starts, o) float32, by horizon, under R∘T and under the bare T; None also where no episode was
-    long enough. forecast: (n, d, 4) float32, outcomes with the 5 %, 50 % and 95 % quantiles of their forecasts.
+    long enough. forecast: (n, d, 4) float32, outcomes with the 5 %, 50 % and 95 % quantiles of their forecasts, in the
+    environment's units.
     """
 
     metrics: dict[str, float] = field(default_factory=dict)
@@ -45,7 +46,7 @@ def score_trial(fleet: Fleet, trial: Trial, x: Tensor, y: Tensor, number: int) -
             for ending, both in zip(("", "_bare"), pits, strict=True):
                 for steps, part in zip(horizons_of(fleet.settings), both, strict=True):
                     metrics[f"calibration_loss_ahead_{steps}{ending}"] = calibration_loss(part)
-        forecast = quantiles(z[agent], sd[agent], outcome, mapping)
+        forecast = quantiles(z[agent], sd[agent], outcome, mapping) * fleet.view.units.cpu()[:, None]
         found.append(Score(metrics, None if pits is None else pits.float(), forecast))
     return found
 

@@ -10,8 +10,10 @@ from gymnasium.spaces import Box
 
 from calibrl.control.agent import Agent
 from calibrl.control.scales import probe
+from calibrl.control.scoring import score_trial
 from calibrl.control.settings import EnsembleSettings, PlannerSettings
 from calibrl.control.tasks import added, difference, same, task_from_env
+from calibrl.control.trial import run_trial
 from calibrl.errors import CalibrlError
 from calibrl.planning.rollout import World, imagine, noise_shape
 
@@ -154,3 +156,27 @@ def test_a_forecast_is_what_planning_imagines_in_the_environments_units(propagat
     assert forecast.batch_shape == (1, 4)
     assert ((forecast.mean[0, :3] - drawn.mean(0)).abs() < 0.03 * spread).all()
     torch.testing.assert_close(forecast.stddev[0, :3].double(), spread, rtol=0.03, atol=0.0)
+
+
+def test_forecasts_that_are_drawn_are_in_the_environments_units():
+    what = task_from_env("calibrl-tests/Push-v0")
+    agent = Agent(
+        what,
+        ensemble=EnsembleSettings(members=2, hidden=(8,), decay=(1e-4,), epochs=5),
+        planner=PlannerSettings(horizon=2, population=4, elites=2, sweeps=1, particles=2),
+    )
+    env, fleet = what.make(), agent.fleet
+    for seed in (0, 1):
+        trial = run_trial(fleet, [env], steps=20, seeds=[seed])
+        parts = (trial.observation, trial.action, trial.next_observation, trial.reward, trial.terminated)
+        x, y = fleet.view.rows(*parts)
+        if seed == 0:
+            fleet.learn(x, y)
+    (score,) = score_trial(fleet, trial, x, y, 1)
+    seen, action, following, reward, _ = (part[0] for part in parts)
+    outcome, *quantiles = score.forecast.unbind(-1)
+    torch.testing.assert_close(outcome[:, :2], following - seen, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(outcome[:, 2], reward)
+    forecast = agent.forecast(seen.numpy(), action.numpy())
+    for level, found in zip((0.05, 0.5, 0.95), quantiles, strict=True):
+        torch.testing.assert_close(found, forecast.icdf(torch.tensor(level)).float(), rtol=1e-3, atol=1e-3)
