@@ -164,10 +164,13 @@ def test_a_kept_policy_has_it_before_and_after_it_is_opened_again(tmp_path):
 
 
 def shop(rounds, seed, *, policy):
-    """Four arms that pay x · w; in each round some are sold out. The log, and what all arms would pay on average."""
+    """Four arms, some of them sold out in each round: the log, and what every arm would pay on average.
+
+    No linear model is right about them, so that estimates have to rely on propensities.
+    """
     generator = np.random.default_rng(seed)
     x = generator.standard_normal((rounds, 2))
-    pays = x @ generator.standard_normal((2, 4)) + [0.0, 0.3, -0.2, 0.1]
+    pays = np.sin(3 * x @ generator.standard_normal((2, 4))) + [0.0, 0.3, -0.2, 0.1]
     stock = generator.random((rounds, 4)) < 0.6
     stock[~stock.any(1), 2] = True
     among = [tuple(np.array(ARMS)[row].tolist()) for row in stock]
