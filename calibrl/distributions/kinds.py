@@ -66,9 +66,10 @@ def _parameter(forecast: Distribution) -> Tensor:
     if isinstance(forecast, Normal):
         return forecast.loc
     for value in vars(forecast).values():
-        if isinstance(value, Tensor) and value.is_floating_point():
-            return value
-        if isinstance(value, Distribution):
-            return _parameter(value)
+        first = value[0] if isinstance(value, tuple) and value else value  # a mixture's components
+        if isinstance(first, Tensor) and first.is_floating_point():
+            return first
+        if isinstance(first, Distribution):
+            return _parameter(first)
     mean: Tensor = forecast.mean
     return mean

@@ -11,7 +11,7 @@ from torch.distributions import Distribution, constraints
 
 from calibrl.arrays import Array, as_tensor, returns_what_was_given
 from calibrl.distributions.bisection import least
-from calibrl.distributions.kinds import device_of, dtype_of, is_discrete
+from calibrl.distributions.kinds import device_of, is_discrete
 from calibrl.distributions.scored import Scored
 from calibrl.distributions.scores import COMPONENT_CUTS, from_zscore, log_prob, searched, zscore, zscore_left
 from calibrl.errors import CalibrlError
@@ -86,8 +86,9 @@ class Mixture(Scored):
         with torch.no_grad():
             shape = self._extended_shape(Size(sample_shape))
             draws = torch.stack([component.sample(Size(sample_shape)) for component in self.components])
-            pick = torch.multinomial(self.weights, shape.numel(), replacement=True).reshape(1, *shape)
-            return draws.gather(0, pick)[0]
+            u = torch.rand(shape, dtype=torch.float64, device=self.weights.device)
+            pick = torch.bucketize(u, self.weights.cumsum(0)[:-1], right=True)
+            return draws.gather(0, pick[None])[0]
 
     @property
     def mean(self) -> Tensor:
@@ -104,10 +105,6 @@ class Mixture(Scored):
     def expand(self, batch_shape: Any, _instance: Any = None) -> Mixture:
         """The same forecast, repeated to `batch_shape`."""
         return Mixture([component.expand(Size(batch_shape)) for component in self.components], self.weights)
-
-    @property
-    def _dtype(self) -> torch.dtype:
-        return dtype_of(self.components[0])
 
     def _score(self, scores: list[Tensor]) -> Tensor:
         lower = self._blend([normal.cdf(z) for z in scores])

@@ -163,19 +163,23 @@ def test_independent_columns_are_drawn_as_columns(generator):
         lambda one: td.Binomial(3, one / 2),
         lambda one: cal.Quantiles(torch.stack([one, 2 * one, 4 * one]), [0.1, 0.5, 0.9]),
         lambda one: cal.Rounded(td.Normal(one, one)),
+        lambda one: cal.Mixture([td.Normal(one, one), td.Gamma(one, one)]),
     ],
-    ids=["Gamma", "Poisson", "NegativeBinomial", "Binomial", "Quantiles", "Rounded"],
+    ids=["Gamma", "Poisson", "NegativeBinomial", "Binomial", "Quantiles", "Rounded", "Mixture"],
 )
 def test_every_batch_shape_is_answered_in_kind(make, shape):
     one = torch.ones(shape)
-    honest = cal.Recalibrated(make(one), times(2))
+    base = make(one)
+    honest = cal.Recalibrated(base, times(2))
     for answer in (
         honest.mean,
         honest.variance,
         honest.sample(),
         honest.cdf(one),
         honest.log_prob(one),
-        honest.icdf(0.5),
+        honest.icdf(one / 2),
+        base.sample(),
+        cal.draw(base),
     ):
         assert answer.shape == shape
 
@@ -229,6 +233,13 @@ def test_tails_of_samples_and_quantiles_have_the_scale_of_their_values(scale):
         given = samples if make is cal.Empirical else values
         one, other = (cal.Recalibrated(make(unit * given), mapping) for unit in (1.0, scale))
         torch.testing.assert_close(other.stddev / scale, one.stddev)
+
+
+def test_a_mixture_answers_in_its_components_dtype():
+    mixture = cal.Mixture([td.Normal(torch.zeros(2), torch.ones(2)), td.Normal(torch.ones(2), torch.ones(2))])
+    honest = cal.Recalibrated(mixture, times(2))
+    for forecast in (mixture, honest):
+        assert {cal.draw(forecast).dtype, forecast.sample().dtype, forecast.mean.dtype} == {torch.float32}
 
 
 def test_a_mixture_is_drawn_on_its_atoms(generator):
