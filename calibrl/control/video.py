@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 import subprocess
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -72,10 +73,11 @@ def episode(
         return frames
 
 
-def replay(task: Task, actions: Tensor, *, seed: int) -> tuple[list[Frame], float]:
-    """Frames of a trial in which these actions (T, a) were taken, episode after episode, and how many make a second.
+def replay(task: Task, actions: Tensor, *, seed: int, earned: float) -> tuple[list[Frame], float]:
+    """Frames of a trial in which these actions (T, a) earned this, episode after episode, and how many make a second.
 
-    Some are left out, so that there are about 12 a second of the environment's own time.
+    Some are left out, so that there are about 12 a second of the environment's own time. What earns something else
+    when it is repeated is another trial, and no video of this one.
     """
     frames: list[Frame] = []
     with drawn(task) as (env, draw):
@@ -86,7 +88,12 @@ def replay(task: Task, actions: Tensor, *, seed: int) -> tuple[list[Frame], floa
             if (step - 1) % every == 0:
                 frames.append(draw())
 
-        run_trial(_Script(actions), [env], steps=len(actions), seeds=[seed], on_step=on_step)
+        (again,) = run_trial(_Script(actions), [env], steps=len(actions), seeds=[seed], on_step=on_step).returns
+        if not math.isclose(again, earned, rel_tol=1e-4):
+            raise CalibrlError(
+                f"environment {name_of(env)} does not repeat itself: from the same seed, the actions that earned "
+                f"{earned:g} now earn {again:g}; draw all of its chance from what reset(seed=…) seeds"
+            )
     return frames, pace / every
 
 

@@ -79,7 +79,8 @@ def videos(out: Path, outcome: Outcome) -> list[Path]:
     files = []
     for member, record in outcome.records.items():
         if member.seed == first and record.best:
-            frames, pace = video.replay(outcome.task, record.best["actions"], seed=record.best["seed"])
+            best, earned = record.best, record.rows[-1]["metrics"]["best"]
+            frames, pace = video.replay(outcome.task, best["actions"], seed=best["seed"], earned=earned)
             with said_if_not_written(out):
                 files.append(video.save(frames, out / f"control-{member.arm.name}.gif", fps=pace))
     return files

@@ -189,7 +189,7 @@ class Ends(gymnasium.Env):
 
     def step(self, action):
         self.steps += 1
-        return np.zeros(1, np.float32), 0.0, self.steps == 3, False, {}
+        return np.zeros(1, np.float32), float(self.tone), self.steps == 3, False, {}
 
     def render(self):
         return np.full((4, 4, 3), (self.steps, self.tone, 0), np.uint8)
@@ -208,13 +208,16 @@ def test_episodes_end_when_they_are_over(ends):
 
 
 def test_a_trial_is_shown_with_all_its_episodes_at_its_own_pace(ends):
-    frames, pace = video.replay(ends, torch.zeros(14, 1), seed=5)
+    # Only the first is seeded, as in the trial; the last is cut short, and does not count.
+    drawn = gymnasium.utils.seeding.np_random(5)[0].integers(100, 200, 5)
+    earned = 3 * drawn[:4].mean()
+    frames, pace = video.replay(ends, torch.zeros(14, 1), seed=5, earned=earned)
     # 50 steps are a second: every fourth is shown.
     assert pace == 12.5
     assert [int(frame[0, 0, 0]) for frame in frames] == [1, 2, 3, 1]
-    # Only the first is seeded, as in the trial.
-    drawn = gymnasium.utils.seeding.np_random(5)[0].integers(100, 200, 5)
     assert [int(frame[0, 0, 1]) for frame in frames] == [drawn[0], drawn[1], drawn[2], drawn[4]]
+    with pytest.raises(CalibrlError, match=r"does not repeat itself: .* that earned 7 now earn \d+.*; draw all of its"):
+        video.replay(ends, torch.zeros(14, 1), seed=5, earned=7.0)
 
 
 # Files.
