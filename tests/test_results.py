@@ -26,6 +26,7 @@ def test_rows_come_back_as_written(tmp_path):
     results.append(tmp_path / "deep" / "rows.jsonl", rows[:2])
     results.append(tmp_path / "deep" / "rows.jsonl", rows[2:])
     assert results.read(tmp_path) == rows
+    assert (tmp_path / "deep" / "rows.jsonl").read_text() == "".join(map(results.line, rows))
 
 
 def test_a_file_in_the_way_is_an_error_in_words(tmp_path):
@@ -41,6 +42,7 @@ def test_a_line_cut_short_loses_only_itself(tmp_path):
     results.append(file, [row("a", 2, 3.0)])
     with pytest.warns(UserWarning, match="line 2: damaged row skipped"):
         assert [r.seed for r in results.read(file)] == [0, 2]
+    assert len(file.read_text().splitlines()) == 3
 
 
 def test_a_repeated_run_replaces_its_rows():
