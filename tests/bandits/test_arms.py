@@ -189,7 +189,7 @@ def test_estimates_from_a_log_of_subsets_are_unbiased(make):
         policy = make(ARMS, 2, seed=seed)
         generator = np.random.default_rng([seed, 1])
         policy.update(generator.standard_normal((30, 2)), generator.choice(ARMS, 30).tolist(), generator.random(30))
-        log, pays = shop(200, seed, policy=EpsilonGreedy(ARMS, 2, explore=1.0, seed=seed))
+        log, pays = shop(200, seed, policy=EpsilonGreedy(ARMS, 2, explore=1.0, seed=1000 + seed))
         asked = zip(log.x, log.among, strict=True)
         chance = np.array([list(policy.probabilities(x, among=among).values()) for x, among in asked])
         estimate = doubly_robust(policy, log)
@@ -203,7 +203,7 @@ def test_estimates_from_a_log_of_subsets_are_unbiased(make):
 def test_replay_from_a_log_of_subsets_agrees_with_running_the_policy():
     replayed, ran = [], []
     for seed in range(6):
-        log, pays = shop(1500, seed, policy=EpsilonGreedy(ARMS, 2, explore=1.0, seed=seed))
+        log, pays = shop(1500, seed, policy=EpsilonGreedy(ARMS, 2, explore=1.0, seed=1000 + seed))
         estimate = replay(CalLinUCB(ARMS, 2), log, seed=seed)
         replayed.append(estimate.value)
         policy, earned = CalLinUCB(ARMS, 2), []
@@ -216,7 +216,7 @@ def test_replay_from_a_log_of_subsets_agrees_with_running_the_policy():
 
 
 def test_a_log_judges_what_is_left_of_the_arms():
-    log, pays = shop(3000, 0, policy=EpsilonGreedy(ARMS, 2, explore=1.0))
+    log, pays = shop(3000, 0, policy=EpsilonGreedy(ARMS, 2, explore=1.0, seed=1000))
     policy = LinUCB(["d", "b", "c"], 2)
     with pytest.raises(CalibrlError, match=r"log row \d+ could take none of the policy's arms"):
         doubly_robust(policy, log)
@@ -234,7 +234,7 @@ def test_a_log_judges_what_is_left_of_the_arms():
 
 
 def test_a_log_that_hides_what_was_sold_out_is_refused():
-    log, _ = shop(2000, 0, policy=EpsilonGreedy(ARMS, 2, explore=1.0))
+    log, _ = shop(2000, 0, policy=EpsilonGreedy(ARMS, 2, explore=1.0, seed=1000))
     hidden = Log(log.x, log.arm, log.reward, log.propensity)
     with pytest.raises(CalibrlError, match=r"is 2\.\d+ for 4 arms.*list the arms on offer \(among\)"):
         replay(CalLinUCB(ARMS, 2), hidden)
