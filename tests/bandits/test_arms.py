@@ -170,7 +170,7 @@ def shop(rounds, seed, *, policy):
     """
     generator = np.random.default_rng(seed)
     x = generator.standard_normal((rounds, 2))
-    pays = np.sin(3 * x @ generator.standard_normal((2, 4))) + [0.0, 0.3, -0.2, 0.1]
+    pays = np.sin(3 * x @ generator.standard_normal((2, 4))) + np.array([0.0, 0.3, -0.2, 0.1])
     stock = generator.random((rounds, 4)) < 0.6
     stock[~stock.any(1), 2] = True
     among = [tuple(np.array(ARMS)[row].tolist()) for row in stock]
