@@ -51,9 +51,10 @@ class _Interpolated(Scored):
         start, end = self._pick(index), self._pick(index + 1)
         z_start, z_end = self._levels[index], self._levels[index + 1]
         t = ((z - z_start) / (z_end - z_start)).clamp(0, 1)
-        low = (z - self._levels[0]).clamp(max=0) * self._low_tail
-        high = (z - self._levels[-1]).clamp(min=0) * self._high_tail
-        return start + t * (end - start) + low + high
+        # Not clamp: on an end itself the tail's slope would count beside that of the piece.
+        low = (self._levels[0] - z).relu() * self._low_tail
+        high = (z - self._levels[-1]).relu() * self._high_tail
+        return start + t * (end - start) - low + high
 
     @returns_what_was_given
     def log_prob(self, value: Array) -> Tensor:
@@ -118,9 +119,9 @@ class _Interpolated(Scored):
         step = ((found >= 0) & (rows >= end)).double()
         t = torch.where(width > 0, (rows - start) / width.clamp(min=1e-300), step).clamp(0, 1)
         z = self._levels[index] + t * (self._levels[index + 1] - self._levels[index])
-        low = (rows - knots[..., :1]).clamp(max=0) / self._low_tail.unsqueeze(-1)
-        high = (rows - knots[..., -1:]).clamp(min=0) / self._high_tail.unsqueeze(-1)
-        z = torch.where(rows.isnan(), torch.nan, z + low + high)
+        low = (knots[..., :1] - rows).relu() / self._low_tail.unsqueeze(-1)
+        high = (rows - knots[..., -1:]).relu() / self._high_tail.unsqueeze(-1)
+        z = torch.where(rows.isnan(), torch.nan, z - low + high)
         return z.movedim(-1, 0).reshape(y.shape)
 
     def _pick(self, index: Tensor) -> Tensor:

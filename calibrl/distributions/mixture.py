@@ -37,7 +37,7 @@ class Mixture(Scored):
             raise CalibrlError("a component forecasts counts; mixtures take continuous forecasts (or use Empirical)")
         share = torch.ones(len(components)) if weights is None else as_tensor(weights, "weights")
         share = share.double().to(device_of(components[0]))
-        if share.shape != (len(components),) or bool((share < 0).any()) or float(share.sum()) <= 0:
+        if share.shape != (len(components),) or bool((share < 0).any()) or not 0 < float(share.sum()) < torch.inf:
             raise CalibrlError(f"weights {share.tolist()} must be {len(components)} numbers ≥ 0, not all zero")
         self.components = tuple(components)
         self.weights = share / share.sum()

@@ -97,6 +97,7 @@ class Spline(Map):
     @staticmethod
     def _beyond(value: Tensor, knots: Tensor, slope: Tensor) -> Tensor:
         """The straight tails: how far a value lies outside the knots, times the end's slope."""
-        low = (value - knots[..., 0]).clamp(max=0) * slope[..., 0]
-        high = (value - knots[..., -1]).clamp(min=0) * slope[..., -1]
-        return low + high
+        # Not clamp: on an end itself its slope would count beside the spline's own.
+        low = (knots[..., 0] - value).relu() * slope[..., 0]
+        high = (value - knots[..., -1]).relu() * slope[..., -1]
+        return high - low

@@ -246,6 +246,7 @@ def normal(*shape):
         (lambda: cal.Mixture([]), "no components"),
         (lambda: cal.Mixture([normal(2), normal(3)]), "different batch shapes"),
         (lambda: cal.Mixture([normal(2)], [-1.0]), "weights"),
+        (lambda: cal.Mixture([normal(2)], [np.nan]), "weights"),
         (lambda: cal.Rounded(td.Poisson(torch.ones(2))), "not a continuous"),
     ],
 )

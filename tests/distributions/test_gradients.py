@@ -5,7 +5,7 @@ import torch
 from torch import distributions as td
 
 import calibrl as cal
-from calibrl.maps import Affine
+from calibrl.maps import Affine, Spline
 
 D = torch.float64
 
@@ -90,3 +90,19 @@ def test_what_was_worked_out_in_inference_mode_serves_gradients():
     honest = cal.Recalibrated(td.Normal(scale, scale), mapping)
     (gradient,) = torch.autograd.grad((honest.rsample() + honest.variance).sum(), scale)
     assert bool(gradient.isfinite())
+
+
+def test_at_its_last_knots_a_slope_counts_once():
+    samples, levels = t(-1.0, 0.5, 1.0), t(0.1, 0.5, 0.9)
+    forecast = cal.Quantiles(samples, levels)
+    for function, ends in (
+        (Spline().forward_z, t(-1.0, 1.0)),
+        (Spline().inverse_z, t(-1.0, 1.0)),
+        (forecast.zscore, t(-1.0, 1.0)),
+        (forecast.from_zscore, torch.special.ndtri(levels[[0, 2]])),
+    ):
+        at = ends.clone().requires_grad_()
+        (found,) = torch.autograd.grad(function(at).sum(), at)
+        beside = [(function(ends + side) - function(ends)) / side for side in (1e-6, -1e-6)]
+        least, most = torch.stack(beside).aminmax(dim=0)
+        assert bool(((found > least - 1e-6) & (found < most + 1e-6)).all())
