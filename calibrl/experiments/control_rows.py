@@ -20,7 +20,8 @@ def clear(out: Path, mine: Callable[[Row], bool], *, agents: str) -> None:
         saved.unlink()
     file = out / "rows.jsonl"
     if file.exists():
-        write_text(file, "".join(line(row) for row in read(file) if not mine(row)))
+        with said_if_not_written(file):
+            write_text(file, "".join(line(row) for row in read(file) if not mine(row)))
 
 
 def refuse_others(file: Path, begin: Collection[Member], preset: Preset) -> None:

@@ -19,7 +19,7 @@ from calibrl import __version__
 from calibrl.errors import CalibrlError
 from calibrl.experiments.catalogue import CATALOGUE, Experiment, Metric, by_run
 from calibrl.experiments.honesty import NAMES
-from calibrl.files import write_text
+from calibrl.files import said_if_no_place, write_text
 from calibrl.report.facts import facts
 from calibrl.report.numbers import readable, studies
 from calibrl.report.series import Charts, charts
@@ -52,7 +52,8 @@ def write_report(folder: Path, out: Path) -> Path:
         for run in by_run(found):
             homes.setdefault(run, set()).add(path.parent)
     sections = [_section(part, _figures(homes[part.run], part.about), whole) for part in parts]
-    write_text(out, _assemble(sections, parts))
+    with said_if_no_place(out):
+        write_text(out, _assemble(sections, parts))
     return out
 
 

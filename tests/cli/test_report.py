@@ -1,6 +1,9 @@
 """`calibrl report`: whatever is in the folder, or on the disk, is told in one line."""
 
+import errno
+import os
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -43,10 +46,26 @@ def test_what_cannot_be_done_is_one_line(folder, shell):
     for words, expected in (
         ((folder / "rows.jsonl",), f"is a file; give the folder that it is in, {folder}"),
         ((folder / "none",), "none does not exist; run an experiment with --out"),
-        ((folder, "--out", folder), f"calibrl: {folder}: Is a directory; choose a file or folder that can be"),
-        ((folder, "--out", folder / "rows.jsonl" / "page.html"), "rows.jsonl: File exists; choose a file or folder"),
+        ((folder, "--out", folder), f"calibrl: {folder}: cannot be written (Is a directory); choose"),
+        ((folder, "--out", folder / "rows.jsonl" / "page.html"), "cannot be written (File exists); choose"),
     ):
         code, said = shell("report", *words)
         assert code == 2
         assert expected in said.err
         assert said.err.count("\n") == 1
+
+
+def test_a_full_disk_leaves_the_page_as_it_was(folder, shell, monkeypatch):
+    page = folder / "report.html"
+    page.write_text("as it was")
+
+    def full(*_, **__):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "write_text", full)
+        code, said = shell("report", folder)
+    assert (code, said.err.count("\n")) == (2, 1)
+    assert f"{page}: cannot be written (No space left on device)" in said.err
+    assert page.read_text() == "as it was"
+    assert {path.name for path in folder.iterdir()} == {"report.html", "rows.jsonl"}
