@@ -3,6 +3,7 @@
 python examples/bandit_service.py FOLDER --port 8080
 
 POST /choose {"x": [0.2, 1.0, -0.4]}                              → {"arm": "news", "probability": 0.95}
+POST /choose {"x": [0.2, 1.0, -0.4], "among": ["music"]}          → {"arm": "music", "probability": 1.0}
 POST /reward {"x": [0.2, 1.0, -0.4], "arm": "news", "reward": 1}  → {"learnt": 1}
 POST /arms   {"add": "sport"}                                     → {"arms": ["news", "music", "sport"]}
 GET  /                                                            → {"pulls": {"news": 1, "music": 0}}
@@ -35,8 +36,10 @@ def routes(bandit: Durable) -> dict[str, Callable[[Any], dict[str, Any]]]:
     """The service's POST handlers, by path."""
 
     def choose(asked: Any) -> dict[str, Any]:
+        # Sold out, or not allowed for this visitor: a request may name the arms that are on offer.
+        among = asked.pop("among", None) if isinstance(asked, dict) else None
         (x,) = wanted(asked, "x")
-        return bandit.decide(x)._asdict()
+        return bandit.decide(x, among=among)._asdict()
 
     def reward(told: Any) -> dict[str, Any]:
         bandit.update(*wanted(told, "x", "arm", "reward"))

@@ -451,6 +451,7 @@ def test_the_service_answers_bad_requests_with_words(tmp_path):
     service = Service(tmp_path)
     try:
         assert service.post("/arms", {"add": "sport"})["arms"] == ["news", "music", "sport"]
+        assert service.post("/choose", {"x": [1, 2, 3], "among": ["music"]}) == {"arm": "music", "probability": 1.0}
         for path, content, status, words in (
             ("/reward", {"x": [1, 2], "arm": "news", "reward": 1}, 400, "do not fit"),
             (
@@ -460,6 +461,7 @@ def test_the_service_answers_bad_requests_with_words(tmp_path):
                 "has keys 'arm', 'reward'; send .* with 'x', 'arm', 'reward'",
             ),
             ("/choose", {}, 400, "has keys none; send a JSON object with 'x'"),
+            ("/choose", {"x": [1, 2, 3], "among": ["jazz"]}, 400, "jazz"),
             ("/choose", 5, 400, "the request has 5; send a JSON object"),
             ("/choose", [1, 2], 400, r"the request has \[1, 2\]; send a JSON object"),
             ("/choose", None, 400, "the request has None"),
