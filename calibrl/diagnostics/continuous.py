@@ -71,7 +71,7 @@ def crps_of_continuous(base: Distribution, mapping: Map, y: Tensor) -> Tensor:
     moved = mapping.forward_z(inside)
     score = score + missed * (normal.cdf(moved) - normal.cdf(-moved))
     # Where quantiles grow beyond all numbers, so does the score.
-    return torch.where(z.isnan(), torch.nan, score.nan_to_num(torch.inf))
+    return torch.where(z.isnan(), torch.nan, score.nan_to_num(torch.inf, posinf=torch.inf))
 
 
 class _Pieces(NamedTuple):

@@ -97,13 +97,13 @@ def from_zscore(forecast: Distribution, z: Tensor) -> Tensor:
             y = transform(y)
         return y
     if is_discrete(forecast):
-        return count_from_zscore(forecast, z)
+        return torch.where(z.isnan(), torch.nan, count_from_zscore(forecast, z))
     # A float64 tells probabilities from 1 only below 8.2 σ, and some of torch's inverses lose the lower tail as well.
     u = normal.cdf(z.clamp(normal.LOWEST_Z, normal.HIGHEST_Z))
     try:
         y = forecast.icdf(u)
     except NotImplementedError:
-        return _bisect(forecast, z)
+        return torch.where(z.isnan(), torch.nan, _bisect(forecast, z))
     found = y.isfinite()
     return y if bool(found.all()) else forecast.icdf(torch.where(found, u, u.clamp(1e-16, 1 - 4e-16)))
 

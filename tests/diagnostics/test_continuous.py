@@ -149,6 +149,7 @@ def test_heavy_tails_keep_their_digits_and_endless_ones_are_infinite():
     np.testing.assert_allclose(found, [cauchy(1.0), cauchy(2.0)], rtol=1e-5)
     endless = cal.Recalibrated(td.LogNormal(torch.zeros(2, dtype=D), 1.0), cal.fit_smooth(z=200 * z))
     np.testing.assert_array_equal(crps_each(endless, [1.0, np.nan]), [np.inf, np.nan])
+    np.testing.assert_array_equal(crps_each(td.Gumbel(torch.zeros(2, dtype=D), 1.0), [-np.inf, np.inf]), [np.inf] * 2)
 
 
 @pytest.mark.parametrize("mapping", ["none", "smooth", "isotonic"])

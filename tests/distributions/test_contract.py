@@ -174,6 +174,7 @@ def test_nobody_saw_it(forecast, generator):
     assert bool(p[0].isnan())
     assert 0 <= float(p[1]) <= 1
     assert crps_each(forecast, y).isnan().tolist() == [True, False]
+    assert from_zscore(forecast, y).isnan().tolist() == [True, False]
 
 
 @pytest.mark.parametrize("forecast", [*forecasts(CONTINUOUS), *forecasts(COUNTS)])
