@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 import torch
+from scipy.optimize import nnls
 
 from calibrl import Calibrated, CalibrlError, Data, last_split
 from calibrl.forecasters.seasonal import ExponentialSmoothing, SeasonalNaive
@@ -38,6 +39,30 @@ def test_a_weekly_pattern_is_found_with_its_spread(make):
     assert float(forecast.stddev.mean()) == pytest.approx(float(error), rel=0.1)
 
 
+def test_smoothing_redone_day_by_day():
+    x = history(6, seed=3).x
+    x[:, 4::7] = 0.0  # a weekday on which the shop is shut
+    x[1, ::3] = x[2, 2::7] = torch.nan  # gaps, and a weekday without a record
+    model = ExponentialSmoothing(rates=(0.3,))
+    model.update(history(50, seed=0))
+    found = model(x).mean
+    for row, answers in zip(x.tolist(), found.tolist(), strict=True):
+        known = {back: units for back, units in enumerate(row) if units == units}
+        overall = np.mean(list(known.values()))
+        for lead, answer in enumerate(answers, start=1):
+            # By how many days, in weeks' remainders, a day on record lies before the one that is forecast.
+            same = [[units for back, units in known.items() if (lead + back) % 7 == k] for k in range(7)]
+            season = [np.mean(units) if units else overall for units in same]
+            share = [one / np.mean(season) for one in season]
+            level = weights = 0.0
+            for back, units in known.items():
+                usual = share[(lead + back) % 7]
+                if usual > 0.05:
+                    level += 0.7**back * units / usual
+                    weights += 0.7**back
+            assert answer == pytest.approx(level / weights * share[0])
+
+
 def test_smoothing_follows_a_level_that_moves():
     steady, moving = ExponentialSmoothing(), ExponentialSmoothing()
     steady.update(history(300, seed=0, noise=0.3))
@@ -73,6 +98,22 @@ def test_unknown_days_are_left_out():
 )
 def test_it_is_a_forecaster(check, make):
     check(make, history(60, seed=1), history(30, seed=2))
+
+
+def test_the_spread_is_what_explains_squared_errors_best():
+    data, fresh = history(300, seed=4, noise=0.3), history(5, seed=5)
+    model = SeasonalNaive(weeks=2)
+    model.update(data)
+
+    def parts(x, lead):
+        same = x[:, (7 - lead) % 7 :: 7].numpy()
+        mean = same[:, :2].mean(1)
+        return mean, np.stack([np.ones(len(x)), mean**2, same.var(1, ddof=1)], 1)
+
+    for lead in range(1, LEADS + 1):
+        mean, given = parts(data.x, lead)
+        share, _ = nnls(given, (data.y[:, lead - 1].numpy() - mean) ** 2)
+        np.testing.assert_allclose(model(fresh.x).stddev[:, lead - 1], np.sqrt(parts(fresh.x, lead)[1] @ share))
 
 
 def test_it_can_be_wrapped():
