@@ -264,3 +264,36 @@ def excess(metrics):
     mean = fmean(one["excess_crps_x1000"] for one in metrics)
     spread = math.hypot(*(one["standard_error"] for one in metrics)) / len(metrics)
     return ("0" if mean < 1e-9 else f"{mean:.2g}") + (f" ± {spread:.2g}" if spread > 1e-9 else "")
+
+
+def test_speed_beside_other_libraries():
+    found = {(row.problem, row.arm): row.metrics for row in read(ROOT / "results" / "core" / "speed.jsonl")}
+
+    def ours_and_factor(problem, peer):
+        metrics = found[problem, f"calibrl against {peer}"]
+        return f"{1e3 * metrics['ours_seconds']:.3g} ms", metrics["factor"]
+
+    readme, compare = page("README.md"), page("docs/compare.md")
+    groups, (_, whole) = (
+        ours_and_factor("all metrics of 100,000 forecasts", f"uncertainty-toolbox {what}")
+        for what in ("all but its worst groups", "get_all_metrics")
+    )
+    smooth = ours_and_factor("fit_smooth on 1,000,000 PITs", "scikit-learn IsotonicRegression")
+    columns = ours_and_factor("PITs and fit_smooth, 20 columns × 100,000", "netcal IsotonicRegression")
+    drawn = ours_and_factor("10,000 × 18 recalibrated draws, float32, 20 a turn", "torch Normal.sample, unchecked")
+    without = "uncertainty-toolbox, without its search for the worst groups"
+    says(
+        readme, "metrics of 10⁵ forecasts", groups[0], f"{without} ({whole:.3g} × with it)", f"{groups[1]:.3g} × faster"
+    )
+    says(readme, "fit the default map on 10⁶ PITs", smooth[0], "scikit-learn isotonic", f"{smooth[1]:.3g} × faster")
+    label = "PITs and the default map, 20 columns × 10⁵"
+    says(readme, label, columns[0], "netcal isotonic", f"{columns[1]:.3g} × faster")
+    label = "draw 10 000 × 18 recalibrated samples"
+    says(readme, label, drawn[0], "torch `Normal.sample`, unchecked", f"takes {1 / drawn[1]:.3g} × as long")
+    for peer, factor in (
+        (without, groups[1]),
+        ("uncertainty-toolbox with that search, which `calibrl` does not do", whole),
+        ("scikit-learn, `IsotonicRegression`", smooth[1]),
+        ("netcal, `IsotonicRegression`", columns[1]),
+    ):
+        says(compare, peer, f"{factor:.3g} ×")
