@@ -3,11 +3,14 @@
 import matplotlib as mpl
 import pytest
 import torch
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 from matplotlib.figure import Figure
 from PIL import Image
 
-settings.register_profile("calibrl", deadline=None, max_examples=40, derandomize=True)
+# Nothing that depends on how busy the machine is: no deadline, no complaint that examples are made slowly.
+settings.register_profile(
+    "calibrl", deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=40, derandomize=True
+)
 settings.load_profile("calibrl")
 mpl.use("Agg")
 

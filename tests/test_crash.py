@@ -73,7 +73,7 @@ def test_twenty_kills_lose_nothing_and_repeat_nothing(tmp_path, undisturbed):
     killed = {"driver": 0, "worker": 0}
     finished, in_a_row = [], 0
     driver = start(tmp_path)
-    while sum(killed.values()) < KILLS:
+    while sum(killed.values()) < KILLS or min(killed.values()) < 4:
         wait_for_rows(tmp_path, driver, luck.randrange(1, 8))
         time.sleep(luck.uniform(0, 0.03))
         workers = workers_of(driver)
@@ -99,7 +99,6 @@ def test_twenty_kills_lose_nothing_and_repeat_nothing(tmp_path, undisturbed):
             finished, in_a_row = on_disk, 0
             driver = start(tmp_path)
     assert driver.wait(timeout=60) == 0, (tmp_path / "words").read_text()
-    assert min(killed.values()) >= 4
     rows = read(tmp_path / "rows.jsonl")
     assert [row.key for row in rows] == [row.key for row in undisturbed], "in order, each once"
     assert values(rows) == values(undisturbed)

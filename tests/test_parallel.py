@@ -1,9 +1,9 @@
 """Jobs run once each, in any backend, whatever dies on the way."""
 
 import os
-import time
 from pathlib import Path
 
+import psutil
 import pytest
 import torch
 
@@ -153,24 +153,13 @@ def test_nobody_stays_behind_when_the_driver_stops():
     workers = []
 
     def stop(job, result):
-        workers.append(result)
+        workers.append(psutil.Process(result))
         if len(workers) == 2:
             raise KeyboardInterrupt
 
     jobs = [Job(f"{i}", driver) for i in range(4)]
     with pytest.raises(KeyboardInterrupt):
         run_jobs(jobs, workers=2, on_done=stop)
-    for _ in range(50):
-        if not any(alive(pid) for pid in workers):
-            break
-        time.sleep(0.05)
-    assert not any(alive(pid) for pid in workers)
-    assert os.getpid() not in workers
-
-
-def alive(pid):
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True
+    assert os.getpid() not in {each.pid for each in workers}
+    _, alive = psutil.wait_procs(workers, timeout=60)
+    assert not alive

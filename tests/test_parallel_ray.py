@@ -17,7 +17,7 @@ from calibrl.experiments.jobs import Workers, carry_out  # noqa: E402
 from calibrl.parallel import Job, JobFailed, cluster, run_jobs  # noqa: E402
 from calibrl.results import read  # noqa: E402
 from tests.crash_plan import plan  # noqa: E402
-from tests.test_crash import ROOT, values, wait_for_rows, whole_lines  # noqa: E402
+from tests.test_crash import ROOT, forget, values, wait_for_rows, whole_lines  # noqa: E402
 from tests.test_parallel import count, dies_always, dies_once, noise, raises, square  # noqa: E402
 
 pytestmark = [pytest.mark.filterwarnings("ignore::ResourceWarning"), pytest.mark.timeout(300)]
@@ -109,19 +109,23 @@ def test_killing_workers_and_the_driver_loses_nothing(tmp_path):
         with (tmp_path / "words").open("a") as said:
             return subprocess.Popen(words, cwd=ROOT, stdout=said, stderr=said)
 
-    def kill_two_workers(driver):
+    def kill_two_workers():
         """At random moments; a job may lose its worker twice, not three times."""
-        for _ in range(2):
+        driver, killed = start(), 0
+        while killed < 2:
             wait_for_rows(tmp_path, driver, luck.randrange(5, 15), seconds=180)
-            busy = []
-            while not busy:
-                assert driver.poll() is None, (tmp_path / "words").read_text()
-                busy = [each for each in psutil.Process(driver.pid).children(recursive=True) if is_busy(each)]
-            with contextlib.suppress(psutil.NoSuchProcess):
-                luck.choice(busy).kill()
+            if driver.poll() is not None:
+                # On a busy machine it may get to the end first: take two thirds of its jobs away again and go on.
+                assert driver.returncode == 0, (tmp_path / "words").read_text()
+                forget(tmp_path, luck)
+                driver, killed = start(), 0
+            elif busy := busy_workers(driver):
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    luck.choice(busy).kill()
+                killed += 1
+        return driver
 
-    driver = start()
-    kill_two_workers(driver)
+    driver = kill_two_workers()
     started = psutil.Process(driver.pid).children(recursive=True)
     driver.send_signal(signal.SIGKILL)
     driver.wait()
@@ -133,8 +137,7 @@ def test_killing_workers_and_the_driver_loses_nothing(tmp_path):
                 each.kill()
     _, alive = psutil.wait_procs(started, timeout=60)
     assert not alive, "Ray outlives its driver"
-    driver = start()
-    kill_two_workers(driver)
+    driver = kill_two_workers()
     assert driver.wait(timeout=180) == 0, (tmp_path / "words").read_text()
     after = whole_lines(file)
     assert set(before) <= set(after)
@@ -142,8 +145,12 @@ def test_killing_workers_and_the_driver_loses_nothing(tmp_path):
     assert values(read(file)) == values(carry_out(plan(0), tmp_path / "undisturbed").rows)
 
 
+def busy_workers(driver):
+    """The Ray workers with a job of ours."""
+    return [each for each in psutil.Process(driver.pid).children(recursive=True) if is_busy(each)]
+
+
 def is_busy(process):
-    """Whether a process is a Ray worker with a job of ours."""
     try:
         return "_perform" in " ".join([process.name(), *process.cmdline()])
     except psutil.NoSuchProcess:

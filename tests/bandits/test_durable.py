@@ -353,7 +353,7 @@ def test_decisions_do_not_wait_for_the_disk(tmp_path, monkeypatch):
 
         def slow(self, event):
             with ThreadPoolExecutor(1) as pool:
-                assert pool.submit(bandit.choose, [1.0, 0.0, 0.0]).result(timeout=10) in (0, 1)
+                assert pool.submit(bandit.choose, [1.0, 0.0, 0.0]).result(timeout=60) in (0, 1)
             append(self, event)
 
         monkeypatch.setattr(Journal, "append", slow)
@@ -368,7 +368,7 @@ def test_decisions_do_not_wait_for_a_snapshot(tmp_path, monkeypatch):
 
         def slow(policy):
             with ThreadPoolExecutor(1) as pool:
-                assert pool.submit(bandit.choose, [1.0, 0.0, 0.0]).result(timeout=10) in range(50)
+                assert pool.submit(bandit.choose, [1.0, 0.0, 0.0]).result(timeout=60) in range(50)
             seen.append(to_dict(policy))
             return seen[-1]
 

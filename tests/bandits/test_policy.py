@@ -207,9 +207,9 @@ def test_new_arms_are_tried_and_removed_arms_are_not():
 
 
 def test_many_arms_are_quick_to_offer():
-    began = time.perf_counter()
+    began = time.process_time()
     assert len(LinUCB([f"article {number}" for number in range(30_000)], 1, window=2, least=2).arms) == 30_000
-    assert time.perf_counter() - began < 5
+    assert time.process_time() - began < 5
 
 
 # Bad input.

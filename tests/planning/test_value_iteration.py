@@ -102,11 +102,11 @@ def test_policy_value_does_not_slow_down_as_the_discount_nears_one():
     reward = np.zeros(states)
     reward[-1] = 1.0
     expected = discount ** (states - 1 - np.arange(states)) / (1 - discount**states)
-    began = time.perf_counter()
+    began = time.process_time()
     for size in (1.0, 1e200):
         mdp = MDP.listed(to[:, None, None], np.ones((states, 1, 1)), size * reward, discount=discount)
         np.testing.assert_allclose(policy_value(mdp, np.zeros(states)) / size, expected, rtol=1e-9)
-    assert time.perf_counter() - began < 5
+    assert time.process_time() - began < 5
 
 
 def test_policy_value_where_one_state_of_many_pays():
@@ -165,9 +165,9 @@ def test_near_one_discount_meets_what_float64_can():
 def test_a_hundred_thousand_states_take_seconds():
     mdp = random_mdp(100_000, 10, 10, generator=np.random.default_rng(0), discount=0.95)
     value_iteration(random_mdp(2, 2, 2, generator=np.random.default_rng(0)))  # compile
-    began = time.perf_counter()
+    began = time.process_time()
     found = value_iteration(mdp, tolerance=1e-8)
-    assert time.perf_counter() - began < 20
+    assert time.process_time() - began < 20
     assert np.abs(action_values(mdp, found.value).max(1) - found.value).max() < 2e-8
 
 

@@ -239,7 +239,7 @@ def test_an_address_with_choices_works_in_an_open_page(page, address):
     from selenium.webdriver.support.ui import WebDriverWait
 
     page.get(f"{address}#core.1.metric=1&core.1.off=0")
-    WebDriverWait(page, 5).until(lambda _: one(page, "core.1.note").text == "CRPS: 2 of 3 arms, 6 of 6 seeds.")
+    WebDriverWait(page, 60).until(lambda _: one(page, "core.1.note").text == "CRPS: 2 of 3 arms, 6 of 6 seeds.")
 
 
 @pytest.mark.parametrize(
