@@ -1,16 +1,17 @@
 """Runs that were killed, runs in pieces, and files that must not be mistaken for one another."""
 
+import contextlib
 import errno
 import json
 import os
 import random
-import signal
 import subprocess
 import sys
 import time
 from dataclasses import replace
 from pathlib import Path
 
+import psutil
 import pytest
 import torch
 
@@ -37,36 +38,47 @@ def told(path):
     return sorted(rows, key=lambda row: (row["arm"], row["seed"], row["step"]))
 
 
+# One process that has everything imported, and a fork of it for every run that is to be killed.
 SCRIPT = """
+import os
 import sys
 from pathlib import Path
+import torch._dynamo
 from test_checkpoint import LONGER
 from calibrl.experiments.control import run
 
-run(Path(sys.argv[1]), LONGER, resume=True)
+for _ in sys.stdin:
+    if not os.fork():
+        print(os.getpid(), flush=True)
+        run(Path(sys.argv[1]), LONGER, resume=True)
+        os._exit(0)
+    os.wait()
 """
 LONGER = replace(TINY, trials=8, steps=40)
 
 
 def test_a_run_that_is_killed_ends_with_the_rows_it_would_have_had(tmp_path):
-    run(tmp_path / "whole", LONGER)
     rows = tmp_path / "killed" / "rows.jsonl"
     # Another moment in every run of the tests: whatever it is, the rows must come out the same.
     chance = random.Random()
-    for _ in range(2):
-        running = subprocess.Popen(
-            [sys.executable, "-c", SCRIPT, str(tmp_path / "killed")],
-            env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parent)},
-        )
-        before = rows.stat().st_size if rows.exists() else 0
-        deadline = time.monotonic() + 120
-        while time.monotonic() < deadline and running.poll() is None:
-            if rows.exists() and rows.stat().st_size > before:
-                break
-            time.sleep(0.01)
-        time.sleep(chance.random() / 4)
-        running.send_signal(signal.SIGKILL)
-        running.wait()
+    with subprocess.Popen(
+        [sys.executable, "-c", SCRIPT, str(tmp_path / "killed")],
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parent)},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as parent:
+        run(tmp_path / "whole", LONGER)
+        for _ in range(2):
+            before = rows.stat().st_size if rows.exists() else 0
+            print("again", file=parent.stdin, flush=True)
+            running = psutil.Process(int(parent.stdout.readline()))
+            while running.is_running() and not (rows.exists() and rows.stat().st_size > before):
+                time.sleep(0.01)
+            time.sleep(chance.random() / 4)
+            with contextlib.suppress(psutil.NoSuchProcess):
+                running.kill()
+            running.wait()
     assert rows.exists()
     run(tmp_path / "killed", LONGER, resume=True)
     assert told(tmp_path / "killed") == told(tmp_path / "whole")
