@@ -16,6 +16,7 @@ from calibrl.inventory.shop.absent import settle
 from calibrl.inventory.shop.deliveries_file import read_deliveries
 from calibrl.inventory.shop.items_file import Item, read_items
 from calibrl.inventory.shop.orders import make_orders, read_shop
+from calibrl.inventory.shop.record import bridged
 from calibrl.inventory.shop.sales_file import AHEAD, read_sales
 from calibrl.inventory.shop.stock_file import Batch, read_stock
 from tests.inventory.shop.conftest import small_shop
@@ -105,17 +106,27 @@ def test_a_promotion_ends_with_its_price(write):
 
 
 def test_rows_after_the_last_sale_are_plans(write):
-    path = write("date,item,units,promotion\n2025-01-01,a,3,0\n2025-01-04,a,,1\n")
+    path = write(
+        "date,item,units,promotion,holiday,closed\n2025-01-01,a,3,0,1,0\n2025-01-03,a,,0,1,1\n2025-01-04,a,,1,0,0\n"
+    )
     history = read_sales(path)
     assert str(history.date) == "2025-01-01"
     assert history.sales.promotion is not None
     assert history.sales.promotion[0, :5].tolist() == [0, 0, 0, 1, 0]
+    assert history.sales.closed[0, :5].tolist() == [False, False, True, False, False]
+    event = bridged(history).event
+    assert set(event) == {"promotion", "holiday"}
+    assert event["holiday"][0, :5].tolist() == [True, False, True, False, False]
 
 
 BAD_SALES = {
     "duplicate": (
         "2025-01-01,a,3\n2025-01-02,a,4\n2025-01-01,a,5\n",
         r"line 4: a on 2025-01-01 stands on line 2 already",
+    ),
+    "two duplicates": (
+        "2025-01-01,b,3\n2025-01-01,a,4\n2025-01-01,b,5\n2025-01-01,a,6\n",
+        r"line 4: b on 2025-01-01 stands on line 2 already",
     ),
     "negative": ("2025-01-01,a,3\n2025-01-02,a,-4\n", r"line 3, column units: -4 is not a number of units sold"),
     "date": ("2025-01-01,a,3\n03/04/2025,a,4\n", r"line 3, column date: '03/04/2025' is not a date; write it like"),

@@ -17,7 +17,7 @@ from calibrl.inventory.shop.calendar import schedule
 from calibrl.inventory.shop.items_file import WEEKDAYS, Item
 from calibrl.inventory.shop.orders import make_orders, new_items, read_shop
 from calibrl.inventory.shop.output import orders_frame, totals
-from calibrl.inventory.shop.planning import judged, plan, situation
+from calibrl.inventory.shop.planning import SERVICE, _levels, judged, plan, situation
 from calibrl.inventory.shop.sales_file import AHEAD
 from calibrl.inventory.shop.stock_file import Batch
 from calibrl.inventory.shop.words import reason
@@ -34,19 +34,22 @@ def on(*names: str) -> tuple[bool, ...]:
 
 
 @pytest.mark.parametrize(
-    ("item", "first", "cover"),
+    ("item", "first", "cover", "horizon"),
     [
-        (Item(), 0, 1),
-        (Item(lead_days=3), 2, 1),
-        (Item(delivery_days=on("Fri", "Mon")), 0, 3),
-        (Item(delivery_days=on("Thu")), 6, 7),
-        (Item(delivery_days=on("Fri"), lead_days=2), 7, 7),
+        (Item(), 0, 1, 6),  # it keeps for three days, and three are planned beyond them
+        (Item(lead_days=3), 2, 1, 8),
+        (Item(delivery_days=on("Fri", "Mon")), 0, 3, 7),  # until the Friday after Monday's
+        (Item(delivery_days=on("Thu")), 6, 7, 20),
+        (Item(delivery_days=on("Fri"), lead_days=2), 7, 7, 21),
+        (Item(delivery_days=on("Fri"), lead_days=14), 14, 7, 28),
+        (Item(shelf_life=365), 0, 1, 17),
     ],
 )
-def test_the_next_delivery_and_the_days_it_must_last(item, first, cover):
+def test_the_next_delivery_the_days_it_must_last_and_those_to_plan_for(item, first, cover, horizon):
     found = schedule(item, THURSDAY)
     assert int(found.day[0]) == first
     assert len(found.cover) == cover
+    assert found.horizon == horizon
 
 
 @given(
@@ -104,6 +107,35 @@ def test_the_dearer_the_lost_sale_the_larger_the_order():
     orders = [plan(at_night(Item(cost_of_lost_sale=cost))).order for cost in (0.2, 1.0, 5.0, 25.0)]
     assert orders == sorted(orders)
     assert orders[0] < orders[-1]
+
+
+def test_a_batch_is_laid_out_by_the_day_it_comes_and_the_last_on_which_it_sells():
+    """Days count from 0, tomorrow; what outlasts the horizon is kept apart, what comes after it is left out."""
+    item = Item()
+    h = schedule(item, THURSDAY).horizon
+    here = (Batch(5, 0, 1), Batch(7, 0, 3), Batch(9, 0, h), Batch(11, 0, h + 1), Batch(13, 0, 99))
+    coming = (Batch(15, 1, 1), Batch(17, 2, 4), Batch(19, h, h + 2), Batch(21, h + 1, h + 3))
+    at = at_night(item, stock=(*here, *coming))
+    shelf, under_way = np.zeros(h + 1), np.zeros((h, h + 1))
+    shelf[[0, 2, h - 1, h]] = 5, 7, 9, 24
+    under_way[[0, 1, h - 1], [0, 3, h]] = 15, 17, 19
+    assert (at.opening == shelf).all()
+    assert (at.arriving == under_way).all()
+    assert at_night(item, stock=(*here, coming[-1])).arriving.shape == (0, h + 1)
+
+
+def test_levels_are_quantiles_of_what_a_delivery_has_to_be_enough_for():
+    """Ordered three days ahead for Fridays and Mondays; two days of life."""
+    at = at_night(Item(lead_days=3, shelf_life=2, delivery_days=on("Fri", "Mon")))
+    assert at.when.day.tolist() == [3, 7]
+    assert at.when.decided.tolist() == [0, 4]
+    day = at.paths.T
+    surprise = [one - one.mean() for one in day]
+    monday = day[3] + day[4] + surprise[1] + surprise[2]
+    friday = day[7] + day[8] + surprise[5] + surprise[6]
+    levels = _levels(at)
+    assert (levels[0] == 0).all()
+    assert levels[1:] == pytest.approx(np.stack([np.quantile(one, SERVICE) for one in (monday, friday)], 1))
 
 
 def test_stock_that_keeps_is_subtracted_and_stock_that_expires_is_not():
@@ -199,7 +231,7 @@ def test_what_an_order_wastes_after_the_days_that_are_planned_is_foreseen():
 
 def test_no_other_order_costs_less():
     """All orders with all levels, where a day for which enough is left is worth what a day costs at best."""
-    from calibrl.inventory.shop.planning import HOLDING, _levels
+    from calibrl.inventory.shop.planning import HOLDING
     from calibrl.kernels import deliveries as kernel
 
     at = at_night(Item(shelf_life=2, cost_of_lost_sale=2.0), mean=15)
@@ -384,6 +416,15 @@ def test_an_item_nobody_bought_for_weeks_is_off_the_list(write):
     assert orders["milk"].plan.order == 0
     assert reason(orders["milk"]).startswith("Not sold for 69 days")
     assert orders["bread"].plan.order > 0
+
+
+@pytest.mark.parametrize(("days", "off"), [(28, False), (29, True)])
+def test_an_item_is_off_the_list_after_more_than_four_weeks(write, days, off):
+    last = np.datetime64("2025-01-01") + 59 - days
+    gone = small_shop(60).filter((pl.col("item") != "milk") | (pl.col("date") <= last.item()))
+    history = read_shop(write(gone)).history
+    assert history.idle[1] == days
+    assert history.dormant.tolist() == [False, off, False]
 
 
 @pytest.mark.parametrize("ahead", [1, 5, 15])
