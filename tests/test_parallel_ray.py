@@ -135,14 +135,14 @@ def test_killing_workers_and_the_driver_loses_nothing(tmp_path):
         with contextlib.suppress(psutil.NoSuchProcess):
             if "Agent" in each.name():
                 each.kill()
-    _, alive = psutil.wait_procs(started, timeout=60)
-    assert not alive, "Ray outlives its driver"
     driver = kill_two_workers()
     assert driver.wait(timeout=180) == 0, (tmp_path / "words").read_text()
     after = whole_lines(file)
     assert set(before) <= set(after)
     assert len(after) == len(set(after)) == 120
     assert values(read(file)) == values(carry_out(plan(0), tmp_path / "undisturbed").rows)
+    _, alive = psutil.wait_procs(started, timeout=60)
+    assert not alive, "Ray outlives its driver"
 
 
 def busy_workers(driver):
