@@ -557,14 +557,6 @@ def test_the_installed_command_ends_with_code_2_and_no_traceback(tmp_path: Path)
     )
 
 
-def test_help_does_not_wait_for_torch() -> None:
-    code = (
-        "import sys, calibrl.cli; "
-        "assert not {'torch', 'polars', 'matplotlib', 'scipy'} & set(sys.modules), sorted(sys.modules)"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True)
-
-
 def test_many_rows_leave_a_small_map(shell: Shell, tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     n = 300_000

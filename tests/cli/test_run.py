@@ -219,7 +219,8 @@ def test_a_machine_without_tensorboard_says_so_before_it_runs(tmp_path, monkeypa
 
 
 def test_ctrl_c_stops_cleanly_and_says_how_to_go_on(tmp_path):
-    words = [sys.executable, "-m", "calibrl", *BANDITS, "--trials", "400", "--rounds", "1200", "--out", str(tmp_path)]
+    # More trials than there is time for: some eighty are done in a second.
+    words = [sys.executable, "-m", "calibrl", *BANDITS, "--trials", "10000", "--rounds", "1200", "--out", str(tmp_path)]
     driver = subprocess.Popen([*words, "--workers", "2"], stderr=subprocess.PIPE, text=True, start_new_session=True)
     file, log = tmp_path / "bandits.jsonl", tmp_path / "finished.log"
     deadline = time.monotonic() + 120
