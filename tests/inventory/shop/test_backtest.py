@@ -15,7 +15,9 @@ from calibrl.inventory.shop.figures import COLORS, backtest_figure
 from calibrl.inventory.shop.items_file import Item
 from calibrl.inventory.shop.orders import read_shop
 from calibrl.inventory.shop.output import replay_frame
+from calibrl.inventory.shop.record import bridged
 from calibrl.inventory.shop.sales_file import AHEAD
+from calibrl.inventory.shop.stock_file import Batch
 from tests.inventory.shop.conftest import small_shop
 
 
@@ -44,17 +46,22 @@ def test_real_deliveries_are_replayed_as_they_were(shop, replayed):
 
 
 def test_deliveries_of_long_ago_are_on_the_shelf_as_long_as_they_keep(tmp_path):
-    """Wine keeps for a year and came once, 169 days ago; bread that came then is gone."""
+    """Wine keeps for a year and came twice, 168 days ago and in the warm-up, enough until the last three days; bread
+    that came then is gone."""
     frame = small_shop(170, items=("bread", "wine"))
     frame.write_csv(tmp_path / "sales.csv")
     (tmp_path / "items.csv").write_text("item,shelf_life\nbread,1\nwine,365\n")
     shop = read_shop(tmp_path / "sales.csv", items=tmp_path / "items.csv")
+    wine = np.nan_to_num(shop.history.sales.units[1, :-AHEAD])
     delivered = np.zeros(shop.history.sales.units.shape)
-    delivered[:, 1] = 9_000
+    delivered[1, 170 - 14 - backtest.WARM_UP] = 100
+    delivered[1, 1] = wine[1:-3].sum() - 100
+    delivered[0, 1] = 9_000
     delivered[0, 2:] = 20
     found = backtest.replay(shop, 14, delivered=delivered).outcome[backtest.PRESENT]
-    assert found.unmet[1].sum() == found.wasted[1].sum() == 0
-    assert found.sold[1].sum() == np.nansum(shop.history.sales.units[1, -14 - AHEAD : -AHEAD])
+    assert found.sold[1].tolist() == [*wine[-14:-3], 0, 0, 0]
+    assert found.unmet[1, -3:].tolist() == wine[-3:].tolist()
+    assert found.wasted[1].sum() == 0
     assert (found.sold[0] + found.wasted[0] == 20).all()
 
 
@@ -74,6 +81,15 @@ def test_intervals_hold_what_they_promise(replayed):
     assert 0.75 <= replayed.held[backtest.HONEST] <= 1.0
 
 
+def test_intervals_are_those_of_the_day_they_are_compared_with(tmp_path):
+    """Every weekday sells a number of its own, far from those of its neighbours."""
+    date = np.datetime64("2025-01-01") + np.arange(120)
+    units = np.array([20, 200, 60, 400, 100, 700, 40])[date.astype(int) % 7]
+    pl.DataFrame({"date": date, "item": "bread", "units": units}).write_csv(tmp_path / "sales.csv")
+    found = backtest.replay(read_shop(tmp_path / "sales.csv"), 14)
+    assert min(found.held.values()) > 0.9
+
+
 def test_an_interval_holds_demand_or_does_not():
     drawn = np.tile(np.arange(101.0), (4, 1))
     drawn[3] = 0
@@ -87,6 +103,32 @@ def test_differences_are_paired(replayed):
     assert low <= saved <= high
     assert replayed.saving(backtest.HONEST, backtest.HONEST) == (0.0, 0.0, 0.0)
     assert replayed.resampled_by == "weeks"
+
+
+def by_hand(count: int, wasted, unmet) -> backtest.Replay:
+    """Two policies and `count` items of which a unit wasted costs 0.5, and one not sold 2; the second loses nothing."""
+    shape = (count, 28)
+    nothing = np.zeros(shape, dtype=np.int64)
+    outcome = {
+        "a": backtest.Outcome(nothing, np.broadcast_to(wasted, shape), np.broadcast_to(unmet, shape)),
+        "b": backtest.Outcome(nothing, nothing, nothing),
+    }
+    dates = np.datetime64("2025-01-01") + np.arange(28)
+    return backtest.Replay((Item(cost_of_waste=0.5, cost_of_lost_sale=2.0),) * count, dates, outcome)
+
+
+def test_money_is_waste_and_lost_sales_at_their_costs():
+    assert (by_hand(3, wasted=4, unmet=3).money("a") == 0.5 * 4 + 2.0 * 3).all()
+
+
+def test_chance_is_that_of_weeks_in_a_small_shop_and_of_items_in_a_large_one():
+    """What all parts that are drawn have in common is certain, however much it differs across them."""
+    weekday, item = np.arange(28) % 7, np.arange(12)[:, None]
+    assert by_hand(9, 0, weekday).saving("b", "a") == (9 * 4 * 42.0,) * 3
+    assert by_hand(12, 0, np.arange(28)).saving("b", "a") == (12 * 756.0,) * 3
+    saved, low, high = by_hand(12, 0, item).saving("b", "a")
+    drawn = 28 * 2 * 12 * np.sqrt((12**2 - 1) / 12 / 12)  # of twelve drawn from 0 to 11
+    assert (saved - low, high - saved) == pytest.approx((1.96 * drawn, 1.96 * drawn), rel=0.1)
 
 
 def test_two_weeks_cannot_tell_how_weeks_differ(replayed, capsys):
@@ -184,6 +226,27 @@ def test_days_that_sold_out_do_not_make_past_deliveries_look_perfect(tmp_path):
     assert found.sold_out == int((truth > 12).sum())
     assert found.estimated == found.outcome[backtest.PRESENT].unmet.sum()
     assert 0.4 * lost <= found.estimated <= 1.6 * lost
+
+
+def test_the_stand_in_expects_what_the_same_weekdays_sold_last(shop):
+    sales, today = shop.history.sales, shop.history.today
+    found = backtest._last_week(bridged(shop.history))
+    assert found.shape == (3, 1, AHEAD)
+    for ahead in range(AHEAD):
+        day = today + 1 + ahead
+        last = max(k for k in range(today + 1) if sales.weekday[k] == sales.weekday[day])
+        assert (found[:, 0, ahead] == np.nan_to_num(sales.units[:, last])).all()
+
+
+def test_a_planner_sees_when_a_unit_comes_and_how_long_it_keeps():
+    """Two days of lead, three of life: on the shelf on the second day, sold up to the fourth."""
+    world = backtest._World((Item(shelf_life=3, lead_days=2),), seed=0, longest=99)
+    world.order(np.array([0]), [5])
+    for expected in (Batch(5, 2, 4), Batch(5, 1, 3), Batch(5, 0, 2), Batch(5, 0, 1)):
+        assert world.batches(0) == (expected,)
+        world.live(np.array([0.0]))
+    assert world.batches(0) == ()
+    assert world.outcome(4).wasted.tolist() == [[0, 0, 0, 5]]
 
 
 @given(
