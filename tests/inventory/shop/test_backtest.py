@@ -123,8 +123,8 @@ def test_money_is_waste_and_lost_sales_at_their_costs():
 
 def test_chance_is_that_of_weeks_in_a_small_shop_and_of_items_in_a_large_one():
     """What all parts that are drawn have in common is certain, however much it differs across them."""
-    weekday, item = np.arange(28) % 7, np.arange(12)[:, None]
-    assert by_hand(9, 0, weekday).saving("b", "a") == (9 * 4 * 42.0,) * 3
+    weekday, item = 1 + np.arange(28) % 7, np.arange(12)[:, None]
+    assert by_hand(9, 0, weekday * item[:9]).saving("b", "a") == (2.0 * 4 * 28 * 36,) * 3
     assert by_hand(12, 0, np.arange(28)).saving("b", "a") == (12 * 756.0,) * 3
     saved, low, high = by_hand(12, 0, item).saving("b", "a")
     drawn = 28 * 2 * 12 * np.sqrt((12**2 - 1) / 12 / 12)  # of twelve drawn from 0 to 11

@@ -363,6 +363,17 @@ def test_stock_comes_in_batches(write):
     assert "9 units expired by 2025-01-03" in found.notes[0]
 
 
+def test_stock_is_counted_in_the_evening_or_the_next_morning(write):
+    path = write(
+        "item,units,expires,as_of\nbread,0.5,2025-01-04,2025-01-03\nbread,0,2025-01-04,2025-01-03\n"
+        "milk,2,2025-01-09,2025-01-04\n",
+        "stock.csv",
+    )
+    found = read_stock(path, KEYS, today=TODAY, sales="sales.csv", stores=False)
+    assert found.batches == ((Batch(0.5, 0, 1),), (Batch(2, 0, 6),))
+    assert not found.notes
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -374,10 +385,13 @@ def test_stock_comes_in_batches(write):
             r"every batch had expired by 2025-01-03, the last day of sales.csv",
         ),
         (
-            "item,units,expires,as_of\nbread,3,2025-01-09,2025-01-01\n",
-            r"line 2, column as_of: counted on 2025-01-01, but",
+            "item,units,expires,as_of\nmilk,3,2025-01-09,2025-01-03\nbread,3,2025-01-09,2025-01-02\n",
+            r"line 3, column as_of: counted on 2025-01-02, but sales.csv goes on to 2025-01-03; count the stock again",
         ),
-        ("item,units,expires,as_of\nbread,3,2025-01-09,2025-01-08\n", r"sales.csv ends on 2025-01-03; add the sales"),
+        (
+            "item,units,expires,as_of\nmilk,3,2025-01-09,2025-01-03\nbread,3,2025-01-09,2025-01-05\n",
+            r"line 3, column as_of: counted on 2025-01-05, but sales.csv ends on 2025-01-03; add the sales",
+        ),
         ("item,units\nbread,3\n", r"no column expires among item, units"),
         (
             "item,units,expires,arrives\nbread,3,2025-01-06,2025-01-07\n",
@@ -391,9 +405,20 @@ def test_bad_stock_is_refused(write, text, message):
         read_stock(path, KEYS, today=TODAY, sales="sales.csv", stores=False)
 
 
+def test_stock_of_several_stores_says_where_it_is(write):
+    keys = (("bread", "East"), ("bread", "West"))
+    path = write("item,units,expires\nbread,3,2025-01-04\n", "stock.csv")
+    with pytest.raises(CalibrlError, match=r"no column store, but sales.csv has one; say which store each batch is in"):
+        read_stock(path, keys, today=TODAY, sales="sales.csv", stores=True)
+    path = write("item,store,units,expires\nbread,West,3,2025-01-04\n", "stock.csv")
+    found = read_stock(path, keys, today=TODAY, sales="sales.csv", stores=True)
+    assert found.batches == ((), (Batch(3, 0, 1),))
+    assert found.notes == (f"1 of 2 have no stock in {path}: their shelves are taken as empty.",)
+
+
 def test_deliveries_are_laid_out_and_added_up(write):
     history = read_sales(write("date,item,units\n2025-01-01,a,3\n2025-01-02,a,4\n"))
-    path = write("date,item,units\n2025-01-02,a,5\n2025-01-02,a,1\n2024-12-01,a,9\n", "deliveries.csv")
+    path = write("date,item,units\n2025-01-02,a,5\n2025-01-02,a,1\n2025-01-01,a,0\n2024-12-01,a,9\n", "deliveries.csv")
     assert read_deliveries(path, history, sales="sales.csv")[0, :2].tolist() == [0, 6]
 
 
@@ -417,7 +442,7 @@ def outcome(work):
 
 
 @given(data=st.data())
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
 def test_no_malformed_file_gives_a_traceback(tmp_path, data):
     lines = TEXT.splitlines()
     for _ in range(data.draw(st.integers(1, 3))):
@@ -442,7 +467,7 @@ def test_no_malformed_file_gives_a_traceback(tmp_path, data):
 
 
 @given(content=st.binary(max_size=200), name=st.sampled_from(["stock.csv", "items.csv", "items.parquet", "stock.tsv"]))
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
 def test_no_bytes_give_a_traceback(tmp_path, content, name):
     sales = tmp_path / "sales.csv"
     sales.write_text(TEXT)

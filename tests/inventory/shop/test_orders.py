@@ -557,6 +557,20 @@ def test_days_a_week_ahead_have_their_date(write):
     assert " by Sunday (" in reason(milk)
 
 
+def test_a_row_says_until_when_the_order_lasts_and_the_reason_what_the_week_did(write):
+    """A hundred a day, then a last week of 150; delivered on Mondays and Fridays."""
+    date = np.datetime64("2025-01-01") + np.arange(90)  # until Monday, 31 March
+    units = np.where(np.arange(90) < 83, 100, 150)
+    sales = write(pl.DataFrame({"date": date, "item": "bread", "units": units}))
+    items = write("item,delivery_days\nbread,Mon Fri\n", "items.csv")
+    (bread,) = make_orders(read_shop(sales, items=items))
+    row = orders_frame([bread], stores=False).row(0, named=True)
+    assert [str(row[name]) for name in ("delivery", "lasts_until")] == ["2025-04-04", "2025-04-06"]
+    assert bread.daily[list(bread.when.cover)].sum() == pytest.approx(bread.demand.mean())
+    assert bread.trend == pytest.approx(1.5)
+    assert "after a week 50 % above the month before" in reason(bread)
+
+
 def test_totals_are_sums(shop):
     orders = make_orders(shop)
     assert totals(orders).startswith(f"{sum(order.plan.order for order in orders):,} units of 3 items")
