@@ -22,6 +22,16 @@ def logged(rounds, seed, *, skew=0.0):
     return stream, Log(stream.x, tuple(arm.tolist()), reward, chance[arm])
 
 
+def earned_by(policy, stream, rounds):
+    """What the policy earns on average in the first rounds of a stream, learning as it goes."""
+    earned = []
+    for x, reward in zip(stream.x[:rounds], stream.reward, strict=False):
+        arm = policy.choose(x)
+        policy.update(x, arm, reward[arm])
+        earned.append(reward[arm])
+    return np.mean(earned)
+
+
 def truth(policy, stream):
     chance = np.array([list(policy.probabilities(x).values()) for x in stream.x])
     return (chance * stream.expected).sum(1).mean()
@@ -96,15 +106,9 @@ def test_arms_that_are_gone_by_now_are_never_taken(skew):
         estimate = doubly_robust(policy, log[100:])
         chance = np.array([list(policy.probabilities(x).values()) for x in stream.x[100:]])
         off.append((estimate.value - (chance * stream.expected[100:, 1:]).sum(1).mean()) / estimate.error)
-        few = LinUCB([1, 2, 3], 10)
         estimate = replay(LinUCB([1, 2, 3], 10), log, seed=seed)
         replayed.append(estimate.value)
-        earned = []
-        for x, reward in zip(stream.x[: estimate.rows], stream.reward, strict=False):
-            arm = few.choose(x)
-            few.update(x, arm, reward[arm])
-            earned.append(reward[arm])
-        ran.append(np.mean(earned))
+        ran.append(earned_by(LinUCB([1, 2, 3], 10), stream, estimate.rows))
     assert abs(np.mean(off)) < 3 / 12**0.5
     assert np.mean(replayed) == pytest.approx(np.mean(ran), abs=0.1)
 
@@ -141,13 +145,7 @@ def test_replay_agrees_with_running_the_policy(skew):
         stream, log = logged(3000, seed, skew=skew)
         estimate = replay(CalLinUCB(range(4), 10), log, seed=seed)
         replayed.append(estimate.value)
-        policy = CalLinUCB(range(4), 10)
-        earned = []
-        for x, reward in zip(stream.x[: estimate.rows], stream.reward, strict=False):
-            arm = policy.choose(x)
-            policy.update(x, arm, reward[arm])
-            earned.append(reward[arm])
-        ran.append(np.mean(earned))
+        ran.append(earned_by(CalLinUCB(range(4), 10), stream, estimate.rows))
         assert 0.1 * 3000 < estimate.rows < 0.35 * 3000
     assert np.mean(replayed) == pytest.approx(np.mean(ran), abs=0.04)
 
