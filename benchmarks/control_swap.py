@@ -23,12 +23,12 @@ from calibrl.control import calibration
 from calibrl.control.arms import ARMS, Member
 from calibrl.control.fleet import Fleet
 from calibrl.control.luck import episode_seed, generator
+from calibrl.control.task_named import task_of
 from calibrl.control.trial import Environment, run_trial
 from calibrl.control.view import view_of
-from calibrl.experiments.control_task import task_of
 from calibrl.files import write_text
 from calibrl.maps import IDENTITY, Map
-from calibrl.results import Row, line, origin, read
+from calibrl.runs.rows import Row, line, origin, read
 
 EXPERIMENT = "control, same networks"
 WIDTHS = {"without R": None, "with R": 1.0, "R, half as wide": 0.5, "R, twice as wide": 2.0}

@@ -23,7 +23,6 @@ from rich.console import Console
 from rich.table import Table
 from timing import Job, Match, Timing, beside
 
-from calibrl import results
 from calibrl.inventory.planners import (
     CrossEntropyOrders,
     Heuristic,
@@ -35,6 +34,7 @@ from calibrl.inventory.planners import (
 )
 from calibrl.inventory.planners.levels import quantiles, service_levels
 from calibrl.kernels import stock_reference
+from calibrl.runs import rows as results
 
 PATHS, DAYS = 300, 5
 

@@ -14,10 +14,10 @@ from pathlib import Path
 
 import numpy as np
 
-from calibrl.experiments.inventory import saving
-from calibrl.experiments.store import Run, Store
 from calibrl.files import write_text
-from calibrl.results import Row, line, origin, read
+from calibrl.inventory.experiment import saving
+from calibrl.runs.rows import Row, line, origin, read
+from calibrl.runs.store import Run, Store
 
 EXPERIMENT = "inventory savings"
 # An arm, and the one whose costs it saves from.

@@ -19,8 +19,8 @@ from torch import Tensor
 from torch.distributions import Normal
 
 import calibrl as cal
-from calibrl import results
 from calibrl.maps import FitMap
+from calibrl.runs import rows as results
 
 
 def over_confident(*shape: int, seed: int = 0) -> tuple[Tensor, Tensor, Tensor]:

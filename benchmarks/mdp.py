@@ -15,11 +15,10 @@ import numpy as np
 from rich.console import Console
 from timing import PEERS_NEED, Match, beside, side_by_side
 
-from calibrl import results
 from calibrl.kernels.bellman import reference_action_values
 from calibrl.mdp import random_mdp
-from calibrl.planning.discrete import MDP
-from calibrl.planning.value_iteration import value_iteration
+from calibrl.planning.value_iteration import MDP, value_iteration
+from calibrl.runs import rows as results
 
 
 def python_value_iteration(mdp: MDP, tolerance: float) -> np.ndarray:

@@ -21,10 +21,10 @@ import numpy as np
 import polars as pl
 
 from calibrl.inventory.sales import bakery
-from calibrl.inventory.shop import read_shop, replay
-from calibrl.inventory.shop.backtest import BARE, HONEST
-from calibrl.inventory.shop.boosted import BoostedDemand
-from calibrl.inventory.shop.demand import LinearDemand, same_weekday
+from calibrl.shop.backtest import BARE, HONEST, replay
+from calibrl.shop.boosted import BoostedDemand
+from calibrl.shop.demand import LinearDemand, same_weekday
+from calibrl.shop.orders import read_shop
 
 DAYS = 1095
 

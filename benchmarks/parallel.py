@@ -15,10 +15,10 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+from calibrl.bandits.experiment import plan
 from calibrl.bandits.presets import PAPER, SMALL, Preset
-from calibrl.experiments.bandits import plan
-from calibrl.parallel import Job, run_jobs
-from calibrl.results import Row, append, origin
+from calibrl.runs.rows import Row, append, origin
+from calibrl.runs.workers import Job, run_jobs
 
 
 def timed(job: Job) -> tuple[list[Row], int, float]:

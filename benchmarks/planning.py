@@ -24,18 +24,17 @@ from torch import Tensor, nn
 from torch.distributions import Normal
 from torch.nn import functional
 
-from calibrl import results
 from calibrl.control.presets import preset
 from calibrl.control.settings import Preset
 from calibrl.control.tasks import Task, task
-from calibrl.forecasters.ensemble_batches import Batches
-from calibrl.forecasters.ensemble_training import Learner, Training
+from calibrl.forecasters.ensemble_training import Batches, Learner, Training
 from calibrl.forecasters.nets import Nets, Shape
 from calibrl.maps import Affine
 from calibrl.planning.propagation import stacked_tables
 from calibrl.planning.rollout import World, imagined_returns, noise_shape
 from calibrl.planning.search import CrossEntropy, cut_normal
 from calibrl.planning.side_by_side import cross_entropy_fleet
+from calibrl.runs import rows as results
 
 PEER = "eager, member by member"
 

@@ -12,7 +12,6 @@ from collections.abc import Callable
 
 import torch
 
-from calibrl import results
 from calibrl.control.arms import Member, arm
 from calibrl.control.fleet import Fleet
 from calibrl.control.plan import Captured, Plainly, Plan, PlanInputs
@@ -23,6 +22,7 @@ from calibrl.control.view import view_of
 from calibrl.forecasters.nets import Nets, Shape
 from calibrl.maps import fit_smooth
 from calibrl.planning.propagation import stacked_tables
+from calibrl.runs import rows as results
 
 TARGET_MS = {"halfcheetah": 8.0, "cartpole": 20.0, "pusher": 6.0}
 FLEETS = {"halfcheetah": 4, "cartpole": 20, "pusher": 20}

@@ -20,9 +20,9 @@ from scipy import stats
 from torch import Tensor
 
 import calibrl as cal
-from calibrl import results
 from calibrl.kernels import normal
 from calibrl.maps import FitMap, Map
+from calibrl.runs import rows as results
 
 SIZES = (10, 20, 50, 100, 1000)
 SLOW = 8

@@ -5,8 +5,9 @@ Public names are loaded when first used, so that `calibrl --help` does not wait 
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from calibrl.lazy import exports
 
 __version__ = "0.1.0"
 
@@ -26,11 +27,6 @@ if TYPE_CHECKING:
     from calibrl.bandits import LinUCB as LinUCB
     from calibrl.bandits import Policy as Policy
     from calibrl.bandits import Thompson as Thompson
-    from calibrl.classes import ClassMap as ClassMap
-    from calibrl.classes import fit_auto_classes as fit_auto_classes
-    from calibrl.classes import fit_isotonic_classes as fit_isotonic_classes
-    from calibrl.classes import fit_platt_classes as fit_platt_classes
-    from calibrl.classes import fit_temperature as fit_temperature
     from calibrl.control import Agent as Agent
     from calibrl.control import Task as Task
     from calibrl.control import task as task
@@ -94,62 +90,24 @@ if TYPE_CHECKING:
     from calibrl.maps import fit_platt as fit_platt
     from calibrl.maps import fit_sigmoid as fit_sigmoid
     from calibrl.maps import fit_smooth as fit_smooth
-    from calibrl.parallel import Job as Job
-    from calibrl.parallel import run_jobs as run_jobs
+    from calibrl.maps.classes import ClassMap as ClassMap
+    from calibrl.maps.classes import fit_auto_classes as fit_auto_classes
+    from calibrl.maps.classes import fit_isotonic_classes as fit_isotonic_classes
+    from calibrl.maps.classes import fit_platt_classes as fit_platt_classes
+    from calibrl.maps.classes import fit_temperature as fit_temperature
     from calibrl.planning.chance import ChanceConstraint as ChanceConstraint
-    from calibrl.planning.discrete import MDP as MDP
     from calibrl.planning.improved import improved_cross_entropy as improved_cross_entropy
     from calibrl.planning.path_integral import path_integral as path_integral
     from calibrl.planning.rollout import World as World
     from calibrl.planning.rollout import imagined_returns as imagined_returns
     from calibrl.planning.search import cross_entropy as cross_entropy
     from calibrl.planning.search import random_shooting as random_shooting
+    from calibrl.planning.value_iteration import MDP as MDP
     from calibrl.planning.value_iteration import policy_iteration as policy_iteration
     from calibrl.planning.value_iteration import policy_value as policy_value
     from calibrl.planning.value_iteration import value_iteration as value_iteration
+    from calibrl.runs.workers import Job as Job
+    from calibrl.runs.workers import run_jobs as run_jobs
 
-_HOMES: dict[str, str] = {}
-for _module, _names in {
-    "algorithm": "Calibrated CrossFitted Forecaster Prequential learn recalibrate",
-    "bandits": "CalLinUCB CalThompson ConformalLinUCB Durable EpsilonGreedy Greedy LinUCB Policy Thompson",
-    "classes": "ClassMap fit_auto_classes fit_isotonic_classes fit_platt_classes fit_temperature",
-    "control": "Agent Task task task_from_env",
-    "data": "Data Split last_split random_split",
-    "diagnostics": (
-        "BrierParts ClassSummary Summary brier calibration_error calibration_loss check class_summary coverage crps "
-        "diagnose ece nll noise_floor pinball pit_histogram reliability_band reliability_curve sharpness summary width"
-    ),
-    "distributions": "Empirical Mixture Quantiles Recalibrated Rounded draw pit pit_z",
-    "errors": "CalibrlError MissingExtra ReusedRows",
-    "forecasters": (
-        "BatchedEnsemble Ensemble MCDropout SklearnClassifier SklearnForecaster SklearnQuantiles TorchForecaster"
-    ),
-    "forecasters.dropout": "BayesianDenseNet",
-    "forecasters.seasonal": "ExponentialSmoothing SeasonalNaive",
-    "forecasters.tabular": "SoftmaxTransitions TabularTransitions",
-    "inventory.environment": "PerishableStore",
-    "maps": "FitMap IDENTITY Map fit_affine fit_auto fit_beta fit_isotonic fit_platt fit_sigmoid fit_smooth",
-    "parallel": "Job run_jobs",
-    "planning.chance": "ChanceConstraint",
-    "planning.discrete": "MDP",
-    "planning.improved": "improved_cross_entropy",
-    "planning.path_integral": "path_integral",
-    "planning.rollout": "World imagined_returns",
-    "planning.search": "cross_entropy random_shooting",
-    "planning.value_iteration": "policy_iteration policy_value value_iteration",
-}.items():
-    _HOMES.update(dict.fromkeys(_names.split(), f"calibrl.{_module}"))
-
-__all__ = [*sorted(_HOMES), "__version__"]
-
-
-def __getattr__(name: str) -> Any:
-    if name in _HOMES:
-        value = getattr(importlib.import_module(_HOMES[name]), name)
-        globals()[name] = value
-        return value
-    raise AttributeError(f"module 'calibrl' has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return [*globals(), *_HOMES]
+__getattr__, __dir__, __all__ = exports(__name__)
+__all__ += ["__version__"]

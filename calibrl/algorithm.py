@@ -10,12 +10,12 @@ from torch import Tensor
 from torch.distributions import Bernoulli, Categorical, Distribution
 
 from calibrl.arrays import Array, as_rows
-from calibrl.classes import ClassMap, FitClassMap, Unchanged, fit_temperature, recalibrate_classes
 from calibrl.data import Data, SeenRows, Split
 from calibrl.distributions import Recalibrated, pit_z
 from calibrl.distributions.kinds import by_column, class_rows
 from calibrl.errors import CalibrlError
 from calibrl.maps import IDENTITY, FitMap, Identity, Map, fit_smooth
+from calibrl.maps.classes import ClassMap, FitClassMap, Unchanged, fit_temperature, recalibrate_classes
 
 Outcome = TypeVar("Outcome")
 Model = TypeVar("Model", bound="Forecaster")

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import numpy as np
 
-from calibrl.experiments.jobs import Kept, Plan, Workers, carry_out
-from calibrl.parallel import Job
-from calibrl.results import Row
+from calibrl.runs.engine import Kept, Plan, Workers, carry_out
+from calibrl.runs.rows import Row
+from calibrl.runs.workers import Job
 
 JOBS, ROWS = 24, 5
 

@@ -13,8 +13,15 @@ from sklearn.isotonic import IsotonicRegression
 from torch import distributions as td
 
 import calibrl as cal
-from calibrl.classes import CLASS_FITS, Temperature, check_classes, class_map_from_dict, fit_auto_classes
-from calibrl.classes.fit import _platt, _quick_temperature
+from calibrl.maps.classes import (
+    CLASS_FITS,
+    Temperature,
+    _platt,
+    _quick_temperature,
+    check_classes,
+    class_map_from_dict,
+    fit_auto_classes,
+)
 
 D = torch.float64
 FITS = {**CLASS_FITS, "auto": fit_auto_classes}

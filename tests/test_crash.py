@@ -13,8 +13,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from calibrl.experiments.jobs import carry_out
-from calibrl.results import read
+from calibrl.runs.engine import carry_out
+from calibrl.runs.rows import read
 from tests.crash_plan import JOBS, plan
 
 KILLS = 20

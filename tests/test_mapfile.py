@@ -18,8 +18,8 @@ import calibrl as cal
 from calibrl import CalibrlError
 from calibrl.algorithm import fit_to
 from calibrl.data import Groups
-from calibrl.mapfile import FittedMap, Grouped, MapFile, Sketch, cross_validate, fit_named, methods_for, take
-from calibrl.mapfile.sketch import KEPT
+from calibrl.distributions.families import Grouped
+from calibrl.tables.mapfile import KEPT, FittedMap, MapFile, Sketch, cross_validate, fit_named, methods_for, take
 
 
 def rows(n: int, seed: int = 0) -> tuple[Tensor, Tensor]:

@@ -8,8 +8,7 @@ import pytest
 import torch
 
 from calibrl.errors import CalibrlError, MissingExtra
-from calibrl.parallel import Job, JobFailed, run_jobs
-from calibrl.parallel.jobs import cores
+from calibrl.runs.workers import Job, JobFailed, cores, run_jobs
 
 
 def square(x, *, plus=0):

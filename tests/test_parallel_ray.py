@@ -13,9 +13,10 @@ import pytest
 ray = pytest.importorskip("ray")
 
 from calibrl.errors import CalibrlError, MissingExtra  # noqa: E402
-from calibrl.experiments.jobs import Workers, carry_out  # noqa: E402
-from calibrl.parallel import Job, JobFailed, cluster, run_jobs  # noqa: E402
-from calibrl.results import read  # noqa: E402
+from calibrl.runs import backends as cluster  # noqa: E402
+from calibrl.runs.engine import Workers, carry_out  # noqa: E402
+from calibrl.runs.rows import read  # noqa: E402
+from calibrl.runs.workers import Job, JobFailed, run_jobs  # noqa: E402
 from tests.crash_plan import plan  # noqa: E402
 from tests.test_crash import ROOT, forget, values, wait_for_rows, whole_lines  # noqa: E402
 from tests.test_parallel import count, dies_always, dies_once, noise, raises, square  # noqa: E402

@@ -8,8 +8,8 @@ from statistics import fmean, stdev
 
 import pytest
 
-from calibrl.experiments.control_claim import claim
-from calibrl.results import read
+from calibrl.control.claim import claim
+from calibrl.runs.rows import read
 
 ROOT = Path(__file__).parent.parent
 

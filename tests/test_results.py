@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from calibrl import results
 from calibrl.errors import CalibrlError
 from calibrl.files import replacing, write_text
-from calibrl.results import Row
-from calibrl.results_table import alike, latest, stops, stops_in_words, table
+from calibrl.runs import rows as results
+from calibrl.runs.rows import Row
+from calibrl.runs.statistics import alike, latest, stops, stops_in_words, table
 
 PUBLISHED = Path(__file__).parent.parent / "results"
 

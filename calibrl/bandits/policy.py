@@ -14,12 +14,12 @@ from torch.distributions import Distribution, Normal
 from calibrl.algorithm import recalibrate
 from calibrl.arrays import Array
 from calibrl.bandits.arms import Among, Arm, Arms, Ints, first_names
-from calibrl.bandits.ecdf import Ecdf, ecdf_of
 from calibrl.bandits.inputs import check_finite, floats, generator_of
 from calibrl.bandits.options import Options
 from calibrl.errors import CalibrlError
 from calibrl.kernels import highest, ridge, ridge_policy
 from calibrl.kernels.ridge_policy import State
+from calibrl.maps.ecdf import Ecdf, ecdf_of
 
 Floats = NDArray[np.float64]
 

@@ -16,7 +16,7 @@ from calibrl.bandits.problems import Stream
 from calibrl.data import Data
 from calibrl.errors import CalibrlError
 from calibrl.kernels import ridge_policy, ridge_trial
-from calibrl.planning.ucb import highest_quantile
+from calibrl.planning.quantile import highest_quantile
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

@@ -1,14 +1,15 @@
 """Continuous control: learn a model of the world, calibrate it, and plan with it."""
 
-from calibrl.control.agent import Agent
-from calibrl.control.fleet import Fleet
-from calibrl.control.tasks import TASKS, Task, task, task_from_env
+from typing import TYPE_CHECKING
 
-__all__ = [
-    "TASKS",
-    "Agent",
-    "Fleet",
-    "Task",
-    "task",
-    "task_from_env",
-]
+from calibrl.lazy import exports
+
+if TYPE_CHECKING:
+    from calibrl.control.agent import Agent as Agent
+    from calibrl.control.fleet import Fleet as Fleet
+    from calibrl.control.tasks import TASKS as TASKS
+    from calibrl.control.tasks import Task as Task
+    from calibrl.control.tasks import task as task
+    from calibrl.control.tasks import task_from_env as task_from_env
+
+__getattr__, __dir__, __all__ = exports(__name__)

@@ -29,11 +29,11 @@ from calibrl.control.state import agent_state, load_agents
 from calibrl.control.tasks import Task
 from calibrl.control.threads import threads_for
 from calibrl.control.view import view_of
-from calibrl.devices import check_device
 from calibrl.distributions import Mixture
 from calibrl.errors import CalibrlError
 from calibrl.maps import Map
 from calibrl.planning.propagation import matched
+from calibrl.threads import check_device
 
 
 class Agent:

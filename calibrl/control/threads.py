@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import AbstractContextManager, nullcontext
 
 from calibrl.control.settings import Preset
-from calibrl.devices import one_thread
+from calibrl.threads import one_thread
 
 MANY_NUMBERS = 2_000_000
 """Activations of one layer at one step from which several threads gain anything."""

@@ -12,7 +12,7 @@ from calibrl.diagnostics.calibration import (
     reliability_band,
     reliability_curve,
 )
-from calibrl.diagnostics.class_scores import (
+from calibrl.diagnostics.classes import (
     BrierParts,
     ClassReliability,
     ClassSummary,

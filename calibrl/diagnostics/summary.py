@@ -14,7 +14,7 @@ from torch.distributions import Bernoulli, Categorical, Distribution
 from calibrl.arrays import Array
 from calibrl.data import Data
 from calibrl.diagnostics.calibration import calibration_error, calibration_loss, coverage, noise_floor
-from calibrl.diagnostics.class_scores import ClassSummary, class_summary
+from calibrl.diagnostics.classes import ClassSummary, class_summary
 from calibrl.diagnostics.scores import crps, nll, pinball, sharpness, width
 from calibrl.distributions import Recalibrated, outcomes_for, pit_z
 from calibrl.distributions.kinds import by_column, class_rows

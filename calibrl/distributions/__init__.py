@@ -1,13 +1,12 @@
 """Forecasts are torch distributions; these are the few that torch lacks."""
 
-from calibrl.distributions.draw import draw
 from calibrl.distributions.empirical import Empirical, Quantiles
+from calibrl.distributions.families import Rounded
 from calibrl.distributions.kinds import is_discrete
 from calibrl.distributions.mixture import Mixture
-from calibrl.distributions.pit import outcomes_for, pit, pit_z
+from calibrl.distributions.pit import draw, outcomes_for, pit, pit_z
 from calibrl.distributions.recalibrated import Recalibrated
-from calibrl.distributions.rounded import Rounded
-from calibrl.distributions.scores import cdf, from_zscore, zscore, zscore_left
+from calibrl.distributions.zscores import cdf, from_zscore, zscore, zscore_left
 
 __all__ = [
     "Empirical",

@@ -9,7 +9,7 @@ from torch import Size, Tensor
 from torch.distributions import constraints
 
 from calibrl.arrays import Array, as_tensor, returns_what_was_given
-from calibrl.distributions.scored import Scored
+from calibrl.distributions.families import Scored
 from calibrl.errors import CalibrlError
 from calibrl.kernels import normal
 

@@ -1,4 +1,7 @@
-"""What kind of forecast a torch distribution is, in which dtype and where."""
+"""What kind of forecast a torch distribution is, in which dtype and where.
+
+Counts of torch, which have no CDF: both tails are summed, each on its own, so that neither rounds to nothing.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +9,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.distributions import Bernoulli, Categorical, Distribution, Independent, Normal
+from torch.distributions import Bernoulli, Categorical, Distribution, Independent, Normal, Poisson
 
 from calibrl.errors import CalibrlError
+from calibrl.kernels import normal
 
 
 def by_column(forecast: Distribution) -> Distribution:
@@ -73,3 +77,81 @@ def _parameter(forecast: Distribution) -> Tensor:
             return _parameter(first)
     mean: Tensor = forecast.mean
     return mean
+
+
+TABLE_LIMIT = 50_000_000
+"""Entries of the largest probability table built for a count distribution that has no CDF."""
+
+
+def count_zscore(forecast: Distribution, y: Tensor) -> Tensor:
+    """Φ⁻¹(P(Y ≤ y)): -inf below 0, inf where nothing is left above. y: (…, *batch)."""
+    k = y.double().floor()
+    if not k.numel():
+        return k
+    if isinstance(forecast, Poisson):
+        rate, after = forecast.rate.double(), k.clamp(min=0) + 1
+        z = _certain(torch.special.gammaincc(after, rate), torch.special.gammainc(after, rate))
+    else:
+        table = _zscore_table(forecast)
+        index = k.nan_to_num(0).clamp(0, len(table) - 1).long()
+        z = table.gather(0, index.reshape(-1, *forecast.batch_shape)).reshape(k.shape)
+    return torch.where(k.isnan(), torch.nan, torch.where(k < 0, -torch.inf, z))
+
+
+def _certain(lower: Tensor, upper: Tensor) -> Tensor:
+    """Φ⁻¹ of a count's probability, infinite where nothing is left above it: no map may bring mass there."""
+    z = normal.quantile_of(lower, upper).clamp(normal.LOWEST_Z, -normal.LOWEST_Z)
+    return torch.where(upper > 0, z, torch.inf)
+
+
+def count_from_zscore(forecast: Distribution, z: Tensor) -> Tensor:
+    """The least count k with F(k) ≥ Φ(z)."""
+    z = z.double().clamp(max=-normal.LOWEST_Z)
+    if not z.numel():
+        return z
+    if not isinstance(forecast, Poisson):
+        table = _zscore_table(forecast)
+        rows = z.reshape(-1, *forecast.batch_shape).movedim(0, -1).contiguous()
+        found = torch.searchsorted(table.movedim(0, -1).contiguous(), rows).movedim(-1, 0)
+        return found.clamp(max=len(table) - 1).double().reshape(z.shape)
+    low = torch.full_like(z, -1.0)
+    high = forecast.rate.double().expand(z.shape) + 10
+    while bool((count_zscore(forecast, high) < z).any()):
+        high = torch.where(count_zscore(forecast, high) < z, 2 * high, high)
+    high = high.ceil()
+    while bool((high - low > 1).any()):
+        middle = ((low + high) / 2).floor()
+        below = count_zscore(forecast, middle) < z
+        low, high = torch.where(below, middle, low), torch.where(below, high, middle)
+    return high
+
+
+def _zscore_table(forecast: Distribution) -> Tensor:
+    """Φ⁻¹(F(k)) for k = 0, 1, … to where no mass is left: (top + 1, *batch)."""
+    support: Any = forecast.support
+    ceiling = getattr(support, "upper_bound", None)
+    if ceiling is not None:
+        last = torch.as_tensor(ceiling, device=device_of(forecast)).double()
+        mass = _masses(forecast, 0, int(last.max()), last)
+    else:
+        mass, top = _masses(forecast, 0, 64), 64
+        # Before a far peak masses vanish, too.
+        while float(mass[-1].max()) > 1e-280 or float(mass.sum(0).min()) < 0.5:
+            mass, top = torch.cat([mass, _masses(forecast, top + 1, 2 * top)]), 2 * top
+    lower = mass.cumsum(0)
+    upper = mass.flip(0).cumsum(0).flip(0) - mass
+    return _certain(lower, upper)
+
+
+def _masses(forecast: Distribution, first: int, top: int, last: Tensor | None = None) -> Tensor:
+    """P(Y = first), …, P(Y = top): (top - first + 1, *batch), zero beyond each forecast's own last count."""
+    if (top + 1) * max(1, forecast.batch_shape.numel()) > TABLE_LIMIT:
+        raise CalibrlError(
+            f"counts up to {top} over {forecast.batch_shape.numel()} {type(forecast).__name__} forecasts are too many "
+            "to sum; use a Normal with calibrl.Rounded for counts this large"
+        )
+    k = torch.arange(first, top + 1, dtype=torch.float64, device=device_of(forecast))
+    k = k.reshape(-1, *(1 for _ in forecast.batch_shape)).expand(-1, *forecast.batch_shape)
+    if last is None:
+        return forecast.log_prob(k).double().exp()
+    return torch.where(k <= last, forecast.log_prob(torch.minimum(k, last)).double().exp(), 0.0)

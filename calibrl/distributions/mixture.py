@@ -10,10 +10,9 @@ from torch import Size, Tensor
 from torch.distributions import Distribution, constraints
 
 from calibrl.arrays import Array, as_tensor, returns_what_was_given
-from calibrl.distributions.bisection import least
+from calibrl.distributions.families import Scored
 from calibrl.distributions.kinds import device_of, is_discrete
-from calibrl.distributions.scored import Scored
-from calibrl.distributions.scores import COMPONENT_CUTS, from_zscore, log_prob, searched, zscore, zscore_left
+from calibrl.distributions.zscores import COMPONENT_CUTS, from_zscore, least, log_prob, searched, zscore, zscore_left
 from calibrl.errors import CalibrlError
 from calibrl.kernels import normal
 

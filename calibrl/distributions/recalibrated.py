@@ -9,9 +9,9 @@ from torch import Size, Tensor
 from torch.distributions import Bernoulli, Categorical, Distribution, Normal, OneHotCategorical
 
 from calibrl.arrays import Array, as_tensor, returns_what_was_given
+from calibrl.distributions.families import Scored
 from calibrl.distributions.kinds import by_column, device_of, dtype_of, is_discrete, refuse_joint
-from calibrl.distributions.scored import Scored
-from calibrl.distributions.scores import (
+from calibrl.distributions.zscores import (
     AT_ONCE,
     breaks,
     count_moments,

@@ -1,11 +1,10 @@
 """Ready-made forecasters, and adapters that make one of any model."""
 
 from calibrl.forecasters.ensemble import BatchedEnsemble
-from calibrl.forecasters.estimators import SklearnClassifier, SklearnForecaster, SklearnQuantiles
 from calibrl.forecasters.linear import RidgeArms, RidgeShared
-from calibrl.forecasters.modules import Ensemble, MCDropout, TorchForecaster, moment_matched
+from calibrl.forecasters.sklearn import SklearnClassifier, SklearnForecaster, SklearnQuantiles
 from calibrl.forecasters.tabular import SoftmaxTransitions, TabularTransitions
-from calibrl.forecasters.training import adam, gaussian
+from calibrl.forecasters.torch import Ensemble, MCDropout, TorchForecaster, adam, gaussian, moment_matched
 
 __all__ = [
     "BatchedEnsemble",

@@ -11,10 +11,9 @@ from torch.distributions import Distribution, Normal
 
 from calibrl.data import Data
 from calibrl.errors import CalibrlError
-from calibrl.forecasters.ensemble_batches import Batches
-from calibrl.forecasters.ensemble_training import Learner, Training, input_scale
-from calibrl.forecasters.modules import moment_matched
+from calibrl.forecasters.ensemble_training import Batches, Learner, Training, input_scale
 from calibrl.forecasters.nets import Nets, Shape
+from calibrl.forecasters.torch import moment_matched
 
 __all__ = ["BatchedEnsemble", "Nets", "Shape", "Training"]
 

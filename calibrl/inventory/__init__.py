@@ -3,6 +3,15 @@
 `PerishableStore`, the Gymnasium environment, is in `calibrl.inventory.environment` because it needs an extra.
 """
 
-from calibrl.inventory.store import Costs, Day, Issuing, empty_shelf, one_day
+from typing import TYPE_CHECKING
 
-__all__ = ["Costs", "Day", "Issuing", "empty_shelf", "one_day"]
+from calibrl.lazy import exports
+
+if TYPE_CHECKING:
+    from calibrl.inventory.store import Costs as Costs
+    from calibrl.inventory.store import Day as Day
+    from calibrl.inventory.store import Issuing as Issuing
+    from calibrl.inventory.store import empty_shelf as empty_shelf
+    from calibrl.inventory.store import one_day as one_day
+
+__getattr__, __dir__, __all__ = exports(__name__)

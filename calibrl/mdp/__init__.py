@@ -16,7 +16,7 @@ from calibrl.mdp.theorem import (
     value_error_bound,
     with_transitions,
 )
-from calibrl.planning.discrete import MDP
+from calibrl.planning.value_iteration import MDP
 
 __all__ = [
     "MDP",

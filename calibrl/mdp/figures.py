@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from calibrl.results import Row
+from calibrl.runs.rows import Row
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from calibrl.errors import CalibrlError
-from calibrl.planning.discrete import MDP, Floats
+from calibrl.planning.value_iteration import MDP, Floats
 
 GOOD, BAD = 0, 1
 """The states of the two-state example."""

@@ -8,8 +8,7 @@ from scipy.sparse import csgraph, linalg
 
 from calibrl.arrays import Array
 from calibrl.errors import CalibrlError
-from calibrl.planning.discrete import MDP, Floats, as_chances
-from calibrl.planning.value_iteration import chain_value
+from calibrl.planning.value_iteration import MDP, Floats, as_chances, chain_value
 
 
 def stationary(mdp: MDP, policy: Array) -> Floats:

@@ -15,7 +15,7 @@ from calibrl.algorithm import Forecaster
 from calibrl.data import Data
 from calibrl.errors import CalibrlError
 from calibrl.mdp.occupancy import check_start, reachable
-from calibrl.planning.discrete import MDP, Floats, Ints
+from calibrl.planning.value_iteration import MDP, Floats, Ints
 
 MOVES = ((-1, 0), (0, 1), (1, 0), (0, -1))
 """North, east, south, west as (row, column)."""

@@ -11,8 +11,7 @@ import numpy as np
 from calibrl.arrays import Array
 from calibrl.errors import CalibrlError
 from calibrl.mdp.occupancy import check_start
-from calibrl.planning.discrete import MDP, Floats, check_discount
-from calibrl.planning.value_iteration import policy_value
+from calibrl.planning.value_iteration import MDP, Floats, check_discount, policy_value
 
 SAME = 1e-12
 """Forecasts closer than this count as the same forecast."""

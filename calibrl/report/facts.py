@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from calibrl.results import Row
+from calibrl.runs.rows import Row
 
 MOST = 12
 """The most values of a setting that are listed one by one."""

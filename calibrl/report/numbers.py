@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import stdtrit
 
-from calibrl.experiments.paper import Printed
-from calibrl.results import Row
-from calibrl.results_table import alike, stops, stops_in_words
+from calibrl.runs.paper import Printed
+from calibrl.runs.rows import Row
+from calibrl.runs.statistics import alike, stops, stops_in_words
 
 Floats = NDArray[np.float64]
 

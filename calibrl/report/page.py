@@ -17,15 +17,15 @@ from pathlib import Path
 
 from calibrl import __version__
 from calibrl.errors import CalibrlError
-from calibrl.experiments.catalogue import CATALOGUE, Experiment, Metric, by_run
-from calibrl.experiments.honesty import NAMES
 from calibrl.files import said_if_no_place, write_text
 from calibrl.report.facts import facts
 from calibrl.report.numbers import readable, studies
 from calibrl.report.series import Charts, charts
 from calibrl.report.tables import table
-from calibrl.results import Row, read
-from calibrl.results_table import latest
+from calibrl.runs.catalogue import CATALOGUE, Experiment, Metric, by_run
+from calibrl.runs.reliability import NAMES
+from calibrl.runs.rows import Row, read
+from calibrl.runs.statistics import latest
 
 HERE = Path(__file__).parent
 SCRIPTS = ("marks.js", "panels.js", "choices.js", "card.js", "explore.js", "begin.js")

@@ -3,7 +3,7 @@
 Seeds travel one by one so that the page can choose among them; where they would weigh too much, only their means do.
 A row gives a point of a learning curve by its `step`; by metrics `reward_200`, `reward_400`, … if the catalogue says so
 (`thin`); or by a setting, such as the amount of data (`along`). Reliability curves are rows' `reliability_05 … 95`
-(`calibrl.experiments.honesty`).
+(`calibrl.runs.reliability`).
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from calibrl.experiments.catalogue import Experiment, Metric
-from calibrl.experiments.honesty import NAMES, PERCENT
 from calibrl.report.numbers import Floats, Study, difference, mean, reach_95
-from calibrl.results import Row
+from calibrl.runs.catalogue import Experiment, Metric
+from calibrl.runs.reliability import NAMES, PERCENT
+from calibrl.runs.rows import Row
 
 POINTS = 120
 """The most points a learning curve keeps."""

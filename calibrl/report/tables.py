@@ -7,9 +7,9 @@ import math
 
 import numpy as np
 
-from calibrl.experiments.catalogue import Experiment, Metric
-from calibrl.experiments.paper import Number, Printed
 from calibrl.report.numbers import Difference, Mean, Study, difference, mean
+from calibrl.runs.catalogue import Experiment, Metric
+from calibrl.runs.paper import Number, Printed
 
 LONG = 40
 """Rows beyond which a table scrolls in a window of its own."""

@@ -1,14 +1,16 @@
 """Tables of forecasts: CSV and Parquet files that any program can write, and what their rows forecast."""
 
-from calibrl.tables.forecasts import ACCEPTED, Forecasts, parse_forecasts, quantile_column, read_forecasts
-from calibrl.tables.frames import read_table, write_table
+from typing import TYPE_CHECKING
 
-__all__ = [
-    "ACCEPTED",
-    "Forecasts",
-    "parse_forecasts",
-    "quantile_column",
-    "read_forecasts",
-    "read_table",
-    "write_table",
-]
+from calibrl.lazy import exports
+
+if TYPE_CHECKING:
+    from calibrl.tables.forecasts import ACCEPTED as ACCEPTED
+    from calibrl.tables.forecasts import Forecasts as Forecasts
+    from calibrl.tables.forecasts import parse_forecasts as parse_forecasts
+    from calibrl.tables.forecasts import quantile_column as quantile_column
+    from calibrl.tables.forecasts import read_forecasts as read_forecasts
+    from calibrl.tables.reader import read_table as read_table
+    from calibrl.tables.reader import write_table as write_table
+
+__getattr__, __dir__, __all__ = exports(__name__)

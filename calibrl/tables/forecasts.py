@@ -27,9 +27,7 @@ from torch.distributions import Categorical, Distribution, Normal
 from calibrl.data import Groups
 from calibrl.distributions import Empirical, Quantiles
 from calibrl.errors import CalibrlError, cut, some
-from calibrl.tables.checks import CHECKS, Where
-from calibrl.tables.frames import read_table
-from calibrl.tables.numbers import cure, parse_numbers
+from calibrl.tables.reader import CHECKS, Where, cure, parse_numbers, read_table
 
 ACCEPTED = {
     "normal": "mean,std",

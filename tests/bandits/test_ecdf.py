@@ -6,9 +6,9 @@ from hypothesis import strategies as st
 from scipy.stats import norm
 
 from calibrl import CalibrlError
-from calibrl.bandits.ecdf import Ecdf, fit_ecdf
 from calibrl.kernels import ridge_evidence
 from calibrl.maps import map_from_dict
+from calibrl.maps.ecdf import Ecdf, fit_ecdf
 
 scores = st.lists(st.floats(-30, 30).map(lambda v: round(v, 2)), min_size=10, max_size=40)
 

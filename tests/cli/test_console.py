@@ -1,4 +1,4 @@
-from calibrl.cli.console import PIPED, table_console
+from calibrl.runs.console import PIPED, table_console
 
 
 def test_a_pipe_is_wide_enough_for_every_table(monkeypatch):

@@ -12,9 +12,9 @@ from calibrl.bandits.policies import POLICIES
 from calibrl.cli import app
 from calibrl.control.settings import METHODS
 from calibrl.errors import CalibrlError
-from calibrl.experiments.everything import EVERYTHING
-from calibrl.experiments.listing import KINDS, USE, listed
-from calibrl.experiments.presets import SHELVES, described, find, leaves, names
+from calibrl.runs.everything import EVERYTHING
+from calibrl.runs.listing import KINDS, USE, listed
+from calibrl.runs.presets import SHELVES, described, find, leaves, names
 
 
 def shell(*words):
@@ -49,9 +49,9 @@ def test_every_field_of_every_preset_is_explained(name):
     lines = described(experiment, preset)
     assert [line.field for line in lines] == [field for field, _ in leaves(preset)]
     unexplained = [line.field for line in lines if not (line.meaning and line.source)]
-    assert not unexplained, "say what they mean in calibrl/experiments/meanings.py"
+    assert not unexplained, "say what they mean in calibrl/runs/meanings.py"
     gone = set(SHELVES[experiment].fields) - {line.field for line in lines}
-    assert not gone, "calibrl/experiments/meanings.py explains fields that no preset has"
+    assert not gone, "calibrl/runs/meanings.py explains fields that no preset has"
 
 
 def test_a_preset_is_shown_by_its_whole_or_its_short_name():

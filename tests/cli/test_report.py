@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from calibrl.__main__ import main
-from calibrl.results import Row, append
+from calibrl.runs.rows import Row, append
 
 
 @pytest.fixture

@@ -12,11 +12,11 @@ import pytest
 from typer.testing import CliRunner
 
 from calibrl.cli import app
-from calibrl.cli.execute import How
 from calibrl.errors import CalibrlError, MissingExtra
-from calibrl.experiments import everything
-from calibrl.experiments.everything import EVERYTHING, Sizes, plans
-from calibrl.results import Row, append, read
+from calibrl.runs import everything
+from calibrl.runs.everything import EVERYTHING, Sizes, plans
+from calibrl.runs.execute import How
+from calibrl.runs.rows import Row, append, read
 from tests.crash_plan import plan
 
 pytestmark = pytest.mark.usefixtures("blank_figures")
@@ -139,7 +139,7 @@ def test_two_runs_do_not_write_to_one_folder(tmp_path):
 
 
 def open_store(folder):
-    from calibrl.experiments.store import Run, Store
+    from calibrl.runs.store import Run, Store
 
     return Store(folder, Run("bandits", "small", {})).open()
 
@@ -172,7 +172,7 @@ def test_everything_at_once(tmp_path, monkeypatch):
 
 
 def test_jobs_of_two_experiments_share_the_workers(tmp_path):
-    from calibrl.experiments.jobs import Workers, carry_out_all
+    from calibrl.runs.engine import Workers, carry_out_all
 
     first, second = carry_out_all({tmp_path / "a": plan(0), tmp_path / "b": two_jobs()}, by=Workers("processes", 2))
     assert len(first.rows) == 120
@@ -249,7 +249,7 @@ def nobody_left(group, seconds=20):
 
 
 def test_nothing_is_written_among_published_rows_by_default():
-    from calibrl.cli.run import app as runs
+    from calibrl.runs.commands import app as runs
 
     for command in runs.registered_commands:
         folder = inspect.signature(command.callback).parameters["out"].default

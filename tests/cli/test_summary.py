@@ -7,7 +7,7 @@ from typer.testing import CliRunner
 
 from calibrl.cli import app
 from calibrl.errors import CalibrlError
-from calibrl.results import Row, append
+from calibrl.runs.rows import Row, append
 
 
 def shell(*words):

@@ -9,6 +9,7 @@ import torch
 from calibrl.control import calibration, task
 from calibrl.control.agent import Agent
 from calibrl.control.arms import fleets
+from calibrl.control.experiment import run
 from calibrl.control.fleet import Fleet
 from calibrl.control.presets import PRESETS
 from calibrl.control.scales import probe
@@ -16,7 +17,6 @@ from calibrl.control.settings import CalibrationSettings, EnsembleSettings, Plan
 from calibrl.control.tasks import task_from_env
 from calibrl.control.view import learnt, view_of
 from calibrl.errors import CalibrlError
-from calibrl.experiments.control import run
 from calibrl.maps import IDENTITY, fit_smooth
 
 TINY = replace(PRESETS["tiny"], steps=12)

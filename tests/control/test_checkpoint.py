@@ -17,11 +17,11 @@ import torch
 
 from calibrl.control import checkpoint
 from calibrl.control.arms import ARMS, fleets
+from calibrl.control.experiment import Watch, run
 from calibrl.control.presets import PRESETS, with_defaults
 from calibrl.control.settings import EnsembleSettings
 from calibrl.errors import CalibrlError
-from calibrl.experiments.control import Watch, run
-from calibrl.results import read
+from calibrl.runs.rows import read
 
 TINY = replace(PRESETS["tiny"], steps=12, trials=3)
 TIMED = ("acting_s", "scoring_s", "training_s")
@@ -45,7 +45,7 @@ import sys
 from pathlib import Path
 import torch._dynamo
 from test_checkpoint import LONGER
-from calibrl.experiments.control import run
+from calibrl.control.experiment import run
 
 for _ in sys.stdin:
     if not os.fork():
@@ -180,7 +180,7 @@ def test_rows_that_a_crash_kept_from_the_file_come_back(tmp_path):
 
 def test_rows_say_which_code_and_machine_began_and_went_on(tmp_path, monkeypatch):
     for trials, commit in ((1, "first"), (3, "second")):
-        monkeypatch.setattr("calibrl.results._versions", lambda commit=commit: {"commit": commit})
+        monkeypatch.setattr("calibrl.runs.rows._versions", lambda commit=commit: {"commit": commit})
         run(tmp_path, replace(TINY, trials=trials), resume=True)
     rows = [row for row in read(tmp_path / "rows.jsonl") if row.arm == "calibrated"]
     assert [row.origin.get("commit") for row in rows] == ["first", None, "second", None]
@@ -257,7 +257,7 @@ def test_two_runs_do_not_write_to_one_folder(tmp_path):
 
 @pytest.mark.parametrize("place", ["file", "file/run", "taken"])
 def test_a_folder_that_cannot_be_is_refused_before_anything_is_computed(place, tmp_path, monkeypatch):
-    monkeypatch.setattr("calibrl.experiments.control.one_trial", lambda *_: pytest.fail("something was computed"))
+    monkeypatch.setattr("calibrl.control.experiment.one_trial", lambda *_: pytest.fail("something was computed"))
     (tmp_path / "file").touch()
     (tmp_path / "taken").mkdir()
     (tmp_path / "taken" / "checkpoint").touch()
@@ -273,7 +273,7 @@ def test_a_full_disk_is_said_and_the_trials_before_are_kept(tmp_path, monkeypatc
         raise OSError(errno.ENOSPC, "No space left on device")
 
     run(cut, replace(TINY, trials=1))
-    for written in ("calibrl.control.checkpoint.os.fsync", "calibrl.experiments.control_rows.append"):
+    for written in ("calibrl.control.checkpoint.os.fsync", "calibrl.control.rows.append"):
         monkeypatch.setattr(written, full)
         with pytest.raises(
             CalibrlError, match=r"cannot be written \(No space left on device\); what was written before"

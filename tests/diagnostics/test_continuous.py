@@ -9,7 +9,7 @@ from torch import distributions as td
 import calibrl as cal
 from calibrl.diagnostics import crps_each
 from calibrl.distributions import from_zscore, zscore
-from calibrl.distributions.scores import breaks
+from calibrl.distributions.zscores import breaks
 from calibrl.maps import Chain
 
 D = torch.float64

@@ -9,8 +9,7 @@ from torch import distributions as td
 import calibrl as cal
 from calibrl.diagnostics import crps_each
 from calibrl.distributions import from_zscore, zscore
-from calibrl.distributions.scored import Scored
-from calibrl.mapfile import Grouped
+from calibrl.distributions.families import Grouped, Scored
 
 D = torch.float64
 

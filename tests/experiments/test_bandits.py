@@ -9,13 +9,13 @@ from scipy.stats import norm
 from typer.testing import CliRunner
 
 from calibrl import CalibrlError
+from calibrl.bandits.experiment import metrics, paired_trials, plan, summarise, trial_rows
 from calibrl.bandits.presets import PRESETS, SMALL
+from calibrl.bandits.table_figures import table_figure
 from calibrl.cli import app
-from calibrl.experiments.bandit_figures import table_figure
-from calibrl.experiments.bandits import metrics, paired_trials, plan, summarise, trial_rows
-from calibrl.experiments.jobs import carry_out
-from calibrl.experiments.paper import TABLE_1
-from calibrl.results import Row, read
+from calibrl.runs.engine import carry_out
+from calibrl.runs.paper import TABLE_1
+from calibrl.runs.rows import Row, read
 
 TINY = replace(SMALL, problems=("wine", "linear"), rounds=120, trials=3, policies=("linucb", "callinucb", "greedy"))
 

@@ -1,7 +1,7 @@
 """Rows that may be compared are those of one run, whatever problems and arms it was asked for."""
 
-from calibrl.experiments.catalogue import by_run
-from calibrl.results import Row
+from calibrl.runs.catalogue import by_run
+from calibrl.runs.rows import Row
 
 
 def counts(rows):

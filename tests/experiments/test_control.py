@@ -13,13 +13,13 @@ from gymnasium.spaces import Box
 from typer.testing import CliRunner
 
 from calibrl.cli import app
-from calibrl.cli.control import print_outcome
+from calibrl.control.commands import print_outcome
+from calibrl.control.experiment import run
+from calibrl.control.figures import curve
 from calibrl.control.presets import PRESETS, PUBLISHED, changed, overrides, preset, preset_for_env
 from calibrl.control.trial import run_trial
 from calibrl.errors import CalibrlError
-from calibrl.experiments.control import run
-from calibrl.experiments.control_figures import curve
-from calibrl.results import Row, read
+from calibrl.runs.rows import Row, read
 
 SMALL = ["--set", "steps=14", "--trials", "2", "--no-video"]
 
@@ -79,7 +79,7 @@ def test_a_run_that_is_stopped_says_what_is_kept(tmp_path, monkeypatch):
     def stop(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("calibrl.experiments.control.one_trial", stop)
+    monkeypatch.setattr("calibrl.control.experiment.one_trial", stop)
     stopped = call("--preset", "tiny", *SMALL, "--out", tmp_path)
     assert stopped.exit_code == 130
     assert "Stopped: whole trials are kept in" in stopped.output
@@ -111,7 +111,7 @@ def test_the_command_runs_resumes_and_draws(tmp_path):
 def test_times_are_exact_however_long_the_machine_has_been_up(tmp_path, monkeypatch):
     ticks = itertools.count()
     clock = types.SimpleNamespace(monotonic=time.monotonic, perf_counter=lambda: 1e7 + 0.25 * next(ticks) ** 2)
-    monkeypatch.setattr("calibrl.experiments.control.time", clock)
+    monkeypatch.setattr("calibrl.control.experiment.time", clock)
     rows = run(tmp_path, changed(preset("tiny"), ["steps=4", "trials=1", "arms=calibrated"])).rows
     times = [[row.metrics[name] for name in ("acting_s", "scoring_s", "training_s")] for row in rows]
     assert times == [[0.25, 0.75, 1.25], [2.25, 2.75, 3.25]]

@@ -9,10 +9,10 @@ import pytest
 from typer.testing import CliRunner
 
 from calibrl.cli import app
-from calibrl.cli.control_rows import in_words
-from calibrl.experiments.control_claim import claim
-from calibrl.experiments.control_outcome import summary
-from calibrl.results import Row, append
+from calibrl.control.claim import claim
+from calibrl.control.outcome import summary
+from calibrl.control.show_rows import in_words
+from calibrl.runs.rows import Row, append
 
 SLOW = (0.0, 20.0, 50.0, 80.0, 100.0)
 QUICK = (0.0, 50.0, 80.0, 100.0, 100.0)

@@ -7,11 +7,11 @@ from gymnasium.spaces import Box
 
 pytest.importorskip("mujoco")
 
+from calibrl.control.experiment import run
+from calibrl.control.jobs import TIMES, plan
 from calibrl.control.presets import PRESETS, changed, preset_for_env
 from calibrl.errors import CalibrlError
-from calibrl.experiments.control import run
-from calibrl.experiments.control_jobs import TIMES, plan
-from calibrl.experiments.jobs import carry_out
+from calibrl.runs.engine import carry_out
 
 
 def test_jobs_give_the_rows_of_a_fleet_and_its_figures(tmp_path):

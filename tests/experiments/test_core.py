@@ -1,8 +1,8 @@
 """The core experiment, end to end on one seed."""
 
-from calibrl.experiments import core
-from calibrl.experiments.jobs import carry_out
-from calibrl.results import read
+from calibrl.core import experiment as core
+from calibrl.runs.engine import carry_out
+from calibrl.runs.rows import read
 
 
 def test_one_seed_writes_rows_and_figures(tmp_path):

@@ -3,7 +3,7 @@
 import numpy as np
 from scipy import stats
 
-from calibrl.experiments.honesty import NAMES, PERCENT, reliability_metrics
+from calibrl.runs.reliability import NAMES, PERCENT, reliability_metrics
 
 
 def test_shares_are_the_empirical_distribution():

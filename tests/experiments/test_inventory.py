@@ -7,15 +7,15 @@ from typer.testing import CliRunner
 
 from calibrl import CalibrlError
 from calibrl.cli import app
-from calibrl.cli.inventory import print_rows
-from calibrl.experiments.inventory import honesty, plan, planner_for, play_model, saving
-from calibrl.experiments.inventory_forecasts import Mapped, expected, shop, true_paths, with_map
-from calibrl.experiments.jobs import Kept, carry_out
-from calibrl.experiments.paper import TABLE_2
+from calibrl.inventory.commands import print_rows
+from calibrl.inventory.experiment import honesty, plan, planner_for, play_model, saving
+from calibrl.inventory.forecasts import Mapped, expected, shop, true_paths, with_map
 from calibrl.inventory.planners import Heuristic
 from calibrl.inventory.presets import ARMS, MODELS, PRESETS, PROBLEMS, Arm, chosen
 from calibrl.maps import IDENTITY
-from calibrl.results import read, read_experiment
+from calibrl.runs.engine import Kept, carry_out
+from calibrl.runs.paper import TABLE_2
+from calibrl.runs.rows import read, read_experiment
 
 TINY = replace(PRESETS["tiny"], seeds=1, arms=("heuristic", "uncalibrated", "calibrated", "weekday", "oracle"))
 

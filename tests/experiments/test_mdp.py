@@ -6,9 +6,9 @@ import typer.testing
 
 from calibrl.cli import app
 from calibrl.errors import CalibrlError
-from calibrl.experiments.mdp import PRESETS, chosen, shown, task_rows, tasks
-from calibrl.experiments.mdp_theory import RANDOM, judge_random_mdp, two_state_rows
-from calibrl.results import read
+from calibrl.mdp.experiment import PRESETS, chosen, shown, task_rows, tasks
+from calibrl.mdp.theory import RANDOM, judge_random_mdp, two_state_rows
+from calibrl.runs.rows import read
 
 
 def test_tiny_run_writes_rows_and_figures(tmp_path):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from calibrl.experiments.paper import TABLE_1, TABLE_2
+from calibrl.runs.paper import TABLE_1, TABLE_2
 
 
 @pytest.mark.parametrize(

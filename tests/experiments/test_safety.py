@@ -8,9 +8,9 @@ import typer.testing
 from calibrl.cli import app
 from calibrl.distributions import pit
 from calibrl.errors import CalibrlError
-from calibrl.experiments.safety import ARMS, PRESETS, agents, chosen, learnt_models
-from calibrl.experiments.safety_worlds import WORLDS, CartPole, PointMass
-from calibrl.results import read
+from calibrl.runs.rows import read
+from calibrl.safety.experiment import ARMS, PRESETS, agents, chosen, learnt_models
+from calibrl.safety.problems import WORLDS, CartPole, PointMass
 
 
 def test_cart_pole_is_gymnasiums():

@@ -8,9 +8,9 @@ import pytest
 from matplotlib.figure import Figure
 
 from calibrl.errors import CalibrlError
-from calibrl.experiments.figures import save
-from calibrl.experiments.store import Run, Store
-from calibrl.results import Row
+from calibrl.runs.figures import save
+from calibrl.runs.rows import Row
+from calibrl.runs.store import Run, Store
 
 ROWS = [Row("dice", "six", "fair", seed, {"eyes": 3.5}, job="dice") for seed in range(4)]
 FULL = Path("/dev/full")

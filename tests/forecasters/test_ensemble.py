@@ -11,10 +11,8 @@ from scipy import stats
 import calibrl as cal
 from calibrl.errors import CalibrlError
 from calibrl.forecasters.ensemble import BatchedEnsemble, Shape, Training
-from calibrl.forecasters.ensemble_batches import Batches
-from calibrl.forecasters.ensemble_training import Learner, input_scale, losses, penalties
-from calibrl.forecasters.nets import Nets
-from calibrl.forecasters.quick_nets import QuickNets
+from calibrl.forecasters.ensemble_training import Batches, Learner, input_scale, losses, penalties
+from calibrl.forecasters.nets import Nets, QuickNets
 from calibrl.planning.propagation import matched
 from tests import contracts
 from tests.forecasters.test_nets import seeds, some_nets

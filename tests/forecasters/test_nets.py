@@ -10,8 +10,7 @@ from scipy import stats
 from torch import nn
 
 from calibrl.errors import CalibrlError
-from calibrl.forecasters.nets import Nets, Shape, bounded
-from calibrl.forecasters.quick_nets import QuickNets, quickest_trunk
+from calibrl.forecasters.nets import Nets, QuickNets, Shape, bounded, quickest_trunk
 from calibrl.kernels.tiles import BLOCK, PAIRS, ROWS
 
 

@@ -6,10 +6,10 @@ import torch
 from sklearn.linear_model import LogisticRegression
 
 from calibrl.algorithm import Calibrated, CrossFitted, Forecaster
-from calibrl.classes import fit_platt_classes
 from calibrl.data import Data, random_split
 from calibrl.errors import CalibrlError
 from calibrl.forecasters.tabular import SoftmaxTransitions, TabularTransitions
+from calibrl.maps.classes import fit_platt_classes
 
 ROWS = Data.of([[0, 0], [0, 0], [0, 0], [1, 1]], [2, 2, 0, 1])
 

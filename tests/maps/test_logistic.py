@@ -5,7 +5,7 @@ import pytest
 import torch
 from sklearn.linear_model import LogisticRegression
 
-from calibrl.maps.logistic import logistic_fit
+from calibrl.maps.fit import logistic_fit
 
 D = torch.float64
 START = torch.tensor([1.0, 0.0], dtype=D)

@@ -6,7 +6,7 @@ from torch.distributions import Normal
 
 from calibrl import CalibrlError, Recalibrated
 from calibrl.maps import Affine
-from calibrl.planning.ucb import argmax, highest_quantile
+from calibrl.planning.quantile import argmax, highest_quantile
 
 
 def generator(seed=0):

@@ -14,8 +14,7 @@ from scipy.sparse import linalg
 
 from calibrl.errors import CalibrlError
 from calibrl.mdp.generators import random_mdp
-from calibrl.planning.discrete import MDP
-from calibrl.planning.value_iteration import action_values, policy_iteration, policy_value, value_iteration
+from calibrl.planning.value_iteration import MDP, action_values, policy_iteration, policy_value, value_iteration
 
 
 def dense_policy_value(mdp, policy):

@@ -6,8 +6,8 @@ import json
 import numpy as np
 import pytest
 
-from calibrl.experiments.honesty import NAMES
-from calibrl.results import Row, append
+from calibrl.runs.reliability import NAMES
+from calibrl.runs.rows import Row, append
 
 PIXEL = base64.b64decode(
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="

@@ -8,9 +8,9 @@ import warnings
 
 import pytest
 
-from calibrl.experiments.catalogue import CATALOGUE
 from calibrl.report.page import write_report
-from calibrl.results import Row, append
+from calibrl.runs.catalogue import CATALOGUE
+from calibrl.runs.rows import Row, append
 from tests.report.conftest import HOSTILE, core_rows
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)

@@ -5,8 +5,8 @@ import pytest
 from scipy import stats
 
 from calibrl.report.numbers import MANY, difference, mean, readable, studies
-from calibrl.results import Row
-from calibrl.results_table import table
+from calibrl.runs.rows import Row
+from calibrl.runs.statistics import table
 
 
 def test_means_and_standard_errors_skip_what_was_not_measured():

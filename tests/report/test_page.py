@@ -13,7 +13,7 @@ import pytest
 
 import calibrl as cal
 from calibrl.report.page import write_report
-from calibrl.results import Row, append
+from calibrl.runs.rows import Row, append
 from tests.report.conftest import HOSTILE, PIXEL, bandit_rows, learning_rows
 
 
@@ -168,7 +168,7 @@ def test_nothing_to_report_is_an_error(tmp_path):
 
 
 def test_the_command_opens_the_page_when_asked(results, tmp_path, monkeypatch):
-    from calibrl.cli.report import report
+    from calibrl.report.commands import report
 
     opened = []
     monkeypatch.setattr("webbrowser.open", opened.append)

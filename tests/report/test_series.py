@@ -6,10 +6,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from calibrl.experiments.catalogue import CATALOGUE, Axis, Experiment, Metric
 from calibrl.report.numbers import studies
 from calibrl.report.series import POINTS, charts
-from calibrl.results import Row
+from calibrl.runs.catalogue import CATALOGUE, Axis, Experiment, Metric
+from calibrl.runs.rows import Row
 from tests.report.conftest import bandit_rows, core_rows, learning_rows
 
 RETURN = {"return": Metric("return")}

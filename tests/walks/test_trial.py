@@ -7,6 +7,7 @@ import torch
 from calibrl.algorithm import recalibrate
 from calibrl.control import calibration, task
 from calibrl.control.arms import fleets
+from calibrl.control.experiment import rows_of, run
 from calibrl.control.fleet import Fleet
 from calibrl.control.luck import episode_seed
 from calibrl.control.presets import PRESETS
@@ -14,7 +15,6 @@ from calibrl.control.trial import run_trial
 from calibrl.control.view import view_of
 from calibrl.diagnostics import calibration_loss, crps_each
 from calibrl.distributions import Recalibrated, pit
-from calibrl.experiments.control import rows_of, run
 from calibrl.forecasters import moment_matched
 
 TINY = replace(PRESETS["tiny"], steps=20)

@@ -8,16 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from calibrl.cli.order import _show_replay
 from calibrl.errors import CalibrlError
-from calibrl.inventory.shop import backtest
-from calibrl.inventory.shop.figures import COLORS, backtest_figure
-from calibrl.inventory.shop.items_file import Item
-from calibrl.inventory.shop.orders import read_shop
-from calibrl.inventory.shop.output import replay_frame
-from calibrl.inventory.shop.record import bridged
-from calibrl.inventory.shop.sales_file import AHEAD
-from calibrl.inventory.shop.stock_file import Batch
+from calibrl.shop import backtest
+from calibrl.shop.commands import _show_replay
+from calibrl.shop.figures import COLORS, backtest_figure
+from calibrl.shop.items_file import Item
+from calibrl.shop.orders import read_shop
+from calibrl.shop.output import replay_frame
+from calibrl.shop.record import bridged
+from calibrl.shop.sales_file import AHEAD
+from calibrl.shop.stock_file import Batch
 from tests.inventory.shop.conftest import small_shop
 
 

@@ -12,11 +12,11 @@ from scipy import stats
 from threadpoolctl import threadpool_info
 
 from calibrl import Data, Recalibrated, fit_isotonic
-from calibrl.inventory.shop import features, honest, joint
-from calibrl.inventory.shop.boosted import BoostedDemand
-from calibrl.inventory.shop.demand import LinearDemand, same_weekday
-from calibrl.inventory.shop.record import _at_least, bridged, draw_at_least
-from calibrl.inventory.shop.sales_file import read_sales
+from calibrl.shop import features, honest, joint
+from calibrl.shop.boosted import BoostedDemand
+from calibrl.shop.demand import LinearDemand, same_weekday
+from calibrl.shop.record import _at_least, bridged, draw_at_least
+from calibrl.shop.sales_file import read_sales
 from tests.contracts import check_answers, check_leaves_chance_alone, check_repeatable, check_two_batches, check_unseen
 from tests.inventory.shop.conftest import small_shop
 

@@ -1,7 +1,7 @@
 """The picture of orders hides nothing and names its units."""
 
-from calibrl.inventory.shop.figures import orders_figure
-from calibrl.inventory.shop.orders import make_orders, read_shop
+from calibrl.shop.figures import orders_figure
+from calibrl.shop.orders import make_orders, read_shop
 from tests.inventory.shop.conftest import small_shop
 
 

@@ -12,13 +12,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from calibrl.errors import CalibrlError
-from calibrl.inventory.shop.absent import settle
-from calibrl.inventory.shop.deliveries_file import read_deliveries
-from calibrl.inventory.shop.items_file import Item, read_items
-from calibrl.inventory.shop.orders import make_orders, read_shop
-from calibrl.inventory.shop.record import bridged
-from calibrl.inventory.shop.sales_file import AHEAD, read_sales
-from calibrl.inventory.shop.stock_file import Batch, read_stock
+from calibrl.shop.absent import settle
+from calibrl.shop.deliveries_file import read_deliveries
+from calibrl.shop.items_file import Item, read_items
+from calibrl.shop.orders import make_orders, read_shop
+from calibrl.shop.record import bridged
+from calibrl.shop.sales_file import AHEAD, read_sales
+from calibrl.shop.stock_file import Batch, read_stock
 from tests.inventory.shop.conftest import small_shop
 
 KEYS = (("bread", ""), ("milk", ""))

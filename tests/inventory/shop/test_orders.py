@@ -13,14 +13,14 @@ from hypothesis import strategies as st
 
 from calibrl.errors import CalibrlError
 from calibrl.inventory.planners import OrderUpTo
-from calibrl.inventory.shop.calendar import schedule
-from calibrl.inventory.shop.items_file import WEEKDAYS, Item
-from calibrl.inventory.shop.orders import make_orders, new_items, read_shop
-from calibrl.inventory.shop.output import orders_frame, totals
-from calibrl.inventory.shop.planning import SERVICE, _levels, judged, plan, situation
-from calibrl.inventory.shop.sales_file import AHEAD
-from calibrl.inventory.shop.stock_file import Batch
-from calibrl.inventory.shop.words import reason
+from calibrl.shop.calendar import schedule
+from calibrl.shop.items_file import WEEKDAYS, Item
+from calibrl.shop.orders import make_orders, new_items, read_shop
+from calibrl.shop.output import orders_frame, totals
+from calibrl.shop.planning import SERVICE, _levels, judged, plan, situation
+from calibrl.shop.sales_file import AHEAD
+from calibrl.shop.stock_file import Batch
+from calibrl.shop.words import reason
 from tests.inventory.shop.conftest import small_shop
 
 THURSDAY = np.datetime64("2026-05-28")
@@ -231,8 +231,8 @@ def test_what_an_order_wastes_after_the_days_that_are_planned_is_foreseen():
 
 def test_no_other_order_costs_less():
     """All orders with all levels, where a day for which enough is left is worth what a day costs at best."""
-    from calibrl.inventory.shop.planning import HOLDING
     from calibrl.kernels import deliveries as kernel
+    from calibrl.shop.planning import HOLDING
 
     at = at_night(Item(shelf_life=2, cost_of_lost_sale=2.0), mean=15)
     expected, price = at.paths.mean(0), np.array([2.0, 1.0, HOLDING])
@@ -579,6 +579,6 @@ def test_totals_are_sums(shop):
 def test_other_processes_plan_the_same_orders(tmp_path, monkeypatch):
     small_shop(170).write_csv(tmp_path / "sales.csv")
     shop = read_shop(tmp_path / "sales.csv")
-    monkeypatch.setattr("calibrl.inventory.shop.orders.PORTION", 2)
+    monkeypatch.setattr("calibrl.shop.orders.PORTION", 2)
     here, elsewhere = (make_orders(shop, workers=2, backend=backend) for backend in ("threads", "processes"))
     assert [order.plan for order in here] == [order.plan for order in elsewhere]

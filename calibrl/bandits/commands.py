@@ -1,0 +1,194 @@
+"""`calibrl run bandits` and `calibrl bandit evaluate`: what they print."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from calibrl.bandits.evaluation import Estimate
+    from calibrl.bandits.experiment import Line
+    from calibrl.bandits.presets import Preset
+    from calibrl.errors import CalibrlError
+
+app = typer.Typer(help="Contextual bandits: evaluate a policy from logs.", no_args_is_help=True)
+
+
+@app.callback()
+def _group() -> None:
+    """Keep `evaluate` a command of its own."""
+
+
+@app.command()
+def evaluate(
+    log: Annotated[Path, typer.Argument(help="CSV or Parquet: context columns, arm, reward, propensity.")],
+    policy: Annotated[str, typer.Option(help="Which policy to evaluate.")] = "callinucb",
+    load: Annotated[
+        Path | None, typer.Option(help="Evaluate this saved policy instead: a file, or a Durable's folder.")
+    ] = None,
+    context: Annotated[
+        list[str] | None, typer.Option(help="A context column; repeat for several. Default: all others.")
+    ] = None,
+    arm: Annotated[str, typer.Option(help="Column with the arm.")] = "arm",
+    reward: Annotated[str, typer.Option(help="Column with the reward.")] = "reward",
+    propensity: Annotated[str, typer.Option(help="Column with the probability of the logged arm.")] = "propensity",
+    uniform: Annotated[bool, typer.Option(help="All arms were equally likely; ignore propensities.")] = False,
+    train: Annotated[
+        float, typer.Option(help="Share of the log to learn from before the doubly robust estimate.")
+    ] = 0.5,
+    seed: Annotated[int, typer.Option(min=0)] = 0,
+) -> None:
+    """Estimate what a policy would have earned, from a log of another policy's decisions."""
+    from functools import partial
+
+    from calibrl.bandits import POLICIES, Policy
+    from calibrl.bandits.evaluation import FOLDS, doubly_robust, learn_from, mean_reward, replay
+    from calibrl.bandits.logs import read_log
+    from calibrl.errors import CalibrlError
+
+    if policy not in POLICIES:
+        raise CalibrlError(f"policy {policy!r} is unknown; known: {', '.join(POLICIES)}")
+    if not 0 < train < 1:
+        raise CalibrlError(f"--train {train} is not between 0 and 1; 0.5 learns from the first half of the log")
+    rows = read_log(log, context=context, arm=arm, reward=reward, propensity=propensity, uniform=uniform)
+    cut = 0 if load else round(train * len(rows))
+    if len(rows) <= FOLDS:
+        raise CalibrlError(f"{log} has {len(rows)} rows; judging a policy needs more than {FOLDS}: log more decisions")
+    if not load and not 1 <= cut <= len(rows) - FOLDS:
+        raise CalibrlError(
+            f"--train {train} of {len(rows)} rows leaves {cut} to learn from and {len(rows) - cut} to judge by; use a "
+            f"share between {1 / len(rows):.2g} and {1 - FOLDS / len(rows):.2g}"
+        )
+
+    def fresh() -> Policy:
+        return Policy.load(load) if load else POLICIES[policy](rows.arms, rows.x.shape[1], seed=seed)
+
+    def stands() -> Estimate:
+        return doubly_robust(fresh() if load else learn_from(fresh(), rows[:cut]), rows[cut:])
+
+    judges: dict[str, Callable[[], Estimate]] = {
+        "replay: the policy as it learns": partial(replay, fresh(), rows, seed=seed),
+        "doubly robust: the policy as it stands" if load else f"doubly robust: after {cut} rows": stands,
+    }
+    found: dict[str, Estimate | CalibrlError] = {"what the log earned": mean_reward(rows)}
+    for name, judge in judges.items():
+        try:
+            found[name] = judge()
+        except CalibrlError as problem:
+            found[name] = problem
+    if all(isinstance(found[name], CalibrlError) for name in judges):
+        raise CalibrlError(str(found[name]))
+    print_estimates(found, title=str(load) if load else policy)
+
+
+def print_estimates(found: Mapping[str, Estimate | CalibrlError], *, title: str) -> None:
+    """A line for each estimate, and below what has to be known about them."""
+    from rich import box
+    from rich.table import Table
+
+    from calibrl.bandits.evaluation import Estimate
+    from calibrl.runs.console import table_console
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
+    table.add_column(title)
+    for name in ("mean reward", "95 % interval", "rows"):
+        table.add_column(name, justify="right")
+    notes = {}
+    for name, estimate in found.items():
+        if isinstance(estimate, Estimate):
+            low, high = estimate.interval()
+            mark = " !" if estimate.note else ""
+            table.add_row(f"{name}{mark}", f"{estimate.value:.4g}", f"{low:.4g} … {high:.4g}", str(estimate.rows))
+            notes[name] = estimate.note
+        else:
+            table.add_row(f"{name} !", "not known", "", "")
+            notes[name] = str(estimate)
+    console = table_console()
+    console.print(table)
+    for name, note in notes.items():
+        if note:
+            console.print(f"! {name.split(':')[0]}: {note}.", highlight=False, markup=False)
+
+
+def chosen(
+    problems: list[str] | None,
+    policies: list[str] | None,
+    *,
+    preset: str,
+    trials: int | None,
+    rounds: int | None,
+    seed: int | None,
+) -> Preset:
+    """A preset with what the options change about it."""
+    from calibrl.bandits.presets import PRESETS
+    from calibrl.errors import CalibrlError
+
+    if preset not in PRESETS:
+        raise CalibrlError(f"preset {preset!r} is unknown; known: {', '.join(PRESETS)}")
+    base = PRESETS[preset]
+    return replace(
+        base,
+        problems=tuple(problems or base.problems),
+        policies=tuple(policies or base.policies),
+        trials=trials or base.trials,
+        rounds=rounds or base.rounds,
+        seed=base.seed if seed is None else seed,
+    )
+
+
+def show_rows(path: Path, *, trials: int | None, out: Path) -> None:
+    """Print the table of rows that are there already, and draw it."""
+    from calibrl.bandits.experiment import summarise
+    from calibrl.bandits.table_figures import table_figure
+    from calibrl.runs.figures import save
+    from calibrl.runs.rows import read_experiment
+
+    lines = summarise(read_experiment(path, "bandits"), trials=trials)
+    print_lines(lines)
+    (file,) = save({"table": table_figure(lines)}, out)
+    typer.echo(f"The table as a figure is {file}")
+
+
+def print_lines(lines: Sequence[Line]) -> None:
+    """Every policy on every problem, with the paper's numbers where it gives them."""
+    from rich import box
+    from rich.table import Table
+
+    from calibrl.bandits.figures import LABELS
+    from calibrl.runs.console import table_console
+    from calibrl.runs.paper import TABLE_1
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold", collapse_padding=True)
+    table.add_column("", no_wrap=True)
+    for name in ("reward", "vs LinUCB", "", "covers", "paper"):
+        table.add_column(name, justify="right", no_wrap=True)
+    before = ""
+    for line in lines:
+        if line.problem != before:
+            table.add_section()
+            table.add_row(f"[bold]{line.problem}[/bold], {line.rounds} × {line.trials}")
+            optimal = TABLE_1.at(line.problem, "optimal", "reward")
+            table.add_row("  optimum", f"{line.optimal:.1f}", "", "", "", f"{optimal.mean:.1f}" if optimal else "")
+        before = line.problem
+        compared, printed = line.policy != "linucb", TABLE_1.at(line.problem, line.policy, "reward")
+        table.add_row(
+            f"  {LABELS[line.policy]}",
+            f"{line.reward:.1f} ± {line.error:.1f}",
+            f"{line.gain:+.1f} ± {line.gain_error:.1f}" if compared else "",
+            f"{100 * line.relative_gain:+.1f} %" if compared else "",
+            f"{100 * line.coverage:.1f} %",
+            f"{printed.mean:.1f}" if printed else "",
+        )
+    notes = [f"{line.problem}: {line.note}." for line in lines if line.note and line.policy == lines[0].policy]
+    console = table_console()
+    console.print(table)
+    console.print(
+        "Cumulative reward over rounds × paired trials, ± standard error; differences are paired by trial. covers: "
+        "share of the chosen arms' rewards below their 84.1 % quantile. paper: Malik et al. (2019), 1200 rounds.",
+        *notes,
+        highlight=False,
+    )

@@ -1,0 +1,233 @@
+"""Figures of a control run: what was earned, how honest the models were, one step and many steps ahead."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from calibrl.runs.reliability import NAMES, PERCENT
+from calibrl.runs.rows import Row
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+Floats = NDArray[np.float64]
+
+COLORS = {
+    "calibrated": "#1b7f79",
+    "uncalibrated": "#c8553d",
+    "uncalibrated-all": "#e0a458",
+    "calibrated-paper": "#7b5ea7",
+    "calibrated-fresh": "#3d6fb6",
+    "calibrated-wary": "#222831",
+    "sac": "#6c757d",
+}
+"""Arms in every figure."""
+FAINT = "#b8bcc8"
+
+
+def curve(rows: Sequence[Row], arm: str, metric: str) -> tuple[Floats, Floats, Floats]:
+    """Steps (n,), and at each the mean over seeds and its standard error (0 for one seed)."""
+    found: dict[int, list[float]] = {}
+    for row in rows:
+        if row.arm == arm and metric in row.metrics:
+            found.setdefault(row.step, []).append(row.metrics[metric])
+    steps = sorted(found)
+    mean = [float(np.mean(found[step])) for step in steps]
+    error = [float(np.std(v, ddof=1) / len(v) ** 0.5) if len(v := found[step]) > 1 else 0.0 for step in steps]
+    return np.array(steps, float), np.array(mean), np.array(error)
+
+
+def arms_of(rows: Sequence[Row]) -> list[str]:
+    """Arms in the order of the legend."""
+    present = {row.arm for row in rows}
+    return [arm for arm in COLORS if arm in present] + sorted(present - set(COLORS))
+
+
+def learning(rows: Sequence[Row], *, solved: float | None = None) -> Figure:
+    """Return by environment steps, raw and the best so far: mean over seeds ± its standard error."""
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(1, 2, figsize=(10, 4), layout="constrained", sharey=True)
+    for ax, metric, title in zip(axes, ("return", "best"), ("each trial", "best so far"), strict=True):
+        for arm in arms_of(rows):
+            _line(ax, rows, arm, metric, label=_label(rows, arm))
+        if solved is not None:
+            ax.axhline(solved, color=FAINT, lw=1, ls="--", zorder=0)
+            ax.annotate("known to be reached", (0.01, solved), xycoords=("axes fraction", "data"), fontsize=8,
+                        color="#6c757d", va="bottom")  # fmt: skip
+        ax.set_title(title, fontsize=11, loc="left")
+        _tidy(ax).set(xlabel="environment steps")
+    axes[0].set_ylabel("return")
+    axes[1].legend(frameon=False, fontsize=9, loc="lower right")
+    figure.suptitle(_title(rows), fontsize=12)
+    return figure
+
+
+def paper_figure(rows: Sequence[Row], known: Mapping[str, tuple[float, str]]) -> Figure:
+    """The paper's figure of control tasks and more, a column for each preset: returns, best so far, calibration loss.
+
+    known: {preset: (return, who published it)}, drawn as a line. Steps are shown as far as the model-based agents went;
+    where SAC went further, the legend says what it came to.
+    """
+    import matplotlib.pyplot as plt
+
+    names = list(dict.fromkeys(row.preset for row in rows))
+    size = (4.6 * len(names), 8.4)
+    figure, grid = plt.subplots(3, len(names), figsize=size, layout="constrained", squeeze=False, sharex="col")
+    titles = ("return of each trial", "best so far", "calibration loss on new trajectories")
+    for column, name in zip(grid.T, names, strict=True):
+        mine = [row for row in rows if row.preset == name]
+        arms = arms_of(mine)
+        reach = max(row.step for row in mine if row.arm != "sac" or arms == ["sac"])
+        shown = [row for row in mine if row.step <= reach]
+        for ax, metric, title in zip(column, ("return", "best", "calibration_loss"), titles, strict=True):
+            for arm in arms:
+                _line(ax, shown, arm, metric, label=_label(mine, arm) + _beyond(mine, arm, reach))
+            ax.set_title(f"{name}: {title}", fontsize=10, loc="left")
+            _tidy(ax)
+        if name in known:
+            level, who = known[name]
+            for ax in column[:2]:
+                ax.axhline(level, color=FAINT, lw=1, ls="--", zorder=0)
+            # Below the line: above it is the title.
+            column[0].annotate(who, (0.01, level), xycoords=("axes fraction", "data"), fontsize=8, color="#6c757d",
+                               xytext=(0, -2), textcoords="offset points", va="top")  # fmt: skip
+        column[2].set_yscale("log")
+        column[2].set_xlabel("environment steps")
+        column[1].legend(frameon=False, fontsize=8, loc="best")
+    return figure
+
+
+def calibration(rows: Sequence[Row]) -> Figure:
+    """How honest one-step forecasts were on each new trajectory, before it was trained on."""
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(1, 3, figsize=(13, 4), layout="constrained", width_ratios=(1.2, 1.2, 1))
+    scored = [row for row in rows if "calibration_loss" in row.metrics]
+    arms = arms_of(scored)
+    for arm in arms:
+        calibrated = arm.startswith("calibrated")
+        _line(axes[0], scored, arm, "calibration_loss", label=arm)
+        _line(axes[1], scored, arm, "coverage_90", label=arm)
+        if calibrated:
+            _line(axes[0], scored, arm, "calibration_loss_bare", label=f"{arm}, without its map", dashed=True)
+            _line(axes[1], scored, arm, "coverage_90_bare", label=f"{arm}, without its map", dashed=True)
+        _reliability(axes[2], scored, arm, "")
+        if calibrated:
+            _reliability(axes[2], scored, arm, "_bare")
+    axes[0].set_yscale("log")
+    axes[0].set(ylabel="calibration loss", xlabel="environment steps")
+    axes[0].set_title("calibration loss", fontsize=11, loc="left")
+    axes[0].legend(frameon=False, fontsize=8)
+    axes[1].axhline(0.9, color=FAINT, lw=1, ls="--", zorder=0)
+    axes[1].set(ylabel="share of outcomes inside", xlabel="environment steps", ylim=(None, 1.005))
+    axes[1].set_title("90 % intervals hold", fontsize=11, loc="left")
+    axes[2].plot([0, 1], [0, 1], color=FAINT, lw=1, ls="--", zorder=0)
+    axes[2].set(xlabel="predicted probability", ylabel="observed share", xlim=(0, 1), ylim=(0, 1), aspect="equal")
+    axes[2].set_title("reliability, all trials", fontsize=11, loc="left")
+    for ax in axes:
+        _tidy(ax)
+    figure.suptitle(f"{_title(rows)}: one-step forecasts of trajectories not yet trained on", fontsize=12)
+    return figure
+
+
+def by_horizon(losses: Mapping[str, tuple[Sequence[int], Sequence[float], Sequence[float]]], *, floor: float) -> Figure:
+    """Calibration loss of forecasts h steps ahead.
+
+    losses: {name: (horizons, mean, standard error)}. floor: what a perfect forecaster would show by chance.
+    """
+    import matplotlib.pyplot as plt
+
+    figure, ax = plt.subplots(figsize=(6.4, 4.2), layout="constrained")
+    styles = {"without a map": ("#c8553d", "-"), "one map for one step": ("#1b7f79", "-")}
+    for name, (steps, mean, error) in losses.items():
+        color, style = styles.get(name, ("#3d6fb6", "--"))
+        ax.errorbar(steps, mean, error, color=color, ls=style, lw=2, marker="o", ms=4, capsize=3, label=name)
+    ax.axhline(floor, color=FAINT, lw=1, ls="--", zorder=0)
+    ax.annotate("chance alone", (0.99, floor), xycoords=("axes fraction", "data"), fontsize=8, color="#6c757d",
+                ha="right", va="bottom")  # fmt: skip
+    ax.set(xscale="log", xlabel="steps ahead", ylabel="calibration loss")
+    ticks = sorted({step for steps, _, _ in losses.values() for step in steps})
+    ax.set_xticks(ticks, [str(tick) for tick in ticks])
+    ax.minorticks_off()
+    ax.set_ylim(bottom=0)
+    _tidy(ax).legend(frameon=False, fontsize=9)
+    ax.set_title("Imagined rollouts against real trajectories", fontsize=11, loc="left")
+    return figure
+
+
+def predictions(forecasts: Mapping[str, Mapping[int, Floats]], *, dimension: int, name: str) -> Figure:
+    """One-step forecasts along trajectories the models had not seen: 90 % intervals and what happened.
+
+    forecasts: {arm: {trial: (T, d, 4)}}: outcome, 5 %, 50 % and 95 % quantile. A column for each trial.
+    """
+    import matplotlib.pyplot as plt
+
+    arms = [arm for arm in COLORS if forecasts.get(arm)]
+    trials = sorted(set.intersection(*(set(forecasts[arm]) for arm in arms)))[:4]
+    size = (3.6 * len(trials), 2.4 * len(arms))
+    figure, grid = plt.subplots(
+        len(arms), len(trials), figsize=size, layout="constrained", squeeze=False, sharey="col", sharex=True
+    )
+    for line, arm in zip(grid, arms, strict=True):
+        for ax, trial in zip(line, trials, strict=True):
+            outcome, low, middle, high = np.moveaxis(np.asarray(forecasts[arm][trial])[:, dimension], -1, 0)
+            steps = np.arange(len(outcome))
+            inside = ((outcome >= low) & (outcome <= high)).mean()
+            ax.fill_between(steps, low, high, color=COLORS[arm], alpha=0.3, lw=0)
+            ax.plot(steps, middle, color=COLORS[arm], lw=1)
+            ax.plot(steps, outcome, ".", color="#2b2d42", ms=2)
+            ax.set_title(f"{arm}, trial {trial}: {100 * inside:.0f} % inside", fontsize=9, loc="left")
+            _tidy(ax)
+    for ax in grid[-1]:
+        ax.set_xlabel("step")
+    for line in grid:
+        line[0].set_ylabel(name)
+    return figure
+
+
+def _line(ax: Axes, rows: Sequence[Row], arm: str, metric: str, *, label: str, dashed: bool = False) -> None:
+    steps, mean, error = curve(rows, arm, metric)
+    if not len(steps):
+        return
+    color = COLORS.get(arm, "#2b2d42")
+    ax.plot(steps, mean, color=color, lw=1.4 if dashed else 2, ls=":" if dashed else "-", label=label)
+    if not dashed:
+        ax.fill_between(steps, mean - error, mean + error, color=color, alpha=0.18, lw=0)
+
+
+def _reliability(ax: Axes, rows: Sequence[Row], arm: str, ending: str) -> None:
+    names = [name + ending for name in NAMES]
+    shares = [[row.metrics[name] for name in names] for row in rows if row.arm == arm and names[0] in row.metrics]
+    if shares:
+        style = ":" if ending else "-"
+        levels = [0, *(percent / 100 for percent in PERCENT), 1]
+        ax.plot(levels, [0, *np.mean(shares, 0), 1], color=COLORS.get(arm), lw=1.4 if ending else 2, ls=style)
+
+
+def _label(rows: Sequence[Row], arm: str) -> str:
+    seeds = len({row.seed for row in rows if row.arm == arm})
+    return f"{arm} ({seeds} seed{'s' if seeds > 1 else ''})"
+
+
+def _beyond(rows: Sequence[Row], arm: str, reach: int) -> str:
+    """What an arm came to where it went on beyond what is shown: the mean of its seeds' last returns."""
+    last = {row.seed: row for row in sorted(rows, key=lambda row: row.step) if row.arm == arm}.values()
+    if not any(row.step > reach for row in last):
+        return ""
+    came_to = np.mean([row.metrics["return"] for row in last])
+    return f": {came_to:,.0f} by {max(row.step for row in last):,} steps"
+
+
+def _title(rows: Sequence[Row]) -> str:
+    return ", ".join(dict.fromkeys(row.preset or row.problem for row in rows))
+
+
+def _tidy(ax: Axes) -> Axes:
+    ax.spines[["top", "right"]].set_visible(False)
+    return ax

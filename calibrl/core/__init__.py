@@ -1,0 +1,1 @@
+"""Calibrating forecasts of real data: the core on what ships with scikit-learn."""

@@ -1,0 +1,180 @@
+"""What our distributions share: each says how outcomes and z-scores belong together; CDF and quantiles follow.
+
+Counts from a continuous forecast: sales forecast by a Gaussian, units sold in whole numbers.
+
+Forecasts that each group's own map has calibrated, as one distribution.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Size, Tensor
+from torch.distributions import Distribution, constraints
+
+from calibrl.arrays import Array, as_tensor, returns_what_was_given
+from calibrl.distributions.kinds import device_of, dtype_of, is_discrete
+from calibrl.distributions.zscores import count_moments, from_zscore, log_mass, log_prob, zscore, zscore_left
+from calibrl.errors import CalibrlError
+from calibrl.kernels import normal
+
+
+class Scored(Distribution, ABC):
+    """A distribution known by its z-scores z = Φ⁻¹(F(y)), which do not round to 0 or 1 as probabilities do."""
+
+    arg_constraints: dict[str, Any] = {}  # noqa: RUF012 (torch's own protocol)
+
+    @abstractmethod
+    def zscore(self, y: Tensor) -> Tensor:
+        """Φ⁻¹(F(y)) in float64. y: (…, *batch)."""
+
+    @abstractmethod
+    def from_zscore(self, z: Tensor) -> Tensor:
+        """F⁻¹(Φ(z)) in float64. z: (…, *batch)."""
+
+    @returns_what_was_given
+    def cdf(self, value: Array) -> Tensor:
+        """P(Y ≤ value). value: (…, *batch)."""
+        value = as_tensor(value)
+        return normal.cdf(self.zscore(value)).to(self._dtype_with(value))
+
+    @returns_what_was_given
+    def icdf(self, value: Array) -> Tensor:
+        """The quantile at probability `value`: (…, *batch). Finite: 0 and 1 mean the nearest number inside."""
+        value = as_tensor(value)
+        outside = (value < 0) | (value > 1)
+        if bool(outside.any()):
+            raise CalibrlError(f"probability {value[outside][0].item():g} is outside [0, 1]; ask for a quantile inside")
+        z = normal.finite_quantile(value)
+        z = z.expand(torch.broadcast_shapes(z.shape, self.batch_shape))
+        return self.from_zscore(z).to(self._dtype_with(value))
+
+    @property
+    def _dtype(self) -> torch.dtype:
+        """What the forecast's own numbers are held in."""
+        return dtype_of(self)
+
+    def _dtype_with(self, value: Tensor) -> torch.dtype:
+        """What an answer about `value` is given in."""
+        return torch.promote_types(self._dtype, value.dtype)
+
+
+class Rounded(Scored):
+    """max(0, round(Y)) for a continuous forecast Y: mass F(k + ½) - F(k - ½) on k, all below ½ on 0."""
+
+    support = constraints.nonnegative_integer
+    has_rsample = False
+
+    def __init__(self, base: Distribution) -> None:
+        if is_discrete(base) or base.event_shape:
+            raise CalibrlError(
+                f"{type(base).__name__} is not a continuous forecast of single numbers; nothing to round"
+            )
+        self.base = base
+        super().__init__(base.batch_shape, validate_args=False)
+
+    def zscore(self, y: Tensor) -> Tensor:
+        """Φ⁻¹(P(count ≤ y)) in float64; -inf below 0."""
+        k = y.double().floor()
+        z = zscore(self.base, k.clamp(min=0) + 0.5)
+        return torch.where(k < 0, -torch.inf, z)
+
+    def zscore_left(self, y: Tensor) -> Tensor:
+        """Φ⁻¹(P(count < y)) in float64."""
+        return self.zscore(torch.ceil(y.double()) - 1)
+
+    def from_zscore(self, z: Tensor) -> Tensor:
+        """The least count k with P(count ≤ k) ≥ Φ(z)."""
+        # A hair less than the quantile, so that rounding error does not ask for one unit more.
+        y = from_zscore(self.base, z)
+        return torch.ceil((y - 0.5 - 1e-9 - 1e-12 * y.abs()).clamp(min=0))
+
+    @returns_what_was_given
+    def log_prob(self, value: Array) -> Tensor:
+        """log-mass of a count; -inf between the whole numbers. value: (…, *batch)."""
+        value = as_tensor(value)
+        return log_mass(self.zscore_left(value), self.zscore(value)).to(self._dtype_with(value))
+
+    def sample(self, sample_shape: Any = Size()) -> Tensor:
+        """Draws of shape (*sample_shape, *batch)."""
+        with torch.no_grad():
+            shape = self._extended_shape(Size(sample_shape))
+            z = torch.randn(shape, dtype=torch.float64, device=device_of(self.base))
+            return self.from_zscore(z).to(dtype_of(self.base))
+
+    @property
+    def mean(self) -> Tensor:
+        """Expected count: (*batch)."""
+        return count_moments(self)[0].to(dtype_of(self.base))
+
+    @property
+    def variance(self) -> Tensor:
+        """Variance of the count: (*batch)."""
+        return count_moments(self)[1].to(dtype_of(self.base))
+
+    def expand(self, batch_shape: Any, _instance: Any = None) -> Rounded:
+        """The same forecast, repeated to `batch_shape`."""
+        return Rounded(self.base.expand(Size(batch_shape)))
+
+
+class Grouped(Scored):
+    """n continuous forecasts, some from each part.
+
+    parts: pairs of rows, (m,) of their numbers from 0, and their forecasts, of batch shape (m,). Every row belongs
+    to exactly one part.
+    """
+
+    support = constraints.real
+    has_rsample = False
+
+    def __init__(self, parts: Sequence[tuple[Tensor, Distribution]]) -> None:
+        every = torch.cat([rows for rows, _ in parts])
+        owners = torch.bincount(every, minlength=len(every))
+        if bool((owners != 1).any()):
+            row = int((owners != 1).nonzero()[0])
+            raise CalibrlError(f"forecast {row} belongs to {int(owners[row])} groups; expected exactly 1")
+        self.parts = tuple(parts)
+        self._example = parts[0][1]  # whose dtype and device are those of all
+        super().__init__(owners.shape, validate_args=False)
+
+    def zscore(self, y: Tensor) -> Tensor:
+        """Φ⁻¹(F(y)) in float64. y: (…, n)."""
+        return self._each(zscore, y)
+
+    def zscore_left(self, y: Tensor) -> Tensor:
+        """Φ⁻¹(P(Y < y)) in float64. y: (…, n)."""
+        return self._each(zscore_left, y)
+
+    def from_zscore(self, z: Tensor) -> Tensor:
+        """F⁻¹(Φ(z)) in float64. z: (…, n)."""
+        return self._each(from_zscore, z)
+
+    @returns_what_was_given
+    def log_prob(self, value: Array) -> Tensor:
+        """log-density. value: (…, n)."""
+        value = as_tensor(value)
+        return self._each(log_prob, value).to(self._dtype_with(value))
+
+    @property
+    def mean(self) -> Tensor:
+        """Expected outcomes: (n,)."""
+        return self._gather([part.mean for _, part in self.parts])
+
+    @property
+    def variance(self) -> Tensor:
+        """Variances of the outcomes: (n,)."""
+        return self._gather([part.variance for _, part in self.parts])
+
+    def _each(self, function: Callable[[Distribution, Tensor], Tensor], value: Tensor) -> Tensor:
+        value = value.double().expand(torch.broadcast_shapes(value.shape, self.batch_shape))
+        return self._gather([function(part, value[..., rows]) for rows, part in self.parts])
+
+    def _gather(self, pieces: list[Tensor]) -> Tensor:
+        """One (…, rows of the part) tensor per part → (…, n)."""
+        whole = torch.empty((*pieces[0].shape[:-1], *self.batch_shape), dtype=torch.float64, device=pieces[0].device)
+        for (rows, _), piece in zip(self.parts, pieces, strict=True):
+            whole[..., rows] = piece.double()
+        return whole

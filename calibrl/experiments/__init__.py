@@ -1,1 +1,0 @@
-"""Experiments: each runs from one command and writes rows of results."""

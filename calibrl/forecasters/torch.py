@@ -1,0 +1,306 @@
+"""Training a PyTorch module on rows of data: a small Adam loop, and the losses it minimises.
+
+Forecasters from PyTorch modules: one module, one module with dropout left on, or several of anything.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias
+
+import torch
+from torch import Tensor, nn
+from torch.distributions import Distribution, Normal
+
+from calibrl.algorithm import Forecaster
+from calibrl.arrays import Array, as_rows
+from calibrl.data import Data
+from calibrl.distributions import Empirical, draw
+from calibrl.distributions.kinds import by_column, refuse_joint
+from calibrl.errors import CalibrlError
+from calibrl.forecasters.remembering import Remembered
+
+_GLOBAL_CHANCE = threading.RLock()
+
+Loss: TypeAlias = Callable[[Any, Tensor], Tensor]
+"""(what the module returned for a batch, outcomes y without NaN) → a loss per outcome, of y's shape."""
+
+ToDistribution: TypeAlias = Callable[[Any], Distribution]
+"""What the module returned for x → the forecasts it means, of batch shape (n,) or (n, d)."""
+
+
+class Train(Protocol):
+    """Teaches a module some rows. y may hold NaN: missing outcomes, which must not count."""
+
+    def __call__(self, module: nn.Module, data: Data, *, loss: Loss, generator: torch.Generator) -> None:
+        """Change the module's weights so that the loss on `data` falls."""
+
+
+@dataclass(frozen=True)
+class _Adam:
+    """A function with settings: an object, so that models that hold it can be pickled."""
+
+    epochs: int
+    rate: float
+    batch: int
+    decay: float
+
+    def __call__(self, module: nn.Module, data: Data, *, loss: Loss, generator: torch.Generator) -> None:
+        optimiser = torch.optim.Adam(module.parameters(), lr=self.rate, weight_decay=self.decay)
+        module.train()
+        for epoch in range(self.epochs):
+            order = torch.randperm(len(data), generator=generator, device=generator.device).to(data.y.device)
+            for some in order.split(self.batch):
+                x, y = data.x[some], data.y[some]
+                seen = ~y.isnan()
+                each = loss(module(x), y.nan_to_num(0.0))
+                value = torch.where(seen, each, 0.0).sum() / seen.sum().clamp(min=1)
+                if not bool(value.isfinite()):
+                    cure = "lower the learning rate or standardise x and y"
+                    if not bool(data.x.isfinite().all()):
+                        cure = "x holds NaN or infinite numbers: fill them or leave those rows out"
+                    raise CalibrlError(f"the training loss became {value.item()} in epoch {epoch + 1}; {cure}")
+                optimiser.zero_grad(set_to_none=True)
+                value.backward()
+                optimiser.step()
+        module.eval()
+
+
+def adam(*, epochs: int = 200, rate: float = 1e-2, batch: int = 256, decay: float = 0.0) -> Train:
+    """Adam over shuffled batches: `epochs` passes, learning rate `rate`, weight decay `decay`."""
+    if epochs < 1 or batch < 1 or rate <= 0:
+        raise CalibrlError(f"epochs {epochs}, batch {batch} and rate {rate:g} must all be positive")
+    return _Adam(epochs, rate, batch, decay)
+
+
+def gaussian(output: Any) -> Distribution:
+    """A module's output as a forecast: a `Distribution` as it is, a pair (mean, log-variance) as a `Normal`."""
+    if isinstance(output, Distribution):
+        return output
+    if isinstance(output, (tuple, list)) and len(output) == 2 and all(isinstance(part, Tensor) for part in output):
+        mean, log_variance = output
+        return Normal(mean, torch.exp(log_variance / 2), validate_args=False)
+    what = f"a tensor of shape {tuple(output.shape)}" if isinstance(output, Tensor) else type(output).__name__
+    raise CalibrlError(
+        f"the module returned {what}; expected (mean, log-variance) or a Distribution, or pass to_distribution="
+    )
+
+
+def likelihood(to_distribution: ToDistribution) -> Loss:
+    """The negative log-likelihood of the outcomes under the module's forecast."""
+
+    def loss(output: Any, y: Tensor) -> Tensor:
+        forecast = by_column(to_distribution(output))
+        refuse_joint(forecast)
+        check_shape(tuple(forecast.batch_shape), y)
+        return -forecast.log_prob(y)
+
+    return loss
+
+
+def squared_error(output: Any, y: Tensor) -> Tensor:
+    """(output - y)², for modules that return one number per outcome."""
+    check_shape(tuple(output.shape), y)
+    squared: Tensor = (output - y).square()
+    return squared
+
+
+def check_shape(shape: tuple[int, ...], y: Tensor) -> None:
+    """An error when the module's answers and the outcomes differ in shape: (n, 1) - (n,) is silently (n, n)."""
+    if shape != tuple(y.shape):
+        raise CalibrlError(
+            f"the module answers in shape {shape}, the outcomes have shape {tuple(y.shape)}; make them the same"
+        )
+
+
+def fitting(data: Data, module: nn.Module) -> Data:
+    """The rows in the dtype and on the device of the module's weights."""
+    weight = next(module.parameters(), None)
+    return data if weight is None else Data(data.x.to(weight), data.y.to(weight))
+
+
+@contextlib.contextmanager
+def seeded(module: nn.Module, seed: int) -> Iterator[None]:
+    """Dropout draws from torch's global generator: seed it inside, and put it back as it was after.
+
+    There is one such generator for all threads: only one of them is inside at a time.
+    """
+    devices = {parameter.device for parameter in module.parameters() if parameter.device.type == "cuda"}
+    with _GLOBAL_CHANCE, torch.random.fork_rng(devices=list(devices)):
+        torch.manual_seed(seed)
+        yield
+
+
+@contextlib.contextmanager
+def lesson(module: nn.Module, generator: torch.Generator) -> Iterator[None]:
+    """Train inside: repeatable, with gradients whoever asks; a lesson that fails leaves the weights as they were."""
+    before = copy.deepcopy(module.state_dict())
+    try:
+        with torch.enable_grad(), seeded(module, new_seed(generator)):
+            yield
+    except BaseException:
+        module.load_state_dict(before)
+        raise
+    finally:
+        module.eval()
+
+
+def new_seed(generator: torch.Generator) -> int:
+    """A seed drawn from the generator."""
+    return int(torch.randint(2**31, (), generator=generator, device=generator.device))
+
+
+class TorchForecaster:
+    """A module that returns (mean, log-variance) or a `Distribution`, trained by maximum likelihood.
+
+    `update` trains it on all rows so far, starting from its current weights. `train` is `adam()` or your own
+    function; `to_distribution` turns other outputs into forecasts. Standardise x and y, as for any network.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        *,
+        train: Train | None = None,
+        to_distribution: ToDistribution = gaussian,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        self.module = module.eval()
+        self.train = train or adam()
+        self.to_distribution = to_distribution
+        self.generator = generator or torch.Generator().manual_seed(0)
+        self._remembered = Remembered()
+
+    def update(self, data: Data) -> None:
+        """Train on all rows so far."""
+        rows = self._remembered.with_new(data)
+        with lesson(self.module, self.generator):
+            loss = likelihood(self.to_distribution)
+            self.train(self.module, fitting(rows, self.module), loss=loss, generator=self.generator)
+        self._remembered.keep(rows)
+
+    def __call__(self, x: Array) -> Distribution:
+        """The module's forecast for x (n, …)."""
+        x = as_rows(x)
+        return self.to_distribution(_answer(self.module, _input(x, self.module)))
+
+
+class MCDropout:
+    """A module with dropout layers, run `passes` times with dropout left on → `Empirical` of the outputs.
+
+    The module returns one number per outcome, or (mean, log-variance) or a `Distribution`, of which each pass
+    then contributes a sample; otherwise the spread reflects only uncertainty about the weights, not the
+    noise in y. The same query always gets the same answer: the passes start from one seed.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        *,
+        passes: int = 50,
+        train: Train | None = None,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        if passes < 2:
+            raise CalibrlError(f"passes {passes} cannot show a spread; use 2 or more")
+        # torch names the base class of its dropout layers with an underscore, and has no public one.
+        self._dropouts = [layer for layer in module.modules() if isinstance(layer, nn.modules.dropout._DropoutNd)]
+        if not self._dropouts:
+            raise CalibrlError(
+                f"{type(module).__name__} has no dropout layer, so every pass would agree; add nn.Dropout or use "
+                "TorchForecaster"
+            )
+        self.module = module.eval()
+        self.passes = passes
+        self.train = train or adam()
+        self.generator = generator or torch.Generator().manual_seed(0)
+        self._seed = new_seed(self.generator)
+        self._remembered = Remembered()
+
+    def update(self, data: Data) -> None:
+        """Train on all rows so far."""
+        rows = self._remembered.with_new(data)
+        with lesson(self.module, self.generator):
+            loss = _point_or_likelihood
+            self.train(self.module, fitting(rows, self.module), loss=loss, generator=self.generator)
+        self._remembered.keep(rows)
+
+    def __call__(self, x: Array) -> Empirical:
+        """The passes' answers for x (n, …) as a forecast of batch shape (n,) or (n, d)."""
+        x = as_rows(x)
+        given = _input(x, self.module)
+        # One large batch: every copy of a row draws dropout masks of its own.
+        copies = given.expand(self.passes, *given.shape).flatten(0, 1)
+        with seeded(self.module, self._seed):
+            for layer in self._dropouts:
+                layer.train()
+            try:
+                output = _answer(self.module, copies)
+            finally:
+                self.module.eval()
+            answers = output if isinstance(output, Tensor) else draw(gaussian(output))
+        return Empirical(answers.unflatten(0, (self.passes, len(x))))
+
+
+class Ensemble:
+    """Several forecasters as one: each learns, all answer, `combine` makes one forecast of theirs.
+
+    `combine` is `moment_matched` (a Gaussian with the mixture's mean and variance: fast to sample) or
+    `calibrl.Mixture` (exact). Members with the same initial weights should see different rows: give `bootstrap` a
+    generator, and each is trained on its own sample, drawn with replacement, of every batch of new rows.
+    """
+
+    def __init__(
+        self,
+        members: Sequence[Forecaster],
+        *,
+        combine: Callable[[Sequence[Distribution]], Distribution] | None = None,
+        bootstrap: torch.Generator | None = None,
+    ) -> None:
+        if len(members) < 2:
+            raise CalibrlError(f"an ensemble of {len(members)} has nothing to combine; pass two or more forecasters")
+        self.members = tuple(members)
+        self.combine = combine or moment_matched
+        self.bootstrap = bootstrap
+
+    def update(self, data: Data) -> None:
+        """Every member learns the new rows, or its own sample of them."""
+        for member in self.members:
+            member.update(data if self.bootstrap is None else _resampled(data, self.bootstrap))
+
+    def __call__(self, x: Array) -> Distribution:
+        """The combined forecast for x (n, …)."""
+        x = as_rows(x)
+        return self.combine([member(x) for member in self.members])
+
+
+def moment_matched(forecasts: Sequence[Distribution]) -> Normal:
+    """The Gaussian with the mean and variance of the forecasts' equal mixture."""
+    means = torch.stack([forecast.mean for forecast in forecasts])
+    variances = torch.stack([forecast.variance for forecast in forecasts])
+    spread = (variances + (means - means.mean(0)).square()).mean(0).sqrt()
+    return Normal(means.mean(0), spread, validate_args=False)
+
+
+def _point_or_likelihood(output: Any, y: Tensor) -> Tensor:
+    return squared_error(output, y) if isinstance(output, Tensor) else likelihood(gaussian)(output, y)
+
+
+def _resampled(data: Data, generator: torch.Generator) -> Data:
+    rows = torch.randint(len(data), (len(data),), generator=generator, device=generator.device)
+    return data[rows.to(data.y.device)]
+
+
+def _answer(module: nn.Module, x: Tensor) -> Any:
+    """What the module returns for x, with gradients to x alone: a forecast is no place to train weights from."""
+    weights = {name: weight.detach() for name, weight in module.named_parameters()}
+    return torch.func.functional_call(module, weights, (x,))
+
+
+def _input(x: Tensor, module: nn.Module) -> Tensor:
+    weight = next(module.parameters(), None)
+    return x if weight is None else x.to(weight)

@@ -1,0 +1,52 @@
+"""Packages whose names are loaded when first used, so that a command does not wait for what it does not need."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import pkgutil
+import sys
+from collections.abc import Callable
+from typing import Any
+
+
+def exports(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
+    """The `__getattr__`, `__dir__` and `__all__` of a package that lists its names once, under `if TYPE_CHECKING:`.
+
+    Parameters
+    ----------
+    package : str
+        `__name__` of the package. In its `__init__.py`, `if TYPE_CHECKING:` holds lines of the form
+        `from calibrl.module import Name as Name`: type checkers and editors read them, and so does this function.
+
+    Returns
+    -------
+    __getattr__ : callable
+        Imports the module of a name on its first use (PEP 562).
+    __dir__ : callable
+        All names, loaded or not.
+    __all__ : list of str
+        The public names.
+    """
+    source = pkgutil.get_data(package, "__init__.py") or b""
+    listed = [part for part in ast.parse(source).body if isinstance(part, ast.If)]
+    homes = {
+        name.asname or name.name: (line.module or "", name.name)
+        for block in listed
+        for line in block.body
+        if isinstance(line, ast.ImportFrom)
+        for name in line.names
+    }
+
+    def getattr_(name: str) -> Any:
+        if name not in homes:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        module, original = homes[name]
+        value = getattr(importlib.import_module(module), original)
+        setattr(sys.modules[package], name, value)
+        return value
+
+    def dir_() -> list[str]:
+        return sorted({*vars(sys.modules[package]), *homes})
+
+    return getattr_, dir_, sorted(homes)

@@ -1,0 +1,374 @@
+"""Recalibrating class probabilities: temperature, Platt and isotonic scaling, binary and categorical.
+
+Probabilities are (n,) for one event or (n, k) for k classes; outcomes are (n,) with 0/1 or the class
+number. Every map gives probabilities back that sum to one.
+
+Maps of class probabilities: temperature, Platt and isotonic scaling.
+
+Learning to recalibrate class probabilities from outcomes.
+
+Probabilities are (n,) for one event or (n, k) for k classes; outcomes are (n,) with 0/1 or the class number.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Protocol
+
+import numpy as np
+import torch
+from scipy.optimize import isotonic_regression, minimize_scalar
+from torch import Tensor
+from torch.distributions import Bernoulli, Categorical
+
+from calibrl.arrays import Array, as_tensor, returns_what_was_given
+from calibrl.errors import CalibrlError
+from calibrl.maps.base import Frozen, from_dict
+from calibrl.maps.fit import PRIOR_POINTS, logistic_fit
+from calibrl.threads import one_thread
+
+__all__ = [
+    "CLASS_FITS",
+    "SMALLEST",
+    "ClassMap",
+    "FitClassMap",
+    "IsotonicClasses",
+    "PlattClasses",
+    "Temperature",
+    "Unchanged",
+    "check_classes",
+    "class_map_from_dict",
+    "fit_auto_classes",
+    "fit_isotonic_classes",
+    "fit_platt_classes",
+    "fit_temperature",
+    "recalibrate_classes",
+]
+
+
+SMALLEST = 1e-12
+"""Probabilities are kept this far from 0 and 1 before a logit is taken."""
+
+_ONE = torch.ones((), dtype=torch.float64)
+
+
+@dataclass(frozen=True, eq=False)
+class ClassMap(Frozen, ABC):
+    """A map of class probabilities. `classes` is the k it was fitted for, or None for any."""
+
+    note: str = ""
+
+    @property
+    @abstractmethod
+    def classes(self) -> int | None:
+        """The number of classes the map was fitted for (2 for one event), or None for any number."""
+
+    @abstractmethod
+    def _recalibrate(self, probs: Tensor) -> Tensor:
+        """(…, k) float64 → (…, k), not yet summing to one."""
+
+    @returns_what_was_given
+    def __call__(self, probs: Array, *, event: bool = False) -> Tensor:
+        """Recalibrated probabilities of shape (…, k); with `event`, of one event's probability (…)."""
+        given = as_tensor(probs, "probs")
+        wide = torch.stack([1 - given, given], -1) if event else given
+        if self.classes is not None and wide.shape[-1] != self.classes:
+            raise CalibrlError(
+                f"the map was fitted for {self.classes} classes but the forecast has {wide.shape[-1]}; fit it again"
+            )
+        raw = self.to(wide.device)._recalibrate(wide.double())
+        total = raw.sum(-1, keepdim=True)
+        even = torch.where(total > 0, raw / total.clamp(min=1e-300), wide.double())
+        return (even[..., 1] if event else even).to(given.dtype)
+
+
+@dataclass(frozen=True, eq=False)
+class Unchanged(ClassMap):
+    """Probabilities are left as they are."""
+
+    kind: ClassVar[str] = "classes-identity"
+
+    @property
+    def classes(self) -> int | None:
+        """Any number."""
+        return None
+
+    def _recalibrate(self, probs: Tensor) -> Tensor:
+        return probs
+
+
+@dataclass(frozen=True, eq=False)
+class Temperature(ClassMap):
+    """softmax(log p / t): one number that makes all forecasts bolder (t < 1) or meeker (t > 1)."""
+
+    kind: ClassVar[str] = "classes-temperature"
+    t: Tensor = _ONE
+
+    @property
+    def classes(self) -> int | None:
+        """Any number."""
+        return None
+
+    def _recalibrate(self, probs: Tensor) -> Tensor:
+        return torch.softmax(probs.clamp(min=SMALLEST).log() / self.t, -1)
+
+
+@dataclass(frozen=True, eq=False)
+class PlattClasses(ClassMap):
+    """sigmoid(a_j · logit p_j + b_j) for each class against the rest, then scaled to sum to one. a, b: (k,)."""
+
+    kind: ClassVar[str] = "classes-platt"
+    a: Tensor = _ONE
+    b: Tensor = _ONE
+
+    @property
+    def classes(self) -> int | None:
+        """The k it was fitted for."""
+        return len(self.a)
+
+    def _recalibrate(self, probs: Tensor) -> Tensor:
+        return torch.sigmoid(self.a * logit(probs) + self.b)
+
+
+@dataclass(frozen=True, eq=False)
+class IsotonicClasses(ClassMap):
+    """An increasing step curve per class (PAVA), joined by straight lines, scaled to sum to one.
+
+    p, r: (k, m) knots of each class's curve, padded at the end by repetition.
+    """
+
+    kind: ClassVar[str] = "classes-isotonic"
+    p: Tensor = _ONE
+    r: Tensor = _ONE
+
+    @property
+    def classes(self) -> int | None:
+        """The k it was fitted for."""
+        return len(self.p)
+
+    def _recalibrate(self, probs: Tensor) -> Tensor:
+        flat = probs.reshape(-1, probs.shape[-1]).T.contiguous()
+        index = torch.searchsorted(self.p, flat, right=True).sub(1).clamp(0, self.p.shape[1] - 2)
+        start, end = self.p.gather(1, index), self.p.gather(1, index + 1)
+        low, high = self.r.gather(1, index), self.r.gather(1, index + 1)
+        t = ((flat - start) / (end - start).clamp(min=1e-300)).clamp(0, 1)
+        return (low + t * (high - low)).T.reshape(probs.shape)
+
+
+def class_map_from_dict(saved: dict[str, Any]) -> ClassMap:
+    """The class map that `to_dict` described."""
+    found = from_dict(saved)
+    if not isinstance(found, ClassMap):
+        raise CalibrlError(f"a saved {found.kind} is not a map of class probabilities; load it with its own tool")
+    return found
+
+
+def recalibrate_classes(forecast: Categorical | Bernoulli, mapping: ClassMap) -> Categorical | Bernoulli:
+    """The forecast with recalibrated probabilities: again a torch `Categorical` or `Bernoulli`."""
+    if isinstance(forecast, Bernoulli):
+        return Bernoulli(probs=mapping(forecast.probs, event=True))
+    return Categorical(probs=mapping(forecast.probs))
+
+
+def logit(p: Tensor) -> Tensor:
+    """log(p / (1 - p)), finite at 0 and 1 too."""
+    return torch.logit(p, eps=SMALLEST)
+
+
+CHUNK = 1 << 16
+"""Numbers of a part that stays in a processor's cache."""
+
+
+class FitClassMap(Protocol):
+    """What `Calibrated` needs of a function that fits class probabilities."""
+
+    def __call__(self, probs: Array, outcome: Array) -> ClassMap:
+        """The map learnt from held-out probabilities and outcomes."""
+
+
+def fit_temperature(probs: Array, outcome: Array) -> Temperature:
+    """Temperature scaling by cross-entropy, shrunk to t = 1."""
+    wide, label = check_classes(probs, outcome)
+    log_p = wide.clamp(min=SMALLEST).log()
+
+    parts = _in_cache(log_p)
+    labels = label[:, None].split(len(parts[0]))
+
+    def loss(log_t: float) -> float:
+        surprise = [
+            torch.log_softmax(part / np.exp(log_t), -1).gather(-1, own) for part, own in zip(parts, labels, strict=True)
+        ]
+        return float(-torch.cat(surprise).sum()) + PRIOR_POINTS / 20 * log_t**2
+
+    best = minimize_scalar(loss, bounds=(-4.0, 4.0), method="bounded", options={"xatol": 1e-8})
+    return Temperature(t=torch.tensor(float(np.exp(best.x)), dtype=torch.float64))
+
+
+def fit_platt_classes(probs: Array, outcome: Array) -> PlattClasses:
+    """Platt scaling, each class against the rest, shrunk to the identity."""
+    return _platt(*check_classes(probs, outcome))
+
+
+def fit_isotonic_classes(probs: Array, outcome: Array) -> IsotonicClasses:
+    """Isotonic regression (PAVA), each class against the rest, shrunk to the identity with 10 pseudo-rows."""
+    return _isotonic(*check_classes(probs, outcome))
+
+
+CLASS_FITS: dict[str, FitClassMap] = {
+    "temperature": fit_temperature,
+    "platt": fit_platt_classes,
+    "isotonic": fit_isotonic_classes,
+}
+
+
+@one_thread()
+def fit_auto_classes(probs: Array, outcome: Array) -> ClassMap:
+    """The class map with the best 5-fold cross-entropy, or no change unless that wins by a standard error."""
+    wide, label = check_classes(probs, outcome)
+    if len(wide) < 10:
+        return Unchanged(note="too few rows to choose a map: left unchanged")
+    order = torch.randperm(len(wide), generator=torch.Generator().manual_seed(0))
+    wide, label = wide[order], label[order]
+    fold = torch.arange(len(wide)) % 5
+
+    def surprise(p: Tensor, y: Tensor) -> Tensor:
+        return -p.gather(-1, y[:, None])[:, 0].clamp(min=SMALLEST).log()
+
+    plain = surprise(wide, label)
+    near: dict[str, ClassMap] = {}
+    scores = {name: torch.empty_like(plain) for name in _FITS}
+    for k in range(5):
+        held = fold == k
+        rest = wide[~held], label[~held]
+        for name, fit in _FITS.items():
+            # Most rows were in the last fold's fit too: the search starts from there.
+            near[name] = fit(*rest, near.get(name))
+            scores[name][held] = surprise(near[name](wide[held]), label[held])
+    name = min(scores, key=lambda candidate: float(scores[candidate].mean()))
+    gain = plain - scores[name]
+    if float(gain.mean()) <= float(gain.std()) / len(gain) ** 0.5:
+        return Unchanged(note="chosen by cross-validation: identity")
+    return replace(CLASS_FITS[name](wide, label), note=f"chosen by cross-validation: {name}")
+
+
+# The fits of checked probabilities wide (n, k) and labels (n,). The choice fits each map five times over, from a map
+# that is `near`, and needs its temperature sooner than a search without slopes finds it.
+
+
+def _quick_temperature(wide: Tensor, label: Tensor, near: ClassMap | None = None) -> Temperature:
+    log_p = wide.clamp(min=SMALLEST).log()
+    log_p -= log_p.amax(-1, keepdim=True)
+    wanted = float(log_p.gather(-1, label[:, None]).sum())
+
+    def slopes(log_t: float) -> tuple[float, float]:
+        """First and second derivative, in log t, of the cross-entropy and of 10/20 · (log t)²."""
+        s = math.exp(-log_t)
+        mean = spread = 0.0
+        for part in _in_cache(log_p):
+            share = torch.softmax(part * s, -1)
+            first = share * part
+            mean_of_each = first.sum(-1)
+            mean += float(mean_of_each.sum())
+            spread += float((first * part).sum() - mean_of_each.square().sum())
+        slope = s * (mean - wanted)
+        return PRIOR_POINTS / 10 * log_t - slope, PRIOR_POINTS / 10 + slope + s**2 * spread
+
+    # Newton's steps; where one would leave the range that still holds the minimum, the range is halved.
+    low, high, log_t = -4.0, 4.0, math.log(float(near.t)) if isinstance(near, Temperature) else 0.0
+    for _ in range(100):
+        slope, bend = slopes(log_t)
+        low, high = (log_t, high) if slope < 0 else (low, log_t)
+        last, log_t = log_t, log_t - slope / bend if bend > 0 else math.inf
+        log_t = log_t if low <= log_t <= high else (low + high) / 2
+        if abs(log_t - last) < 1e-12:
+            break
+    return Temperature(t=torch.tensor(math.exp(log_t), dtype=torch.float64))
+
+
+def _platt(wide: Tensor, label: Tensor, near: ClassMap | None = None) -> PlattClasses:
+    level = torch.linspace(0.05, 0.95, 19, dtype=torch.float64)
+    size = torch.cat([torch.ones(len(wide)), torch.full((19,), PRIOR_POINTS / 19)]).double()
+    k = wide.shape[1]
+    a, b = (near.a, near.b) if isinstance(near, PlattClasses) else (torch.ones(k), torch.zeros(k))
+    start = torch.stack([a, b], -1).double()
+    found = []
+    # As many classes at a time as stay in a processor's cache.
+    probs_of = _in_cache(wide.T)
+    some = len(probs_of[0])
+    parts = zip(probs_of, torch.arange(k)[:, None].split(some), start.split(some), strict=True)
+    for probs, number, begin in parts:
+        t = torch.cat([logit(probs), logit(level).expand(len(number), -1)], -1)
+        target = torch.cat([(label == number).double(), level.expand(len(number), -1)], -1)
+        features = torch.stack([t, torch.ones_like(t)], -2)
+        found.append(logistic_fit(features, target, size.expand_as(t), start=begin, positive=1))
+    parameters = torch.cat(found)
+    return PlattClasses(a=parameters[:, 0], b=parameters[:, 1])
+
+
+def _isotonic(wide: Tensor, label: Tensor, near: ClassMap | None = None) -> IsotonicClasses:  # noqa: ARG001 (no search)
+    n, k = wide.shape
+    trust = n / (n + PRIOR_POINTS)
+    # Each class's probabilities in order, and those of the rows where it came true.
+    ordered = np.sort(np.ascontiguousarray(wide.numpy().T))
+    true = wide.gather(1, label[:, None])[label.argsort(), 0].numpy()
+    rows_of = np.split(true, np.bincount(label.numpy(), minlength=k).cumsum()[:-1])
+    curves = []
+    for every, hits in zip(ordered, rows_of, strict=True):
+        first = np.concatenate([[0], 1 + np.flatnonzero(every[1:] != every[:-1]), [n]])
+        p, count = every[first[:-1]], np.diff(first)
+        rate = np.bincount(np.searchsorted(p, hits), minlength=len(p)) / count
+        rate = isotonic_regression(rate, weights=count).x
+        # Only the corners of the steps are needed.
+        corner = np.ones(len(p), dtype=bool)
+        corner[1:-1] = (rate[1:-1] != rate[:-2]) | (rate[1:-1] != rate[2:])
+        p, rate = p[corner], rate[corner]
+        p, rate = np.concatenate([[0.0], p, [1.0]]), np.concatenate([rate[:1], rate, rate[-1:]])
+        curves.append((p, trust * rate + (1 - trust) * p))
+    knots = np.empty((2, k, max(len(p) for p, _ in curves)))
+    for j, curve in enumerate(curves):
+        for padded, values in zip(knots[:, j], curve, strict=True):
+            padded[: len(values)], padded[len(values) :] = values, values[-1]
+    return IsotonicClasses(p=torch.from_numpy(knots[0]), r=torch.from_numpy(knots[1]))
+
+
+class _Fit(Protocol):
+    def __call__(self, wide: Tensor, label: Tensor, near: ClassMap | None = None) -> ClassMap: ...
+
+
+_FITS: dict[str, _Fit] = {"temperature": _quick_temperature, "platt": _platt, "isotonic": _isotonic}
+
+
+def _in_cache(rows: Tensor) -> tuple[Tensor, ...]:
+    """Rows (n, k) in parts that stay in a processor's cache."""
+    return rows.split(max(1, CHUNK // rows.shape[1]))
+
+
+def check_classes(probs: Array, outcome: Array) -> tuple[Tensor, Tensor]:
+    """Probabilities as (n, k) float64 and labels as (n,) int64, rows with unseen outcomes dropped, or an error."""
+    p = as_tensor(probs, "probs").detach().double().cpu()
+    y = as_tensor(outcome, "outcome").detach().double().cpu()
+    single = p.dim() == 1
+    p = p[:, None] if single else p
+    if p.dim() != 2 or y.shape != p.shape[:1]:
+        raise CalibrlError(
+            f"probabilities of shape {tuple(p.shape)} do not fit outcomes of shape {tuple(y.shape)}; "
+            "expected (n,) or (n, k) and (n,)"
+        )
+    seen = ~y.isnan()
+    p, y = p[seen], y[seen]
+    if len(p) < 2:
+        raise CalibrlError(f"{len(p)} outcomes are too few to calibrate on; at least 2 are needed")
+    if bool(p.isnan().any()) or bool((p < 0).any()) or bool((p > 1).any()):
+        wrong = p[p.isnan() | (p < 0) | (p > 1)][0].item()
+        raise CalibrlError(f"class probability {wrong:g} is not between 0 and 1; check the probability columns")
+    p = torch.cat([1 - p, p], -1) if single else p
+    total = p.sum(-1)
+    if bool(((total - 1).abs() > 1e-3).any()):
+        row = int(((total - 1).abs() > 1e-3).nonzero()[0])
+        raise CalibrlError(f"probabilities of row {row} sum to {total[row].item():g}, not 1; normalise them first")
+    if bool((y != y.round()).any()) or bool((y < 0).any()) or bool((y >= p.shape[1]).any()):
+        wrong = y[(y != y.round()) | (y < 0) | (y >= p.shape[1])][0].item()
+        raise CalibrlError(f"outcome {wrong:g} is not one of the classes 0 … {p.shape[1] - 1}; number them from 0")
+    return p / total[:, None], y.long()

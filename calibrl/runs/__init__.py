@@ -1,0 +1,1 @@
+"""Running experiments: rows, folders, workers, progress, tables."""

@@ -1,0 +1,145 @@
+"""`calibrl run EXPERIMENT`: every experiment is a command of its own, with its own options."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from calibrl.control.commands import control
+from calibrl.inventory.commands import inventory
+from calibrl.runs.execute import Address, Backend, Force, How, Resume, TensorBoard, Workers, execute
+
+app = typer.Typer(help="Run an experiment, or all of them.", no_args_is_help=True)
+
+
+@app.command("all")
+def everything(
+    small: Annotated[bool, typer.Option("--small", help="Run at laptop size: minutes, not hours.")] = False,
+    out: Annotated[Path, typer.Option(help="Folder for results; each experiment gets a folder inside it.")] = Path(
+        "out/all"
+    ),
+    only: Annotated[list[str] | None, typer.Option(help="Run only this experiment; repeat for several.")] = None,
+    backend: Backend = "processes",
+    workers: Workers = None,
+    address: Address = None,
+    resume: Resume = False,
+    force: Force = False,
+    tensorboard: TensorBoard = None,
+) -> None:
+    """Run every experiment into one folder, ready for `calibrl report`."""
+    from calibrl.runs.everything import plans
+
+    ready, left_out = plans("small" if small else "full", only=only)
+    for name, why in left_out.items():
+        typer.echo(f"{name} is left out: {why}", err=True)
+    how = How(backend, workers, address, resume, force, tensorboard)
+    execute({out / name: plan for name, plan in ready.items()}, how)
+    typer.echo(f"Rows and figures are in {out}. The numbers: calibrl summary {out}. The page: calibrl report {out}")
+
+
+@app.command()
+def core(
+    out: Annotated[Path, typer.Option(help="Folder for rows and figures.")] = Path("out/core"),
+    seeds: Annotated[int, typer.Option(min=2, help="How many paired seeds.")] = 5,
+    seed: Annotated[int, typer.Option(min=0, help="The first seed.")] = 0,
+    backend: Backend = None,
+    workers: Workers = None,
+    address: Address = None,
+    resume: Resume = False,
+    force: Force = False,
+    tensorboard: TensorBoard = None,
+) -> None:
+    """Calibrate regressors and a classifier on real data sets that come with scikit-learn."""
+    from calibrl.core.experiment import plan
+    from calibrl.runs.show import print_table
+
+    how = How(backend, workers, address, resume, force, tensorboard)
+    (found,) = execute({out: plan(range(seed, seed + seeds))}, how)
+    print_table(found.rows)
+    typer.echo(f"Rows and figures are in {out}")
+
+
+@app.command()
+def mdp(
+    out: Annotated[Path, typer.Option(help="Folder for rows and figures.")] = Path("out/mdp"),
+    preset: Annotated[str, typer.Option(help="How much to run: quick (under a minute), full or tiny.")] = "quick",
+    seed: Annotated[int, typer.Option(min=0, help="The first seed.")] = 0,
+    backend: Backend = None,
+    workers: Workers = None,
+    address: Address = None,
+    resume: Resume = False,
+    force: Force = False,
+    tensorboard: TensorBoard = None,
+) -> None:
+    """Test on discrete MDPs what calibration is worth: the paper's theorem, and planning with learnt models."""
+    from calibrl.mdp.experiment import chosen, plan, shown
+    from calibrl.runs.show import print_table
+
+    what = chosen(preset)
+    how = How(backend, workers, address, resume, force, tensorboard)
+    (found,) = execute({out: plan(what, seed=seed)}, how)
+    print_table(shown(found.rows, what))
+    typer.echo(f"Rows and figures are in {out}; the figure to start with is {out / 'mdp-theory.png'}")
+
+
+@app.command()
+def bandits(
+    problem: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="linear, beta, digits, wine, breast-cancer, mushroom, covertype, adult or census; repeat for several."
+        ),
+    ] = None,
+    policy: Annotated[list[str] | None, typer.Option(help="Run only this policy; repeat for several.")] = None,
+    preset: Annotated[str, typer.Option(help="small (no download) or paper (Table 1).")] = "small",
+    trials: Annotated[int | None, typer.Option(min=1, help="How many paired trials.")] = None,
+    rounds: Annotated[int | None, typer.Option(min=1, help="Rounds per trial.")] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="The first seed.")] = None,
+    out: Annotated[Path, typer.Option(help="Folder for rows and figures.")] = Path("out/bandits"),
+    rows: Annotated[Path | None, typer.Option(help="Show rows of an earlier run instead of running.")] = None,
+    backend: Backend = None,
+    workers: Workers = None,
+    address: Address = None,
+    resume: Resume = False,
+    force: Force = False,
+    tensorboard: TensorBoard = None,
+) -> None:
+    """Compare bandit policies: LinUCB, its calibrated versions, and simple controls."""
+    from calibrl.bandits.commands import chosen, print_lines, show_rows
+    from calibrl.bandits.experiment import plan, summarise
+
+    if rows is not None:
+        show_rows(rows, trials=trials, out=out)
+        return
+    what = chosen(problem, policy, preset=preset, trials=trials, rounds=rounds, seed=seed)
+    (found,) = execute({out: plan(what)}, How(backend, workers, address, resume, force, tensorboard))
+    print_lines(summarise(found.rows))
+    typer.echo(f"Rows and figures are in {out}")
+
+
+@app.command()
+def safety(
+    out: Annotated[Path, typer.Option(help="Folder for rows and figures.")] = Path("out/safety"),
+    preset: Annotated[str, typer.Option(help="How much to run: quick, full or tiny.")] = "quick",
+    seed: Annotated[int, typer.Option(min=0, help="The first seed.")] = 0,
+    backend: Backend = None,
+    workers: Workers = None,
+    address: Address = None,
+    resume: Resume = False,
+    force: Force = False,
+    tensorboard: TensorBoard = None,
+) -> None:
+    """Plan under a 90 % safety constraint and count violations, calibrated and not."""
+    from calibrl.runs.show import print_table
+    from calibrl.safety.experiment import chosen, plan
+
+    how = How(backend, workers, address, resume, force, tensorboard)
+    (found,) = execute({out: plan(chosen(preset), seed=seed)}, how)
+    print_table(found.rows)
+    typer.echo(f"Rows and figures are in {out}; the figure to start with is {out / 'safety-rates.png'}")
+
+
+app.command()(inventory)
+app.command()(control)

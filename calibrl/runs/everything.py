@@ -1,0 +1,90 @@
+"""Every experiment as a plan, at two sizes: `small` for a laptop, `full` as published."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from calibrl.errors import CalibrlError, MissingExtra
+from calibrl.runs.engine import Plan
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How to plan an experiment at each size. needs: a package that it cannot do without, and the extra that has it."""
+
+    small: Callable[[], Plan]
+    full: Callable[[], Plan]
+    needs: tuple[str, str] | None = None
+
+
+def _core(seeds: range) -> Plan:
+    from calibrl.core.experiment import plan
+
+    return plan(seeds)
+
+
+def _bandits(preset: str) -> Plan:
+    from calibrl.bandits.experiment import plan
+    from calibrl.bandits.presets import PRESETS
+
+    return plan(PRESETS[preset])
+
+
+def _mdp(preset: str) -> Plan:
+    from calibrl.mdp.experiment import chosen, plan
+
+    return plan(chosen(preset))
+
+
+def _safety(preset: str) -> Plan:
+    from calibrl.safety.experiment import chosen, plan
+
+    return plan(chosen(preset))
+
+
+def _inventory(preset: str) -> Plan:
+    from calibrl.inventory.experiment import plan
+    from calibrl.inventory.presets import chosen
+
+    return plan(chosen(preset))
+
+
+def _control(preset: str, seeds: int) -> Plan:
+    from calibrl.control.jobs import plan
+    from calibrl.control.presets import PRESETS
+
+    return plan(replace(PRESETS[preset], seeds=seeds))
+
+
+EVERYTHING: dict[str, Sizes] = {
+    "core": Sizes(lambda: _core(range(5)), lambda: _core(range(100, 120))),
+    "bandits": Sizes(lambda: _bandits("small"), lambda: _bandits("paper")),
+    "inventory": Sizes(lambda: _inventory("small"), lambda: _inventory("paper")),
+    # Published sizes of the other tasks are for a GPU, as fleets: `calibrl run control`.
+    "control": Sizes(
+        lambda: _control("cartpole-demo", 1), lambda: _control("cartpole-small", 10), needs=("mujoco", "control")
+    ),
+    "mdp": Sizes(lambda: _mdp("quick"), lambda: _mdp("full"), needs=("gymnasium", "control")),
+    "safety": Sizes(lambda: _safety("quick"), lambda: _safety("full")),
+}
+"""In the order they are run."""
+
+
+def plans(size: str, *, only: Sequence[str] | None = None) -> tuple[dict[str, Plan], dict[str, str]]:
+    """The plans that can be carried out here, and why the others cannot, by experiment."""
+    unknown = [name for name in only or () if name not in EVERYTHING]
+    if unknown:
+        raise CalibrlError(f"experiment {unknown[0]!r} is unknown; known: {', '.join(EVERYTHING)}")
+    ready, left_out = {}, {}
+    for name, sizes in EVERYTHING.items():
+        if only and name not in only:
+            continue
+        try:
+            if sizes.needs and importlib.util.find_spec(sizes.needs[0]) is None:
+                raise MissingExtra(*sizes.needs)
+            ready[name] = sizes.small() if size == "small" else sizes.full()
+        except MissingExtra as problem:
+            left_out[name] = str(problem)
+    return ready, left_out

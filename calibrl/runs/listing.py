@@ -1,0 +1,140 @@
+"""Everything that has a name, with one line about it: experiments, presets, problems, policies, maps."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from calibrl.errors import CalibrlError
+
+Lines = dict[str, str]
+"""What there is of a kind: a line about each, by name."""
+
+
+def listed(kind: str | None = None) -> dict[str, Lines]:
+    """All kinds, or one; each in the order it is used in."""
+    if kind is not None and kind not in KINDS:
+        raise CalibrlError(f"kind {kind!r} is unknown; known: {', '.join(KINDS)}")
+    found = {}
+    for name, lines in KINDS.items():
+        if kind in (None, name):
+            try:
+                found[name] = lines()
+            except ImportError as problem:  # an extra that is not installed
+                found[name] = {"": str(problem)}
+    return found
+
+
+def _experiments() -> Lines:
+    from calibrl.runs.catalogue import CATALOGUE
+    from calibrl.runs.everything import EVERYTHING
+
+    return {name: CATALOGUE[name].title for name in EVERYTHING}
+
+
+def _presets() -> Lines:
+    from calibrl.runs.presets import find, in_a_line, names
+
+    return {name: in_a_line(find(name)[1]) for name in names()}
+
+
+def _problems() -> Lines:
+    from calibrl.bandits.datasets import PROBLEMS
+
+    return {name: _BANDIT_PROBLEMS[name] for name in PROBLEMS}
+
+
+_BANDIT_PROBLEMS = {
+    "linear": "4 arms, rewards linear in 10 numbers, Gaussian noise",
+    "beta": "like linear, with skewed noise",
+    "digits": "scikit-learn's handwritten digits: 10 arms",
+    "wine": "scikit-learn's wines: 3 arms",
+    "breast-cancer": "scikit-learn's tumours: 2 arms",
+    "mushroom": "UCI: eat a mushroom or leave it; a poisonous one may cost 35: 2 arms",
+    "covertype": "UCI: the forest type of 581 012 patches of land: 7 arms",
+    "adult": "UCI: the occupation of a person: 14 arms",
+    "census": "UCI: the occupation class of a person in the 1990 census: 9 arms",
+}
+
+
+def _policies() -> Lines:
+    from calibrl.bandits.policies import POLICIES
+
+    return {name: first_line(make) for name, make in POLICIES.items()}
+
+
+def _worlds() -> Lines:
+    from calibrl.safety.problems import WORLDS
+
+    return {name: first_line(type(world)) for name, world in WORLDS.items()}
+
+
+def _planners() -> Lines:
+    from calibrl.inventory.planners import PLANNERS
+
+    return {name: first_line(type(planner)) for name, planner in PLANNERS.items()}
+
+
+def _searches() -> Lines:
+    from calibrl.control.searches import METHODS
+
+    return {name: first_line(method.search) for name, method in METHODS.items()}
+
+
+def _tasks() -> Lines:
+    from calibrl.control.tasks import TASKS
+
+    return {name: _TASKS[name] for name in TASKS}
+
+
+_TASKS = {
+    "cartpole": "swing a pole up on a cart and keep it there",
+    "halfcheetah": "run with two legs in a plane",
+    "pusher": "push an object to a goal with an arm of 7 joints",
+    "reacher": "reach a goal with the tip of an arm of 7 joints",
+}
+
+
+def _maps() -> Lines:
+    from calibrl import maps
+    from calibrl.maps import classes
+
+    return {
+        name: first_line(getattr(home, name))
+        for home in (maps, classes)
+        for name in home.__all__
+        if name.startswith("fit_")
+    }
+
+
+def first_line(thing: Any) -> str:
+    """The first line of what something says about itself."""
+    words = (inspect.getdoc(thing) or "").splitlines()
+    return words[0].rstrip(".") if words else ""
+
+
+KINDS: dict[str, Callable[[], Lines]] = {
+    "experiments": _experiments,
+    "presets": _presets,
+    "problems": _problems,
+    "policies": _policies,
+    "planners": _planners,
+    "tasks": _tasks,
+    "searches": _searches,
+    "worlds": _worlds,
+    "maps": _maps,
+}
+
+USE: dict[str, str] = {
+    "experiments": "calibrl run NAME",
+    "presets": "bandits/small is calibrl run bandits --preset small; calibrl show NAME",
+    "problems": "calibrl run bandits --problem NAME",
+    "policies": "calibrl run bandits --policy NAME, calibrl bandit evaluate --policy NAME",
+    "planners": "of perishable goods, calibrl.inventory.planners",
+    "tasks": "of continuous control, calibrl.control.task(NAME)",
+    "searches": "calibrl run control --set planner.method=NAME",
+    "worlds": "of calibrl run safety",
+    "maps": "calibrl.NAME(…)",
+}
+"""Where a name of each kind is used."""

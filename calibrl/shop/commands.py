@@ -1,0 +1,259 @@
+"""`calibrl order`: tonight's orders for a shop, from its own files."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from calibrl.errors import CalibrlError
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from calibrl.shop.backtest import Replay
+    from calibrl.shop.orders import Order, Shop
+
+SHOWN, EXPLAINED = 12, 3
+"""Orders that are printed, and explained; the file has them all."""
+
+WIDTH = 110
+
+
+def order(
+    sales: Annotated[
+        Path, typer.Option(help="CSV or Parquet: date, item, units; optional: store, price, promotion, …")
+    ],
+    out: Annotated[Path, typer.Option(help="Where to write the orders: .csv, .tsv or .parquet.")],
+    stock: Annotated[Path | None, typer.Option(help="Stock: item, store, units, expires; arrives, as_of.")] = None,
+    items: Annotated[Path | None, typer.Option(help="Items: item, shelf_life, pack_size, lead_days, costs, …")] = None,
+    date: Annotated[
+        str | None, typer.Option(help="Order as of the evening of this day; default: the last sale.")
+    ] = None,
+    backtest: Annotated[str | None, typer.Option(help="Also replay the past: 90d, 12w or 3m.")] = None,
+    deliveries: Annotated[
+        Path | None, typer.Option(help="What was delivered, for the backtest: date, item, units.")
+    ] = None,
+    plot: Annotated[Path | None, typer.Option(help="Plot the first few items: .png, .svg or .pdf.")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the demand paths.")] = 0,
+    workers: Annotated[int, typer.Option(min=1, help="How many planning jobs run at once.")] = 2,
+    backend: Annotated[str, typer.Option(help="Where jobs run: threads, processes or ray.")] = "threads",
+    address: Annotated[str | None, typer.Option(help="Address of a running Ray cluster.")] = None,
+) -> None:
+    """Suggest orders for the next delivery: how much of each item, how sure that is, and why."""
+    from calibrl.runs.workers import BACKENDS, check_backend
+    from calibrl.shop.orders import THREADS, make_orders, read_shop
+    from calibrl.tables.steps import expect_suffix
+
+    if backend != THREADS and backend not in BACKENDS:
+        raise CalibrlError(f"--backend {backend!r} is unknown; use {', '.join((THREADS, *BACKENDS))}")
+    check_backend("processes" if backend == THREADS else backend, workers=workers, address=address)
+    expect_suffix(out, ".csv", ".tsv", ".parquet")
+    if plot is not None:
+        expect_suffix(plot, ".png", ".svg", ".pdf")
+    days = None if backtest is None else _days(backtest)
+    _refuse_overwriting(_outputs(out, plot, days), (sales, stock, items, deliveries))
+    if deliveries is not None and days is None:
+        raise CalibrlError(f"--deliveries {deliveries} is for a backtest; add --backtest 90d")
+    shop = read_shop(sales, stock=stock, items=items, today=_date(date))
+    replay = None
+    if days is not None:
+        replay = _replayed(shop, days, deliveries, sales=sales, seed=seed, workers=workers)
+    orders = make_orders(shop, seed=seed, workers=workers, backend=backend, address=address)
+    written = _write(out, shop, orders, replay, plot)
+    _warn(shop)
+    _show(shop, orders, written)
+    if replay is not None:
+        _show_replay(replay)
+
+
+def _outputs(out: Path, plot: Path | None, days: int | None) -> list[Path]:
+    """Every file that will be written."""
+    return [out, *([] if plot is None else [plot]), *([] if days is None else _beside(out))]
+
+
+def _beside(out: Path) -> tuple[Path, Path]:
+    """Where a backtest's table and figure go."""
+    return out.with_name(f"{out.stem}-backtest{out.suffix}"), out.with_name(f"{out.stem}-backtest.png")
+
+
+def _refuse_overwriting(written: Sequence[Path], read: Sequence[Path | None]) -> None:
+    for path in written:
+        for file in read:
+            if file is not None and (
+                path.resolve() == file.resolve() or (path.exists() and file.exists() and path.samefile(file))
+            ):
+                raise CalibrlError(f"{path}: is read as {file}, and would be overwritten; write to another file")
+    if len({path.resolve() for path in written}) < len(written):
+        raise CalibrlError(f"{written[1]}: would be written twice; give --out and --plot names of their own")
+
+
+def _warn(shop: Shop) -> None:
+    """Say on stderr which orders are guesses."""
+    from calibrl.shop.orders import new_items
+
+    new = new_items(shop)
+    if new:
+        named = ", ".join(new[:4]) + (f" and {len(new) - 4} more" if len(new) > 4 else "")
+        typer.echo(
+            f"calibrl: no sales on record for {named}: ordered on a guess, what the same item sells in other stores, "
+            "or else the shop's median item (or 1 a day), as uncertain as it is large",
+            err=True,
+        )
+
+
+def _days(text: str) -> int:
+    """90d, 12w or 3m in days."""
+    match = re.fullmatch(r"\s*(\d{1,4})\s*([dwm])?\s*", text.lower())
+    days = int(match[1]) * {"d": 1, "w": 7, "m": 30, None: 1}[match[2]] if match else 0
+    if days < 7:
+        raise CalibrlError(f"--backtest {text!r} is not a period of a week or more; write it like 90d, 12w or 3m")
+    return days
+
+
+def _date(text: str | None) -> np.datetime64 | None:
+    import numpy as np
+
+    if text is None:
+        return None
+    try:
+        if not re.fullmatch(r"\d{4}-\d{2}-\d{2}", text):
+            raise ValueError
+        return np.datetime64(text, "D")
+    except ValueError:
+        raise CalibrlError(f"--date {text!r} is not a date; write it like 2018-05-31") from None
+
+
+def _replayed(shop: Shop, days: int, deliveries: Path | None, *, sales: Path, seed: int, workers: int) -> Replay:
+    from calibrl.runs.show import progress
+    from calibrl.shop.backtest import WARM_UP, replay
+    from calibrl.shop.deliveries_file import read_deliveries
+
+    delivered = None if deliveries is None else read_deliveries(deliveries, shop.history, sales=str(sales))
+    with progress("backtest", total=days + WARM_UP) as step:
+        return replay(shop, days, delivered=delivered, seed=seed, workers=workers, on_day=step)
+
+
+def _write(out: Path, shop: Shop, orders: Sequence[Order], replay: Replay | None, plot: Path | None) -> list[Path]:
+    """The orders, their picture and, after a backtest, its table and figure beside them: all of the files or none."""
+    from contextlib import ExitStack
+
+    from calibrl.files import replacing, said_if_no_place
+    from calibrl.shop.figures import backtest_figure, orders_figure
+    from calibrl.shop.output import orders_frame, replay_frame
+    from calibrl.tables import write_table
+
+    stores = shop.history.stores
+    table, picture = _beside(out)
+    written: dict[Path, Callable[[Path], None]] = {
+        out: lambda path: write_table(orders_frame(orders, stores=stores), path)
+    }
+    if plot is not None:
+        written[plot] = lambda path: orders_figure(orders, shop.history).savefig(path, dpi=130)
+    if replay is not None:
+        written[table] = lambda path: write_table(replay_frame(replay, shop.history.keys, stores=stores), path)
+        written[picture] = lambda path: backtest_figure(replay).savefig(path, dpi=130)
+    with said_if_no_place(out), ExitStack() as files:
+        for path, write in written.items():
+            write(files.enter_context(replacing(path)))
+    return list(written)
+
+
+def _show(shop: Shop, orders: Sequence[Order], written: list[Path]) -> None:
+    """The first orders as a table, why the first few are what they are, and what was assumed."""
+    from calibrl.shop.output import totals
+    from calibrl.shop.words import reason
+
+    rows = [_row(one, stores=shop.history.stores) for one in orders[:SHOWN]]
+    print_rows(rows, text=("item", "store"))
+    if len(orders) > SHOWN:
+        typer.echo(f"… and {len(orders) - SHOWN} more in {written[0]}")
+    typer.echo("\n" + totals(orders))
+    for one in orders[:EXPLAINED]:
+        _say(f"{' in '.join(part for part in one.key if part)}: {reason(one)}")
+    typer.echo("")
+    for note in shop.notes:
+        _say(note)
+    _say(f"Written: {', '.join(str(path) for path in written)}")
+
+
+def _row(one: Order, *, stores: bool) -> dict[str, str]:
+    item, store = one.key
+    packs = f" = {one.packs} x {one.item.pack_size}" if one.item.pack_size > 1 and one.packs else ""
+    return {
+        "item": item,
+        **({"store": store} if stores else {}),
+        "delivery": f"{one.delivery.astype('datetime64[D]').item():%a %d %b}",
+        "order": f"{one.plan.order}{packs}",
+        "demand": f"{one.quantile(0.5):.0f}",
+        "50 %": f"{one.quantile(0.25):.0f}-{one.quantile(0.75):.0f}",
+        "90 %": f"{one.quantile(0.05):.0f}-{one.quantile(0.95):.0f}",
+        "stock": f"{one.on_hand:.0f}",
+        "waste": f"{one.plan.waste:.1f}",
+        "runs out": f"{one.plan.out:.0%}",
+    }
+
+
+def _show_replay(replay: Replay) -> None:
+    """Money and units by policy, and what the calibrated plan saves over each other."""
+    from calibrl.shop.backtest import BARE, HONEST, LEAST_PARTS, STAND_IN
+
+    typer.echo(f"\nBacktest, {replay.dates[0]} to {replay.dates[-1]} ({len(replay.dates)} days):\n")
+    rows = []
+    for name, found in replay.outcome.items():
+        demand = found.sold.sum() + found.unmet.sum()
+        saved, *between = (f"{money:,.0f}" for money in replay.saving(HONEST, name))
+        if replay.parts >= LEAST_PARTS:
+            saved += f" ({' to '.join(between)})"
+        rows.append(
+            {
+                "policy": name,
+                "cost": f"{replay.money(name).sum():,.0f}",
+                "wasted": f"{found.wasted.sum():,}",
+                "lost sales": f"{found.unmet.sum():,}",
+                "fill rate": f"{found.sold.sum() / max(demand, 1):.1%}",
+                "calibrated saves": "" if name == HONEST else saved,
+            }
+        )
+    print_rows(rows, text=("policy",))
+    if replay.parts >= LEAST_PARTS:
+        _say(f"In brackets a 95 % interval from resampling {replay.resampled_by}.")
+    else:
+        _say("How much of this is luck, so few weeks cannot tell; replay four or more.")
+    _say(
+        f"Tomorrow's demand fell inside its 90 % interval on {replay.held[HONEST]:.1%} of days "
+        f"({replay.held[BARE]:.1%} uncalibrated)."
+    )
+    if STAND_IN in replay.outcome:
+        _say(
+            "How the shop orders now is not in the files, so a stand-in takes its place: up to last week's sales "
+            "of the same days. With --deliveries the real deliveries are replayed."
+        )
+    if replay.sold_out:
+        _say(
+            f"On {replay.sold_out} item-days the shelf sold out; their demand is estimated, {replay.estimated:,} units "
+            "more than was sold, and counted alike for every policy."
+        )
+
+
+def print_rows(rows: list[dict[str, str]], *, text: tuple[str, ...]) -> None:
+    """Aligned columns, as wide as they need: text to the left, numbers to the right."""
+    lines = [list(rows[0]), *(list(row.values()) for row in rows)]
+    widths = [max(len(line[k]) for line in lines) for k in range(len(lines[0]))]
+    for line in lines:
+        cells = [
+            cell.ljust(width) if name in text else cell.rjust(width)
+            for cell, width, name in zip(line, widths, lines[0], strict=True)
+        ]
+        typer.echo("  ".join(cells).rstrip())
+
+
+def _say(text: str) -> None:
+    """A sentence, wrapped."""
+    # A per cent sign stays with its number.
+    lines = textwrap.wrap(text.replace(" %", "\u00a0%"), WIDTH, subsequent_indent="  ", break_on_hyphens=False)
+    typer.echo("\n".join(lines).replace("\u00a0", " "))

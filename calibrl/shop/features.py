@@ -1,0 +1,206 @@
+"""What is known about a day to come, as numbers, in units of the item's own level.
+
+One row is an item-store on the evening it is forecast; its features are laid out by lead day, because the same
+weekday lies further back the further ahead one looks.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from calibrl.inventory.sales import Flags, Floats
+from calibrl.shop.record import SHUT_WEEKS, Counts, Record, in_a_row
+
+Index = NDArray[np.int64]
+
+SCALE, SPREAD, SHUT, HISTORY = 0, 1, 2, 3
+"""Columns that are no regressors: the item's level in units, its spread from week to week in units, whether the day
+is closed by what is known, and how many weeks of record there are."""
+
+LEAD_IN = 4
+
+YEAR = 364
+"""A year of whole weeks."""
+
+TRUST = 4.0
+"""How many past events it takes to believe their effect on one item half-way."""
+
+
+@dataclass(frozen=True)
+class Tables:
+    """Moving sums of a record, made once, from which any row's features are read. All (s, t) or (s, t+1)."""
+
+    record: Record
+    total: Floats
+    deviation: Floats
+    deviation_total: Floats
+    spread_total: Floats
+    spread_count: Floats
+    seen_total: Floats
+    begun_total: Floats
+    weeks_closed: Counts
+    effect: dict[str, Floats]
+
+    @property
+    def width(self) -> int:
+        """Features of a lead day."""
+        return LEAD_IN + 19 + 4 * len(self.record.event) + (self.record.price is not None)
+
+
+def tables(record: Record) -> Tables:
+    """The moving sums of a record."""
+    usual, known = record.usual, record.today + 1
+    before = _weekday_mean(usual, 4)
+    deviation = np.where(record.begun, usual - before, 0.0)
+    deviation[:, :28] = 0.0
+    deviation[:, known:] = 0.0
+    # What is estimated for a day that sold out varies less than demand does.
+    real = ~np.isnan(record.units) & ~record.odd & record.begun & ~record.history.sales.censored
+    real[:, :28] = False
+    return Tables(
+        record=record,
+        total=_sums(usual),
+        deviation=deviation,
+        deviation_total=_sums(deviation),
+        spread_total=_sums(np.where(real, np.abs(deviation), 0.0)),
+        spread_count=_sums(real.astype(np.float64)),
+        seen_total=_sums((~np.isnan(record.units)).astype(np.float64)),
+        begun_total=_sums(record.begun.astype(np.float64)),
+        weeks_closed=in_a_row(record.history.sales.closed, record.history.sales.closed),
+        effect={name: _effect(record, flag, before) for name, flag in record.event.items()},
+    )
+
+
+def rows(of: Tables, series: Index, evening: Index, leads: int) -> Floats:
+    """(n, leads, k): the features of item-stores (n,) on evenings (n,), for the 1st to the `leads`-th day ahead."""
+    return np.stack([_one_lead(of, series, evening, lead) for lead in range(1, leads + 1)], 1)
+
+
+def _one_lead(of: Tables, i: Index, evening: Index, lead: int) -> Floats:
+    """(n, k) for one lead day. Nothing after `evening` is read but what is known in advance."""
+    record = of.record
+    day = evening + lead
+    last = _last_same(day, lead)
+    same, since = _same_weekdays(of, i, last, 8)
+    long = _mean(of.total, i, evening, 56, of.begun_total)
+    count = since.cumsum(0)
+    # A weekday with little or no record is like the other days.
+    four = np.where(count[3] > 0, (same[:4] * since[:4]).sum(0) / np.maximum(count[3], 1), long)
+    eight = np.where(count[7] > 0, (same * since).sum(0) / np.maximum(count[7], 1), long)
+    one, two = np.where(since[0], same[0], four), np.where(since[1], same[1], four)
+    middle = np.where(count[4] >= 5, np.median(same[:5], 0), four)
+    scale = long + 0.5
+    week = _mean(of.deviation_total, i, evening, 7)
+    regressors = [
+        one,
+        two,
+        four,
+        eight,
+        middle,
+        _mean(of.total, i, evening, 7, of.begun_total),
+        _mean(of.total, i, evening, 28, of.begun_total),
+        of.deviation[i, evening],
+        _mean(of.deviation_total, i, evening, 3),
+        week,
+        _last_year(of, i, evening, day, four, scale),
+    ]
+    weekday = record.history.sales.weekday[day]
+    regressors += [np.where(weekday == k, four, 0.0) for k in range(7)]
+    for name, flag in record.event.items():
+        on, effect = flag[i, day], of.effect[name][i, evening]
+        recent = np.mean([flag[i, np.maximum(last - 7 * k, 0)] for k in range(4)], 0)
+        after = flag[i, np.maximum(day - 1, 0)]
+        regressors += [on * four, on * four * (effect - 1), recent * four, after * four]
+    if record.price is not None:
+        regressors.append(record.price[i, day] * four)
+    scaled = [column / scale for column in regressors]
+    weeks = np.minimum(of.seen_total[i, evening + 1] / 7, 52.0)
+    spread = np.where(weeks > 0, _spread(of, i, evening, four), four)
+    shut = _shut(of, i, day, last, same[:4], since[3], long)
+    return np.stack([scale, spread, shut.astype(np.float64), weeks, *scaled, np.ones(len(i))], 1)
+
+
+def shut_days(of: Tables, evening: int, leads: int) -> Flags:
+    """(s, leads): the days after an evening that are closed by what is known then."""
+    count = len(of.record.units)
+    i, at = np.arange(count), np.full(count, evening)
+    long = _mean(of.total, i, at, 56, of.begun_total)
+    found = np.zeros((count, leads), dtype=bool)
+    for lead in range(1, leads + 1):
+        last = _last_same(at + lead, lead)
+        same, since = _same_weekdays(of, i, last, 4)
+        found[:, lead - 1] = _shut(of, i, at + lead, last, same, since[3], long)
+    return found
+
+
+def _shut(of: Tables, i: Index, day: Index, last: Index, same: Floats, since: Flags, long: Floats) -> Flags:
+    """(n,): announced, or closed by habit: the store's last times, or an item that sells but not on this weekday.
+
+    same: (4, n) the last same weekdays, all since the record began where `since` says so.
+    """
+    habit = of.weeks_closed[i, np.maximum(last, 0)] >= SHUT_WEEKS
+    habit |= (same == 0).all(0) & since & (long >= 2)
+    return of.record.announced[i, day] | habit
+
+
+def _last_same(day: Index, lead: int) -> Index:
+    """(n,): the latest same weekday that is already known."""
+    return day - 7 * (-(-lead // 7))
+
+
+def _same_weekdays(of: Tables, i: Index, last: Index, weeks: int) -> tuple[Floats, Flags]:
+    """(weeks, n): the usual of the last same weekdays, latest first, and whether the record had begun."""
+    record = of.record
+    same = np.stack([record.usual[i, np.maximum(last - 7 * k, 0)] for k in range(weeks)])
+    begun = [record.begun[i, np.maximum(last - 7 * k, 0)] & (last >= 7 * k) for k in range(weeks)]
+    return same, np.stack(begun)
+
+
+def _spread(of: Tables, i: Index, evening: Index, four: Floats) -> Floats:
+    """(n,): mean distance to the weekday's mean over eight weeks; the square root of the mean without a record."""
+    start = np.maximum(evening + 1 - 56, 0)
+    count = of.spread_count[i, evening + 1] - of.spread_count[i, start]
+    total = of.spread_total[i, evening + 1] - of.spread_total[i, start]
+    # Two weeks' worth of a Poisson count's spread, so that a lucky streak does not promise certainty.
+    return (total + 14 * 0.8 * np.sqrt(four + 0.25)) / (count + 14)
+
+
+def _last_year(of: Tables, i: Index, evening: Index, day: Index, four: Floats, scale: Floats) -> Floats:
+    """(n,): what the same day of last year was to its season, at today's level; the weekday's mean without a year."""
+    then = day - YEAR
+    there = (then >= 28) & of.record.begun[i, np.maximum(then - 28, 0)]
+    around = _mean(of.total, i, np.maximum(evening - YEAR, 0), 28) + 0.5
+    return np.where(there, np.clip(of.record.usual[i, np.maximum(then, 0)] / around, 0, 4) * scale, four)
+
+
+def _effect(record: Record, flag: NDArray[np.bool_], before: Floats) -> Floats:
+    """(s, t): what events up to that evening did to the item's sales, as a factor, half-way believed after four."""
+    known = ~np.isnan(record.units) & (before > 0)
+    known[:, :28] = False
+    ratio = np.clip(np.where(known, record.units, 0.0) / np.where(before > 0, before, 1.0), 0, 4)
+    hit = known & flag
+    return ((ratio * hit).cumsum(1) + TRUST) / (hit.cumsum(1) + TRUST)
+
+
+def _weekday_mean(usual: Floats, weeks: int) -> Floats:
+    """(s, t): the mean of the same weekday in the weeks before."""
+    total = np.zeros(usual.shape)
+    for k in range(1, weeks + 1):
+        total[:, 7 * k :] += usual[:, : -7 * k]
+    return total / weeks
+
+
+def _sums(values: Floats) -> Floats:
+    return np.concatenate([np.zeros((len(values), 1)), values.cumsum(1)], 1)
+
+
+def _mean(total: Floats, i: Index, evening: Index, days: int, begun: Floats | None = None) -> Floats:
+    """(n,): the mean of the days up to the evening; of those since the record began, if `begun` is given."""
+    start = np.maximum(evening + 1 - days, 0)
+    count = (evening + 1 - start).astype(np.float64)
+    if begun is not None:
+        count = np.minimum(count, begun[i, evening + 1])
+    return (total[i, evening + 1] - total[i, start]) / np.maximum(count, 1)

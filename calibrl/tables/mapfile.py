@@ -1,0 +1,321 @@
+"""Maps that outlive the program that fitted them: fitting by group, a plain JSON file, and its memory of rows.
+
+Fitting maps by name and by group, and what they are worth on rows they have not seen.
+
+A small memory of many rows: enough to tell whether others are among them.
+
+The map file: everything `calibrl apply` needs, as plain JSON.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.distributions import Categorical, Distribution
+
+from calibrl.algorithm import Evidence, fit_to, recalibrate
+from calibrl.data import Data, Groups, fingerprints
+from calibrl.distributions.families import Grouped
+from calibrl.errors import CalibrlError, some
+from calibrl.files import said_if_no_place, write_text
+from calibrl.maps import (
+    FitMap,
+    Map,
+    fit_affine,
+    fit_auto,
+    fit_beta,
+    fit_isotonic,
+    fit_platt,
+    fit_sigmoid,
+    fit_smooth,
+    map_from_dict,
+)
+from calibrl.maps.classes import CLASS_FITS, ClassMap, FitClassMap, class_map_from_dict, fit_auto_classes
+
+FOLDS = 5
+
+_MAPS: dict[str, FitMap] = {
+    "auto": fit_auto,
+    "smooth": fit_smooth,
+    "affine": fit_affine,
+    "platt": fit_platt,
+    "beta": fit_beta,
+    "isotonic": fit_isotonic,
+    "sigmoid": fit_sigmoid,
+}
+_CLASS_MAPS: dict[str, FitClassMap] = {"auto": fit_auto_classes, **CLASS_FITS}
+
+
+def methods_for(kind: str) -> Mapping[str, FitMap] | Mapping[str, FitClassMap]:
+    """The fitting functions for a kind of forecast, by name."""
+    return _CLASS_MAPS if kind == "classes" else _MAPS
+
+
+def fit_named(method: str, kind: str) -> FitMap | FitClassMap:
+    """The fitting function called `method` for a kind of forecast, or an error that lists the known ones."""
+    known = methods_for(kind)
+    if method not in known:
+        raise CalibrlError(f"method {method!r} is unknown for {kind}; known: {', '.join(known)}")
+    return known[method]
+
+
+def calibrate(evidence: Evidence, mapping: Map | ClassMap) -> Evidence:
+    """What the outcomes say of the calibrated forecasts."""
+    if isinstance(mapping, ClassMap):
+        probs, label = evidence
+        return mapping(probs), label
+    if not isinstance(evidence, Tensor):
+        raise CalibrlError(f"a {mapping.kind} map cannot calibrate class probabilities; fit a class map")
+    return mapping.forward_z(evidence)
+
+
+def cross_validate(
+    evidence: Evidence, fit: FitMap | FitClassMap, *, folds: int = FOLDS
+) -> list[tuple[Evidence, Evidence]]:
+    """For each fold, its rows' evidence as forecast and after a map fitted on the other folds.
+
+    Rows are dealt to the folds at random, seeded with 0, at least two to each: fewer than four rows give no
+    folds. Losses are to be averaged over folds, not taken of all rows together: those share the maps' luck.
+    """
+    n = len(evidence) if isinstance(evidence, Tensor) else len(evidence[1])
+    folds = min(folds, n // 2)
+    if folds < 2:
+        return []
+    fold = torch.randperm(n, generator=torch.Generator().manual_seed(0)) % folds
+    pairs = []
+    for k in range(folds):
+        held = take(evidence, fold == k)
+        pairs.append((held, calibrate(held, fit_to([take(evidence, fold != k)], fit))))
+    return pairs
+
+
+def take(evidence: Evidence, rows: Tensor) -> Evidence:
+    """The evidence of some rows, by their numbers or a (n,) mask."""
+    return evidence[rows] if isinstance(evidence, Tensor) else (evidence[0][rows], evidence[1][rows])
+
+
+KEPT = 1024
+"""Fingerprints kept: up to so many rows the memory is complete, beyond it is a sample."""
+
+
+@dataclass(frozen=True)
+class Sketch:
+    """The smallest fingerprints of a set of rows (a bottom-k min-hash).
+
+    rows: how many there were; distinct: how many different ones; smallest: the least `KEPT` of their 53-bit
+    fingerprints, ascending. Which fingerprints are small is chance, so those kept are a fair sample of rows,
+    and the same rows of another file leave the same sample.
+    """
+
+    rows: int
+    distinct: int
+    smallest: tuple[int, ...]
+
+    @classmethod
+    def of(cls, values: Tensor, y: Tensor) -> Sketch:
+        """The sketch of forecasts (n, k) with outcomes (n,)."""
+        marks = _marks(values, y)
+        return cls(rows=len(y), distinct=len(marks), smallest=tuple(marks[:KEPT].tolist()))
+
+    def share(self, values: Tensor, y: Tensor) -> float:
+        """The estimated share of the rows, forecasts (n, k) with outcomes (n,), that are among those remembered.
+
+        Exact up to `KEPT` remembered rows; beyond, from the rows whose fingerprints are as small as those
+        kept. Where no more rows are met again than rows of one file are like another of it (rounded forecasts of
+        few outcomes), chance explains it: they count as never seen.
+        """
+        marks = _marks(values, y)
+        known = np.array(self.smallest, dtype=np.int64)
+        complete = len(known) == self.distinct
+        comparable = marks if complete else marks[marks <= known[-1]]
+        met = float(np.isin(comparable, known).mean()) if len(comparable) else 0.0
+        # Of two rows that are alike, one is not distinct.
+        alike = 2 * (1 - min(self.distinct / max(self.rows, 1), len(marks) / max(len(y), 1)))
+        return met if met > alike else 0.0
+
+
+def _marks(values: Tensor, y: Tensor) -> NDArray[np.int64]:
+    """Distinct fingerprints, ascending; of single precision, so that a file's number format does not matter."""
+    # Adding zero turns -0 into 0. 53 bits are what every JSON reader keeps of a whole number.
+    rows = Data((values.to(torch.float32) + 0.0).double(), (y.to(torch.float32) + 0.0).double())
+    marks = np.sort((fingerprints(rows) >> np.uint64(11)).astype(np.int64))
+    return marks[np.diff(marks, prepend=-1) > 0]
+
+
+FORMAT, VERSION = "calibrl-map", 1
+
+
+@dataclass(frozen=True)
+class FittedMap:
+    """A map and the number of outcomes it was fitted on."""
+
+    mapping: Map | ClassMap
+    rows: int
+
+
+@dataclass(frozen=True)
+class MapFile:
+    """Maps, and what they were fitted for.
+
+    kind, columns: the forecasts they recalibrate; method: as asked for; pooled: the map of all rows together;
+    group: the column that told groups apart, or None; groups: the map of each; too_few: groups that had too few
+    outcomes for a map; sketch: a memory of the rows they were fitted on; source: the file of those; date, package:
+    when, and by which version of calibrl.
+    """
+
+    kind: str
+    columns: tuple[str, ...]
+    method: str
+    pooled: FittedMap
+    sketch: Sketch
+    source: str
+    package: str
+    group: str | None = None
+    groups: dict[str, FittedMap] = field(default_factory=dict)
+    too_few: tuple[str, ...] = ()
+    date: str = field(default_factory=lambda: datetime.now(UTC).strftime("%Y-%m-%dT%H:%MZ"))
+
+    def expect(self, kind: str, columns: tuple[str, ...], *, source: str) -> None:
+        """Refuse forecasts of another kind or other columns than the maps were fitted for."""
+        if (kind, columns) != (self.kind, self.columns):
+            raise CalibrlError(
+                f"{source}: holds {kind} ({some(columns)}) but the map was fitted for {self.kind} "
+                f"({some(self.columns)}); fit a map on forecasts like these, or choose others with --kind"
+            )
+
+    def apply(
+        self,
+        forecast: Callable[[Tensor], Distribution],
+        rows: Tensor,
+        groups: Groups | None = None,
+        *,
+        pool_new: bool = False,
+        source: str = "forecasts",
+    ) -> Distribution:
+        """The forecasts of `rows`, each calibrated by the map of its group, as one distribution.
+
+        forecast: gives the forecasts of any rows, (m,) of their numbers from 0; groups: whose row each is, or None
+        for the pooled map. A group that no map was fitted for is an error, or gets the pooled map with `pool_new`.
+        """
+        if groups is None:
+            return recalibrate(forecast(rows), self.pooled.mapping)
+        here = groups.split(rows)
+        unknown = [name for name in here if name not in self.groups]
+        if unknown and not pool_new:
+            name = unknown[0]
+            known = f"known: {some(tuple(self.groups))}" if self.groups else "no group has one"
+            cure = "fit it too"
+            if name in self.too_few:
+                known, cure = f"too few outcomes in {self.source}", "fit it with 2 outcomes or more"
+            raise CalibrlError(
+                f"{source}: {self.group} {name!r} has no map ({known}); {cure}, or give such groups the pooled map "
+                "with --new-groups pooled"
+            )
+        parts = [
+            (places, recalibrate(forecast(rows[places]), self.groups.get(name, self.pooled).mapping))
+            for name, places in here.items()
+        ]
+        classes = [(places, part.probs) for places, part in parts if isinstance(part, Categorical)]
+        if classes:
+            probs = classes[0][1].new_empty(len(rows), classes[0][1].shape[-1])
+            for places, piece in classes:
+                probs[places] = piece
+            return Categorical(probs=probs, validate_args=False)
+        return parts[0][1] if len(parts) == 1 else Grouped(parts)
+
+    def save(self, path: str | Path) -> None:
+        """Write the file, whole or not at all."""
+        content = self.to_dict()
+        # One line for each part: the head can be read, and the knots do not fill pages.
+        parts = {**content, "digest": _digest(content)}
+        lines = (f" {json.dumps(name)}: {json.dumps(part, ensure_ascii=False)}" for name, part in parts.items())
+        with said_if_no_place(path):
+            write_text(path, "{\n" + ",\n".join(lines) + "\n}\n")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain numbers, lists and strings, ready for JSON."""
+
+        def plain(fitted: FittedMap) -> dict[str, Any]:
+            return {"rows": fitted.rows, "map": fitted.mapping.to_dict()}
+
+        return {
+            "format": FORMAT,
+            "version": VERSION,
+            "package": self.package,
+            "date": self.date,
+            "source": self.source,
+            "forecast": {"kind": self.kind, "columns": list(self.columns)},
+            "method": self.method,
+            "group": self.group,
+            "pooled": plain(self.pooled),
+            "groups": {name: plain(fitted) for name, fitted in self.groups.items()},
+            "too_few": list(self.too_few),
+            "fitted_rows": {
+                "rows": self.sketch.rows,
+                "distinct": self.sketch.distinct,
+                "smallest": list(self.sketch.smallest),
+            },
+        }
+
+    @classmethod
+    def load(cls, path: str | Path) -> MapFile:
+        """The file that `save` wrote, or an error that says what is wrong with it."""
+        cure = "give a map that `calibrl fit` wrote"
+        try:
+            saved = json.loads(Path(path).read_text(encoding="utf-8"))
+        except OSError as problem:
+            raise CalibrlError(f"{path}: cannot be read ({problem.strerror or problem}); {cure}") from None
+        except ValueError:
+            raise CalibrlError(f"{path}: is not JSON, or was cut short; {cure}") from None
+        if not isinstance(saved, dict) or saved.get("format") != FORMAT:
+            raise CalibrlError(f"{path}: is JSON but not a {FORMAT} file; {cure}")
+        if saved.get("version") != VERSION:
+            raise CalibrlError(
+                f"{path}: is version {saved.get('version')} of the format, expected {VERSION}; "
+                "fit it again, or use the calibrl that wrote it"
+            )
+        digest = saved.pop("digest", None)
+        if digest != _digest(saved):
+            raise CalibrlError(f"{path}: was damaged or edited after it was fitted; fit it again")
+        try:
+            return cls._from_dict(saved)
+        except (KeyError, TypeError, ValueError) as problem:
+            raise CalibrlError(f"{path}: is damaged ({problem}); fit it again") from None
+
+    @classmethod
+    def _from_dict(cls, saved: dict[str, Any]) -> MapFile:
+        kind = saved["forecast"]["kind"]
+        load = class_map_from_dict if kind == "classes" else map_from_dict
+
+        def rich(fitted: dict[str, Any]) -> FittedMap:
+            return FittedMap(load(fitted["map"]), int(fitted["rows"]))
+
+        rows = saved["fitted_rows"]
+        return cls(
+            kind=kind,
+            columns=tuple(saved["forecast"]["columns"]),
+            method=saved["method"],
+            pooled=rich(saved["pooled"]),
+            sketch=Sketch(rows["rows"], rows["distinct"], tuple(rows["smallest"])),
+            source=saved["source"],
+            group=saved["group"],
+            groups={name: rich(fitted) for name, fitted in saved["groups"].items()},
+            too_few=tuple(saved.get("too_few", ())),  # files of earlier versions do not name them
+            date=saved["date"],
+            package=saved["package"],
+        )
+
+
+def _digest(content: dict[str, Any]) -> str:
+    """A checksum that notices a damaged or edited file."""
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
