@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -195,7 +195,14 @@ def _axes(ax: Axes | None) -> Axes:
     return plt.subplots(figsize=(4.2, 4), layout="constrained")[1] if ax is None else ax
 
 
-def _tidy(ax: Axes, label: Any, *, loc: Literal["best", "upper left"] = "best") -> Axes:
+def tidy(figure: Figure) -> Figure:
+    """Take the upper and right spines off all axes of a figure, and return it."""
+    for ax in figure.axes:
+        ax.spines[["top", "right"]].set_visible(False)
+    return figure
+
+
+def _tidy(ax: Axes, label: str | None, *, loc: Literal["best", "upper left"] = "best") -> Axes:
     ax.spines[["top", "right"]].set_visible(False)
     if label is not None:
         ax.legend(frameon=False, fontsize=9, loc=loc)

@@ -14,9 +14,8 @@ import torch
 from torch import Tensor, nn
 from torch.distributions import Normal
 
-from calibrl.data import Data
+from calibrl.data import Data, Remembered
 from calibrl.errors import CalibrlError
-from calibrl.forecasters.remembering import Remembered
 from calibrl.forecasters.torch import fitting, new_seed, seeded
 from calibrl.threads import check_device
 

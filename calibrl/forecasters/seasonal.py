@@ -11,9 +11,8 @@ from scipy.optimize import nnls
 from torch import Tensor
 from torch.distributions import Normal
 
-from calibrl.data import Data
+from calibrl.data import Data, Remembered
 from calibrl.errors import CalibrlError
-from calibrl.forecasters.remembering import Remembered
 
 Floats = NDArray[np.float64]
 

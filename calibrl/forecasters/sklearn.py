@@ -13,10 +13,9 @@ from torch import Tensor
 from torch.distributions import Categorical, Normal
 
 from calibrl.arrays import Array, as_rows
-from calibrl.data import Data
+from calibrl.data import Data, Remembered
 from calibrl.distributions import Quantiles
 from calibrl.errors import CalibrlError
-from calibrl.forecasters.remembering import Remembered
 
 Estimator: TypeAlias = Any
 """Anything with scikit-learn's `fit` and `predict`; it is cloned, never changed."""

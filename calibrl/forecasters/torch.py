@@ -18,11 +18,10 @@ from torch.distributions import Distribution, Normal
 
 from calibrl.algorithm import Forecaster
 from calibrl.arrays import Array, as_rows
-from calibrl.data import Data
+from calibrl.data import Data, Remembered
 from calibrl.distributions import Empirical, draw
 from calibrl.distributions.kinds import by_column, refuse_joint
 from calibrl.errors import CalibrlError
-from calibrl.forecasters.remembering import Remembered
 
 _GLOBAL_CHANCE = threading.RLock()
 

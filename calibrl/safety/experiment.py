@@ -263,10 +263,10 @@ def _example_job(preset: Preset, seed: int) -> Iterator[Kept]:
 
 
 def _draw(out: Path, found: Found) -> None:
-    from calibrl.mdp import figures
+    from calibrl.safety import figures
 
     drawn = {
-        "safety-rates": figures.safety(found.rows, nominal=1 - LEVEL),
+        "safety-rates": figures.violations(found.rows, nominal=1 - LEVEL),
         "safety-paths": figures.paths(found.kept(EXAMPLE), radius=PointMass.radius, goal=PointMass.goal),
     }
     save(drawn, out, dpi=120)

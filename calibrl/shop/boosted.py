@@ -12,9 +12,8 @@ import numpy as np
 from sklearn.ensemble import HistGradientBoostingRegressor
 from torch import Tensor
 
-from calibrl.data import Data
+from calibrl.data import Data, Remembered
 from calibrl.distributions import Rounded
-from calibrl.forecasters.remembering import Remembered
 from calibrl.shop.demand import Fitted, Floats, LinearDemand, as_counts, middle_of, usable, width_of
 from calibrl.shop.features import LEAD_IN, SCALE, SPREAD
 

@@ -47,7 +47,7 @@ def order(
     """Suggest orders for the next delivery: how much of each item, how sure that is, and why."""
     from calibrl.runs.workers import BACKENDS, check_backend
     from calibrl.shop.orders import THREADS, make_orders, read_shop
-    from calibrl.tables.steps import expect_suffix
+    from calibrl.tables.commands import expect_suffix
 
     if backend != THREADS and backend not in BACKENDS:
         raise CalibrlError(f"--backend {backend!r} is unknown; use {', '.join((THREADS, *BACKENDS))}")

@@ -17,10 +17,9 @@ from scipy.optimize import nnls
 from torch import Tensor
 from torch.distributions import Normal
 
-from calibrl.data import Data
+from calibrl.data import Data, Remembered
 from calibrl.distributions import Rounded
 from calibrl.errors import CalibrlError
-from calibrl.forecasters.remembering import Remembered
 from calibrl.shop.features import HISTORY, LEAD_IN, SCALE, SHUT, SPREAD
 
 Floats = NDArray[np.float64]

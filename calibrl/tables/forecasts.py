@@ -14,6 +14,7 @@ Rows are counted from 1, below the header.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,7 +28,7 @@ from torch.distributions import Categorical, Distribution, Normal
 from calibrl.data import Groups
 from calibrl.distributions import Empirical, Quantiles
 from calibrl.errors import CalibrlError, cut, some
-from calibrl.tables.reader import CHECKS, Where, cure, parse_numbers, read_table
+from calibrl.tables.reader import cure, parse_numbers, read_table
 
 ACCEPTED = {
     "normal": "mean,std",
@@ -148,7 +149,7 @@ def parse_forecasts(frame: pl.DataFrame, *, source: str, kind: str | None = None
         row, column = (int(i) for i in np.argwhere(wrong)[0])
         name = columns[column]
         where.complain(row, name, f"{_fault(frame[name][row])}; repair the forecast or drop the row")
-    CHECKS[kind](values, where)
+    _CHECKS[kind](values, where)
     label = f"the number of the class, 0 to {len(columns) - 1}," if kind == "classes" else "a number"
     y = _numbers(frame, "y", source, number, expected=label) if "y" in frame.columns else None
     if y is not None:
@@ -228,3 +229,115 @@ def _numbers(
         raise CalibrlError(f"{source}, column {name}: holds {column.dtype}, not numbers; convert the column first")
     # A copy, because polars' memory is read-only.
     return np.array(column.cast(pl.Float64).fill_null(np.nan).to_numpy(), dtype=np.float64)
+
+
+SUM_TOLERANCE = 1e-3
+"""Probabilities may always miss a sum of one by this much."""
+
+LOST = 0.1
+"""Where rounding took more than this from a sum of one, too little is left to share out anew."""
+
+
+@dataclass(frozen=True)
+class Where:
+    """Names the place of a bad value."""
+
+    source: str
+    number: NDArray[np.int64]
+    columns: tuple[str, ...]
+
+    def refuse(self, wrong: NDArray[np.bool_], values: NDArray[np.float64], why: str) -> None:
+        """Raise an error for the first cell of `wrong` (n, k) that is true."""
+        if wrong.any():
+            row, column = (int(i) for i in np.argwhere(wrong)[0])
+            self.complain(row, self.columns[column], f"{_plain(values[row, column])} {why}")
+
+    def complain(self, row: int, column: str, problem: str) -> None:
+        """Raise an error about the value in `row`, counted from 0, and `column`."""
+        raise CalibrlError(f"{self.source}, row {self.number[row]}, column {column}: {problem}")
+
+
+# What each kind demands of its numbers (n, k).
+
+
+def _check_normal(values: NDArray[np.float64], where: Where) -> None:
+    wrong = np.zeros(values.shape, dtype=bool)
+    wrong[:, 1] = values[:, 1] <= 0
+    where.refuse(wrong, values, "is not a standard deviation; expected more than 0: repair it or drop the row")
+
+
+def _check_quantiles(values: NDArray[np.float64], where: Where) -> None:
+    levels = [float(name[1:]) for name in where.columns]
+    for name, level in zip(where.columns, levels, strict=True):
+        if not 0 < level < 1:
+            raise CalibrlError(
+                f"{where.source}, column {name}: level {level:g} is not between 0 and 1; "
+                "name the 5 % quantile q0.05, or rename the column if it is no quantile"
+            )
+    if len(set(levels)) < max(2, len(levels)):
+        raise CalibrlError(
+            f"{where.source}: quantile columns {some(where.columns)}; expected two or more different levels"
+        )
+    crossing = np.diff(values, axis=1) < 0
+    if crossing.any():
+        row, column = (int(i) for i in np.argwhere(crossing)[0])
+        low, high = where.columns[column], where.columns[column + 1]
+        where.complain(
+            row,
+            high,
+            f"{_plain(values[row, column + 1])} is below {low} = {_plain(values[row, column])}; "
+            "quantiles must not cross: sort each row's values",
+        )
+
+
+def _check_samples(values: NDArray[np.float64], where: Where) -> None:
+    if values.shape[1] < 2:
+        raise CalibrlError(f"{where.source}: {where.columns[0]} is the only sample; expected two or more per forecast")
+
+
+def _check_classes(values: NDArray[np.float64], where: Where) -> None:
+    expected = tuple(f"p{k}" for k in range(len(where.columns)))
+    if where.columns != expected or len(expected) < 2:
+        raise CalibrlError(
+            f"{where.source}: class columns {some(where.columns)}; expected p0, p1, … without a gap, two or more "
+            "(for yes or no, p0 is 1 - p1)"
+        )
+    where.refuse(
+        (values < 0) | (values > 1), values, "is not a probability; expected 0 to 1: repair it or drop the row"
+    )
+    total = values.sum(1)
+    wrong = np.abs(total - 1) > _rounded_away(values)
+    if wrong.any():
+        row = int(np.argmax(wrong))
+        where.complain(
+            row,
+            f"{expected[0]} … {expected[-1]}",
+            f"the probabilities sum to {_plain(total[row])}, not 1; normalise them",
+        )
+    values /= total[:, None]
+
+
+def _rounded_away(probs: NDArray[np.float64]) -> float:
+    """How far the sum of a row of `probs` (n, k) may be from one: half a unit of the last digit for each of k.
+
+    Only where every number of the table has no more than two, three, … digits, so that a table with all its
+    digits is held to a sum of one.
+    """
+    for digits in (2, 3, 4):
+        whole = probs * 10**digits
+        if np.abs(whole - np.round(whole)).max() < 1e-3:  # numbers may be single precision
+            share = 0.5 * probs.shape[1] * 10**-digits
+            return float(np.clip(share, SUM_TOLERANCE, LOST)) + 1e-9  # the sum itself is rounded
+    return SUM_TOLERANCE
+
+
+_CHECKS: dict[str, Callable[[NDArray[np.float64], Where], None]] = {
+    "normal": _check_normal,
+    "quantiles": _check_quantiles,
+    "samples": _check_samples,
+    "classes": _check_classes,
+}
+
+
+def _plain(value: float) -> str:
+    return f"{value:.6g}"

@@ -5,7 +5,7 @@ import pytest
 from scipy import sparse
 
 from calibrl.kernels import bellman
-from calibrl.mdp.generators import random_mdp
+from calibrl.mdp.problems import random_mdp
 
 
 def test_compressed_rows_are_scipys():

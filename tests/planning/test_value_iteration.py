@@ -13,7 +13,7 @@ from scipy.optimize import linprog
 from scipy.sparse import linalg
 
 from calibrl.errors import CalibrlError
-from calibrl.mdp.generators import random_mdp
+from calibrl.mdp.problems import random_mdp
 from calibrl.planning.value_iteration import MDP, action_values, policy_iteration, policy_value, value_iteration
 
 

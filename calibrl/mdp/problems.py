@@ -1,21 +1,69 @@
-"""Tasks for a learner of transitions: a world of places and effects whose chances are to be learnt.
+"""Discrete problems: random MDPs, the paper's two-state example, and tasks whose transitions are to be learnt.
 
-An action has one of k effects ("was pushed north"). Where an effect leads and what it pays is known, as on
-a map; how likely each effect is, given the place and the action, is what a forecaster learns.
+In a task (a maze; Gymnasium's FrozenLake, CliffWalking and Taxi) an action has one of k effects ("was pushed north").
+Where an effect leads and what it pays is known, as on a map; how likely each effect is, given the place and the action,
+is what a forecaster learns.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
+from typing import Any
 
 import numpy as np
 import torch
 
 from calibrl.algorithm import Forecaster
 from calibrl.data import Data
-from calibrl.errors import CalibrlError
+from calibrl.errors import CalibrlError, MissingExtra
 from calibrl.mdp.occupancy import check_start, reachable
 from calibrl.planning.value_iteration import MDP, Floats, Ints
+
+GOOD, BAD = 0, 1
+"""The states of the two-state example."""
+TRY, ALTERNATIVE = 0, 1
+"""Its actions: the one the model may misjudge, and one that is known."""
+
+
+def random_mdp(
+    states: int, actions: int, successors: int, *, generator: np.random.Generator, discount: float = 0.95
+) -> MDP:
+    """An MDP whose every action leads to `successors` random states with random chances; rewards are N(0, 1)."""
+    if min(states, actions, successors) < 1:
+        raise CalibrlError(
+            f"{states} states, {actions} actions, {successors} successors make no MDP; use 1 or more of each"
+        )
+    shape = (states, actions, successors)
+    weight = generator.exponential(size=shape)
+    return MDP.listed(
+        generator.integers(0, states, size=shape),
+        weight / weight.sum(-1, keepdims=True),
+        generator.normal(size=(states, actions)),
+        discount=discount,
+    )
+
+
+def random_policy(states: int, actions: int, *, generator: np.random.Generator) -> Floats:
+    """The chances (S, A) of a policy drawn evenly from all policies."""
+    return generator.dirichlet(np.ones(actions), size=states)
+
+
+def two_state(stay: float = 0.8, *, alternative: float = 0.7, recover: float = 0.5, discount: float = 0.9) -> MDP:
+    """GOOD pays 1 and BAD -1 on arrival; in GOOD, TRY stays with chance `stay`, ALTERNATIVE with `alternative`.
+
+    From BAD either action leads back with chance `recover`. The paper's numbers: the truth stays with
+    80 %, a model says 60 %, an over-confident one 0 %.
+    """
+    for name, chance in (("stay", stay), ("alternative", alternative), ("recover", recover)):
+        if not 0 <= chance <= 1:
+            raise CalibrlError(f"{name} {chance} is not a probability; use a number from 0 to 1")
+    to_good = np.array([[stay, alternative], [recover, recover]])
+    probability = np.stack([to_good, 1 - to_good], -1)
+    arrival = np.broadcast_to([1.0, -1.0], probability.shape)
+    return MDP.dense(probability, arrival, discount=discount)
+
 
 MOVES = ((-1, 0), (0, 1), (1, 0), (0, -1))
 """North, east, south, west as (row, column)."""
@@ -168,3 +216,72 @@ def _merge_twins(to: Ints, pays: Floats, chance: Floats) -> Floats:
 def _blocks(places: Ints) -> Floats:
     """Indicators of each coordinate halved: (S, f)."""
     return np.concatenate([np.eye(int(c.max()) // 2 + 1)[c // 2] for c in places.T], 1)
+
+
+@cache
+def gym_task(name: str, *, discount: float = 0.95) -> Task:
+    """`frozen-lake` (8 x 8, slippery), `cliff-walking` (slippery) or `taxi` (in the rain).
+
+    The effects are what each action does when nothing slips, read from the same environment without its
+    noise; the chances are those of the noisy environment's own table.
+    """
+    if name not in _TABLES:
+        raise CalibrlError(f"task {name!r} is unknown; use one of {', '.join(_TABLES)}")
+    try:
+        calm, noisy, places = _TABLES[name]()
+    except ModuleNotFoundError:
+        raise MissingExtra("gymnasium", "control") from None
+    states, actions = len(calm.P), len(calm.P[0])
+    outcomes = [[_outcome(calm.P[s][a][0], states) for a in range(actions)] for s in range(states)]
+    chance = np.zeros((states, actions, actions))
+    for s in range(states):
+        for a in range(actions):
+            for entry in noisy.P[s][a]:
+                chance[s, a, outcomes[s].index(_outcome(entry, states))] += entry[0]
+    return build_task(
+        name,
+        successor=np.array([[to for to, _ in row] for row in outcomes]),
+        reward=np.array([[pays for _, pays in row] for row in outcomes]),
+        chance=chance,
+        start=np.asarray(noisy.initial_state_distrib, dtype=np.float64),
+        places=places,
+        discount=discount,
+    )
+
+
+def _outcome(entry: tuple[float, int, float, bool], states: int) -> tuple[int, float]:
+    """Where a table's entry leads (an episode that is over leads to state number `states`) and what it pays."""
+    _, to, pays, over = entry
+    return (states if over else int(to)), float(pays)
+
+
+def _frozen_lake() -> tuple[Any, Any, Any]:
+    from gymnasium.envs.toy_text.frozen_lake import FrozenLakeEnv
+
+    make = [FrozenLakeEnv(map_name="8x8", is_slippery=noisy) for noisy in (False, True)]
+    return make[0], make[1], np.stack(np.divmod(np.arange(64), 8), 1)
+
+
+def _cliff_walking() -> tuple[Any, Any, Any]:
+    from gymnasium.envs.toy_text.cliffwalking import CliffWalkingEnv
+
+    make = [CliffWalkingEnv(is_slippery=noisy) for noisy in (False, True)]
+    return make[0], make[1], np.stack(np.divmod(np.arange(48), 12), 1)
+
+
+def _taxi() -> tuple[Any, Any, Any]:
+    from gymnasium.envs.toy_text.taxi import TaxiEnv
+
+    make = [TaxiEnv(is_rainy=noisy) for noisy in (False, True)]
+    # A state is (row, column, passenger, destination); the coarse learner sees row and column.
+    row, column = np.arange(500) // 100, np.arange(500) // 20 % 5
+    return make[0], make[1], np.stack([row, column], 1)
+
+
+_TABLES: dict[str, Callable[[], tuple[Any, Any, Any]]] = {
+    "frozen-lake": _frozen_lake,
+    "cliff-walking": _cliff_walking,
+    "taxi": _taxi,
+}
+GYM_TASKS = tuple(_TABLES)
+"""The names `gym_task` knows."""

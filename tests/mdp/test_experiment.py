@@ -6,8 +6,7 @@ import typer.testing
 
 from calibrl.cli import app
 from calibrl.errors import CalibrlError
-from calibrl.mdp.experiment import PRESETS, chosen, shown, task_rows, tasks
-from calibrl.mdp.theory import RANDOM, judge_random_mdp, two_state_rows
+from calibrl.mdp.experiment import PRESETS, RANDOM, chosen, judge_random_mdp, shown, task_rows, tasks, two_state_rows
 from calibrl.runs.rows import read
 
 
