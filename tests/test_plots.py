@@ -61,7 +61,7 @@ def test_every_plot_is_tried():
         for name, value in vars(plots).items()
         if callable(value) and getattr(value, "__module__", "") == plots.__name__ and not name.startswith("_")
     }
-    assert public == {*DRAWINGS, "overview"}
+    assert public == {*DRAWINGS, "overview", "tidy"}
 
 
 def test_what_cannot_be_drawn_is_told():

@@ -1,8 +1,6 @@
-"""What our distributions share: each says how outcomes and z-scores belong together; CDF and quantiles follow.
+"""What our distributions share, and those made of others: rounded to counts, put together by group, mixed.
 
-Counts from a continuous forecast: sales forecast by a Gaussian, units sold in whole numbers.
-
-Forecasts that each group's own map has calibrated, as one distribution.
+Each says how outcomes and z-scores belong together; CDF and quantiles follow.
 """
 
 from __future__ import annotations
@@ -17,7 +15,17 @@ from torch.distributions import Distribution, constraints
 
 from calibrl.arrays import Array, as_tensor, returns_what_was_given
 from calibrl.distributions.kinds import device_of, dtype_of, is_discrete
-from calibrl.distributions.zscores import count_moments, from_zscore, log_mass, log_prob, zscore, zscore_left
+from calibrl.distributions.zscores import (
+    COMPONENT_CUTS,
+    count_moments,
+    from_zscore,
+    least,
+    log_mass,
+    log_prob,
+    searched,
+    zscore,
+    zscore_left,
+)
 from calibrl.errors import CalibrlError
 from calibrl.kernels import normal
 
@@ -178,3 +186,103 @@ class Grouped(Scored):
         for (rows, _), piece in zip(self.parts, pieces, strict=True):
             whole[..., rows] = piece.double()
         return whole
+
+
+class Mixture(Scored):
+    """Σ_k w_k F_k over component forecasts of one batch shape.
+
+    components: continuous distributions, all of batch shape (*batch); weights: (k,), equal if not given.
+    A mixture of calibrated forecasts is not calibrated: recalibrate the mixture, last.
+    """
+
+    has_rsample = False
+
+    def __init__(self, components: Sequence[Distribution], weights: Array | None = None) -> None:
+        if not components:
+            raise CalibrlError("a mixture of no components; pass at least one forecast")
+        shapes = {tuple(component.batch_shape) for component in components}
+        if len(shapes) > 1:
+            raise CalibrlError(f"components have different batch shapes {sorted(shapes)}; expand them to one")
+        if any(is_discrete(component) for component in components):
+            raise CalibrlError("a component forecasts counts; mixtures take continuous forecasts (or use Empirical)")
+        share = torch.ones(len(components)) if weights is None else as_tensor(weights, "weights")
+        share = share.double().to(device_of(components[0]))
+        if share.shape != (len(components),) or bool((share < 0).any()) or not 0 < float(share.sum()) < torch.inf:
+            raise CalibrlError(f"weights {share.tolist()} must be {len(components)} numbers ≥ 0, not all zero")
+        self.components = tuple(components)
+        self.weights = share / share.sum()
+        super().__init__(components[0].batch_shape, validate_args=False)
+
+    @property
+    def support(self) -> Any:
+        """What outcomes are possible: those of the components if they agree, else all numbers."""
+        first, *others = (component.support for component in self.components)
+        return first if all(other is first for other in others) else constraints.real
+
+    @property
+    @torch.no_grad()
+    def breaks(self) -> Tensor:
+        """z-scores of the components' own quantiles, where quadrature should stop: (k, *batch)."""
+        cuts = COMPONENT_CUTS.to(self.weights.device)
+        parts = [from_zscore(part, cut.expand(self.batch_shape)) for part in self.components for cut in cuts]
+        return self.zscore(torch.stack(parts))
+
+    def zscore(self, y: Tensor) -> Tensor:
+        """Φ⁻¹(F(y)) in float64, exact in both tails; infinite where no component can reach."""
+        return self._score([zscore(component, y) for component in self.components])
+
+    def zscore_left(self, y: Tensor) -> Tensor:
+        """Φ⁻¹(P(Y < y)) in float64: less than `zscore` on a component's atom."""
+        return self._score([zscore_left(component, y) for component in self.components])
+
+    def from_zscore(self, z: Tensor) -> Tensor:
+        """F⁻¹(Φ(z)) in float64, by bisection between the components' own quantiles."""
+        z = z.double().expand(torch.broadcast_shapes(z.shape, self.batch_shape))
+        with torch.no_grad():
+            ends = torch.stack([from_zscore(component, z) for component in self.components])
+            y = least(lambda y: self.zscore(y) >= z, ends.amin(0), ends.amax(0))
+        return searched(self, y, z)
+
+    @returns_what_was_given
+    def log_prob(self, value: Array) -> Tensor:
+        """log-density. value: (…, *batch)."""
+        value = as_tensor(value)
+        each = torch.stack([log_prob(component, value) for component in self.components])
+        share = self.weights.log().reshape(-1, *(1 for _ in each.shape[1:]))
+        return torch.logsumexp(each + share, 0).to(self._dtype_with(value))
+
+    def sample(self, sample_shape: Any = Size()) -> Tensor:
+        """Draws of shape (*sample_shape, *batch): a component, then a draw from it."""
+        with torch.no_grad():
+            shape = self._extended_shape(Size(sample_shape))
+            draws = torch.stack([component.sample(Size(sample_shape)) for component in self.components])
+            u = torch.rand(shape, dtype=torch.float64, device=self.weights.device)
+            pick = torch.bucketize(u, self.weights.cumsum(0)[:-1], right=True)
+            return draws.gather(0, pick[None])[0]
+
+    @property
+    def mean(self) -> Tensor:
+        """Expected outcome: (*batch)."""
+        return self._blend([component.mean for component in self.components]).to(self._dtype)
+
+    @property
+    def variance(self) -> Tensor:
+        """Variance within components plus variance between their means: (*batch)."""
+        mean = self._blend([component.mean for component in self.components])
+        parts = [c.variance.double() + (c.mean.double() - mean).square() for c in self.components]
+        return self._blend(parts).to(self._dtype)
+
+    def expand(self, batch_shape: Any, _instance: Any = None) -> Mixture:
+        """The same forecast, repeated to `batch_shape`."""
+        return Mixture([component.expand(Size(batch_shape)) for component in self.components], self.weights)
+
+    def _score(self, scores: list[Tensor]) -> Tensor:
+        lower = self._blend([normal.cdf(z) for z in scores])
+        upper = self._blend([normal.cdf(-z) for z in scores])
+        z = normal.quantile_of(lower, upper).clamp(normal.LOWEST_Z, -normal.LOWEST_Z)
+        lowest, highest = torch.stack(scores).aminmax(dim=0)
+        return torch.where(highest == -torch.inf, highest, torch.where(lowest == torch.inf, lowest, z))
+
+    def _blend(self, parts: list[Tensor]) -> Tensor:
+        stacked = torch.stack(parts).double()
+        return (self.weights.reshape(-1, *(1 for _ in stacked.shape[1:])) * stacked).sum(0)

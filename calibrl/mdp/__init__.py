@@ -5,11 +5,6 @@ from typing import TYPE_CHECKING
 from calibrl.lazy import exports
 
 if TYPE_CHECKING:
-    from calibrl.mdp.occupancy import check_reachable as check_reachable
-    from calibrl.mdp.occupancy import occupancy as occupancy
-    from calibrl.mdp.occupancy import pairs as pairs
-    from calibrl.mdp.occupancy import reachable as reachable
-    from calibrl.mdp.occupancy import stationary as stationary
     from calibrl.mdp.problems import Task as Task
     from calibrl.mdp.problems import gym_task as gym_task
     from calibrl.mdp.problems import maze as maze
@@ -18,12 +13,17 @@ if TYPE_CHECKING:
     from calibrl.mdp.problems import two_state as two_state
     from calibrl.mdp.theorem import aggregate as aggregate
     from calibrl.mdp.theorem import brier as brier
+    from calibrl.mdp.theorem import check_reachable as check_reachable
     from calibrl.mdp.theorem import classwise_error as classwise_error
     from calibrl.mdp.theorem import classwise_example as classwise_example
     from calibrl.mdp.theorem import marginal_error as marginal_error
     from calibrl.mdp.theorem import motionless as motionless
+    from calibrl.mdp.theorem import occupancy as occupancy
+    from calibrl.mdp.theorem import pairs as pairs
     from calibrl.mdp.theorem import pooled_error as pooled_error
+    from calibrl.mdp.theorem import reachable as reachable
     from calibrl.mdp.theorem import sharpen as sharpen
+    from calibrl.mdp.theorem import stationary as stationary
     from calibrl.mdp.theorem import value_error as value_error
     from calibrl.mdp.theorem import value_error_bound as value_error_bound
     from calibrl.mdp.theorem import with_transitions as with_transitions

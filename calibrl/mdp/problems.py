@@ -18,7 +18,7 @@ import torch
 from calibrl.algorithm import Forecaster
 from calibrl.data import Data
 from calibrl.errors import CalibrlError, MissingExtra
-from calibrl.mdp.occupancy import check_start, reachable
+from calibrl.mdp.theorem import check_start, reachable
 from calibrl.planning.value_iteration import MDP, Floats, Ints
 
 GOOD, BAD = 0, 1
