@@ -15,8 +15,7 @@ import torch
 
 from calibrl import fit_affine, fit_beta, fit_isotonic, fit_platt, fit_sigmoid, fit_smooth
 from calibrl.bandits import LinUCB, fit_ecdf
-from calibrl.bandits.datasets import problem
-from calibrl.bandits.problems import Stream
+from calibrl.bandits.problems import Stream, problem
 from calibrl.kernels import ridge_policy
 from calibrl.maps import FitMap
 

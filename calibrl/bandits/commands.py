@@ -46,8 +46,7 @@ def evaluate(
     from functools import partial
 
     from calibrl.bandits import POLICIES, Policy
-    from calibrl.bandits.evaluation import FOLDS, doubly_robust, learn_from, mean_reward, replay
-    from calibrl.bandits.logs import read_log
+    from calibrl.bandits.evaluation import FOLDS, doubly_robust, learn_from, mean_reward, read_log, replay_evaluation
     from calibrl.errors import CalibrlError
 
     if policy not in POLICIES:
@@ -71,7 +70,7 @@ def evaluate(
         return doubly_robust(fresh() if load else learn_from(fresh(), rows[:cut]), rows[cut:])
 
     judges: dict[str, Callable[[], Estimate]] = {
-        "replay: the policy as it learns": partial(replay, fresh(), rows, seed=seed),
+        "replay: the policy as it learns": partial(replay_evaluation, fresh(), rows, seed=seed),
         "doubly robust: the policy as it stands" if load else f"doubly robust: after {cut} rows": stands,
     }
     found: dict[str, Estimate | CalibrlError] = {"what the log earned": mean_reward(rows)}
@@ -143,7 +142,7 @@ def chosen(
 def show_rows(path: Path, *, trials: int | None, out: Path) -> None:
     """Print the table of rows that are there already, and draw it."""
     from calibrl.bandits.experiment import summarise
-    from calibrl.bandits.table_figures import table_figure
+    from calibrl.bandits.figures import table_figure
     from calibrl.runs.figures import save
     from calibrl.runs.rows import read_experiment
 

@@ -21,11 +21,10 @@ from typing import IO, Any, Self, TypeVar
 from torch.distributions import Distribution
 
 from calibrl.arrays import Array
-from calibrl.bandits import journal, storage
+from calibrl.bandits import storage
 from calibrl.bandits.arms import Among, Arm
-from calibrl.bandits.journal import Journal, NotKept
-from calibrl.bandits.options import Options
-from calibrl.bandits.policy import Decision, Policy
+from calibrl.bandits.policy import Decision, Options, Policy
+from calibrl.bandits.storage import Journal, NotKept
 from calibrl.errors import CalibrlError
 from calibrl.files import lock
 
@@ -58,7 +57,7 @@ class Durable:
             if (self.folder / storage.SNAPSHOT).exists():
                 wanted, (self.policy, self._line) = self.policy, storage.restore(self.folder)
                 _compare(self.folder, self.policy, wanted)
-            elif lines := sum(1 for _ in journal.events(self.folder / storage.JOURNAL)):
+            elif lines := sum(1 for _ in storage.events(self.folder / storage.JOURNAL)):
                 raise CalibrlError(
                     f"{self.folder} has {lines} lines in {storage.JOURNAL} but no {storage.SNAPSHOT} to begin from; "
                     "restore that from a backup, or use a new folder"

@@ -17,10 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtr
 
-from calibrl.bandits.datasets import PROBLEMS, problem
-from calibrl.bandits.policies import POLICIES
+from calibrl.bandits.loop import Trial, play
+from calibrl.bandits.policy import POLICIES
 from calibrl.bandits.presets import PRESETS, Preset
-from calibrl.bandits.round import Trial, play
+from calibrl.bandits.problems import PROBLEMS, problem
 from calibrl.diagnostics import calibration_loss
 from calibrl.errors import CalibrlError
 from calibrl.runs.engine import Found, Kept, Plan
@@ -114,9 +114,9 @@ def _job(name: str, seed: int, rounds: int, policies: tuple[str, ...], first: bo
 
 
 def _draw(out: Path, found: Found) -> None:
-    from calibrl.bandits import table_figures as bandit_figures
+    from calibrl.bandits import figures as bandit_figures
 
-    bandit_figures.save(out, found)
+    bandit_figures.draw(out, found)
 
 
 def metrics(trial: Trial) -> dict[str, float]:

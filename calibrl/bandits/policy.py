@@ -1,10 +1,28 @@
-"""A contextual bandit for a service: choose an arm, learn its reward when it comes, know how sure it is."""
+"""A contextual bandit for a service: choose an arm, learn its reward when it comes, know how sure it is.
+
+The policies by name are one planner, one model, and two choices to make.
+
+| | level of the quantile | forecast |
+|---|---|---|
+| LinUCB, CalLinUCB | Φ(1) = 84 % | bare, calibrated |
+| ConformalLinUCB | 84 %, held to its coverage | calibrated, with the rewards' noise |
+| Thompson, CalThompson | drawn for every arm | bare, calibrated |
+| Greedy, EpsilonGreedy | 50 % | bare |
+
+Calibrated means: the same forecaster, wrapped in `Prequential` with one empirical map per arm. Each takes a
+random arm with probability `explore`, so that other policies can be evaluated from its log; by default only
+EpsilonGreedy does.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import math
+import operator
+import reprlib
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypedDict, Unpack
 
 import numpy as np
 import torch
@@ -14,14 +32,126 @@ from torch.distributions import Distribution, Normal
 from calibrl.algorithm import recalibrate
 from calibrl.arrays import Array
 from calibrl.bandits.arms import Among, Arm, Arms, Ints, first_names
-from calibrl.bandits.inputs import check_finite, floats, generator_of
-from calibrl.bandits.options import Options
 from calibrl.errors import CalibrlError
 from calibrl.kernels import highest, ridge, ridge_policy
-from calibrl.kernels.ridge_policy import State
+from calibrl.kernels.ridge_policy import Rules, State
 from calibrl.maps.ecdf import Ecdf, ecdf_of
 
 Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Exploration:
+    """Each arm is scored by its quantile at the z-score level + spread · ε; the best is taken, or a random one.
+
+    level 1 is LinUCB (the 84 % quantile), level 0 is greedy (the median), spread 1 is Thompson sampling (ε is
+    standard normal, afresh for every arm and decision), and `explore` is the probability of an arm at random.
+    """
+
+    level: float = 0.0
+    spread: float = 0.0
+    explore: float = 0.0
+
+    def __post_init__(self) -> None:
+        plain_fields(self, "a number", "level", "spread", "explore")
+        if not math.isfinite(self.level) or not math.isfinite(self.spread) or self.spread < 0:
+            raise CalibrlError(f"level {self.level} and spread {self.spread} must be finite, the spread 0 or more")
+        if not 0 <= self.explore <= 1:
+            raise CalibrlError(f"explore {self.explore} is not a probability; use a number from 0 to 1")
+
+    def levels(self, shape: int | tuple[int, ...], generator: np.random.Generator) -> Floats:
+        """Levels for decisions of this shape, (k,) or (t, k), as z-scores."""
+        fixed = np.full(shape, self.level)
+        return fixed + self.spread * generator.standard_normal(shape) if self.spread else fixed
+
+    def forced(self, shape: int | tuple[int, ...], arms: int, generator: np.random.Generator) -> NDArray[np.int64]:
+        """For each decision an arm to take whatever the forecast, or -1."""
+        if not self.explore:
+            return np.full(shape, -1)
+        lot = generator.random(shape) < self.explore
+        return np.where(lot, generator.integers(arms, size=shape), -1)
+
+
+def plain_fields(of: object, kind: str, *names: str) -> None:
+    """Make fields of a frozen dataclass Python's own numbers: NumPy's could not be saved as JSON."""
+    for name in names:
+        value = getattr(of, name)
+        try:
+            object.__setattr__(of, name, _PLAIN[kind](value))
+        except (TypeError, ValueError):
+            raise CalibrlError(f"{name} {value!r} is not {kind}, and has to be") from None
+
+
+_PLAIN: dict[str, Callable[[Any], Any]] = {"a number": float, "a whole number": operator.index, "True or False": bool}
+
+
+@dataclass(frozen=True)
+class Options:
+    """What a policy is, apart from what it has learnt.
+
+    dim: length of a context (or of an arm's features if `shared`); plan: how it explores; calibrated: whether
+    each arm's quantiles come from the arm's own record; ridge: the prior's strength, in rows; shared: one model
+    of arm features for all arms instead of one model of contexts per arm; least: rewards before an arm's record
+    counts; window: how many of its last rewards the record holds; noisy: forecast single rewards, with their noise,
+    instead of expected ones; step: how far a reward moves its arm's levels, as z-scores, to keep coverage (0: never).
+    """
+
+    dim: int
+    plan: Exploration
+    calibrated: bool = False
+    ridge: float = 1.0
+    shared: bool = False
+    least: int = 10
+    window: int = 1024
+    noisy: bool = False
+    step: float = 0.0
+
+    def __post_init__(self) -> None:
+        plain_fields(self, "a whole number", "dim", "least", "window")
+        plain_fields(self, "a number", "ridge", "step")
+        plain_fields(self, "True or False", "calibrated", "shared", "noisy")
+        if self.dim < 1:
+            raise CalibrlError(f"dim {self.dim} is not a number of features; use 1 or more")
+        if not 1e-9 <= self.ridge < math.inf:
+            raise CalibrlError(f"ridge {self.ridge} leaves the regression singular; use a number above 0, such as 1")
+        if self.least < 2 or self.window < self.least:
+            raise CalibrlError(f"least {self.least} and window {self.window} make no record; use 2 ≤ least ≤ window")
+        if not 0 <= self.step < math.inf:
+            raise CalibrlError(f"step {self.step} is not a step; use 0 for never, or a small number such as 0.03")
+
+    @property
+    def rules(self) -> Rules:
+        """The same, as the kernels want it."""
+        # Below `least` pulls an arm's own record does not count; uncalibrated, it never does.
+        least = self.least if self.calibrated else np.iinfo(np.int64).max
+        edge = ridge.edges(self.window)
+        return Rules(float(self.ridge), self.noisy, least, edge, float(self.plan.level), float(self.step))
+
+
+def generator_of(seed: int) -> np.random.Generator:
+    """The generator of a policy's random choices."""
+    try:
+        return np.random.default_rng(seed)
+    except (TypeError, ValueError):
+        raise CalibrlError(f"seed {seed!r} is not a seed; use a whole number, 0 or more") from None
+
+
+def floats(value: Array, what: str) -> Floats:
+    """Numbers as float64, laid out as the kernels want them."""
+    # Features may come from a network that is being trained, on a GPU, in half precision.
+    given = value.detach().double().cpu() if isinstance(value, torch.Tensor) else value
+    try:
+        return np.asarray(given, np.float64, order="C")
+    except (TypeError, ValueError, OverflowError):
+        shown = " ".join(reprlib.repr(given).split())
+        raise CalibrlError(f"{what} {shown} is not made of numbers; pass an array of numbers") from None
+
+
+def check_finite(values: Floats, what: str) -> None:
+    """Refuse NaN and infinity."""
+    if not np.isfinite(values).all():
+        wrong = values[~np.isfinite(values)][0]
+        raise CalibrlError(f"a {what} holds {wrong}; repair or drop that row: nothing was learnt from the call")
 
 
 class Decision(NamedTuple):
@@ -149,9 +279,9 @@ class Policy:
 
         For other settings, or for contexts with more columns at the end: what was learnt stays as if they had been 0.
         """
-        from calibrl.bandits import inheritance
+        pass
 
-        inheritance.inherit(self, other)
+        take_over(self, other)
         return self
 
     # A changing set of arms.
@@ -297,3 +427,151 @@ class Policy:
         features = np.zeros((len(self.offer), options.dim))
         features[offered] = rows
         return features, offered
+
+
+def take_over(policy: Policy, other: Policy) -> None:
+    """Make `policy` know what `other` does of the arms that both have, as if the columns it has more had been 0."""
+    _check(policy, other)
+    arms = [arm for arm in policy.arms if arm in other.offer.position]
+    here, there = ([some.offer.at(arm) for arm in arms] for some in (policy, other))
+    mine, theirs = policy.state, other.state
+    models = ([0], [0]) if policy.options.shared else (here, there)
+    for name in ("moment", "gram"):
+        # Packed row after row, the triangle of a smaller matrix is the beginning of a larger one's.
+        known, space = getattr(theirs, name)[models[1]], getattr(mine, name)
+        space[models[0]] = np.pad(known, ((0, 0), (0, space.shape[1] - known.shape[1])))
+    mine.rows[models[0]] = theirs.rows[models[1]]
+    for name in ("pulls", "error", "shift"):
+        getattr(mine, name)[here] = getattr(theirs, name)[there]
+    for arm, position in zip(arms, here, strict=True):
+        policy.put_record(position, other.record(arm)[-policy.options.window :])
+    policy.settle()
+
+
+def _check(policy: Policy, other: Policy) -> None:
+    ours, theirs = policy.options, other.options
+    if ours.shared != theirs.shared:
+        raise CalibrlError(f"one policy has shared={ours.shared}, the other {theirs.shared}; build both alike")
+    if ours.noisy != theirs.noisy:
+        raise CalibrlError(
+            "ConformalLinUCB forecasts single rewards and the others expected ones, so they cannot use each other's "
+            "records; inherit from a policy of the same kind"
+        )
+    if ours.dim < theirs.dim:
+        raise CalibrlError(
+            f"contexts of {ours.dim} columns are shorter than the {theirs.dim} that were learnt; columns can only be "
+            "added, at the end: give 0 for one that is gone"
+        )
+    if ours.window > theirs.window:
+        raise CalibrlError(
+            f"window {ours.window} is longer than the {theirs.window} rewards that were kept; use {theirs.window}"
+        )
+
+
+class Settings(TypedDict, total=False):
+    """What every policy can be told: see `Options`."""
+
+    ridge: float
+    shared: bool
+    least: int
+    window: int
+
+
+def LinUCB(  # noqa: N802 (the algorithm's name)
+    arms: int | Iterable[Arm],
+    dim: int,
+    *,
+    level: float = 1.0,
+    explore: float = 0.0,
+    seed: int = 0,
+    **settings: Unpack[Settings],
+) -> Policy:
+    """The arm whose mean + level · sd is highest (Li et al., 2010)."""
+    return Policy(arms, Options(dim, Exploration(level, explore=explore), **settings), seed=seed)
+
+
+def CalLinUCB(  # noqa: N802
+    arms: int | Iterable[Arm],
+    dim: int,
+    *,
+    level: float = 1.0,
+    explore: float = 0.0,
+    seed: int = 0,
+    **settings: Unpack[Settings],
+) -> Policy:
+    """LinUCB on calibrated forecasts: the same quantile, calibrated with each arm's own record."""
+    return Policy(arms, Options(dim, Exploration(level, explore=explore), calibrated=True, **settings), seed=seed)
+
+
+def ConformalLinUCB(  # noqa: N802
+    arms: int | Iterable[Arm],
+    dim: int,
+    *,
+    level: float = 1.0,
+    step: float = 0.03,
+    explore: float = 0.0,
+    seed: int = 0,
+    **settings: Unpack[Settings],
+) -> Policy:
+    """CalLinUCB with an adjusted level: an arm whose quantile covers too often aims lower, and vice versa.
+
+    Forecasts are of single rewards, noise included, and each reward moves its arm's levels by step · (promised -
+    covered), as in adaptive conformal inference (Gibbs and Candès, 2021): in the long run the quantile covers the
+    rewards of the arms that were chosen, whatever chose them.
+    """
+    options = Options(dim, Exploration(level, explore=explore), calibrated=True, noisy=True, step=step, **settings)
+    return Policy(arms, options, seed=seed)
+
+
+def Thompson(  # noqa: N802
+    arms: int | Iterable[Arm],
+    dim: int,
+    *,
+    spread: float = 1.0,
+    explore: float = 0.0,
+    seed: int = 0,
+    **settings: Unpack[Settings],
+) -> Policy:
+    """The arm with the highest sample from its forecast."""
+    return Policy(arms, Options(dim, Exploration(spread=spread, explore=explore), **settings), seed=seed)
+
+
+def CalThompson(  # noqa: N802
+    arms: int | Iterable[Arm],
+    dim: int,
+    *,
+    spread: float = 1.0,
+    explore: float = 0.0,
+    seed: int = 0,
+    **settings: Unpack[Settings],
+) -> Policy:
+    """Thompson sampling from calibrated forecasts."""
+    return Policy(
+        arms, Options(dim, Exploration(spread=spread, explore=explore), calibrated=True, **settings), seed=seed
+    )
+
+
+def Greedy(  # noqa: N802
+    arms: int | Iterable[Arm], dim: int, *, seed: int = 0, **settings: Unpack[Settings]
+) -> Policy:
+    """The arm with the highest mean: the control that every exploring policy has to beat."""
+    return Policy(arms, Options(dim, Exploration(), **settings), seed=seed)
+
+
+def EpsilonGreedy(  # noqa: N802
+    arms: int | Iterable[Arm], dim: int, *, explore: float = 0.05, seed: int = 0, **settings: Unpack[Settings]
+) -> Policy:
+    """Greedy, but with probability `explore` a random arm."""
+    return Policy(arms, Options(dim, Exploration(explore=explore), **settings), seed=seed)
+
+
+POLICIES: dict[str, Callable[..., Policy]] = {
+    "linucb": LinUCB,
+    "callinucb": CalLinUCB,
+    "conformal-linucb": ConformalLinUCB,
+    "greedy": Greedy,
+    "thompson": Thompson,
+    "calthompson": CalThompson,
+    "epsilon-greedy": EpsilonGreedy,
+}
+"""Every policy by the name the command line knows."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from calibrl.bandits.policies import POLICIES
+from calibrl.bandits.policy import POLICIES
 
 
 @dataclass(frozen=True)

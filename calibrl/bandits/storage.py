@@ -1,4 +1,6 @@
-"""A policy as plain JSON: numbers, lists and names that any program can read.
+"""A file of JSON lines. A line is on the disk when `append` returns, and not in the file if it raises.
+
+A policy as plain JSON: numbers, lists and names that any program can read.
 
 What is kept of a regression are its sums Σ x xᵀ and Σ x r; the inverse follows from them. The live policy is
 therefore inverted afresh as well (`settle`), and from there on the two take the same decisions, bit for bit.
@@ -6,6 +8,7 @@ therefore inverted afresh as well (`settle`), and from there on the two take the
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import warnings
@@ -17,13 +20,92 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from calibrl.bandits import journal
 from calibrl.bandits.arms import Arms
-from calibrl.bandits.options import Options
-from calibrl.bandits.plan import Plan
-from calibrl.bandits.policy import Policy
+from calibrl.bandits.policy import Exploration, Options, Policy
 from calibrl.errors import CalibrlError
 from calibrl.files import replacing, said_if_no_place
+
+
+class NotKept(CalibrlError):
+    """The disk refused, and nothing was learnt: the same call can be made again when the disk is well."""
+
+
+class Journal:
+    """A journal that is open for writing. Lines that are there already stay until `restart`."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._open()
+
+    def _open(self) -> None:
+        # Unbuffered: what a buffer still holds of a line that failed would be written along with the next one.
+        self._file = self.path.open("ab", buffering=0)
+        self._end = self._file.tell()
+        self._torn = False
+
+    @property
+    def in_place(self) -> bool:
+        """Whether lines still go where they will be looked for: the file was not moved, nor deleted."""
+        return self.path.exists() and os.path.samestat(self.path.stat(), os.fstat(self._file.fileno()))
+
+    def append(self, event: dict[str, Any]) -> None:
+        """Write one line and see it onto the disk."""
+        line = json.dumps(event).encode() + b"\n"
+        try:
+            if self._torn:
+                self._cut()
+            rest = memoryview(line)
+            while rest:
+                rest = rest[self._file.write(rest) :]
+            os.fsync(self._file.fileno())
+        except BaseException as problem:
+            # Whoever called is told that this failed, so no part of it may be found when the file is read again.
+            self._torn = True
+            with contextlib.suppress(OSError):
+                self._cut()
+            if isinstance(problem, OSError):
+                raise NotKept(
+                    f"{self.path}: cannot be written ({problem.strerror or problem}), so nothing was learnt; make room "
+                    "on the disk and repeat the call"
+                ) from None
+            raise
+        self._end += len(line)
+
+    def restart(self) -> None:
+        """Drop every line; a file that was moved or deleted is made anew."""
+        if not self.in_place:
+            self._file.close()
+            self._open()
+        self._file.truncate(0)
+        self._end = 0
+
+    def close(self) -> None:
+        """Write no more."""
+        self._file.close()
+
+    def _cut(self) -> None:
+        self._file.truncate(self._end)
+        os.fsync(self._file.fileno())
+        self._torn = False
+
+
+def events(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """The lines of a journal with their numbers in the file."""
+    lines = path.read_bytes().split(b"\n") if path.is_file() else [b""]
+    # What follows the last line break was cut short by a crash, before anyone was told it was learnt.
+    for number, line in enumerate(lines[:-1], start=1):
+        try:
+            yield number, json.loads(line)
+        except ValueError:
+            raise damaged(path, number, "is damaged") from None
+
+
+def damaged(path: Path, number: int, what: str) -> CalibrlError:
+    """The error for a line that cannot be learnt."""
+    return CalibrlError(
+        f"{path}, line {number} {what}; restore the folder from a backup, or delete that line and lose its reward"
+    )
+
 
 FORMAT = "calibrl bandit 1"
 SNAPSHOT, JOURNAL = "policy.json", "journal.jsonl"
@@ -56,7 +138,7 @@ def from_dict(saved: dict[str, Any]) -> Policy:
         raise CalibrlError(f"a saved policy of format {found!r} cannot be read; expected {FORMAT!r}")
     try:
         options = dict(saved["options"])
-        policy = Policy(saved["arms"], Options(**{**options, "plan": Plan(**options["plan"])}))
+        policy = Policy(saved["arms"], Options(**{**options, "plan": Exploration(**options["plan"])}))
         policy.offer = Arms(policy.arms, tuple(saved["removed"]))
         policy.generator.bit_generator.state = saved["generator"]
         state = policy.state
@@ -101,7 +183,7 @@ def restore(folder: Path) -> tuple[Policy, int]:
     while True:
         before = _version(file)
         saved = _read(file)
-        happened = list(journal.events(folder / JOURNAL))
+        happened = list(events(folder / JOURNAL))
         # A snapshot that was written meanwhile has taken lines out of the journal that the older one lacks.
         if _version(file) == before:
             break
@@ -122,7 +204,7 @@ def restore(folder: Path) -> tuple[Policy, int]:
                 _repeat(policy, event)
                 line = event["line"]
         except (CalibrlError, KeyError, TypeError, ValueError) as problem:
-            raise journal.damaged(folder / JOURNAL, number, f"cannot be learnt ({problem})") from None
+            raise damaged(folder / JOURNAL, number, f"cannot be learnt ({problem})") from None
     return policy, line
 
 

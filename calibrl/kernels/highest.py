@@ -6,7 +6,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from calibrl.kernels.ridge_evidence import phi
+from calibrl.kernels.ridge import phi
 
 Floats = NDArray[np.float64]
 

@@ -2,6 +2,7 @@
 
 Both are Prequential(RidgeArms) with the empirical map, an arm at a time: `Prequential` judges each row with the
 model as it stands, learns it, refits the map; here the map is the sorted history itself, so it is never refitted.
+`play` is a whole trial in one loop: the same moves, without the calls between them.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from calibrl.kernels import ridge, ridge_evidence
+from calibrl.kernels import ridge
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -48,7 +49,7 @@ class Rules(NamedTuple):
     """How the state is used. The same for a whole run.
 
     prior: the ridge; noisy: whether a reward's own noise is part of its forecast; least: pulls before an arm's own
-    evidence counts; edge: from `ridge_evidence.edges`; target: the level, as a z-score, whose coverage is
+    evidence counts; edge: from `ridge.edges`; target: the level, as a z-score, whose coverage is
     steered; step: how far one reward moves an arm's levels, 0 for never.
     """
 
@@ -114,7 +115,7 @@ def stretch_of(state: State, rules: Rules, arm: int, level: float) -> float:
     if state.pulls[arm] < rules.least:
         return moved
     n = min(state.pulls[arm], state.ordered.shape[1])
-    return ridge_evidence.stretch(moved, state.ordered[arm], n, rules.edge)
+    return ridge.stretch(moved, state.ordered[arm], n, rules.edge)
 
 
 @njit(cache=True)
@@ -131,10 +132,10 @@ def quantiles(state: State, rules: Rules, mean: Floats, sd: Floats, level: Float
 def pit_of(state: State, rules: Rules, arm: int, z: float) -> tuple[float, float]:
     """The arm's record's probability of outcomes lower than z, and no higher: they differ on atoms."""
     if state.pulls[arm] < rules.least:
-        p = ridge_evidence.phi(z)
+        p = ridge.phi(z)
         return p, p
     n = min(state.pulls[arm], state.ordered.shape[1])
-    return ridge_evidence.pit(z, state.ordered[arm], n, rules.edge)
+    return ridge.pit(z, state.ordered[arm], n, rules.edge)
 
 
 @njit(cache=True)
@@ -182,8 +183,8 @@ def judge(
         if rules.step > 0:
             # Covered more often than promised: aim lower from now on (Gibbs and Candès, 2021).
             low, high = pit_of(state, rules, a, z[i])
-            aim = ridge_evidence.phi(rules.target + shift[a])
-            moved[i] = rules.step * (ridge_evidence.phi(rules.target) - ridge_evidence.covered(low, high, aim))
+            aim = ridge.phi(rules.target + shift[a])
+            moved[i] = rules.step * (ridge.phi(rules.target) - ridge.covered(low, high, aim))
             shift[a] += moved[i]
     return -1
 
@@ -196,8 +197,8 @@ def absorb(
     for i in range(len(arm)):
         a = arm[i]
         m = min(a, len(state.theta) - 1)
-        ridge_evidence.remember(z[i], state.ordered[a], state.arrived[a], state.pulls[a])
-        ridge.learn(x[i], reward[i], state.theta[m], state.inverse[m], state.gram[m], state.moment[m])
+        ridge.remember(z[i], state.ordered[a], state.arrived[a], state.pulls[a])
+        ridge.add_row(x[i], reward[i], state.theta[m], state.inverse[m], state.gram[m], state.moment[m])
         state.pulls[a] += 1
         state.error[a] += error[i] * error[i]
         state.shift[a] += moved[i]
@@ -215,3 +216,36 @@ def learn(
     if wrong < 0:
         absorb(state, rules, x, arm, reward, z, error, moved)
     return wrong
+
+
+@njit(cache=True)
+def play(
+    state: State, rules: Rules, x: Floats, reward: Floats, level: Floats, luck: Floats, forced: Ints, asked: Floats
+) -> tuple[Ints, Floats, Floats, Floats, Floats]:
+    """One policy through one stream of contexts: the state is updated in place.
+
+    x: (t, d); reward: (t, k), of which only the chosen arm's entry is learnt; level: (t, k) the quantile each
+    arm is judged by, as a z-score; luck: (t, 2) in [0, 1) for ties and for atoms; forced: (t,) an arm to take
+    whatever its score, or -1; asked: (q,) levels to report.
+
+    Returns chosen (t,); mean (t, k) of the model; quantile (t, k, q), the honest ones at the asked levels; pit
+    (t, k) of every arm's reward, learnt or not, before any shift; shift (t, k) of the levels, as z-scores.
+    """
+    rounds, arms = reward.shape
+    chosen = np.empty(rounds, np.int64)
+    mean, shift, pit = np.empty((rounds, arms)), np.empty((rounds, arms)), np.empty((rounds, arms))
+    quantile = np.empty((rounds, arms, len(asked)))
+    score, sd = np.empty(arms), np.empty(arms)
+    z, error, moved = np.empty(1), np.empty(1), np.empty(1)
+    for t in range(rounds):
+        score_arms(state, rules, x[t : t + 1], level[t], mean[t], sd, score)
+        for a in range(arms):
+            low, high = pit_of(state, rules, a, (reward[t, a] - mean[t, a]) / sd[a])
+            pit[t, a] = low + luck[t, 1] * (high - low)
+            shift[t, a] = state.shift[a]
+            for q in range(len(asked)):
+                quantile[t, a, q] = mean[t, a] + sd[a] * stretch_of(state, rules, a, asked[q])
+        chosen[t] = forced[t] if forced[t] >= 0 else best_arm(score, luck[t, 0])
+        row, arm, earned = x[t : t + 1], chosen[t : t + 1], reward[t, chosen[t] : chosen[t] + 1]
+        learn(state, rules, row, arm, earned, z, error, moved)
+    return chosen, mean, quantile, pit, shift

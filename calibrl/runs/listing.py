@@ -40,7 +40,7 @@ def _presets() -> Lines:
 
 
 def _problems() -> Lines:
-    from calibrl.bandits.datasets import PROBLEMS
+    from calibrl.bandits.problems import PROBLEMS
 
     return {name: _BANDIT_PROBLEMS[name] for name in PROBLEMS}
 
@@ -59,7 +59,7 @@ _BANDIT_PROBLEMS = {
 
 
 def _policies() -> Lines:
-    from calibrl.bandits.policies import POLICIES
+    from calibrl.bandits.policy import POLICIES
 
     return {name: first_line(make) for name, make in POLICIES.items()}
 

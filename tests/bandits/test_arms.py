@@ -22,8 +22,7 @@ from calibrl.bandits import (
     Thompson,
     arms,
 )
-from calibrl.bandits.evaluation import doubly_robust, replay
-from calibrl.bandits.logs import Log, read_log
+from calibrl.bandits.evaluation import Log, doubly_robust, read_log, replay_evaluation
 
 ARMS = ("a", "b", "c", "d")
 
@@ -204,7 +203,7 @@ def test_replay_from_a_log_of_subsets_agrees_with_running_the_policy():
     replayed, ran = [], []
     for seed in range(6):
         log, pays = shop(1500, seed, policy=EpsilonGreedy(ARMS, 2, explore=1.0, seed=1000 + seed))
-        estimate = replay(CalLinUCB(ARMS, 2), log, seed=seed)
+        estimate = replay_evaluation(CalLinUCB(ARMS, 2), log, seed=seed)
         replayed.append(estimate.value)
         policy, earned = CalLinUCB(ARMS, 2), []
         for x, pay, among in zip(log.x[: estimate.rows], pays, log.among, strict=False):
@@ -230,15 +229,15 @@ def test_a_log_judges_what_is_left_of_the_arms():
         said = policy.probabilities(x, among=set(names) - {"a"})
         true += sum(said[arm] * pay[ARMS.index(arm)] for arm in policy.arms) / len(log)
     assert estimate.value == pytest.approx(true, abs=4 * estimate.error)
-    assert replay(policy, log).rows > 100
+    assert replay_evaluation(policy, log).rows > 100
 
 
 def test_a_log_that_hides_what_was_sold_out_is_refused():
     log, _ = shop(2000, 0, policy=EpsilonGreedy(ARMS, 2, explore=1.0, seed=1000))
     hidden = Log(log.x, log.arm, log.reward, log.propensity)
     with pytest.raises(CalibrlError, match=r"is 2\.\d+ for 4 arms.*list the arms on offer \(among\)"):
-        replay(CalLinUCB(ARMS, 2), hidden)
-    assert replay(CalLinUCB(ARMS, 2), log).rows > 100
+        replay_evaluation(CalLinUCB(ARMS, 2), hidden)
+    assert replay_evaluation(CalLinUCB(ARMS, 2), log).rows > 100
 
 
 @pytest.mark.parametrize("end", ["csv", "parquet"])

@@ -16,8 +16,9 @@ import numpy as np
 import pytest
 
 from calibrl import CalibrlError
-from calibrl.bandits import CalLinUCB, CalThompson, Durable, LinUCB, NotKept, Policy, journal, storage
-from calibrl.bandits.journal import Journal
+from calibrl.bandits import CalLinUCB, CalThompson, Durable, LinUCB, NotKept, Policy, storage
+from calibrl.bandits import storage as journal
+from calibrl.bandits.storage import Journal
 
 SERVICE = Path(__file__).parents[2] / "examples" / "bandit_service.py"
 

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from scipy.stats import norm
 
 from calibrl import CalibrlError
-from calibrl.kernels import ridge_evidence
+from calibrl.kernels import ridge as ridge_evidence
 from calibrl.maps import map_from_dict
 from calibrl.maps.ecdf import Ecdf, fit_ecdf
 

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 from calibrl.bandits import LinUCB
-from calibrl.bandits.encoding import Features, encode
+from calibrl.bandits.problems import Features, encode
 
 
 def table(seed, n=40):

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from calibrl import CalibrlError
-from calibrl.bandits import datasets
-from calibrl.bandits.datasets import PROBLEMS, Source, find, problem
+from calibrl.bandits import problems as datasets
+from calibrl.bandits.problems import PROBLEMS, Source, find, problem
 
 EMBEDDED = ["linear", "beta", "digits", "wine", "breast-cancer"]
 needs_data = pytest.mark.skipif(not os.environ.get("CALIBRL_DATA"), reason="needs CALIBRL_DATA")

@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 import calibrl
-from calibrl.bandits.policies import POLICIES
+from calibrl.bandits.policy import POLICIES
 from calibrl.cli import app
 from calibrl.control.settings import METHODS
 from calibrl.errors import CalibrlError

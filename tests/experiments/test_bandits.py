@@ -10,8 +10,8 @@ from typer.testing import CliRunner
 
 from calibrl import CalibrlError
 from calibrl.bandits.experiment import metrics, paired_trials, plan, summarise, trial_rows
+from calibrl.bandits.figures import table_figure
 from calibrl.bandits.presets import PRESETS, SMALL
-from calibrl.bandits.table_figures import table_figure
 from calibrl.cli import app
 from calibrl.runs.engine import carry_out
 from calibrl.runs.paper import TABLE_1

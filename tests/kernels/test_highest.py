@@ -5,7 +5,7 @@ import pytest
 from scipy import integrate
 from scipy.stats import norm
 
-from calibrl.bandits import CalThompson, Options, Plan, Policy, Thompson
+from calibrl.bandits import CalThompson, Exploration, Options, Policy, Thompson
 from calibrl.kernels.highest import NODES, chances
 
 
@@ -48,7 +48,10 @@ def test_atoms_are_told_apart_by_lot():
 @pytest.mark.parametrize("make", [Thompson, CalThompson])
 def test_probabilities_are_those_of_the_levels_a_policy_draws(make):
     generator = np.random.default_rng(1)
-    for policy in (make(4, 2, spread=0.7), Policy(4, Options(2, Plan(0.5, 2.0), calibrated=make is CalThompson))):
+    for policy in (
+        make(4, 2, spread=0.7),
+        Policy(4, Options(2, Exploration(0.5, 2.0), calibrated=make is CalThompson)),
+    ):
         x = generator.standard_normal((200, 2))
         arm = generator.integers(4, size=200)
         policy.update(x, arm, x[:, 0] * arm / 4 + generator.exponential(size=200))

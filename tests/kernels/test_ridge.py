@@ -5,13 +5,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from calibrl.kernels import ridge, ridge_evidence, ridge_policy
+from calibrl.kernels import ridge, ridge_policy
 
 
 def learnt(x, reward, prior):
     state = ridge_policy.blank(1, 1, x.shape[1], ridge_=prior, window=16)
     for row, r in zip(x, reward, strict=True):
-        ridge.learn(row, r, state.theta[0], state.inverse[0], state.gram[0], state.moment[0])
+        ridge.add_row(row, r, state.theta[0], state.inverse[0], state.gram[0], state.moment[0])
     return state
 
 
@@ -51,7 +51,7 @@ def test_starting_afresh_takes_away_the_rounding_errors():
 def test_the_history_is_the_last_window_sorted(values, window):
     ordered, arrived = np.zeros(window), np.zeros(window)
     for seen, z in enumerate(values):
-        ridge_evidence.remember(z, ordered, arrived, seen)
+        ridge.remember(z, ordered, arrived, seen)
     kept = min(len(values), window)
     np.testing.assert_array_equal(ordered[:kept], np.sort(values[-window:]))
 
@@ -64,6 +64,6 @@ def test_the_best_arm_is_a_best_arm_and_luck_spreads_evenly(scores, luck):
 
 
 def test_part_of_an_atom_is_covered():
-    assert ridge_evidence.covered(0.2, 0.6, 0.5) == pytest.approx(0.75)
-    assert ridge_evidence.covered(0.2, 0.2, 0.5) == 1.0
-    assert ridge_evidence.covered(0.7, 0.7, 0.5) == 0.0
+    assert ridge.covered(0.2, 0.6, 0.5) == pytest.approx(0.75)
+    assert ridge.covered(0.2, 0.2, 0.5) == 1.0
+    assert ridge.covered(0.7, 0.7, 0.5) == 0.0

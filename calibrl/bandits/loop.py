@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 from scipy.special import ndtr, ndtri
 
 from calibrl.algorithm import Forecaster
-from calibrl.bandits.options import Options
+from calibrl.bandits.policy import Options
 from calibrl.bandits.problems import Stream
 from calibrl.data import Data
 from calibrl.errors import CalibrlError
-from calibrl.kernels import ridge_policy, ridge_trial
+from calibrl.kernels import ridge_policy
 from calibrl.planning.quantile import highest_quantile
 
 Floats = NDArray[np.float64]
@@ -27,7 +27,7 @@ LOW, MEDIAN, UPPER, HIGH = range(4)
 
 
 @dataclass(frozen=True)
-class Outcome:
+class Round:
     """What a round came to: the arm taken and what it paid."""
 
     arm: int
@@ -36,14 +36,14 @@ class Outcome:
 
 def collect_from(
     stream: Stream, *, level: float, generator: torch.Generator
-) -> Callable[[Forecaster], tuple[Data, Outcome]]:
+) -> Callable[[Forecaster], tuple[Data, Round]]:
     """The `collect` of Algorithm 1 for a bandit: each call plays the stream's next round with the current model.
 
     Plan: the arm of the highest quantile. Act and record: its reward, NaN for the other arms.
     """
     rounds: Iterator[int] = iter(range(len(stream.x)))
 
-    def collect(model: Forecaster) -> tuple[Data, Outcome]:
+    def collect(model: Forecaster) -> tuple[Data, Round]:
         t = next(rounds, None)
         if t is None:
             raise CalibrlError(f"all {len(stream.x)} rounds of the stream were played; ask for fewer, or draw more")
@@ -51,7 +51,7 @@ def collect_from(
         arm = int(highest_quantile(model(x), level, generator=generator))
         y = torch.full((1, stream.reward.shape[1]), torch.nan, dtype=torch.float64)
         y[0, arm] = stream.reward[t, arm]
-        return Data(x, y), Outcome(arm, float(y[0, arm]))
+        return Data(x, y), Round(arm, float(y[0, arm]))
 
     return collect
 
@@ -95,7 +95,7 @@ def play(stream: Stream, options: Options, *, seed: int) -> Trial:
     forced = options.plan.forced(rounds, arms, generator)
     level = options.plan.levels((rounds, arms), generator)
     state = ridge_policy.blank(arms, arms, options.dim, ridge_=options.ridge, window=options.window)
-    chosen, mean, quantile, raw, shift = ridge_trial.play(
+    chosen, mean, quantile, raw, shift = ridge_policy.play(
         state, options.rules, stream.x, stream.reward, level, luck, forced, ASKED
     )
     pit = ndtr(ndtri(raw) - shift) if options.step else raw

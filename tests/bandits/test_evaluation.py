@@ -7,9 +7,8 @@ from sklearn.linear_model import Ridge
 
 from calibrl import CalibrlError
 from calibrl.bandits import CalLinUCB, CalThompson, ConformalLinUCB, EpsilonGreedy, Greedy, LinUCB, Thompson
-from calibrl.bandits.datasets import problem
-from calibrl.bandits.evaluation import doubly_robust, learn_from, mean_reward, replay
-from calibrl.bandits.logs import Log, read_log
+from calibrl.bandits.evaluation import Log, doubly_robust, learn_from, mean_reward, read_log, replay_evaluation
+from calibrl.bandits.problems import problem
 
 
 def logged(rounds, seed, *, skew=0.0):
@@ -106,7 +105,7 @@ def test_arms_that_are_gone_by_now_are_never_taken(skew):
         estimate = doubly_robust(policy, log[100:])
         chance = np.array([list(policy.probabilities(x).values()) for x in stream.x[100:]])
         off.append((estimate.value - (chance * stream.expected[100:, 1:]).sum(1).mean()) / estimate.error)
-        estimate = replay(LinUCB([1, 2, 3], 10), log, seed=seed)
+        estimate = replay_evaluation(LinUCB([1, 2, 3], 10), log, seed=seed)
         replayed.append(estimate.value)
         ran.append(earned_by(LinUCB([1, 2, 3], 10), stream, estimate.rows))
     assert abs(np.mean(off)) < 3 / 12**0.5
@@ -143,7 +142,7 @@ def test_replay_agrees_with_running_the_policy(skew):
     replayed, ran = [], []
     for seed in range(6):
         stream, log = logged(3000, seed, skew=skew)
-        estimate = replay(CalLinUCB(range(4), 10), log, seed=seed)
+        estimate = replay_evaluation(CalLinUCB(range(4), 10), log, seed=seed)
         replayed.append(estimate.value)
         ran.append(earned_by(CalLinUCB(range(4), 10), stream, estimate.rows))
         assert 0.1 * 3000 < estimate.rows < 0.35 * 3000
@@ -247,7 +246,7 @@ def test_arms_the_log_never_took_cannot_be_judged():
     with pytest.raises(CalibrlError, match=r"takes arm 4 in 11.1% .*55.6% with other .* the log never took it"):
         doubly_robust(more, log)
     with pytest.raises(CalibrlError, match=r"could be taken, is 4 for 9 arms"):
-        replay(more, log)
+        replay_evaluation(more, log)
     # An arm that is hardly ever taken does not matter.
     two = Log(np.ones((100, 1)), (0, 1) * 50, np.arange(100) % 2 / 2, np.full(100, 0.5))
     timid = EpsilonGreedy(3, 1, explore=0.02)
@@ -262,7 +261,7 @@ def test_the_log_of_a_policy_without_luck_judges_no_other(make):
     with pytest.raises(CalibrlError, match=r"average 0.* instead of 1, .* for 2 arms.*explore=0.1"):
         doubly_robust(contrary(x), log)
     with pytest.raises(CalibrlError, match=r"replay needs a log in which every arm could be taken"):
-        replay(CalLinUCB(["a", "b"], 1), log)
+        replay_evaluation(CalLinUCB(["a", "b"], 1), log)
 
 
 @pytest.mark.parametrize("make", [CalLinUCB, LinUCB, ConformalLinUCB, Thompson, CalThompson])
@@ -274,7 +273,7 @@ def test_with_some_luck_it_does(make):
         estimate = doubly_robust(policy, log)
         assert estimate.value == pytest.approx(true, abs=4 * estimate.error)
         assert not estimate.note
-    assert replay(CalLinUCB(["a", "b"], 1), log).rows > 100
+    assert replay_evaluation(CalLinUCB(["a", "b"], 1), log).rows > 100
 
 
 def test_a_policy_that_acts_as_the_log_did_can_be_judged_from_it():
@@ -291,7 +290,7 @@ def test_wrong_propensities_are_noticed():
     with pytest.raises(CalibrlError, match="check that propensities are those of the arms taken"):
         doubly_robust(LinUCB(range(4), 10), wrong)
     with pytest.raises(CalibrlError, match=r"is 1.11 for 4 arms"):
-        replay(LinUCB(range(4), 10), wrong)
+        replay_evaluation(LinUCB(range(4), 10), wrong)
 
 
 def test_one_tiny_propensity_is_named_and_stops_only_the_replay():
@@ -300,9 +299,9 @@ def test_one_tiny_propensity_is_named_and_stops_only_the_replay():
     propensity[1203] = 1e-12
     tiny = Log(log.x, log.arm, log.reward, propensity)
     with pytest.raises(CalibrlError, match=r"keeps 1 of 2000 rows, because log row 1204 has propensity 1e-12"):
-        replay(LinUCB(range(4), 10), tiny)
+        replay_evaluation(LinUCB(range(4), 10), tiny)
     with pytest.raises(CalibrlError, match=r"log row 1204 has propensity 1e-12"):
-        replay(LinUCB(range(4), 10), tiny[1000:])
+        replay_evaluation(LinUCB(range(4), 10), tiny[1000:])
     assert not doubly_robust(LinUCB(range(4), 10), tiny[:1000]).note
     assert (
         "log row 1204, of propensity 1e-12, has 100% of the weight"
@@ -313,11 +312,11 @@ def test_one_tiny_propensity_is_named_and_stops_only_the_replay():
 def test_policies_that_do_not_fit_the_log_are_named():
     _, log = logged(50, 0)
     with pytest.raises(CalibrlError, match="10 context columns, the policy expects 3"):
-        replay(Greedy(range(4), 3), log)
+        replay_evaluation(Greedy(range(4), 3), log)
     with pytest.raises(CalibrlError, match=r"took arm \d and the policy offers '0', and they have none in common"):
         doubly_robust(Greedy(list("0123"), 10), log)
     with pytest.raises(CalibrlError, match="shared"):
-        replay(Greedy(range(4), 10, shared=True), log)
+        replay_evaluation(Greedy(range(4), 10, shared=True), log)
     with pytest.raises(CalibrlError, match="3 folds"):
         doubly_robust(Greedy(range(4), 10), log[:2], folds=3)
     with pytest.raises(CalibrlError, match="no log"):

@@ -6,9 +6,8 @@ import torch
 
 from calibrl import CalibrlError, Prequential, learn
 from calibrl.bandits import CalLinUCB, LinUCB, fit_ecdf
-from calibrl.bandits.datasets import problem
-from calibrl.bandits.problems import Stream
-from calibrl.bandits.round import ASKED, UPPER, collect_from, play
+from calibrl.bandits.loop import ASKED, UPPER, collect_from, play
+from calibrl.bandits.problems import Stream, problem
 from calibrl.forecasters.linear import RidgeArms
 
 
