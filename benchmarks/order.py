@@ -21,9 +21,8 @@ import numpy as np
 import polars as pl
 
 from calibrl.inventory.sales import bakery
-from calibrl.shop.backtest import BARE, HONEST, replay
-from calibrl.shop.boosted import BoostedDemand
-from calibrl.shop.demand import LinearDemand, same_weekday
+from calibrl.shop.backtest import CALIBRATED, UNCALIBRATED, run_backtest
+from calibrl.shop.demand import BoostedDemand, LinearDemand, same_weekday
 from calibrl.shop.orders import read_shop
 
 DAYS = 1095
@@ -93,8 +92,8 @@ def forecasters() -> None:
         bakery_file(path)
         shop = read_shop(path, today=np.datetime64("2018-11-30"))
     for name, make in {"weekday": same_weekday, "line": LinearDemand, "line and trees": BoostedDemand}.items():
-        found = replay(shop, 91, make=make)
-        saved, low, high = found.saving(HONEST, BARE)
+        found = run_backtest(shop, 91, make=make)
+        saved, low, high = found.saving(CALIBRATED, UNCALIBRATED)
         costs = ", ".join(f"{policy} {found.money(policy).sum():.0f}" for policy in found.outcome)
         print(f"{name}: {costs}; calibration saves {saved:.0f} ({low:.0f} to {high:.0f})", flush=True)
 

@@ -23,17 +23,11 @@ from calibrl.algorithm import Forecaster
 from calibrl.errors import CalibrlError
 from calibrl.inventory.sales import Flags, Floats
 from calibrl.inventory.store import one_day
-from calibrl.shop.boosted import BoostedDemand
-from calibrl.shop.calendar import leads_needed, schedule
-from calibrl.shop.features import Tables, tables
-from calibrl.shop.honest import Demand, calibrate, learn
-from calibrl.shop.items_file import Item
-from calibrl.shop.joint import paths, ranks
-from calibrl.shop.orders import Shop, plan_all
-from calibrl.shop.planning import Plan, Situation, plan, up_to
-from calibrl.shop.record import Record, bridged
-from calibrl.shop.sales_file import AHEAD, History
-from calibrl.shop.stock_file import Batch
+from calibrl.shop.demand import BoostedDemand, DemandModel, calibrate, paths, ranks, train
+from calibrl.shop.features import MovingSums, moving_sums
+from calibrl.shop.files import Batch, Item
+from calibrl.shop.orders import Decision, Shop, Situation, best_order, decide_all, leads_needed, order_up_to, schedule
+from calibrl.shop.record import AHEAD, History, Record, make_record
 
 Counts = NDArray[np.int64]
 
@@ -51,18 +45,18 @@ FACTOR = 1.5
 
 PATHS = 200
 
-PRESENT = "as delivered"
+AS_DELIVERED = "as delivered"
 STAND_IN = "last week's sales (stand-in)"
 HEURISTIC = f"{FACTOR:g} x expected demand"
-BARE = "planned, uncalibrated"
-HONEST = "planned, calibrated"
+UNCALIBRATED = "planned, uncalibrated"
+CALIBRATED = "planned, calibrated"
 
 LEAST_PARTS = 4
 """Weeks to resample: fewer know too little of how weeks differ."""
 
 
 @dataclass(frozen=True)
-class Outcome:
+class DailyUnits:
     """What a policy did on each of n days, for s item-stores: (s, n) units each."""
 
     sold: Counts
@@ -71,7 +65,7 @@ class Outcome:
 
 
 @dataclass(frozen=True)
-class Replay:
+class Backtest:
     """The outcomes of all policies over the days that count.
 
     rules: s; dates: (n,); outcome: by policy; sold_out: item-days whose demand is an estimate, and estimated: the
@@ -81,7 +75,7 @@ class Replay:
 
     rules: tuple[Item, ...]
     dates: NDArray[np.datetime64]
-    outcome: dict[str, Outcome]
+    outcome: dict[str, DailyUnits]
     sold_out: int = 0
     estimated: int = 0
     held: dict[str, float] = field(default_factory=dict)
@@ -118,7 +112,7 @@ def _by_week(daily: Floats) -> Floats:
     return np.array([daily[7 * k : 7 * k + 7].sum() for k in range(weeks)])
 
 
-def replay(
+def run_backtest(
     shop: Shop,
     days: int,
     *,
@@ -127,7 +121,7 @@ def replay(
     workers: int = 1,
     make: Callable[[], Forecaster] = BoostedDemand,
     on_day: Callable[[str], None] = lambda _: None,
-) -> Replay:
+) -> Backtest:
     """Replay the last `days` days with forecasters from `make`.
 
     delivered: (s, t) what was really put on the shelf, if that is known.
@@ -142,36 +136,38 @@ def replay(
         )
     if delivered is not None:
         _refuse_uncovered(delivered, history, days)
-    present = STAND_IN if delivered is None else PRESENT
+    present = STAND_IN if delivered is None else AS_DELIVERED
     longest = history.today + AHEAD
-    worlds = {name: _World(shop.rules, seed, longest=longest) for name in (present, HEURISTIC, BARE, HONEST)}
+    worlds = {
+        name: _World(shop.rules, seed, longest=longest) for name in (present, HEURISTIC, UNCALIBRATED, CALIBRATED)
+    }
     teacher = _Teacher(shop.rules, seed, make)
     customers = _customers(shop)
     if delivered is not None:
         oldest = start - max(item.shelf_life for item in shop.rules)
         for day in range(max(1, oldest), start + 1):
-            worlds[PRESENT].lived(delivered, customers, day, listed=replace(history, today=day - 1).listed)
-    inside: dict[str, list[Floats]] = {BARE: [], HONEST: []}
+            worlds[AS_DELIVERED].lived(delivered, customers, day, listed=replace(history, today=day - 1).listed)
+    inside: dict[str, list[Floats]] = {UNCALIBRATED: [], CALIBRATED: []}
     for evening in range(start, history.today):
         now = history.at(evening)
         on_day(str(now.date))
-        record = bridged(now)
-        of = tables(record)
+        record = make_record(now)
+        of = moving_sums(record)
         when = {item: schedule(item, now.date) for item in set(shop.rules)}
         tonight = np.array([when[item].day[0] == item.lead_days - 1 for item in shop.rules])
         due = np.flatnonzero(tonight & now.listed & ~now.dormant)
         demand = teacher.lesson(of)
         for name, days_held in inside.items():
-            drawn = teacher.paths(demand, of, calibrated=name == HONEST)
+            drawn = teacher.paths(demand, of, calibrated=name == CALIBRATED)
             days_held.append(_inside(drawn[..., 0], history.sales.demand[:, evening + 1]))
         for name, world in worlds.items():
-            if delivered is not None and name == PRESENT:
+            if delivered is not None and name == AS_DELIVERED:
                 world.lived(delivered, customers, evening + 1, listed=now.listed)
                 continue
             if len(due):
                 decide, calibrated = _DECIDE[name]
                 drawn = teacher.paths(demand, of, calibrated=calibrated) if name != STAND_IN else _last_week(record)
-                planned = plan_all(
+                planned = decide_all(
                     [shop.rules[k] for k in due],
                     [when[shop.rules[k]] for k in due],
                     drawn[due],
@@ -179,11 +175,11 @@ def replay(
                     workers=workers,
                     decide=decide,
                 )
-                world.order(due, [found.order for _, found in planned])
+                world.order(due, [found.units for _, found in planned])
             world.live(np.where(now.listed, customers[:, evening + 1], 0.0))
     counted = slice(history.today + 1 - days, history.today + 1)
     blind = history.sales.censored[:, counted]
-    return Replay(
+    return Backtest(
         rules=shop.rules,
         dates=history.sales.dates[counted],
         outcome={name: world.outcome(days) for name, world in worlds.items()},
@@ -218,26 +214,26 @@ def _inside(drawn: Floats, demand: Floats) -> Floats:
 def _customers(shop: Shop) -> Floats:
     """(s, t): units asked for, in whole units; none on days without a record."""
     sales = shop.history.sales
-    estimate = np.maximum(sales.units, bridged(shop.history).usual)
+    estimate = np.maximum(sales.units, make_record(shop.history).usual)
     asked = np.where(sales.censored, estimate, sales.units)
     return np.rint(np.where(np.isnan(asked) | sales.closed, 0.0, asked))
 
 
-def _stock_up(factor: float) -> Callable[[Situation], Plan]:
+def _stock_up(factor: float) -> Callable[[Situation], Decision]:
     """Order up to a factor times the mean demand between two deliveries."""
 
-    def decide(at: Situation) -> Plan:
+    def decide(at: Situation) -> Decision:
         expected = float(at.paths[:, at.when.cover.start : at.when.cover.stop].sum(1).mean())
-        return Plan(up_to(at, factor * expected), 0.0, 0.0, 0.0, 0.0, 0.0)
+        return Decision(order_up_to(at, factor * expected), 0.0, 0.0, 0.0, 0.0, 0.0)
 
     return decide
 
 
-_DECIDE: dict[str, tuple[Callable[[Situation], Plan], bool]] = {
+_DECIDE: dict[str, tuple[Callable[[Situation], Decision], bool]] = {
     STAND_IN: (_stock_up(1.0), False),
     HEURISTIC: (_stock_up(FACTOR), False),
-    BARE: (plan, False),
-    HONEST: (plan, True),
+    UNCALIBRATED: (best_order, False),
+    CALIBRATED: (best_order, True),
 }
 """How each policy decides, and whether it looks at calibrated paths."""
 
@@ -257,23 +253,23 @@ class _Teacher:
     rules: tuple[Item, ...]
     seed: int
     make: Callable[[], Forecaster]
-    _demand: Demand | None = None
+    _demand: DemandModel | None = None
     _trained: int = 0
     _drawn: dict[bool, Floats] = field(default_factory=dict)
 
-    def lesson(self, of: Tables) -> Demand:
+    def lesson(self, of: MovingSums) -> DemandModel:
         """The forecaster and its map as of the record's evening."""
         self._drawn, record = {}, of.record
         rng = np.random.default_rng([self.seed, record.today])
         if self._demand is None or record.today - self._trained >= TRAIN_EVERY:
             leads = max(leads_needed(self.rules, record.history.date + ahead) for ahead in range(7))
-            self._demand, self._trained = learn(of, leads=leads, rng=rng, make=self.make), record.today
+            self._demand, self._trained = train(of, leads=leads, rng=rng, make=self.make), record.today
         elif (record.today - self._trained) % CALIBRATE_EVERY == 0:
             now = self._demand
             self._demand = calibrate(now.forecaster, of, since=now.taught, leads=now.leads, rng=rng)
         return self._demand
 
-    def paths(self, demand: Demand, of: Tables, *, calibrated: bool) -> Floats:
+    def paths(self, demand: DemandModel, of: MovingSums, *, calibrated: bool) -> Floats:
         """(s, m, leads) demand paths of the evening."""
         if calibrated not in self._drawn:
             # The same luck for both.
@@ -324,7 +320,7 @@ class _World:
             unmet.append(day.unmet)
         self.days.append((sold, wasted, unmet))
 
-    def outcome(self, days: int) -> Outcome:
+    def outcome(self, days: int) -> DailyUnits:
         """What happened on the last `days` days."""
         sold, wasted, unmet = (np.array(part, dtype=np.int64).T for part in zip(*self.days[-days:], strict=True))
-        return Outcome(sold, wasted, unmet)
+        return DailyUnits(sold, wasted, unmet)

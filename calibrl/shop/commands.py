@@ -15,7 +15,7 @@ from calibrl.errors import CalibrlError
 if TYPE_CHECKING:
     import numpy as np
 
-    from calibrl.shop.backtest import Replay
+    from calibrl.shop.backtest import Backtest
     from calibrl.shop.orders import Order, Shop
 
 SHOWN, EXPLAINED = 12, 3
@@ -128,23 +128,23 @@ def _date(text: str | None) -> np.datetime64 | None:
         raise CalibrlError(f"--date {text!r} is not a date; write it like 2018-05-31") from None
 
 
-def _replayed(shop: Shop, days: int, deliveries: Path | None, *, sales: Path, seed: int, workers: int) -> Replay:
+def _replayed(shop: Shop, days: int, deliveries: Path | None, *, sales: Path, seed: int, workers: int) -> Backtest:
     from calibrl.runs.show import progress
-    from calibrl.shop.backtest import WARM_UP, replay
-    from calibrl.shop.deliveries_file import read_deliveries
+    from calibrl.shop.backtest import WARM_UP, run_backtest
+    from calibrl.shop.files import read_deliveries
 
     delivered = None if deliveries is None else read_deliveries(deliveries, shop.history, sales=str(sales))
     with progress("backtest", total=days + WARM_UP) as step:
-        return replay(shop, days, delivered=delivered, seed=seed, workers=workers, on_day=step)
+        return run_backtest(shop, days, delivered=delivered, seed=seed, workers=workers, on_day=step)
 
 
-def _write(out: Path, shop: Shop, orders: Sequence[Order], replay: Replay | None, plot: Path | None) -> list[Path]:
+def _write(out: Path, shop: Shop, orders: Sequence[Order], replay: Backtest | None, plot: Path | None) -> list[Path]:
     """The orders, their picture and, after a backtest, its table and figure beside them: all of the files or none."""
     from contextlib import ExitStack
 
     from calibrl.files import replacing, said_if_no_place
     from calibrl.shop.figures import backtest_figure, orders_figure
-    from calibrl.shop.output import orders_frame, replay_frame
+    from calibrl.shop.reasons import backtest_frame, orders_frame
     from calibrl.tables import write_table
 
     stores = shop.history.stores
@@ -155,7 +155,7 @@ def _write(out: Path, shop: Shop, orders: Sequence[Order], replay: Replay | None
     if plot is not None:
         written[plot] = lambda path: orders_figure(orders, shop.history).savefig(path, dpi=130)
     if replay is not None:
-        written[table] = lambda path: write_table(replay_frame(replay, shop.history.keys, stores=stores), path)
+        written[table] = lambda path: write_table(backtest_frame(replay, shop.history.keys, stores=stores), path)
         written[picture] = lambda path: backtest_figure(replay).savefig(path, dpi=130)
     with said_if_no_place(out), ExitStack() as files:
         for path, write in written.items():
@@ -165,8 +165,7 @@ def _write(out: Path, shop: Shop, orders: Sequence[Order], replay: Replay | None
 
 def _show(shop: Shop, orders: Sequence[Order], written: list[Path]) -> None:
     """The first orders as a table, why the first few are what they are, and what was assumed."""
-    from calibrl.shop.output import totals
-    from calibrl.shop.words import reason
+    from calibrl.shop.reasons import reason, totals
 
     rows = [_row(one, stores=shop.history.stores) for one in orders[:SHOWN]]
     print_rows(rows, text=("item", "store"))
@@ -188,25 +187,25 @@ def _row(one: Order, *, stores: bool) -> dict[str, str]:
         "item": item,
         **({"store": store} if stores else {}),
         "delivery": f"{one.delivery.astype('datetime64[D]').item():%a %d %b}",
-        "order": f"{one.plan.order}{packs}",
+        "order": f"{one.decision.units}{packs}",
         "demand": f"{one.quantile(0.5):.0f}",
         "50 %": f"{one.quantile(0.25):.0f}-{one.quantile(0.75):.0f}",
         "90 %": f"{one.quantile(0.05):.0f}-{one.quantile(0.95):.0f}",
         "stock": f"{one.on_hand:.0f}",
-        "waste": f"{one.plan.waste:.1f}",
-        "runs out": f"{one.plan.out:.0%}",
+        "waste": f"{one.decision.waste:.1f}",
+        "runs out": f"{one.decision.out:.0%}",
     }
 
 
-def _show_replay(replay: Replay) -> None:
+def _show_replay(replay: Backtest) -> None:
     """Money and units by policy, and what the calibrated plan saves over each other."""
-    from calibrl.shop.backtest import BARE, HONEST, LEAST_PARTS, STAND_IN
+    from calibrl.shop.backtest import CALIBRATED, LEAST_PARTS, STAND_IN, UNCALIBRATED
 
     typer.echo(f"\nBacktest, {replay.dates[0]} to {replay.dates[-1]} ({len(replay.dates)} days):\n")
     rows = []
     for name, found in replay.outcome.items():
         demand = found.sold.sum() + found.unmet.sum()
-        saved, *between = (f"{money:,.0f}" for money in replay.saving(HONEST, name))
+        saved, *between = (f"{money:,.0f}" for money in replay.saving(CALIBRATED, name))
         if replay.parts >= LEAST_PARTS:
             saved += f" ({' to '.join(between)})"
         rows.append(
@@ -216,7 +215,7 @@ def _show_replay(replay: Replay) -> None:
                 "wasted": f"{found.wasted.sum():,}",
                 "lost sales": f"{found.unmet.sum():,}",
                 "fill rate": f"{found.sold.sum() / max(demand, 1):.1%}",
-                "calibrated saves": "" if name == HONEST else saved,
+                "calibrated saves": "" if name == CALIBRATED else saved,
             }
         )
     print_rows(rows, text=("policy",))
@@ -225,8 +224,8 @@ def _show_replay(replay: Replay) -> None:
     else:
         _say("How much of this is luck, so few weeks cannot tell; replay four or more.")
     _say(
-        f"Tomorrow's demand fell inside its 90 % interval on {replay.held[HONEST]:.1%} of days "
-        f"({replay.held[BARE]:.1%} uncalibrated)."
+        f"Tomorrow's demand fell inside its 90 % interval on {replay.held[CALIBRATED]:.1%} of days "
+        f"({replay.held[UNCALIBRATED]:.1%} uncalibrated)."
     )
     if STAND_IN in replay.outcome:
         _say(

@@ -2,6 +2,19 @@
 
 It starts from the mean of the last four same weekdays and departs from it only as far as the rows insist (a ridge
 around that mean). Medians are regressed, not means: one wedding cake for two hundred must not move Tuesday's bread.
+
+The shop's default forecaster: the linear model, and trees that learn where it is wrong.
+
+Holidays, promotions and prices act differently on every item and weekday; a line cannot say "closed on holidays,
+unless the shop opens on Sundays". Gradient-boosted trees can, given enough rows. With few, the line is kept.
+
+Days that go together: demand paths with each day's own margin, joined by the ranks of correlated draws.
+
+Steps 2 to 5 of Algorithm 1 for a shop: train on the past, calibrate on the months after it.
+
+One map per lead day, pooled over all items. A day that sold out enters as "demand was at least this", by the weights
+of Kaplan and Meier: its share of the evidence goes to the days that did better. Where few or none did, the forecast
+itself says how much more there could have been: goods that always sell out teach a map that changes nothing.
 """
 
 from __future__ import annotations
@@ -14,15 +27,22 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from scipy.optimize import nnls
+from scipy.special import log_ndtr, ndtri, ndtri_exp
+from sklearn.ensemble import HistGradientBoostingRegressor
 from torch import Tensor
-from torch.distributions import Normal
+from torch.distributions import Distribution, Normal
 
+from calibrl.algorithm import Forecaster, recalibrate
 from calibrl.data import Data, Remembered
-from calibrl.distributions import Rounded
+from calibrl.distributions import Recalibrated, Rounded, pit_z
+from calibrl.distributions.zscores import from_zscore
 from calibrl.errors import CalibrlError
-from calibrl.shop.features import HISTORY, LEAD_IN, SCALE, SHUT, SPREAD
-
-Floats = NDArray[np.float64]
+from calibrl.inventory.sales import Flags, Floats
+from calibrl.kernels import normal
+from calibrl.maps import IDENTITY, FitMap, Map, fit_isotonic
+from calibrl.runs.workers import one_thread
+from calibrl.shop.features import HISTORY, LEAD_IN, SCALE, SHUT, SPREAD, MovingSums, rows
+from calibrl.shop.record import draw_at_least
 
 FOUR_WEEKS = 2
 """The regressor that is the mean of the last four same weekdays."""
@@ -148,3 +168,266 @@ def _width(x: Floats, y: Floats, middle: Floats) -> Floats:
     over = np.sqrt(level)[:, None]
     found, _ = nnls(np.concatenate([parts / over, believed]), np.concatenate([off / over[:, 0], believed @ prior]))
     return np.maximum(found, [0.05, 0.05, 0.0])
+
+
+ENOUGH_ROWS = 5_000
+"""Rows from which on trees are grown."""
+
+MOST_OUTCOMES = 60_000
+"""Outcomes, over all lead days, that the trees are grown on: more take longer and gain little."""
+
+TREES, LEARNING_RATE, LEAVES, LEAST_IN_LEAF = 60, 0.15, 31, 60
+
+
+class BoostedDemand:
+    """Medians by trees over the linear model's features and its answer; spreads as in the linear model.
+
+    A `Forecaster` on the same rows as `LinearDemand`.
+    """
+
+    def __init__(self) -> None:
+        self.line = LinearDemand()
+        self.rows = Remembered()
+        self.trees: HistGradientBoostingRegressor | None = None
+        self.width = np.zeros((0, 3))
+
+    def update(self, data: Data) -> None:
+        """Learn from all rows, these and those given before."""
+        self.line.update(data)
+        data = self.rows.add(data)
+        self.trees = None
+        if len(data) < ENOUGH_ROWS:
+            return
+        x, y = data.x.double().numpy(), data.y.double().numpy()
+        level = x[..., SCALE]
+        known = np.flatnonzero(usable(x, y))
+        chosen = np.random.default_rng(0).permutation(known)[:MOST_OUTCOMES]
+        weight = np.sqrt(np.minimum(level, np.quantile(level, 0.95)))
+        trees = HistGradientBoostingRegressor(
+            loss="absolute_error",
+            max_iter=TREES,
+            learning_rate=LEARNING_RATE,
+            max_leaf_nodes=LEAVES,
+            min_samples_leaf=LEAST_IN_LEAF,
+            l2_regularization=1.0,
+            early_stopping=False,
+            random_state=0,
+        )
+        seen, target = self._seen(x)[chosen], (y / level).reshape(-1)[chosen]
+        self.trees = trees.fit(seen, target, sample_weight=weight.reshape(-1)[chosen])
+        self.width = width_of(x, y, self._middle(x))
+
+    def __call__(self, x: Tensor) -> Rounded:
+        """Whole units, never negative; a day that is closed sells nothing."""
+        if self.trees is None:
+            return self.line(x)
+        rows = x.double().numpy()
+        return as_counts(rows, self._middle(rows), self.width)
+
+    def _middle(self, x: Floats) -> Floats:
+        """(n, leads): the median in units. x: (n, leads, k)."""
+        if self.trees is None or not len(x):
+            return np.zeros(x.shape[:2])
+        return np.maximum(self.trees.predict(self._seen(x)).reshape(x.shape[:2]), 0.0) * x[..., SCALE]
+
+    def _seen(self, x: Floats) -> Floats:
+        """(n · leads, …): what the trees are shown."""
+        n, leads, _ = x.shape
+        level = x[..., SCALE]
+        line = middle_of(x, cast(Fitted, self.line.fitted).slope) / level
+        lead = np.broadcast_to(np.arange(leads, dtype=np.float64), (n, leads))
+        more = np.stack([np.log(level), x[..., SPREAD] / level, line, lead], -1)
+        return np.concatenate([x[..., LEAD_IN:-1], more], -1).reshape(n * leads, -1)
+
+
+def correlation(z: Floats) -> Floats:
+    """(d, d): correlation of columns with gaps, pulled towards none by 50 rows' worth of doubt, positive definite."""
+    seen = ~np.isnan(z)
+    tame = np.where(seen, np.clip(z, -4, 4), 0.0)
+    both = seen.T.astype(np.float64) @ seen
+    square = tame.T @ tame
+    power = (tame**2).T @ seen
+    rho = square / np.sqrt(np.maximum(power * power.T, 1e-12)) * both / (both + 50)
+    np.fill_diagonal(rho, 1.0)
+    value, vector = np.linalg.eigh(rho)
+    fixed = (vector * np.maximum(value, 1e-3)) @ vector.T
+    scale = np.sqrt(np.diag(fixed))
+    return fixed / np.outer(scale, scale)
+
+
+def ranks(rho: Floats, count: int, rng: np.random.Generator) -> NDArray[np.int64]:
+    """(count, d): the ranks of `count` joint draws with these correlations, each column a permutation."""
+    draws = rng.standard_normal((count, len(rho))) @ np.linalg.cholesky(rho).T
+    found: NDArray[np.int64] = draws.argsort(0).argsort(0)
+    return found
+
+
+def paths(forecast: Distribution, rank: NDArray[np.int64], *, new: Flags) -> Floats:
+    """(s, m, leads) whole units: each day's m values are its forecast's even quantiles, joined by rank (m, leads).
+
+    new: (s,) items without a record: how well one will sell is unknown for all its days alike, which move as one.
+    """
+    count, leads = rank.shape
+    z = normal.quantile((torch.arange(count, dtype=torch.float64) + 0.5) / count)[:, None].expand(count, leads)
+    if isinstance(forecast, Recalibrated):
+        # R is the same for all items: turned round once, not once for each.
+        z = forecast.mapping.inverse_z(z)
+        forecast = forecast.base
+    joined = z.gather(0, torch.from_numpy(rank))
+    drawn: Tensor = from_zscore(forecast, joined[:, None, :].expand(count, *forecast.batch_shape))
+    found = np.ascontiguousarray(np.maximum(np.rint(drawn.numpy()), 0.0).transpose(1, 0, 2))
+    found[new] = np.sort(found[new], 1)[:, rank[:, 0]]
+    return found
+
+
+Index = NDArray[np.int64]
+
+OUTCOMES = 200_000
+"""Outcomes, over all lead days, to train on and to calibrate on: more change nothing and take longer."""
+
+HELD_OUT = 120
+"""Days at the end that the forecaster is not trained on; a quarter of a shorter history."""
+
+BELIEF, SHARES = 20.0, 200
+"""Outcomes that the forecast's own word is worth where days sold out, and shares it is given in."""
+
+PAST = 730
+"""Days before those to train on."""
+
+
+@dataclass(frozen=True)
+class DemandModel:
+    """A forecaster with its honest map, as learnt on one evening.
+
+    leads: days ahead; mapping: R, one per lead day; rho: (leads, leads) correlation of the days' z-scores; taught:
+    the last day the forecaster was trained on; rows: how many forecasts the map was learnt from.
+    """
+
+    forecaster: Forecaster
+    mapping: Map
+    rho: Floats
+    leads: int
+    taught: int
+    rows: int
+
+    def forecast(self, of: MovingSums, *, calibrated: bool = True) -> Distribution:
+        """Demand of the next days, batch shape (s, leads), as seen on the record's last evening."""
+        count = len(of.record.units)
+        evening = np.full(count, of.record.today)
+        x = rows(of, np.arange(count), evening, self.leads)
+        forecast = self.forecaster(torch.from_numpy(x))
+        return recalibrate(forecast, self.mapping) if calibrated else forecast
+
+
+@one_thread()  # trees of this size are grown no sooner by two, and three times as late beside other work
+def train(
+    of: MovingSums,
+    *,
+    leads: int,
+    rng: np.random.Generator,
+    make: Callable[[], Forecaster] = BoostedDemand,
+    fit_map: FitMap = fit_isotonic,
+) -> DemandModel:
+    """Train a forecaster on what is known, and calibrate it on the latest days, which it has not seen."""
+    forecaster, today = make(), of.record.today
+    cut = today - min(HELD_OUT, (today + 1) // 4)
+    train, _ = _data(of, range(max(28, cut - PAST), cut), cut, leads, rng, teaching=True)
+    forecaster.update(train)
+    return calibrate(forecaster, of, since=cut, leads=leads, rng=rng, fit_map=fit_map)
+
+
+@one_thread()
+def calibrate(
+    forecaster: Forecaster,
+    of: MovingSums,
+    *,
+    since: int,
+    leads: int,
+    rng: np.random.Generator,
+    fit_map: FitMap = fit_isotonic,
+) -> DemandModel:
+    """Learn the map of a forecaster that was trained on days up to `since`, from the latest days after it."""
+    today = of.record.today
+    judged, sold_out = _data(of, range(max(28, since, today - HELD_OUT), today), today, leads, rng)
+    if not len(judged):
+        return DemandModel(forecaster, IDENTITY, np.eye(leads), leads, since, 0)
+    generator = torch.Generator().manual_seed(int(rng.integers(2**31)))
+    with torch.no_grad():
+        z = pit_z(forecaster(judged.x), judged.y, generator=generator)
+    shown, weight = evidence(z.numpy(), sold_out, rng)
+    mapping = fit_map(z=torch.from_numpy(np.where(weight > 0, shown, np.nan)), weight=torch.from_numpy(weight))
+    honest = torch.where(torch.from_numpy(sold_out), torch.nan, mapping.forward_z(z))
+    used = int((weight > 0)[: len(z), 0].sum())
+    return DemandModel(forecaster, mapping, correlation(honest.numpy()), leads, since, used)
+
+
+def _data(
+    of: MovingSums, evenings: range, last: int, leads: int, rng: np.random.Generator, *, teaching: bool = False
+) -> tuple[Data, NDArray[np.bool_]]:
+    """Rows of item-stores on evenings, and (n, leads) which outcomes are sold out; nothing after `last` is seen.
+
+    teaching: leave out days that were shut against the habit, which teach a model nothing about open days unless it
+    was told of the event (a map that never met them would promise too much), and draw the demand of a day that sold out
+    from what it could have been.
+    """
+    record = of.record
+    begun = record.begun[:, [max(0, day - 28) for day in evenings]] & (record.history.days_on_record > 0)[:, None]
+    found = np.argwhere(begun)
+    most = OUTCOMES // leads
+    if len(found) > most:
+        found = found[np.sort(rng.choice(len(found), most, replace=False))]
+    series, evening = found[:, 0], found[:, 1] + (evenings.start if len(evenings) else 0)
+    # In the order of time.
+    order = np.argsort(evening, kind="stable")
+    series, evening = series[order], evening[order]
+    x = rows(of, series, evening, leads)
+    day = evening[:, None] + np.arange(1, leads + 1)
+    inside = np.minimum(day, record.units.shape[1] - 1)
+    at = (series[:, None], inside)
+    y = np.where(day <= last, record.units[at], np.nan)
+    unknown = (x[..., SHUT] > 0) | record.history.sales.closed[at]
+    if teaching:
+        blind = record.history.sales.censored[at] & ~np.isnan(y)
+        y[blind] = draw_at_least(y[blind], record.typical[at][blind], rng)
+        told = np.any([flag[at] for flag in record.event.values()], 0) if record.event else np.zeros(at[1].shape, bool)
+        unknown |= record.odd[at] & ~told
+    y[unknown] = np.nan
+    sold_out = record.history.sales.censored[at] & ~np.isnan(y)
+    return Data(torch.from_numpy(x), torch.from_numpy(y)), sold_out
+
+
+def evidence(z: Floats, sold_out: NDArray[np.bool_], rng: np.random.Generator) -> tuple[Floats, Floats]:
+    """(n + SHARES, d) z-scores that show demand, and their weights; those of `sold_out` are at least z.
+
+    Where days sold out, outcomes as the forecast expects them stand beside the real ones, so that no single day
+    inherits the share of all that sold out below it; a day that sold out above every other is placed where the
+    forecast would have it, given that it was at least there.
+    """
+    count, blind = len(z), sold_out.any(0)
+    believed = np.where(blind, ndtri((np.arange(SHARES)[:, None] + 0.5) / SHARES), np.nan)
+    z, cut = np.concatenate([z, believed]), np.concatenate([sold_out, np.zeros(believed.shape, dtype=bool)])
+    best = np.where(cut | np.isnan(z), -np.inf, z).max(0)
+    beyond = cut & (z > best)
+    z[beyond] = -ndtri_exp(log_ndtr(-z[beyond]) + np.log1p(-rng.random(int(beyond.sum()))))
+    return z, kaplan_meier(z, cut & ~beyond, np.where(np.arange(len(z)) < count, 1.0, BELIEF / SHARES))
+
+
+def kaplan_meier(z: Floats, sold_out: NDArray[np.bool_], mass: Floats | None = None) -> Floats:
+    """(n, d): the weight of each z-score, when those of `sold_out` are only known to be at least z. NaN weighs 0.
+
+    mass: (n,) what each counts for at first, by default 1.
+    """
+    mass = np.ones(len(z)) if mass is None else mass
+    weight = np.where(np.isnan(z), 0.0, mass[:, None])
+    for column in np.flatnonzero(sold_out.any(0)):
+        seen = np.flatnonzero(~np.isnan(z[:, column]))
+        # Among equals, what was seen comes before what was cut short.
+        order = seen[np.lexsort((sold_out[seen, column], z[seen, column]))]
+        cut = sold_out[order, column]
+        cut[-1:] = False  # the largest has nobody to pass its share on to
+        own = mass[order]
+        at_risk = own[::-1].cumsum()[::-1]
+        survive = np.cumprod(np.where(cut, 1.0, 1 - own / at_risk))
+        before = np.concatenate([[1.0], survive[:-1]])
+        weight[order, column] = np.where(cut, 0.0, before * own / at_risk) * own.sum()
+    return weight

@@ -30,7 +30,7 @@ TRUST = 4.0
 
 
 @dataclass(frozen=True)
-class Tables:
+class MovingSums:
     """Moving sums of a record, made once, from which any row's features are read. All (s, t) or (s, t+1)."""
 
     record: Record
@@ -50,7 +50,7 @@ class Tables:
         return LEAD_IN + 19 + 4 * len(self.record.event) + (self.record.price is not None)
 
 
-def tables(record: Record) -> Tables:
+def moving_sums(record: Record) -> MovingSums:
     """The moving sums of a record."""
     usual, known = record.usual, record.today + 1
     before = _weekday_mean(usual, 4)
@@ -60,7 +60,7 @@ def tables(record: Record) -> Tables:
     # What is estimated for a day that sold out varies less than demand does.
     real = ~np.isnan(record.units) & ~record.odd & record.begun & ~record.history.sales.censored
     real[:, :28] = False
-    return Tables(
+    return MovingSums(
         record=record,
         total=_sums(usual),
         deviation=deviation,
@@ -74,12 +74,12 @@ def tables(record: Record) -> Tables:
     )
 
 
-def rows(of: Tables, series: Index, evening: Index, leads: int) -> Floats:
+def rows(of: MovingSums, series: Index, evening: Index, leads: int) -> Floats:
     """(n, leads, k): the features of item-stores (n,) on evenings (n,), for the 1st to the `leads`-th day ahead."""
     return np.stack([_one_lead(of, series, evening, lead) for lead in range(1, leads + 1)], 1)
 
 
-def _one_lead(of: Tables, i: Index, evening: Index, lead: int) -> Floats:
+def _one_lead(of: MovingSums, i: Index, evening: Index, lead: int) -> Floats:
     """(n, k) for one lead day. Nothing after `evening` is read but what is known in advance."""
     record = of.record
     day = evening + lead
@@ -123,7 +123,7 @@ def _one_lead(of: Tables, i: Index, evening: Index, lead: int) -> Floats:
     return np.stack([scale, spread, shut.astype(np.float64), weeks, *scaled, np.ones(len(i))], 1)
 
 
-def shut_days(of: Tables, evening: int, leads: int) -> Flags:
+def shut_days(of: MovingSums, evening: int, leads: int) -> Flags:
     """(s, leads): the days after an evening that are closed by what is known then."""
     count = len(of.record.units)
     i, at = np.arange(count), np.full(count, evening)
@@ -136,7 +136,7 @@ def shut_days(of: Tables, evening: int, leads: int) -> Flags:
     return found
 
 
-def _shut(of: Tables, i: Index, day: Index, last: Index, same: Floats, since: Flags, long: Floats) -> Flags:
+def _shut(of: MovingSums, i: Index, day: Index, last: Index, same: Floats, since: Flags, long: Floats) -> Flags:
     """(n,): announced, or closed by habit: the store's last times, or an item that sells but not on this weekday.
 
     same: (4, n) the last same weekdays, all since the record began where `since` says so.
@@ -151,7 +151,7 @@ def _last_same(day: Index, lead: int) -> Index:
     return day - 7 * (-(-lead // 7))
 
 
-def _same_weekdays(of: Tables, i: Index, last: Index, weeks: int) -> tuple[Floats, Flags]:
+def _same_weekdays(of: MovingSums, i: Index, last: Index, weeks: int) -> tuple[Floats, Flags]:
     """(weeks, n): the usual of the last same weekdays, latest first, and whether the record had begun."""
     record = of.record
     same = np.stack([record.usual[i, np.maximum(last - 7 * k, 0)] for k in range(weeks)])
@@ -159,7 +159,7 @@ def _same_weekdays(of: Tables, i: Index, last: Index, weeks: int) -> tuple[Float
     return same, np.stack(begun)
 
 
-def _spread(of: Tables, i: Index, evening: Index, four: Floats) -> Floats:
+def _spread(of: MovingSums, i: Index, evening: Index, four: Floats) -> Floats:
     """(n,): mean distance to the weekday's mean over eight weeks; the square root of the mean without a record."""
     start = np.maximum(evening + 1 - 56, 0)
     count = of.spread_count[i, evening + 1] - of.spread_count[i, start]
@@ -168,7 +168,7 @@ def _spread(of: Tables, i: Index, evening: Index, four: Floats) -> Floats:
     return (total + 14 * 0.8 * np.sqrt(four + 0.25)) / (count + 14)
 
 
-def _last_year(of: Tables, i: Index, evening: Index, day: Index, four: Floats, scale: Floats) -> Floats:
+def _last_year(of: MovingSums, i: Index, evening: Index, day: Index, four: Floats, scale: Floats) -> Floats:
     """(n,): what the same day of last year was to its season, at today's level; the weekday's mean without a year."""
     then = day - YEAR
     there = (then >= 28) & of.record.begun[i, np.maximum(then - 28, 0)]

@@ -7,15 +7,21 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from calibrl.shop.backtest import BARE, HEURISTIC, HONEST, PRESENT, STAND_IN, Replay
+from calibrl.shop.backtest import AS_DELIVERED, CALIBRATED, HEURISTIC, STAND_IN, UNCALIBRATED, Backtest
 from calibrl.shop.orders import Order
-from calibrl.shop.sales_file import History, named
+from calibrl.shop.record import History, named
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-COLORS = {PRESENT: "#8a8d99", STAND_IN: "#8a8d99", HEURISTIC: "#e09f3e", BARE: "#c8553d", HONEST: "#1b7f79"}
+COLORS = {
+    AS_DELIVERED: "#8a8d99",
+    STAND_IN: "#8a8d99",
+    HEURISTIC: "#e09f3e",
+    UNCALIBRATED: "#c8553d",
+    CALIBRATED: "#1b7f79",
+}
 """One colour per policy: uncalibrated red, calibrated green, as in every figure."""
 
 
@@ -48,14 +54,14 @@ def _fan(ax: Axes, order: Order, history: History) -> None:
     days, sold = history.sales.dates[past], history.sales.units[row, past]
     gone = history.sales.censored[row, past]
     ax.plot(days, sold, color="#2b2d42", lw=1, marker=".", ms=4, label="sold")
-    ax.plot(days[gone], sold[gone], "^", color=COLORS[BARE], ms=5, label="sold out")
+    ax.plot(days[gone], sold[gone], "^", color=COLORS[UNCALIBRATED], ms=5, label="sold out")
     ahead = order.today + 1 + np.arange(order.fan.shape[1])
     for low, high, alpha in ((0, 4, 0.2), (1, 3, 0.35)):
-        ax.fill_between(ahead, order.fan[low], order.fan[high], color=COLORS[HONEST], alpha=alpha, lw=0)
-    ax.plot(ahead, order.fan[2], color=COLORS[HONEST], lw=1.5, label="expected: median, 50 and 90 %")
+        ax.fill_between(ahead, order.fan[low], order.fan[high], color=COLORS[CALIBRATED], alpha=alpha, lw=0)
+    ax.plot(ahead, order.fan[2], color=COLORS[CALIBRATED], lw=1.5, label="expected: median, 50 and 90 %")
     at: Any = order.delivery  # matplotlib draws dates, its types do not say so
     ax.axvline(at, color=COLORS[HEURISTIC], lw=1.2, ls="--", label="delivery")
-    ax.set_title(f"{named(order.key)}: order {order.plan.order}", fontsize=9, loc="left")
+    ax.set_title(f"{named(order.key)}: order {order.decision.units}", fontsize=9, loc="left")
     ax.set_ylim(0, None)
     _date(ax, weekly=True)
     ax.tick_params(labelsize=7)
@@ -72,7 +78,7 @@ def _date(ax: Axes, *, weekly: bool) -> None:
     ax.xaxis.set(major_locator=where, major_formatter=form)
 
 
-def backtest_figure(replay: Replay) -> Figure:
+def backtest_figure(replay: Backtest) -> Figure:
     """Left: cost so far, by day. Right: waste and lost sales in units, by policy."""
     from matplotlib.figure import Figure
 

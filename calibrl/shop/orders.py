@@ -1,4 +1,15 @@
-"""Tonight's orders: files read, demand learnt and made honest, an order planned for every item-store."""
+"""When the next deliveries come, and which days each has to last for.
+
+A delivery that would have to last for closed days only is left out: on a Saturday evening a shop that is closed on
+Sundays orders for Monday. One that comes on a closed day and has to last for open ones after it is a delivery.
+
+From demand paths to an order: the least expected cost of waste, lost sales and holding, closed loop.
+
+Later deliveries follow an order-up-to level, so that tonight's order neither has to carry the weeks after it nor is
+judged as if nobody would ever order again. What is left when the horizon ends is counted by what should become of it.
+
+Tonight's orders: files read, demand learnt and made honest, an order planned for every item-store.
+"""
 
 from __future__ import annotations
 
@@ -10,18 +21,190 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from calibrl.inventory.sales import Flags, Floats
+from calibrl.kernels import deliveries as kernel
 from calibrl.runs.workers import Job, run_jobs
 from calibrl.shop import features
-from calibrl.shop.calendar import Schedule, schedules
-from calibrl.shop.honest import learn
-from calibrl.shop.items_file import Item, items_named, read_items
-from calibrl.shop.joint import paths, ranks
-from calibrl.shop.planning import Plan, Situation, plan, situation
-from calibrl.shop.record import Record, bridged
-from calibrl.shop.sales_file import AHEAD, History, Key, named, read_sales
-from calibrl.shop.stock_file import Batch, Stock, read_stock
+from calibrl.shop.demand import paths, ranks, train
+from calibrl.shop.files import Batch, Item, Stock, items_named, read_items, read_sales, read_stock
+from calibrl.shop.record import AHEAD, History, Key, Record, make_record, named
 
-Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+BEYOND = 3
+"""Days to plan for after a delivery has expired, so that what follows it is not cut short."""
+
+SEEN_LIFE = 14
+"""Days after a delivery to look ahead: what keeps longer is held back by the cost of holding, not by waste."""
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """Deliveries to come, in days counted from 0, tomorrow.
+
+    day: (K,) K ≥ 2; decided: (K,) the day at whose close each is ordered, -1 being tonight; horizon: the days to
+    plan for: until the first delivery is eaten up or expired, and the one after it is used.
+    """
+
+    day: Ints
+    decided: Ints
+    horizon: int
+
+    @property
+    def cover(self) -> range:
+        """The days the first delivery has to last for: up to the one after it."""
+        return range(int(self.day[0]), int(self.day[1]))
+
+
+def schedule(item: Item, today: np.datetime64, shut: Flags | None = None) -> Schedule:
+    """The deliveries of an item that can still be ordered tonight, and the planning horizon.
+
+    shut: (AHEAD,) the days, from tomorrow, on which its store is expected to be closed.
+    """
+    weekday = (today.astype("datetime64[D]").astype(np.int64) + 1 + 3 + np.arange(AHEAD)) % 7
+    open_days = np.flatnonzero(np.array(item.delivery_days)[weekday])
+    coming = open_days[open_days >= item.lead_days - 1]
+    if shut is not None:
+        ends = [*coming[1:], AHEAD]
+        useful = coming[[not shut[start:end].all() for start, end in zip(coming, ends, strict=True)]]
+        # A shop that is closed for weeks on end: its deliveries come as they come.
+        coming = useful if len(useful) > 1 else coming
+    first, second = int(coming[0]), int(coming[1])
+    third = int(coming[2]) if len(coming) > 2 else second + (second - first)
+    horizon = min(max(first + min(item.shelf_life, SEEN_LIFE) + BEYOND, third), AHEAD)
+    within = coming[coming < horizon]
+    return Schedule(day=within, decided=np.maximum(within - item.lead_days, -1), horizon=horizon)
+
+
+def schedules(rules: Sequence[Item], today: np.datetime64, shut: Flags) -> list[Schedule]:
+    """The schedules of item-stores with these rules and closed days (s, AHEAD)."""
+    found: dict[tuple[Item, bytes], Schedule] = {}
+    for item, days in zip(rules, shut, strict=True):
+        key = (item, days.tobytes())
+        if key not in found:
+            found[key] = schedule(item, today, days)
+    return [found[item, days.tobytes()] for item, days in zip(rules, shut, strict=True)]
+
+
+def leads_needed(items: tuple[Item, ...], today: np.datetime64) -> int:
+    """How many days ahead demand has to be forecast."""
+    return max(schedule(item, today).horizon for item in set(items))
+
+
+SERVICE = np.array([0.2, 0.35, 0.5, 0.6, 0.7, 0.77, 0.83, 0.88, 0.92, 0.95, 0.975, 0.99, 1.0])
+"""Quantiles of what a delivery has to be enough for that later levels are chosen from."""
+
+HOLDING = 0.002
+"""Cost of keeping a unit overnight, as a share of the cost of wasting it: for what would keep for ever."""
+
+
+@dataclass(frozen=True)
+class Decision:
+    """An order and what to expect of it, in units.
+
+    waste: of this order, thrown away in the end; lost: demand not met between this delivery and the next, and
+    out: the chance of any; lost_before, out_before: the same until this delivery comes.
+    """
+
+    units: int
+    waste: float
+    lost: float
+    out: float
+    lost_before: float
+    out_before: float
+
+
+@dataclass(frozen=True)
+class Situation:
+    """One item on one evening: what the kernel is given.
+
+    paths: (m, h) demand; opening: (h+1,); arriving: (h, h+1), or (0, h+1) if nothing is; when: the deliveries.
+    """
+
+    item: Item
+    when: Schedule
+    paths: Floats
+    opening: Floats
+    arriving: Floats
+
+    @property
+    def given(self) -> tuple[Floats, Floats, Floats, Ints, Ints, int]:
+        """What the kernel's functions are told first."""
+        return self.paths, self.opening, self.arriving, self.when.day, self.when.decided, self.item.shelf_life
+
+    @property
+    def position(self) -> float:
+        """What should be left of today's stock and what is under way when the first delivery comes."""
+        paths, opening, arriving, day, _, life = self.given
+        room, nothing = np.empty_like(opening), np.zeros(len(day))
+        return float(kernel.left_on(day[0], -1, opening, arriving, day, nothing, life, paths.mean(0), room))
+
+
+def lay_out(item: Item, when: Schedule, paths: Floats, batches: tuple[Batch, ...]) -> Situation:
+    """Lay out an item's batches by their last day. paths: (m, leads), leads at least the horizon."""
+    h = when.horizon
+    opening, arriving = np.zeros(h + 1), np.zeros((h, h + 1))
+    for batch in batches:
+        end = min(batch.last - 1, h)
+        if batch.arrives <= 0:
+            opening[end] += batch.units
+        elif batch.arrives <= h:
+            arriving[batch.arrives - 1, end] += batch.units
+    # Nothing under way is the rule, and saves the kernel a sum over every day.
+    under_way = arriving if arriving.any() else arriving[:0]
+    return Situation(item, when, np.ascontiguousarray(paths[:, :h]), opening, under_way)
+
+
+def best_order(at: Situation) -> Decision:
+    """The order of least expected cost."""
+    levels = _levels(at)
+    price = np.array([at.item.cost_of_lost_sale, at.item.cost_of_waste, HOLDING * at.item.cost_of_waste])
+    order, policy = kernel.best_order(
+        *at.given, levels, _surely_enough(at), at.item.pack_size, at.item.minimum_order, price
+    )
+    return expectation(at, order, levels[policy])
+
+
+def order_up_to(at: Situation, level: float) -> int:
+    """The order of a shop that stocks up to a level."""
+    return int(kernel.rounded_up(level - at.position, at.item.pack_size, at.item.minimum_order))
+
+
+def expectation(at: Situation, order: int, level: Floats) -> Decision:
+    """What to expect of an order when later ones are placed up to level (K,)."""
+    seen = kernel.outlook(*at.given, order, level, at.item.pack_size, at.item.minimum_order)
+    return Decision(
+        units=order,
+        waste=float(seen[kernel.ORDER_WASTE]),
+        lost=float(seen[kernel.LOST]),
+        out=float(seen[kernel.OUT]),
+        lost_before=float(seen[kernel.LOST_BEFORE]),
+        out_before=float(seen[kernel.OUT_BEFORE]),
+    )
+
+
+def _levels(at: Situation) -> Floats:
+    """(c, K): none at all, and for each service the quantile of what each delivery has to be enough for.
+
+    That is demand from it to the next, or while it keeps, and what the days before it sell beyond their mean: when it
+    is decided, only the mean is known.
+    """
+    when = at.when
+    beyond = at.paths - at.paths.mean(0)
+    total = [
+        at.paths[:, start : min(end, start + at.item.shelf_life)].sum(1) + beyond[:, decided + 1 : start].sum(1)
+        for start, end, decided in zip(when.day, [*when.day[1:], when.horizon], when.decided, strict=True)
+    ]
+    # Where a pack is too large for what is sold while it keeps, it is best never to order.
+    return np.concatenate([np.zeros((1, len(total))), np.quantile(np.stack(total, 1), SERVICE, axis=0)])
+
+
+def _surely_enough(at: Situation) -> int:
+    """Units that no path uses up between tonight and the end of the order's life, or the next delivery."""
+    first, second = int(at.when.day[0]), int(at.when.day[1])
+    until = min(max(second, first + at.item.shelf_life), at.when.horizon)
+    return int(at.paths[:, first:until].sum(1).max()) + at.item.minimum_order + at.item.pack_size
+
 
 PATHS = 300
 """Demand paths per item."""
@@ -62,7 +245,7 @@ class Order:
     item: Item
     when: Schedule
     today: np.datetime64
-    plan: Plan
+    decision: Decision
     demand: Floats
     daily: Floats
     fan: Floats
@@ -99,7 +282,7 @@ class Order:
     @property
     def packs(self) -> int:
         """The order in packs."""
-        return self.plan.order // self.item.pack_size
+        return self.decision.units // self.item.pack_size
 
     def day(self, ahead: int) -> np.datetime64:
         """The date of a day counted from 0, tomorrow."""
@@ -139,24 +322,24 @@ def make_orders(
     Whoever plans them, they are the same.
     """
     rng = np.random.default_rng(seed)
-    record = bridged(shop.history)
-    of = features.tables(record)
+    record = make_record(shop.history)
+    of = features.moving_sums(record)
     rules, batches = shop.rules, shop.stock.batches
     when = schedules(rules, shop.history.date, features.shut_days(of, record.today, AHEAD))
-    demand = learn(of, leads=max(each.horizon for each in when), rng=rng)
+    demand = train(of, leads=max(each.horizon for each in when), rng=rng)
     new = shop.history.days_on_record == 0
     drawn = paths(demand.forecast(of), ranks(demand.rho, paths_per_item, rng), new=new)
     if backend == THREADS:
-        plans = plan_all(rules, when, drawn, batches, workers=workers)
+        plans = decide_all(rules, when, drawn, batches, workers=workers)
     else:
-        plans = plan_apart(rules, when, drawn, batches, backend=backend, workers=workers, address=address)
+        plans = decide_apart(rules, when, drawn, batches, backend=backend, workers=workers, address=address)
     idle, off, listed = shop.history.idle, shop.history.dormant, shop.history.listed
     return [
         _order(shop, record, k, planned, int(idle[k]), off=bool(off[k])) for k, planned in enumerate(plans) if listed[k]
     ]
 
 
-def plan_apart(
+def decide_apart(
     rules: Sequence[Item],
     when: Sequence[Schedule],
     drawn: Floats,
@@ -165,30 +348,30 @@ def plan_apart(
     backend: str,
     workers: int | None = None,
     address: str | None = None,
-) -> list[tuple[Situation, Plan]]:
+) -> list[tuple[Situation, Decision]]:
     """As `plan_all`, in portions of item-stores on other cores or machines."""
     cuts = [slice(start, start + PORTION) for start in range(0, len(rules), PORTION)]
     jobs = [
-        Job(f"item-stores from {cut.start}", plan_all, (rules[cut], when[cut], drawn[cut], batches[cut]))
+        Job(f"item-stores from {cut.start}", decide_all, (rules[cut], when[cut], drawn[cut], batches[cut]))
         for cut in cuts
     ]
     found = run_jobs(jobs, backend=backend, workers=workers, address=address)
     return [planned for portion in found for planned in portion]
 
 
-def plan_all(
+def decide_all(
     rules: Sequence[Item],
     when: Sequence[Schedule],
     drawn: Floats,
     batches: Sequence[tuple[Batch, ...]],
     *,
     workers: int = 1,
-    decide: Callable[[Situation], Plan] = plan,
-) -> list[tuple[Situation, Plan]]:
+    decide: Callable[[Situation], Decision] = best_order,
+) -> list[tuple[Situation, Decision]]:
     """The situation and the plan of every item-store. drawn: (s, m, leads) demand paths."""
 
-    def one(k: int) -> tuple[Situation, Plan]:
-        at = situation(rules[k], when[k], drawn[k], batches[k])
+    def one(k: int) -> tuple[Situation, Decision]:
+        at = lay_out(rules[k], when[k], drawn[k], batches[k])
         return at, decide(at)
 
     if workers == 1:
@@ -198,7 +381,7 @@ def plan_all(
         return list(pool.map(one, range(len(rules)), chunksize=16))
 
 
-def _order(shop: Shop, record: Record, k: int, planned: tuple[Situation, Plan], idle: int, *, off: bool) -> Order:
+def _order(shop: Shop, record: Record, k: int, planned: tuple[Situation, Decision], idle: int, *, off: bool) -> Order:
     """Everything about one item-store's order."""
     at, decided = planned
     history, item = shop.history, shop.rules[k]
@@ -212,13 +395,13 @@ def _order(shop: Shop, record: Record, k: int, planned: tuple[Situation, Plan], 
     sold = history.sales.units[k, month][~history.sales.closed[k, month]]
     sold = sold[~np.isnan(sold)]
     if off:
-        decided = Plan(0, 0.0, 0.0, 0.0, 0.0, 0.0)
+        decided = Decision(0, 0.0, 0.0, 0.0, 0.0, 0.0)
     return Order(
         key=history.keys[k],
         item=item,
         when=at.when,
         today=history.date,
-        plan=decided,
+        decision=decided,
         demand=at.paths[:, first:second].sum(1),
         daily=at.paths.mean(0),
         fan=np.quantile(at.paths, FAN, axis=0),

@@ -12,13 +12,24 @@ from scipy import stats
 from threadpoolctl import threadpool_info
 
 from calibrl import Data, Recalibrated, fit_isotonic
-from calibrl.shop import features, honest, joint
-from calibrl.shop.boosted import BoostedDemand
-from calibrl.shop.demand import LinearDemand, same_weekday
-from calibrl.shop.record import _at_least, bridged, draw_at_least
-from calibrl.shop.sales_file import read_sales
+from calibrl.shop import features
+from calibrl.shop.demand import (
+    BoostedDemand,
+    DemandModel,
+    LinearDemand,
+    _data,
+    correlation,
+    evidence,
+    kaplan_meier,
+    paths,
+    ranks,
+    same_weekday,
+    train,
+)
+from calibrl.shop.files import read_sales
+from calibrl.shop.record import _at_least, draw_at_least, make_record
 from tests.contracts import check_answers, check_leaves_chance_alone, check_repeatable, check_two_batches, check_unseen
-from tests.inventory.shop.conftest import small_shop
+from tests.shop.conftest import small_shop
 
 
 @pytest.fixture
@@ -33,17 +44,17 @@ def test_an_odd_closure_does_not_lower_the_weekday(write):
     frame = small_shop(120)
     day = np.datetime64("2025-01-01") + 100
     shut = frame.with_columns(pl.when(pl.col("date") == day.item()).then(0).otherwise("units").alias("units"))
-    record = bridged(read_sales(write(shut)))
+    record = make_record(read_sales(write(shut)))
     assert record.odd[:, 100].all()
     assert record.usual[:, 100] == pytest.approx(np.median(record.usual[:, [93, 86, 79, 72, 65]], 1))
 
 
 def test_a_weekday_that_is_always_closed_is_no_odd_closure(history):
-    record = bridged(history)
+    record = make_record(history)
     sundays = np.flatnonzero(history.sales.weekday[: history.today + 1] == 6)
     assert not record.odd[:, sundays[4:]].any()
     assert (record.usual[:, sundays[4:]] == 0).all()
-    x = features.rows(features.tables(record), np.arange(3), np.full(3, record.today), 7)
+    x = features.rows(features.moving_sums(record), np.arange(3), np.full(3, record.today), 7)
     shut = x[..., features.SHUT] > 0
     ahead = history.sales.weekday[record.today + 1 : record.today + 8]
     assert (shut == (ahead == 6)).all()
@@ -54,7 +65,7 @@ def test_a_date_closed_two_years_running_is_closed_again(write):
     open_day = ~np.isin([str(day)[5:] for day in date], ["12-25"])
     rows = {"date": date[open_day], "item": "a", "units": 20}
     frame = pl.concat([pl.DataFrame({**rows, "item": item}) for item in "abc"])
-    record = bridged(read_sales(write(frame), today=np.datetime64("2025-12-11")))
+    record = make_record(read_sales(write(frame), today=np.datetime64("2025-12-11")))
     days = record.history.sales.dates
     ahead = np.flatnonzero(record.announced[0] & (days > np.datetime64("2025-01-01")))
     assert [str(days[k]) for k in ahead] == ["2025-12-25"]
@@ -80,7 +91,7 @@ def test_demand_of_sold_out_days_is_drawn_from_the_days_that_sell_at_least_so_mu
 
 def test_what_is_usual_does_not_climb_while_an_item_sells_out(write):
     date = np.datetime64("2024-01-01") + np.arange(500)
-    record = bridged(read_sales(write(pl.DataFrame({"date": date, "item": "a", "units": 30, "in_stock": 0}))))
+    record = make_record(read_sales(write(pl.DataFrame({"date": date, "item": "a", "units": 30, "in_stock": 0}))))
     assert (record.typical[0, 1:500] == 30).all()
     assert (record.usual[0, 60:500] == record.usual[0, 60]).all()
     assert 30 < record.usual[0, 60] < 40
@@ -90,7 +101,7 @@ def test_a_shelf_that_stood_empty_does_not_lower_the_weekday(write):
     frame = small_shop(200)
     gone = pl.col("date") > (np.datetime64("2025-01-01") + 160).item()
     empty = frame.with_columns(pl.when(gone).then(0).otherwise("units").alias("units"), (~gone).alias("in_stock"))
-    record = bridged(read_sales(write(empty)))
+    record = make_record(read_sales(write(empty)))
     before, after = record.usual[:, 100:160].mean(1), record.usual[:, 161:200].mean(1)
     assert after == pytest.approx(before, rel=0.1)
     assert not record.odd[:, 161:200].any(1, where=record.history.sales.weekday[161:200] != 6).any()
@@ -101,8 +112,8 @@ def test_a_shelf_that_stood_empty_does_not_lower_the_weekday(write):
 
 def test_features_do_not_see_the_evening_after(history):
     evening = history.today - 30
-    early = features.tables(bridged(history.at(evening)))
-    late = features.tables(bridged(history))
+    early = features.moving_sums(make_record(history.at(evening)))
+    late = features.moving_sums(make_record(history))
     i = np.arange(3)
     at = np.full(3, evening)
     assert np.allclose(features.rows(early, i, at, 10), features.rows(late, i, at, 10))
@@ -116,8 +127,8 @@ def test_features_do_not_see_the_evening_after(history):
     "check", [check_answers, check_repeatable, check_leaves_chance_alone, check_two_batches, check_unseen]
 )
 def test_forecasters_keep_the_contract(make, check, history):
-    table = features.tables(bridged(history))
-    data, _ = honest._data(table, range(60, 170), 170, 3, np.random.default_rng(0))
+    table = features.moving_sums(make_record(history))
+    data, _ = _data(table, range(60, 170), 170, 3, np.random.default_rng(0))
     known = data[~data.y.isnan().any(1)]
     check(make, known[:100], known[100:])
 
@@ -177,7 +188,7 @@ def test_kaplan_meier_agrees_with_a_hand_computation():
     cut = np.array([[False], [True], [False], [False], [False]])
     # Sizes at risk 4, 3, 2, 1: masses 1/4, then 0, then 3/4 · 1/2, then the rest.
     expected = 4 * np.array([1 / 4, 0, 3 / 8, 3 / 8, 0])
-    assert honest.kaplan_meier(z, cut)[:, 0] == pytest.approx(expected)
+    assert kaplan_meier(z, cut)[:, 0] == pytest.approx(expected)
 
 
 @given(seed=st.integers(0, 1000), share=st.floats(0, 0.6))
@@ -185,7 +196,7 @@ def test_kaplan_meier_gives_away_all_weight_and_none_to_the_cut(seed, share):
     rng = np.random.default_rng(seed)
     z = rng.normal(size=(60, 2))
     cut = rng.random((60, 2)) < share
-    weight = honest.kaplan_meier(z, cut)
+    weight = kaplan_meier(z, cut)
     assert weight.sum(0) == pytest.approx([60, 60])
     largest = z.argmax(0)
     cut[largest, [0, 1]] = False
@@ -195,7 +206,7 @@ def test_kaplan_meier_gives_away_all_weight_and_none_to_the_cut(seed, share):
 @pytest.mark.parametrize("at", [-8.0, -1.0, 0.0])
 def test_days_that_all_sold_out_teach_a_map_that_changes_nothing_above_what_was_sold(at):
     z, cut = np.full((300, 1), at), np.ones((300, 1), dtype=bool)
-    shown, weight = honest.evidence(z, cut, np.random.default_rng(0))
+    shown, weight = evidence(z, cut, np.random.default_rng(0))
     assert (weight[:300] == 0).all()
     assert weight.sum() == pytest.approx(320)
     mapping = fit_isotonic(z=torch.from_numpy(np.where(weight > 0, shown, np.nan)), weight=torch.from_numpy(weight))
@@ -208,7 +219,7 @@ def test_days_that_all_sold_out_teach_a_map_that_changes_nothing_above_what_was_
 
 def test_days_that_sold_out_above_the_forecast_raise_it():
     z, cut = np.full((300, 1), 4.0), np.ones((300, 1), dtype=bool)
-    shown, weight = honest.evidence(z, cut, np.random.default_rng(0))
+    shown, weight = evidence(z, cut, np.random.default_rng(0))
     assert (shown[:300] >= 4).all()
     assert weight[:300].sum() == pytest.approx(300)
 
@@ -216,13 +227,13 @@ def test_days_that_sold_out_above_the_forecast_raise_it():
 def test_no_single_day_speaks_for_all_that_sold_out():
     z, cut = np.full((300, 1), -1.0), np.ones((300, 1), dtype=bool)
     z[7], cut[7] = -0.5, False
-    _, weight = honest.evidence(z, cut, np.random.default_rng(0))
+    _, weight = evidence(z, cut, np.random.default_rng(0))
     assert weight[7] < 0.1 * weight.sum()
 
 
 def test_evidence_without_sold_out_days_is_the_evidence():
     z = np.random.default_rng(0).normal(size=(50, 2))
-    shown, weight = honest.evidence(z, np.zeros((50, 2), dtype=bool), np.random.default_rng(0))
+    shown, weight = evidence(z, np.zeros((50, 2), dtype=bool), np.random.default_rng(0))
     assert (shown[:50] == z).all()
     assert (weight[:50] == 1).all()
     assert not weight[50:].any()
@@ -244,8 +255,8 @@ def test_sold_out_days_do_not_hide_demand(write):
     frame = pl.concat(parts)
 
     def upper(file: pl.DataFrame) -> float:
-        of = features.tables(bridged(read_sales(write(file))))
-        demand = honest.learn(of, leads=1, rng=np.random.default_rng(0))
+        of = features.moving_sums(make_record(read_sales(write(file))))
+        demand = train(of, leads=1, rng=np.random.default_rng(0))
         return float(demand.forecast(of).icdf(torch.full((12, 1), 0.8)).mean())
 
     told, blind = upper(frame.with_columns(pl.col("in_stock").cast(pl.Int8))), upper(frame.drop("in_stock"))
@@ -261,9 +272,9 @@ def test_the_forecaster_is_not_trained_on_the_days_that_calibrate_it(write):
         pl.when(pl.col("date") >= later.item()).then(3 * pl.col("units")).otherwise("units").alias("units")
     )
 
-    def learnt(file: pl.DataFrame) -> honest.Demand:
-        of = features.tables(bridged(read_sales(write(file))))
-        return honest.learn(of, leads=2, rng=np.random.default_rng(0), make=LinearDemand)
+    def learnt(file: pl.DataFrame) -> DemandModel:
+        of = features.moving_sums(make_record(read_sales(write(file))))
+        return train(of, leads=2, rng=np.random.default_rng(0), make=LinearDemand)
 
     one, two = learnt(frame), learnt(other)
     assert np.array_equal(one.forecaster.fitted.slope, two.forecaster.fitted.slope)
@@ -280,10 +291,10 @@ def test_learning_keeps_to_one_thread_and_leaves_the_others_to_you(write):
             seen.append(torch.get_num_threads())
             super().update(data)
 
-    of, before = features.tables(bridged(read_sales(write(small_shop(160))))), torch.get_num_threads()
+    of, before = features.moving_sums(make_record(read_sales(write(small_shop(160))))), torch.get_num_threads()
     torch.set_num_threads(2)
     try:
-        honest.learn(of, leads=1, rng=np.random.default_rng(0), make=Watched)
+        train(of, leads=1, rng=np.random.default_rng(0), make=Watched)
         assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(before)
@@ -308,10 +319,10 @@ def test_forecasts_cover_what_they_promise(write):
         ]
     )
     history = read_sales(write(frame))
-    demand = honest.learn(features.tables(bridged(history.at(330))), leads=3, rng=rng)
+    demand = train(features.moving_sums(make_record(history.at(330))), leads=3, rng=rng)
     inside = []
     for evening in range(330, 415, 3):
-        forecast = demand.forecast(features.tables(bridged(history.at(evening))))
+        forecast = demand.forecast(features.moving_sums(make_record(history.at(evening))))
         low, high = (forecast.icdf(torch.full((15, 3), level)).numpy() for level in (0.05, 0.95))
         y = history.sales.units[:, evening + 1 : evening + 4]
         inside.append((low <= y) & (y <= high))
@@ -324,10 +335,10 @@ def test_forecasts_cover_what_they_promise(write):
 def test_paths_keep_margins_and_ranks():
     rng = np.random.default_rng(0)
     rho = np.array([[1.0, 0.8, 0.0], [0.8, 1.0, 0.0], [0.0, 0.0, 1.0]])
-    rank = joint.ranks(rho, 2000, rng)
+    rank = ranks(rho, 2000, rng)
     assert (np.sort(rank, 0) == np.arange(2000)[:, None]).all()
     base = torch.distributions.Normal(torch.tensor([[50.0, 100, 10]]).double(), torch.tensor([[5.0, 10, 2]]).double())
-    drawn = joint.paths(base, rank, new=np.array([False]))
+    drawn = paths(base, rank, new=np.array([False]))
     assert drawn.shape == (1, 2000, 3)
     assert (drawn == np.rint(drawn)).all()
     assert drawn[0].mean(0) == pytest.approx([50, 100, 10], rel=0.01)
@@ -338,9 +349,9 @@ def test_paths_keep_margins_and_ranks():
 
 
 def test_the_days_of_a_new_item_move_as_one():
-    rank = joint.ranks(np.eye(3), 500, np.random.default_rng(0))
+    rank = ranks(np.eye(3), 500, np.random.default_rng(0))
     mean = torch.tensor([[20.0, 50, 100]]).double().expand(2, 3)
-    known, new = joint.paths(torch.distributions.Normal(mean, mean / 5), rank, new=np.array([False, True]))
+    known, new = paths(torch.distributions.Normal(mean, mean / 5), rank, new=np.array([False, True]))
     assert (np.sort(known, 0) == np.sort(new, 0)).all()
     assert np.corrcoef(new.T).min() > 0.99
     assert known.sum(1).std() == pytest.approx(np.sqrt(4**2 + 10**2 + 20**2), rel=0.1)
@@ -353,7 +364,7 @@ def test_paths_of_a_calibrated_forecast_are_its_quantiles():
     z = torch.from_numpy(rng.normal(0.5, 2, (400, 2)))
     forecast = Recalibrated(base, fit_isotonic(z=z))
     rank = np.stack([rng.permutation(99), rng.permutation(99)], 1)
-    drawn = joint.paths(forecast, rank, new=np.array([False, False]))
+    drawn = paths(forecast, rank, new=np.array([False, False]))
     for day in range(2):
         level = torch.from_numpy((rank[:, day] + 0.5) / 99)
         expected = forecast.icdf(level[:, None, None].expand(99, 2, 2))[..., day].T
@@ -364,7 +375,7 @@ def test_correlation_with_gaps_is_the_correlation():
     rng = np.random.default_rng(0)
     z = rng.multivariate_normal([0, 0], [[1, 0.6], [0.6, 1]], 20_000)
     z[rng.random(z.shape) < 0.2] = np.nan
-    assert joint.correlation(z)[0, 1] == pytest.approx(0.6, abs=0.03)
+    assert correlation(z)[0, 1] == pytest.approx(0.6, abs=0.03)
 
 
 def test_an_item_that_is_new_to_a_store_gets_its_demand_in_the_others(write):
@@ -372,7 +383,7 @@ def test_an_item_that_is_new_to_a_store_gets_its_demand_in_the_others(write):
     stores = [frame.with_columns(units=pl.col("units") * k, store=pl.lit(store)) for k, store in ((1, "A"), (3, "B"))]
     new = pl.DataFrame({"date": [np.datetime64("2025-04-30").item()], "item": "bread", "units": [None], "store": "C"})
     history = read_sales(write(pl.concat([*stores, new.cast(dict(stores[0].schema))])))
-    record = bridged(history)
+    record = make_record(history)
     at = {key: k for k, key in enumerate(history.keys)}
     sold = record.usual[[at["bread", "A"], at["bread", "B"]], : record.today + 1].mean(1)
     assert record.prior[at["bread", "C"]] == pytest.approx(sold.mean(), rel=0.01)
@@ -389,12 +400,12 @@ def test_an_item_without_sales_gets_the_median_items_demand(write):
         ]
     )
     history = read_sales(write(frame))
-    record = bridged(history)
+    record = make_record(history)
     new = history.keys.index(("new", ""))
     others = np.delete(record.usual[:, : record.today + 1], new, 0).mean(1)
     assert record.prior[new] == pytest.approx(np.median(others), rel=0.05)
-    of = features.tables(record)
-    forecast = honest.learn(of, leads=2, rng=np.random.default_rng(0)).forecast(of)
+    of = features.moving_sums(record)
+    forecast = train(of, leads=2, rng=np.random.default_rng(0)).forecast(of)
     assert float(forecast.mean[new, 0]) == pytest.approx(record.prior[new], rel=0.35)
     # The guess is as uncertain as it is large; below zero it is cut off.
     assert float(forecast.stddev[new, 0]) == pytest.approx(0.85 * record.prior[new], rel=0.1)

@@ -1,12 +1,20 @@
-"""The reason for an order, in a sentence a shopkeeper can check against what they know."""
+"""The reason for an order, in a sentence a shopkeeper can check against what they know.
+
+Orders as a table: every number a shop may want, and the defaults it rests on.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
+import polars as pl
 
 from calibrl.kernels.deliveries import rounded_up
-from calibrl.shop.items_file import Item
+from calibrl.shop.backtest import Backtest
+from calibrl.shop.files import Item
 from calibrl.shop.orders import Order
+from calibrl.shop.record import Key
 
 NAMES = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
 
@@ -85,22 +93,23 @@ def _stock(order: Order) -> str:
     if order.when.day[0] == 0:
         return words
     delivery = _when(order, order.delivery)
-    if order.plan.out_before >= 0.5:  # no order can mend it
+    if order.decision.out_before >= 0.5:  # no order can mend it
         return f"{words}, and the shelf will probably be empty before {delivery}"
     return f"{words}, of which {order.position:.0f} should be left on {delivery}"
 
 
 def _decision(order: Order) -> str:
-    plan, item = order.plan, order.item
-    if not plan.order:
-        return f"nothing is ordered{_too_much(order)} ({_chance(plan.out)} to run out)"
-    amount = f"{plan.order}"
+    decision, item = order.decision, order.item
+    if not decision.units:
+        return f"nothing is ordered{_too_much(order)} ({_chance(decision.out)} to run out)"
+    amount = f"{decision.units}"
     if item.pack_size > 1:
         amount = f"{order.packs} {'pack' if order.packs == 1 else 'packs'} of {item.pack_size}"
     if order.order_by > order.today:
         amount += f" by {_when(order, order.order_by)}"
-    why = ", the least one can order" if plan.order == _least(item) > 1 else ""
-    return f"order {amount}{why}{_lasting(order)} ({_chance(plan.out)} to run out, {_some(plan.waste)} may be wasted)"
+    why = ", the least one can order" if decision.units == _least(item) > 1 else ""
+    risk = f"{_chance(decision.out)} to run out, {_some(decision.waste)} may be wasted"
+    return f"order {amount}{why}{_lasting(order)} ({risk})"
 
 
 def _least(item: Item) -> int:
@@ -110,7 +119,7 @@ def _least(item: Item) -> int:
 
 def _too_much(order: Order) -> str:
     """Why nothing is ordered though the shelf will be empty."""
-    if order.plan.out < 0.5:
+    if order.decision.out < 0.5:
         return ""
     return f", because the smallest delivery, {_least(order.item)}, would cost more than it saves"
 
@@ -121,7 +130,7 @@ def _lasting(order: Order) -> str:
     keeps = first + order.item.shelf_life - 1
     if keeps < cover[-1]:
         return f", which can be sold until {_when(order, order.day(keeps))}"
-    enough = order.daily[first:].cumsum() <= order.position + order.plan.order
+    enough = order.daily[first:].cumsum() <= order.position + order.decision.units
     lasts = min(first + int(enough.sum()) - 1, keeps)
     return f", enough until about {_when(order, order.day(lasts))}" if lasts > order.when.cover[-1] else ""
 
@@ -173,3 +182,84 @@ def _expire(units: float) -> str:
 
 def _listed(names: list[str]) -> str:
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+def orders_frame(orders: Sequence[Order], *, stores: bool) -> pl.DataFrame:
+    """One row per item-store; demand is that of the days from the delivery up to the day before the next."""
+    rows = [_order_row(order) for order in orders]
+    frame = pl.DataFrame(rows, infer_schema_length=None)
+    return frame if stores else frame.drop("store")
+
+
+def backtest_frame(replay: Backtest, keys: Sequence[Key], *, stores: bool) -> pl.DataFrame:
+    """One row per policy and item-store: units and money over the whole replay."""
+    rows = []
+    for name, found in replay.outcome.items():
+        money = replay.money(name).sum(1)
+        for k, (item, store) in enumerate(keys):
+            sold, unmet = int(found.sold[k].sum()), int(found.unmet[k].sum())
+            rows.append(
+                {
+                    "policy": name,
+                    "item": item,
+                    "store": store,
+                    "from": _as_date(replay.dates[0]),
+                    "to": _as_date(replay.dates[-1]),
+                    "demand": sold + unmet,
+                    "sold": sold,
+                    "wasted": int(found.wasted[k].sum()),
+                    "lost_sales": unmet,
+                    "fill_rate": round(sold / (sold + unmet), 4) if sold + unmet else None,
+                    "cost": round(float(money[k]), 2),
+                }
+            )
+    frame = pl.DataFrame(rows, infer_schema_length=None)
+    return frame if stores else frame.drop("store")
+
+
+def totals(orders: Sequence[Order]) -> str:
+    """All orders in a line."""
+    units = sum(order.decision.units for order in orders)
+    waste, lost = (sum(part) for part in zip(*((o.decision.waste, o.decision.lost) for o in orders), strict=True))
+    first, last = min(order.delivery for order in orders), max(order.delivery for order in orders)
+    days = f"{first}" if first == last else f"{first} to {last}"
+    items, stores = (len(set(names)) for names in zip(*(order.key for order in orders), strict=True))
+    what = f"{items} item{'s' if items > 1 else ''}" + (f" in {stores} stores" if stores > 1 else "")
+    return (
+        f"{units:,} units of {what}, for delivery on {days}; "
+        f"expected waste {waste:,.0f}, expected lost sales {lost:,.0f}."
+    )
+
+
+def _order_row(order: Order) -> dict[str, object]:
+    item, decision = order.item, order.decision
+    return {
+        "item": order.key[0],
+        "store": order.key[1],
+        "order_by": _as_date(order.order_by),
+        "delivery": _as_date(order.delivery),
+        "lasts_until": _as_date(order.last_covered),
+        "packs": order.packs,
+        "units": decision.units,
+        "demand": round(float(order.demand.mean()), 2),
+        "demand_low_50": round(order.quantile(0.25), 1),
+        "demand_high_50": round(order.quantile(0.75), 1),
+        "demand_low_90": round(order.quantile(0.05), 1),
+        "demand_high_90": round(order.quantile(0.95), 1),
+        "on_hand": order.on_hand,
+        "expected_waste": round(decision.waste, 2),
+        "stockout_probability": round(decision.out, 3),
+        "expected_lost_sales": round(decision.lost, 2),
+        "reason": reason(order),
+        "shelf_life": item.shelf_life,
+        "pack_size": item.pack_size,
+        "minimum_order": item.minimum_order,
+        "lead_days": item.lead_days,
+        "delivery_days": item.deliveries,
+        "cost_of_waste": item.cost_of_waste,
+        "cost_of_lost_sale": item.cost_of_lost_sale,
+    }
+
+
+def _as_date(day: np.datetime64) -> object:
+    return day.astype("datetime64[D]").item()

@@ -12,14 +12,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from calibrl.errors import CalibrlError
-from calibrl.shop.absent import settle
-from calibrl.shop.deliveries_file import read_deliveries
-from calibrl.shop.items_file import Item, read_items
+from calibrl.shop.files import Batch, Item, read_deliveries, read_items, read_sales, read_stock
 from calibrl.shop.orders import make_orders, read_shop
-from calibrl.shop.record import bridged
-from calibrl.shop.sales_file import AHEAD, read_sales
-from calibrl.shop.stock_file import Batch, read_stock
-from tests.inventory.shop.conftest import small_shop
+from calibrl.shop.record import AHEAD, fill_gaps, make_record
+from tests.shop.conftest import small_shop
 
 KEYS = (("bread", ""), ("milk", ""))
 TODAY = np.datetime64("2025-01-03")
@@ -114,7 +110,7 @@ def test_rows_after_the_last_sale_are_plans(write):
     assert history.sales.promotion is not None
     assert history.sales.promotion[0, :5].tolist() == [0, 0, 0, 1, 0]
     assert history.sales.closed[0, :5].tolist() == [False, False, True, False, False]
-    event = bridged(history).event
+    event = make_record(history).event
     assert set(event) == {"promotion", "holiday"}
     assert event["holiday"][0, :5].tolist() == [True, False, True, False, False]
 
@@ -213,7 +209,7 @@ def days(n: int) -> np.ndarray:
 
 def settled(units: list[list[float]], store: list[int]):
     array = np.array(units, dtype=float)
-    return settle(array, np.array(store), np.zeros(array.shape, dtype=bool), days(array.shape[1]))
+    return fill_gaps(array, np.array(store), np.zeros(array.shape, dtype=bool), days(array.shape[1]))
 
 
 def test_a_day_without_any_row_is_closed_in_a_shop_of_several_items():
@@ -463,7 +459,7 @@ def test_no_malformed_file_gives_a_traceback(tmp_path, data):
     path = tmp_path / "sales.csv"
     path.write_bytes("\n".join(lines).encode("utf-8", "surrogatepass"))
     found = outcome(lambda: make_orders(read_shop(path), paths_per_item=20))
-    assert "\n" not in found if isinstance(found, str) else all(order.plan.order >= 0 for order in found)
+    assert "\n" not in found if isinstance(found, str) else all(order.decision.units >= 0 for order in found)
 
 
 @given(content=st.binary(max_size=200), name=st.sampled_from(["stock.csv", "items.csv", "items.parquet", "stock.tsv"]))

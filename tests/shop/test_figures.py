@@ -2,7 +2,7 @@
 
 from calibrl.shop.figures import orders_figure
 from calibrl.shop.orders import make_orders, read_shop
-from tests.inventory.shop.conftest import small_shop
+from tests.shop.conftest import small_shop
 
 
 def test_the_legend_stands_beside_the_sales(write):

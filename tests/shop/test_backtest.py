@@ -12,13 +12,11 @@ from calibrl.errors import CalibrlError
 from calibrl.shop import backtest
 from calibrl.shop.commands import _show_replay
 from calibrl.shop.figures import COLORS, backtest_figure
-from calibrl.shop.items_file import Item
+from calibrl.shop.files import Batch, Item
 from calibrl.shop.orders import read_shop
-from calibrl.shop.output import replay_frame
-from calibrl.shop.record import bridged
-from calibrl.shop.sales_file import AHEAD
-from calibrl.shop.stock_file import Batch
-from tests.inventory.shop.conftest import small_shop
+from calibrl.shop.reasons import backtest_frame
+from calibrl.shop.record import AHEAD, make_record
+from tests.shop.conftest import small_shop
 
 
 @pytest.fixture(scope="module")
@@ -33,13 +31,13 @@ def shop(tmp_path_factory):
 @pytest.fixture(scope="module")
 def replayed(shop):
     delivered = np.full(shop.history.sales.units.shape, 20.0)
-    return backtest.replay(shop, 14, delivered=delivered)
+    return backtest.run_backtest(shop, 14, delivered=delivered)
 
 
 def test_real_deliveries_are_replayed_as_they_were(shop, replayed):
     """Bread keeps for a day: what is delivered is sold or thrown away by the evening."""
     demand = np.nan_to_num(shop.history.sales.units[0, shop.history.today - 13 : shop.history.today + 1])
-    found = replayed.outcome[backtest.PRESENT]
+    found = replayed.outcome[backtest.AS_DELIVERED]
     assert (found.sold[0] == np.minimum(demand, 20)).all()
     assert (found.unmet[0] == np.maximum(demand - 20, 0)).all()
     assert (found.wasted[0] == 20 - found.sold[0]).all()
@@ -58,7 +56,7 @@ def test_deliveries_of_long_ago_are_on_the_shelf_as_long_as_they_keep(tmp_path):
     delivered[1, 1] = wine[1:-3].sum() - 100
     delivered[0, 1] = 9_000
     delivered[0, 2:] = 20
-    found = backtest.replay(shop, 14, delivered=delivered).outcome[backtest.PRESENT]
+    found = backtest.run_backtest(shop, 14, delivered=delivered).outcome[backtest.AS_DELIVERED]
     assert found.sold[1].tolist() == [*wine[-14:-3], 0, 0, 0]
     assert found.unmet[1, -3:].tolist() == wine[-3:].tolist()
     assert found.wasted[1].sum() == 0
@@ -68,17 +66,22 @@ def test_deliveries_of_long_ago_are_on_the_shelf_as_long_as_they_keep(tmp_path):
 def test_all_policies_meet_the_same_demand(replayed):
     demand = [found.sold + found.unmet for found in replayed.outcome.values()]
     assert all((each == demand[0]).all() for each in demand)
-    assert list(replayed.outcome) == [backtest.PRESENT, backtest.HEURISTIC, backtest.BARE, backtest.HONEST]
+    assert list(replayed.outcome) == [
+        backtest.AS_DELIVERED,
+        backtest.HEURISTIC,
+        backtest.UNCALIBRATED,
+        backtest.CALIBRATED,
+    ]
     assert set(replayed.outcome) <= set(COLORS)
 
 
 def test_planning_beats_a_fixed_delivery(replayed):
-    assert replayed.money(backtest.HONEST).sum() < replayed.money(backtest.PRESENT).sum()
+    assert replayed.money(backtest.CALIBRATED).sum() < replayed.money(backtest.AS_DELIVERED).sum()
 
 
 def test_intervals_hold_what_they_promise(replayed):
     """Poisson demand, 36 open item-days: nine in ten, give or take what chance does to so few."""
-    assert 0.75 <= replayed.held[backtest.HONEST] <= 1.0
+    assert 0.75 <= replayed.held[backtest.CALIBRATED] <= 1.0
 
 
 def test_intervals_are_those_of_the_day_they_are_compared_with(tmp_path):
@@ -86,7 +89,7 @@ def test_intervals_are_those_of_the_day_they_are_compared_with(tmp_path):
     date = np.datetime64("2025-01-01") + np.arange(120)
     units = np.array([20, 200, 60, 400, 100, 700, 40])[date.astype(int) % 7]
     pl.DataFrame({"date": date, "item": "bread", "units": units}).write_csv(tmp_path / "sales.csv")
-    found = backtest.replay(read_shop(tmp_path / "sales.csv"), 14)
+    found = backtest.run_backtest(read_shop(tmp_path / "sales.csv"), 14)
     assert min(found.held.values()) > 0.9
 
 
@@ -98,23 +101,25 @@ def test_an_interval_holds_demand_or_does_not():
 
 
 def test_differences_are_paired(replayed):
-    saved, low, high = replayed.saving(backtest.HONEST, backtest.PRESENT)
-    assert saved == pytest.approx(replayed.money(backtest.PRESENT).sum() - replayed.money(backtest.HONEST).sum())
+    saved, low, high = replayed.saving(backtest.CALIBRATED, backtest.AS_DELIVERED)
+    assert saved == pytest.approx(
+        replayed.money(backtest.AS_DELIVERED).sum() - replayed.money(backtest.CALIBRATED).sum()
+    )
     assert low <= saved <= high
-    assert replayed.saving(backtest.HONEST, backtest.HONEST) == (0.0, 0.0, 0.0)
+    assert replayed.saving(backtest.CALIBRATED, backtest.CALIBRATED) == (0.0, 0.0, 0.0)
     assert replayed.resampled_by == "weeks"
 
 
-def by_hand(count: int, wasted, unmet) -> backtest.Replay:
+def by_hand(count: int, wasted, unmet) -> backtest.Backtest:
     """Two policies and `count` items of which a unit wasted costs 0.5, and one not sold 2; the second loses nothing."""
     shape = (count, 28)
     nothing = np.zeros(shape, dtype=np.int64)
     outcome = {
-        "a": backtest.Outcome(nothing, np.broadcast_to(wasted, shape), np.broadcast_to(unmet, shape)),
-        "b": backtest.Outcome(nothing, nothing, nothing),
+        "a": backtest.DailyUnits(nothing, np.broadcast_to(wasted, shape), np.broadcast_to(unmet, shape)),
+        "b": backtest.DailyUnits(nothing, nothing, nothing),
     }
     dates = np.datetime64("2025-01-01") + np.arange(28)
-    return backtest.Replay((Item(cost_of_waste=0.5, cost_of_lost_sale=2.0),) * count, dates, outcome)
+    return backtest.Backtest((Item(cost_of_waste=0.5, cost_of_lost_sale=2.0),) * count, dates, outcome)
 
 
 def test_money_is_waste_and_lost_sales_at_their_costs():
@@ -136,15 +141,15 @@ def test_two_weeks_cannot_tell_how_weeks_differ(replayed, capsys):
     shown = capsys.readouterr().out
     assert replayed.parts == 2
     assert "so few weeks cannot tell; replay four or more" in shown
-    saved, _, _ = replayed.saving(backtest.HONEST, backtest.PRESENT)
+    saved, _, _ = replayed.saving(backtest.CALIBRATED, backtest.AS_DELIVERED)
     assert f"{saved:,.0f}\n" in shown
 
 
 def test_tables_and_figure_hold_every_policy(shop, replayed):
-    frame = replay_frame(replayed, shop.history.keys, stores=False)
+    frame = backtest_frame(replayed, shop.history.keys, stores=False)
     assert len(frame) == 4 * 3
-    total = frame.filter(pl.col("policy") == backtest.HONEST)["cost"].sum()
-    assert total == pytest.approx(replayed.money(backtest.HONEST).sum(), abs=0.1)
+    total = frame.filter(pl.col("policy") == backtest.CALIBRATED)["cost"].sum()
+    assert total == pytest.approx(replayed.money(backtest.CALIBRATED).sum(), abs=0.1)
     assert len(backtest_figure(replayed).axes) == 2
 
 
@@ -153,8 +158,8 @@ def test_the_replay_does_not_look_ahead(tmp_path):
     day = np.datetime64("2025-01-01") + 150
     frame.write_csv(tmp_path / "whole.csv")
     frame.filter(pl.col("date") <= day.item()).write_csv(tmp_path / "cut.csv")
-    whole = backtest.replay(read_shop(tmp_path / "whole.csv", today=day), 7)
-    cut = backtest.replay(read_shop(tmp_path / "cut.csv"), 7)
+    whole = backtest.run_backtest(read_shop(tmp_path / "whole.csv", today=day), 7)
+    cut = backtest.run_backtest(read_shop(tmp_path / "cut.csv"), 7)
     for name, found in whole.outcome.items():
         assert (found.sold == cut.outcome[name].sold).all()
         assert (found.wasted == cut.outcome[name].wasted).all()
@@ -167,11 +172,11 @@ def test_an_item_takes_part_from_its_first_row_on(tmp_path):
     young = frame.filter((pl.col("item") != "rolls") | (pl.col("date") >= day.item()))
     young.write_csv(tmp_path / "sales.csv")
     shop = read_shop(tmp_path / "sales.csv")
-    found = backtest.replay(shop, 28, delivered=np.full(shop.history.sales.units.shape, 20.0))
+    found = backtest.run_backtest(shop, 28, delivered=np.full(shop.history.sales.units.shape, 20.0))
     new = found.dates <= day
     for name, one in found.outcome.items():
         assert one.wasted[2, new].sum() == one.sold[2, new].sum() == one.unmet[2, new].sum() == 0, name
-    assert (found.outcome[backtest.HONEST].sold[2, ~new] > 0).sum() >= 7
+    assert (found.outcome[backtest.CALIBRATED].sold[2, ~new] > 0).sum() >= 7
 
 
 def test_a_planned_item_takes_part_before_its_first_sale(write):
@@ -186,7 +191,7 @@ def test_an_item_off_the_list_is_not_ordered_in_the_replay(tmp_path):
     frame = small_shop(170)
     gone = frame.filter((pl.col("item") != "milk") | (pl.col("date") < (np.datetime64("2025-01-01") + 110).item()))
     gone.write_csv(tmp_path / "sales.csv")
-    found = backtest.replay(read_shop(tmp_path / "sales.csv"), 14)
+    found = backtest.run_backtest(read_shop(tmp_path / "sales.csv"), 14)
     assert all(one.wasted[1].sum() == 0 for one in found.outcome.values())
 
 
@@ -203,12 +208,12 @@ def test_deliveries_that_do_not_cover_the_replay_are_refused(shop, known, messag
     delivered = np.zeros(shop.history.sales.units.shape)
     delivered[:, known] = 20.0
     with pytest.raises(CalibrlError, match=message):
-        backtest.replay(shop, 14, delivered=delivered)
+        backtest.run_backtest(shop, 14, delivered=delivered)
 
 
 def test_too_short_a_history_says_what_would_do(shop):
     with pytest.raises(CalibrlError, match=r"a backtest of 150 days needs 220 days of sales, the file has 170; try"):
-        backtest.replay(shop, 150)
+        backtest.run_backtest(shop, 150)
 
 
 def test_days_that_sold_out_do_not_make_past_deliveries_look_perfect(tmp_path):
@@ -220,17 +225,17 @@ def test_days_that_sold_out_do_not_make_past_deliveries_look_perfect(tmp_path):
     short.write_csv(tmp_path / "sales.csv")
     (tmp_path / "items.csv").write_text("item,shelf_life\nbread,1\n")
     shop = read_shop(tmp_path / "sales.csv", items=tmp_path / "items.csv")
-    found = backtest.replay(shop, 28, delivered=np.full(shop.history.sales.units.shape, 12.0))
+    found = backtest.run_backtest(shop, 28, delivered=np.full(shop.history.sales.units.shape, 12.0))
     truth = frame.tail(24)["units"]  # four weeks of six days
     lost = int((truth - truth.clip(upper_bound=12)).sum())
     assert found.sold_out == int((truth > 12).sum())
-    assert found.estimated == found.outcome[backtest.PRESENT].unmet.sum()
+    assert found.estimated == found.outcome[backtest.AS_DELIVERED].unmet.sum()
     assert 0.4 * lost <= found.estimated <= 1.6 * lost
 
 
 def test_the_stand_in_expects_what_the_same_weekdays_sold_last(shop):
     sales, today = shop.history.sales, shop.history.today
-    found = backtest._last_week(bridged(shop.history))
+    found = backtest._last_week(make_record(shop.history))
     assert found.shape == (3, 1, AHEAD)
     for ahead in range(AHEAD):
         day = today + 1 + ahead

@@ -13,15 +13,21 @@ from hypothesis import strategies as st
 
 from calibrl.errors import CalibrlError
 from calibrl.inventory.planners import OrderUpTo
-from calibrl.shop.calendar import schedule
-from calibrl.shop.items_file import WEEKDAYS, Item
-from calibrl.shop.orders import make_orders, new_items, read_shop
-from calibrl.shop.output import orders_frame, totals
-from calibrl.shop.planning import SERVICE, _levels, judged, plan, situation
-from calibrl.shop.sales_file import AHEAD
-from calibrl.shop.stock_file import Batch
-from calibrl.shop.words import reason
-from tests.inventory.shop.conftest import small_shop
+from calibrl.shop.files import WEEKDAYS, Batch, Item
+from calibrl.shop.orders import (
+    SERVICE,
+    _levels,
+    best_order,
+    expectation,
+    lay_out,
+    make_orders,
+    new_items,
+    read_shop,
+    schedule,
+)
+from calibrl.shop.reasons import orders_frame, reason, totals
+from calibrl.shop.record import AHEAD
+from tests.shop.conftest import small_shop
 
 THURSDAY = np.datetime64("2026-05-28")
 
@@ -92,19 +98,19 @@ def test_a_delivery_for_closed_days_only_is_left_out(item, closed, first, cover)
 def at_night(item: Item, mean: float = 20.0, stock: tuple[Batch, ...] = (), seed: int = 0):
     when = schedule(item, THURSDAY)
     paths = np.random.default_rng(seed).poisson(mean, (300, when.horizon)).astype(float)
-    return situation(item, when, paths, stock)
+    return lay_out(item, when, paths, stock)
 
 
 @given(pack=st.integers(1, 24), minimum=st.integers(0, 60), mean=st.floats(0.2, 80), held=st.integers(0, 60))
 def test_orders_obey_packs_and_minimum(pack, minimum, mean, held):
     item = Item(pack_size=pack, minimum_order=minimum)
-    order = plan(at_night(item, mean, (Batch(held, 0, 2),))).order
+    order = best_order(at_night(item, mean, (Batch(held, 0, 2),))).units
     assert order % pack == 0
     assert order == 0 or order >= minimum
 
 
 def test_the_dearer_the_lost_sale_the_larger_the_order():
-    orders = [plan(at_night(Item(cost_of_lost_sale=cost))).order for cost in (0.2, 1.0, 5.0, 25.0)]
+    orders = [best_order(at_night(Item(cost_of_lost_sale=cost))).units for cost in (0.2, 1.0, 5.0, 25.0)]
     assert orders == sorted(orders)
     assert orders[0] < orders[-1]
 
@@ -139,24 +145,24 @@ def test_levels_are_quantiles_of_what_a_delivery_has_to_be_enough_for():
 
 
 def test_stock_that_keeps_is_subtracted_and_stock_that_expires_is_not():
-    bare = plan(at_night(Item())).order
-    assert plan(at_night(Item(), stock=(Batch(10, 0, 3),))).order == pytest.approx(bare - 10, abs=2)
+    bare = best_order(at_night(Item())).units
+    assert best_order(at_night(Item(), stock=(Batch(10, 0, 3),))).units == pytest.approx(bare - 10, abs=2)
     weekly = Item(delivery_days=on("Mon"), shelf_life=7)
-    bare = plan(at_night(weekly)).order
-    assert plan(at_night(weekly, stock=(Batch(40, 0, 1),))).order == bare  # gone before Monday
-    assert plan(at_night(weekly, stock=(Batch(200, 0, 30),))).order < bare - 80
+    bare = best_order(at_night(weekly)).units
+    assert best_order(at_night(weekly, stock=(Batch(40, 0, 1),))).units == bare  # gone before Monday
+    assert best_order(at_night(weekly, stock=(Batch(200, 0, 30),))).units < bare - 80
 
 
 def test_what_is_under_way_counts():
     item = Item(lead_days=2, shelf_life=5)
     coming = (Batch(40, 1, 5),)
-    assert plan(at_night(item, stock=coming)).order < plan(at_night(item)).order
+    assert best_order(at_night(item, stock=coming)).units < best_order(at_night(item)).units
 
 
 def test_an_order_lasts_until_the_delivery_after_next():
     daily, weekly = Item(shelf_life=10), Item(shelf_life=10, delivery_days=on("Fri"))
-    assert plan(at_night(weekly)).order > 6 * 20
-    assert plan(at_night(daily)).order < 3 * 20
+    assert best_order(at_night(weekly)).units > 6 * 20
+    assert best_order(at_night(daily)).units < 3 * 20
 
 
 @pytest.mark.parametrize("mean", [20, 2000])
@@ -173,7 +179,7 @@ def test_an_order_leaves_to_later_ones_what_they_can_bring(item, mean):
     at = at_night(item, mean, stock=tuple(Batch(mean, day, day + 9) for day in range(1, item.lead_days)))
     assert len(at.when.cover) == 1
     spread = np.sqrt(mean * item.lead_days)
-    assert mean <= plan(at).order <= mean + 5 * spread
+    assert mean <= best_order(at).units <= mean + 5 * spread
 
 
 @pytest.mark.parametrize(
@@ -194,7 +200,7 @@ def test_an_order_leaves_to_later_ones_what_they_can_bring(item, mean):
 )
 def test_a_pack_too_large_for_what_is_sold_while_it_keeps_is_not_ordered(item, orders):
     """Two days sell 26: a pack of 200 that keeps no longer wastes 174 to save 26."""
-    assert plan(at_night(item, mean=13)).order == orders
+    assert best_order(at_night(item, mean=13)).units == orders
 
 
 @pytest.mark.parametrize(
@@ -206,7 +212,7 @@ def test_a_pack_too_large_for_what_is_sold_while_it_keeps_is_not_ordered(item, o
     ],
 )
 def test_a_large_minimum_waits_until_the_shelf_is_empty(item, stock):
-    assert plan(at_night(item, mean=13, stock=(stock,))).order == 0
+    assert best_order(at_night(item, mean=13, stock=(stock,))).units == 0
 
 
 def test_a_day_that_sells_out_takes_nothing_from_what_comes_later():
@@ -219,20 +225,20 @@ def test_a_day_that_sells_out_takes_nothing_from_what_comes_later():
 def test_with_a_long_lead_time_too_an_order_is_for_the_days_it_keeps(lead):
     """Two days sell 30, and the least one can order is 24: the next order waits until this one is sold."""
     item = Item(shelf_life=2, minimum_order=24, lead_days=lead, cost_of_waste=1.9)
-    assert 26 <= plan(at_night(item, mean=15)).order <= 29
+    assert 26 <= best_order(at_night(item, mean=15)).units <= 29
 
 
 def test_what_an_order_wastes_after_the_days_that_are_planned_is_foreseen():
     """A thousand that keep for thirty days, of which 390 are sold."""
-    found = plan(at_night(Item(shelf_life=30, minimum_order=1000, cost_of_waste=0.3), mean=13))
-    assert found.order == 1000
+    found = best_order(at_night(Item(shelf_life=30, minimum_order=1000, cost_of_waste=0.3), mean=13))
+    assert found.units == 1000
     assert found.waste == pytest.approx(610, rel=0.02)
 
 
 def test_no_other_order_costs_less():
     """All orders with all levels, where a day for which enough is left is worth what a day costs at best."""
     from calibrl.kernels import deliveries as kernel
-    from calibrl.shop.planning import HOLDING
+    from calibrl.shop.orders import HOLDING
 
     at = at_night(Item(shelf_life=2, cost_of_lost_sale=2.0), mean=15)
     expected, price = at.paths.mean(0), np.array([2.0, 1.0, HOLDING])
@@ -242,7 +248,7 @@ def test_no_other_order_costs_less():
 
     cost, spared = np.moveaxis([[judge(order, level) for order in range(61)] for level in _levels(at)], -1, 0)
     worth = cost - spared * (cost / (at.when.horizon + spared)).min()
-    assert worth[:, plan(at).order].min() <= worth.min() + 0.01 * cost.min()
+    assert worth[:, best_order(at).units].min() <= worth.min() + 0.01 * cost.min()
 
 
 def test_with_daily_deliveries_it_is_as_good_as_the_order_up_to_planner():
@@ -254,13 +260,13 @@ def test_with_daily_deliveries_it_is_as_good_as_the_order_up_to_planner():
         stock = np.array([2, 3, 0])
         here = replace(at, opening=np.array([2.0, 3, 0, *np.zeros(at.when.horizon - 2)]))
         theirs = int(OrderUpTo()(np.tile(at.paths, (1, 2))[:, :5], stock, rng=rng))
-        gaps.append(plan(here).order - theirs)
+        gaps.append(best_order(here).units - theirs)
     assert np.abs(gaps).max() <= 4
 
 
 def test_a_plan_says_what_to_expect():
     at = at_night(Item(shelf_life=1), mean=20)
-    found = judged(at, 20, np.full(len(at.when.day), 20.0))
+    found = expectation(at, 20, np.full(len(at.when.day), 20.0))
     day = at.paths[:, 0]
     assert found.out == pytest.approx((day > 20).mean())
     assert found.lost == pytest.approx(np.maximum(day - 20, 0).mean())
@@ -270,8 +276,8 @@ def test_a_plan_says_what_to_expect():
 def test_what_is_under_way_is_not_wasted_of_the_order():
     at = at_night(Item(shelf_life=2, lead_days=2), stock=(Batch(90, 2, 3),))  # comes and expires with the order
     level = np.zeros(len(at.when.day))
-    assert judged(at, 0, level).waste == 0
-    assert judged(at, 10, level).waste == pytest.approx((100 - at.paths[:, 1:3].sum(1)).clip(0).mean() / 10)
+    assert expectation(at, 0, level).waste == 0
+    assert expectation(at, 10, level).waste == pytest.approx((100 - at.paths[:, 1:3].sum(1)).clip(0).mean() / 10)
 
 
 # The whole way.
@@ -284,7 +290,7 @@ def shop(write):
 
 def test_orders_are_repeatable_and_threads_change_nothing(shop):
     one, two = make_orders(shop, seed=3), make_orders(shop, seed=3, workers=2)
-    assert [order.plan for order in one] == [order.plan for order in two]
+    assert [order.decision for order in one] == [order.decision for order in two]
 
 
 def test_an_order_does_not_depend_on_rows_after_its_day(write):
@@ -317,8 +323,8 @@ def test_an_item_that_is_first_sold_later_is_not_ordered(write):
 def test_a_new_item_is_ordered_for_the_first_day_it_is_planned_for(write, ahead):
     frame = small_shop(160)  # up to a Monday
     first = np.datetime64("2025-01-01") + 159 + ahead
-    plan = pl.DataFrame({"date": [first.item()], "item": "cake", "units": [None]}).cast(dict(frame.schema))
-    shop = read_shop(write(pl.concat([frame, plan])))
+    announced = pl.DataFrame({"date": [first.item()], "item": "cake", "units": [None]}).cast(dict(frame.schema))
+    shop = read_shop(write(pl.concat([frame, announced])))
     cake = {order.key[0]: order for order in make_orders(shop)}.get("cake")
     assert new_items(shop) == ([] if ahead > 28 else ["cake"])
     if ahead > 28:
@@ -327,7 +333,7 @@ def test_a_new_item_is_ordered_for_the_first_day_it_is_planned_for(write, ahead)
         assert cake is not None
         assert cake.delivery == first
         assert cake.order_by == first - 1
-        assert cake.plan.order > 0
+        assert cake.decision.units > 0
 
 
 def test_orders_follow_demand(write):
@@ -336,16 +342,16 @@ def test_orders_follow_demand(write):
     # The file ends on a Monday: Tuesday sells 12, 24 and 36 on average.
     for name, mean in (("bread", 12), ("milk", 24), ("rolls", 36)):
         assert orders[name].quantile(0.5) == pytest.approx(mean, rel=0.25)
-        assert mean <= orders[name].plan.order <= 2 * mean
+        assert mean <= orders[name].decision.units <= 2 * mean
 
 
 def test_closed_tomorrow_orders_for_the_day_after(write):
     frame = small_shop(160).filter(pl.col("date") <= np.datetime64("2025-05-31").item())  # a Saturday
     for order, mean in zip(make_orders(read_shop(write(frame))), (12, 24, 36), strict=True):
         assert str(order.delivery) == "2025-06-02"
-        assert order.plan.order >= mean
+        assert order.decision.units >= mean
         assert reason(order).startswith("Monday 2 June should sell")
-        assert f"order {order.plan.order} by Sunday" in reason(order)
+        assert f"order {order.decision.units} by Sunday" in reason(order)
 
 
 def test_closed_for_weeks_orders_nothing(write):
@@ -354,7 +360,7 @@ def test_closed_for_weeks_orders_nothing(write):
     plans = {"date": [(last + k).item() for k in range(1, 40)], "item": "bread", "units": None, "closed": 1}
     frame = pl.concat([frame.with_columns(pl.lit(0).alias("closed")), pl.DataFrame(plans)], how="vertical_relaxed")
     for order in make_orders(read_shop(write(frame))):
-        assert order.plan.order == 0
+        assert order.decision.units == 0
         assert "Tuesday 10 June is closed" in reason(order)
 
 
@@ -375,7 +381,7 @@ def test_a_shop_that_opens_again_after_its_holidays_orders_as_before(write, week
     for order, mean in zip(orders, (12, 24, 36), strict=True):
         assert order.delivery == first
         assert order.quantile(0.5) == pytest.approx(mean, rel=0.3)
-        assert mean <= order.plan.order
+        assert mean <= order.decision.units
         assert order.shut.tolist() == [(first.weekday() + k) % 7 == 6 for k in range(len(order.shut))]
 
 
@@ -397,7 +403,7 @@ def test_an_item_out_of_stock_for_weeks_is_not_off_the_list(write):
     shop = read_shop(write(frame.with_columns(sold, (~gone).cast(int).alias("in_stock"))))
     assert shop.history.idle[1] <= 6  # Sundays since
     milk = make_orders(shop)[1]
-    assert milk.plan.order >= 24
+    assert milk.decision.units >= 24
     assert milk.quantile(0.5) == pytest.approx(24, rel=0.3)
     assert "by what sold before it was out of stock on 24 of the last 28 days" in reason(milk)
 
@@ -413,9 +419,9 @@ def test_a_new_item_is_not_ordered_for_a_day_its_store_is_closed(write):
 def test_an_item_nobody_bought_for_weeks_is_off_the_list(write):
     frame = small_shop(160).filter((pl.col("item") != "milk") | (pl.col("date") <= np.datetime64("2025-04-01").item()))
     orders = {order.key[0]: order for order in make_orders(read_shop(write(frame)))}
-    assert orders["milk"].plan.order == 0
+    assert orders["milk"].decision.units == 0
     assert reason(orders["milk"]).startswith("Not sold for 69 days")
-    assert orders["bread"].plan.order > 0
+    assert orders["bread"].decision.units > 0
 
 
 @pytest.mark.parametrize(("days", "off"), [(28, False), (29, True)])
@@ -431,11 +437,11 @@ def test_an_item_is_off_the_list_after_more_than_four_weeks(write, days, off):
 def test_an_item_of_the_season_is_ordered_for_the_day_it_is_planned_for_again(write, ahead):
     frame = small_shop(160).filter((pl.col("item") != "milk") | (pl.col("date") <= np.datetime64("2025-03-31").item()))
     again = np.datetime64("2025-01-01") + 159 + ahead
-    plan = pl.DataFrame({"date": [again.item()], "item": "milk", "units": [None]}).cast(dict(frame.schema))
-    milk = make_orders(read_shop(write(pl.concat([frame, plan]))))[1]
+    announced = pl.DataFrame({"date": [again.item()], "item": "milk", "units": [None]}).cast(dict(frame.schema))
+    milk = make_orders(read_shop(write(pl.concat([frame, announced]))))[1]
     assert milk.delivery == again
     assert milk.quantile(0.5) == pytest.approx(24 * (1.6 if ahead == 5 else 1), rel=0.3)  # the fifth is a Saturday
-    assert milk.plan.order >= 24
+    assert milk.decision.units >= 24
 
 
 BATCH = {"bread": 50, "cake": 12, "rolls": 30}
@@ -449,7 +455,7 @@ def test_goods_that_always_sell_out_are_ordered(write, items):
         batch = BATCH[order.key[0]]
         assert batch <= order.quantile(0.5) <= 1.5 * batch
         assert order.quantile(0.05) >= 0.85 * batch
-        assert order.plan.order >= batch
+        assert order.decision.units >= batch
         assert f"sold out on 28 of the last 28 days (how much beyond {batch} a day is unknown)" in reason(order)
 
 
@@ -466,7 +472,7 @@ def test_a_baker_whose_demand_is_known(write, share):
     for order in make_orders(read_shop(write(pl.concat(parts)))):
         batch = BATCH[order.key[0]]
         assert 0.85 * batch <= order.quantile(0.5) <= max(1.5, 1.2 * share) * batch
-        assert order.plan.order >= batch
+        assert order.decision.units >= batch
 
 
 def test_a_shop_without_any_sales_orders_on_a_stated_guess(write):
@@ -474,7 +480,7 @@ def test_a_shop_without_any_sales_orders_on_a_stated_guess(write):
     items = write("item,shelf_life\nbread,2\n", "items.csv")
     shop = read_shop(sales, items=items, today=THURSDAY)
     (order,) = make_orders(shop)
-    assert 1 <= order.plan.order <= 5
+    assert 1 <= order.decision.units <= 5
     assert "guess" in reason(order)
 
 
@@ -485,7 +491,7 @@ def test_a_shop_that_opens_next_week_orders_for_its_first_day(write):
     sales = write("date,item,units\n2026-06-02,bread,\n2026-06-02,milk,\n")
     for order in make_orders(read_shop(sales, today=THURSDAY)):
         assert str(order.delivery) == "2026-06-02"
-        assert order.plan.order > 0
+        assert order.decision.units > 0
     with pytest.raises(CalibrlError, match="nothing on or before 2026-04-28; the first row is of 2026-06-02"):
         read_shop(sales, today=THURSDAY - 30)
 
@@ -496,19 +502,20 @@ def test_reasons_are_sentences_with_the_numbers_of_the_order(shop):
         assert words[0].isupper()
         assert words.endswith(".")
         assert words.count(".") == 1 or re.search(r"\d\.\d", words)
-        assert f"order {order.plan.order} " in words
+        assert f"order {order.decision.units} " in words
         assert f"about {order.quantile(0.5):.0f} " in words
 
 
 def test_reasons_name_packs_stock_and_minimum(shop):
     order = make_orders(shop)[0]
     item = replace(order.item, pack_size=6, minimum_order=12)
-    told = replace(order, item=item, plan=replace(order.plan, order=12), on_hand=9.0, expiring=0.0, promotion=True)
-    words = reason(told)
+    small = replace(order, item=item, decision=replace(order.decision, units=12))
+    small = replace(small, on_hand=9.0, expiring=0.0, promotion=True)
+    words = reason(small)
     assert "2 packs of 6, the least one can order" in words
     assert "9 are on the shelf" in words
     assert "with the promotion" in words
-    waiting = replace(told, when=schedule(replace(item, delivery_days=on("Sat")), order.today), daily=np.ones(20))
+    waiting = replace(small, when=schedule(replace(item, delivery_days=on("Sat")), order.today), daily=np.ones(20))
     waiting = replace(waiting, shut=np.zeros(20, dtype=bool))
     assert "by Friday" in reason(waiting)
 
@@ -520,7 +527,7 @@ def test_reasons_say_what_becomes_of_the_stock_before_a_later_delivery(shop):
     later = replace(later, daily=np.ones(20), shut=np.zeros(20, dtype=bool))
     left = "9 are on the shelf, 2 of which expire before the delivery, of which 4 should be left on Thursday, so"
     assert left in reason(later)
-    gone = replace(later, expiring=9.0, position=0.0, plan=replace(order.plan, out_before=0.9))
+    gone = replace(later, expiring=9.0, position=0.0, decision=replace(order.decision, out_before=0.9))
     words = "9 are on the shelf, all of which expire before the delivery, and the shelf will probably be empty before"
     assert f"{words} Thursday, so order" in reason(gone)
 
@@ -530,22 +537,24 @@ def test_reasons_say_why_nothing_is_ordered_for_an_empty_shelf(write):
     bread, milk, _ = make_orders(read_shop(write(small_shop(160)), items=items))
     assert "so nothing is ordered, because the smallest delivery, 500, would cost more than it saves (" in reason(bread)
     assert "because" not in reason(milk)
-    assert "because" not in reason(replace(bread, plan=replace(bread.plan, out=0.1)))
+    assert "because" not in reason(replace(bread, decision=replace(bread.decision, out=0.1)))
 
 
 def test_reasons_say_how_long_an_order_lasts_if_not_until_the_next_delivery(write):
     items = write("item,shelf_life,delivery_days\nbread,2,Tue Fri\nmilk,3,Tue Fri\nrolls,30,daily\n", "items.csv")
     bread, milk, rolls = make_orders(read_shop(write(small_shop(160)), items=items))  # Tuesday to Thursday
-    assert f"order {bread.plan.order}, which can be sold until Wednesday (" in reason(bread)
-    assert f"order {milk.plan.order} (" in reason(milk)
-    assert "enough until about" not in reason(replace(rolls, plan=replace(rolls.plan, order=40)))
-    assert "order 90, enough until about Wednesday (" in reason(replace(rolls, plan=replace(rolls.plan, order=90)))
+    assert f"order {bread.decision.units}, which can be sold until Wednesday (" in reason(bread)
+    assert f"order {milk.decision.units} (" in reason(milk)
+    assert "enough until about" not in reason(replace(rolls, decision=replace(rolls.decision, units=40)))
+    assert "order 90, enough until about Wednesday (" in reason(
+        replace(rolls, decision=replace(rolls.decision, units=90))
+    )
 
 
 def test_chances_have_their_article(shop):
     order = make_orders(shop)[0]
     for share, words in ((0.08, "an 8"), (0.11, "an 11"), (0.12, "a 12"), (0.18, "an 18"), (0.85, "an 85")):
-        assert f"({words} % chance to run out" in reason(replace(order, plan=replace(order.plan, out=share)))
+        assert f"({words} % chance to run out" in reason(replace(order, decision=replace(order.decision, out=share)))
 
 
 def test_days_a_week_ahead_have_their_date(write):
@@ -573,7 +582,7 @@ def test_a_row_says_until_when_the_order_lasts_and_the_reason_what_the_week_did(
 
 def test_totals_are_sums(shop):
     orders = make_orders(shop)
-    assert totals(orders).startswith(f"{sum(order.plan.order for order in orders):,} units of 3 items")
+    assert totals(orders).startswith(f"{sum(order.decision.units for order in orders):,} units of 3 items")
 
 
 def test_other_processes_plan_the_same_orders(tmp_path, monkeypatch):
@@ -581,4 +590,4 @@ def test_other_processes_plan_the_same_orders(tmp_path, monkeypatch):
     shop = read_shop(tmp_path / "sales.csv")
     monkeypatch.setattr("calibrl.shop.orders.PORTION", 2)
     here, elsewhere = (make_orders(shop, workers=2, backend=backend) for backend in ("threads", "processes"))
-    assert [order.plan for order in here] == [order.plan for order in elsewhere]
+    assert [order.decision for order in here] == [order.decision for order in elsewhere]

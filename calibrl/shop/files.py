@@ -1,0 +1,532 @@
+"""The sales file: one row per day and item, and what a day without a row means.
+
+    date, item, units        needed
+    store                    one shop if the column is not there
+    in_stock                 0: sold out that day, so that demand was at least what was sold
+    price, promotion         as they were, and for days to come as they are planned
+    holiday, closed          the same: 1 on such days
+
+Rows after the last sale, with `units` empty, are plans: their promotion, price, holiday and closed are read.
+
+The item file: how long an item keeps, how it is delivered, and what waste and lost sales cost.
+
+    item                     needed; with a column store, an empty store means every store
+    shelf_life               days on the shelf, the day of delivery included
+    pack_size, minimum_order units
+    lead_days                1: ordered tonight, on the shelf tomorrow
+    delivery_days            "Mon Wed Fri", "Mon-Fri", or daily
+    cost_of_waste            what a unit thrown away costs
+    cost_of_lost_sale        what a lost sale costs, per unit
+
+A cell left empty, a column left out and an item left out all mean the default.
+
+The stock file: what stands on the shelf at the close of the day, batch by batch.
+
+    item, units, expires     needed; expires is the last day a batch can be sold
+    store                    as in the sales file
+    as_of                    the day the stock was counted
+    arrives                  for what is ordered and not yet there: the day it will be
+
+Several rows for one item are several batches.
+
+The deliveries file: what was put on the shelf in the past, for a fair comparison with how the shop orders now.
+
+    date, item, units        needed
+    store                    as in the sales file
+
+A row is what arrived before the opening of a day; several rows for one day add up.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from calibrl.errors import CalibrlError
+from calibrl.inventory.sales import Days, Flags, Floats, Sales
+from calibrl.shop.cells import Cells, read_cells
+from calibrl.shop.record import AHEAD, LONGEST_GAP, Day, History, Key, known_at, named, store_of
+
+SALES_NEEDED = ("date", "item", "units")
+SALES_OPTIONAL = ("store", "in_stock", "price", "promotion", "holiday", "closed")
+
+MOST_UNITS = 1e7
+"""More in one day is a slip of the pen."""
+
+MOST_CELLS = 60_000_000
+"""Item-stores times days that are held at once."""
+
+
+def read_sales(path: str | Path, *, today: Day | None = None, new: tuple[Key, ...] = ()) -> History:
+    """The history in a file, as it was known at the close of `today` (the last day with sales, if not given).
+
+    new: item-stores to plan for when the file has no rows at all.
+    """
+    cells = read_cells(path, needed=SALES_NEEDED, optional=SALES_OPTIONAL, what="a sales file")
+    if not len(cells):
+        return _nothing_yet(str(path), new, today)
+    date = cells.dates("date")
+    units = cells.at_least("units", 0, "a number of units sold (book returns apart)")
+    wild = units > MOST_UNITS
+    if wild.any():
+        row = int(wild.argmax())
+        cells.complain(row, "units", f"{units[row]:g} is more than a shop sells in a day; check the number")
+    keys, series = _series(cells)
+    last = _last_day(cells, date, units, today)
+    grid = _laid_out(cells, date, series, keys, last=last)
+    holiday = {"holiday": grid.flags("holiday", default=False)} if cells.has("holiday") else {}
+    written = Sales(
+        dates=grid.days,
+        series=tuple(named(key) for key in keys),
+        units=grid.spread(units, np.nan),
+        censored=~grid.flags("in_stock", default=True),
+        closed=np.zeros((len(keys), len(grid.days)), dtype=bool),
+        promotion=grid.flags("promotion", default=False).astype(np.float64) if cells.has("promotion") else None,
+        price=_prices(grid) if cells.has("price") else None,
+        marks={"closed": _closed(grid, keys), **holiday},
+        product=tuple(item for item, _ in keys),
+    )
+    planned = grid.spread(np.isnan(units).astype(np.float64), 0.0) > 0
+    day = int((last - grid.days[0]).astype(np.int64))
+    history = known_at(written, keys, day, stores=cells.has("store"), planned=planned)
+    notes = []
+    broken = units[~np.isnan(units)] % 1 > 0
+    if broken.any():
+        notes.append(
+            f"{int(broken.sum())} rows have fractions of a unit, but whole units are forecast and ordered; count in "
+            "smaller ones (grams, not kilograms) to be as fine as the file."
+        )
+    if not cells.has("in_stock"):
+        notes.append("There is no column in_stock: sales are taken for demand, also on days that sold out.")
+    return replace(history, notes=(*history.notes, *notes))
+
+
+def _series(cells: Cells) -> tuple[tuple[Key, ...], NDArray[np.int64]]:
+    """The item-stores in alphabetical order, and (n,) which of them each row is about."""
+    items = pl.Series("item", cells.texts("item"))
+    stores = pl.Series("store", cells.texts("store") if cells.has("store") else [""] * len(cells))
+    both = pl.DataFrame([items, stores])
+    unique = both.unique().sort("item", "store").with_row_index("at")
+    at = both.join(unique, on=["item", "store"], how="left", maintain_order="left")["at"]
+    keys = tuple(zip(unique["item"].to_list(), unique["store"].to_list(), strict=True))
+    return keys, at.to_numpy().astype(np.int64)
+
+
+def _last_day(cells: Cells, date: Days, units: Floats, today: np.datetime64 | None) -> np.datetime64:
+    if today is not None:
+        if not (date <= np.where(np.isnan(units), today + AHEAD, today)).any():
+            raise CalibrlError(f"{cells.source}: nothing on or before {today}; the first row is of {date.min()}")
+        return today
+    known = ~np.isnan(units)
+    if not known.any():
+        # Nothing sold yet: the rows are plans, and today is the day before the first of them.
+        return date.min() - np.timedelta64(1, "D")
+    last = date[known].max()
+    _refuse_alone(cells, date, known, last)
+    return last
+
+
+def _refuse_alone(cells: Cells, date: Days, known: Flags, last: Day) -> None:
+    """An error if the last day stands far beyond the others: one wrong year would put every order off the list."""
+    gaps = np.diff(np.unique(date[known])).astype(np.int64)
+    if len(gaps) and gaps[-1] > max(LONGEST_GAP, gaps[:-1].max(initial=0)):
+        cells.complain(
+            int((known & (date == last)).argmax()),
+            "date",
+            f"{last} is {gaps[-1]} days after all other sales, which end on {last - gaps[-1]}; correct the year, or "
+            f"say --date {last} if it is right",
+        )
+
+
+@dataclass(frozen=True)
+class _Grid:
+    """Rows of the file laid out as s item-stores by t days.
+
+    days: (t,); row, column: (n,) where each row of the file goes.
+    """
+
+    cells: Cells
+    days: Days
+    count: int
+    row: NDArray[np.int64]
+    column: NDArray[np.int64]
+
+    def spread(self, values: Floats, empty: float) -> Floats:
+        """(s, t): the values of a column (n,), `empty` where the file has no row."""
+        found = np.full((self.count, len(self.days)), empty)
+        found[self.row, self.column] = values
+        return found
+
+    def flags(self, name: str, *, default: bool) -> Flags:
+        """(s, t): a column of yes and no; `default` where the file has no row, or no such column."""
+        if not self.cells.has(name):
+            return np.full((self.count, len(self.days)), default)
+        return self.spread(self.cells.flags(name, default=default).astype(np.float64), float(default)) > 0
+
+
+def _laid_out(cells: Cells, date: Days, series: NDArray[np.int64], keys: tuple[Key, ...], *, last: Day) -> _Grid:
+    first, end = min(date.min(), last), max(date.max(), last)
+    days = first + np.arange(int((end - first).astype(np.int64)) + 1)
+    if len(days) * len(keys) > MOST_CELLS:
+        raise CalibrlError(
+            f"{cells.source}: {len(keys)} item-stores over {len(days)} days, {first} to {end}, are more than fit; "
+            "check for a wrong year, or order for fewer stores at a time"
+        )
+    _refuse_twice(cells, date, series, keys)
+    return _Grid(cells, days, len(keys), series, (date - first).astype(np.int64))
+
+
+def _prices(grid: _Grid) -> Floats:
+    """(s, t): prices, NaN where none is written; nothing is sold for 0, so that means the same."""
+    price = grid.cells.at_least("price", 0, "a price")
+    return grid.spread(np.where(price > 0, price, np.nan), np.nan)
+
+
+def _closed(grid: _Grid, keys: tuple[Key, ...]) -> Flags:
+    """(s, t): days marked closed; if all rows of a store are, also for its items without a row."""
+    closed = grid.flags("closed", default=False)
+    listed = grid.spread(np.ones(len(grid.row)), 0.0) > 0
+    store = store_of(keys)
+    for each in np.unique(store[closed.any(1)]):
+        rows = store == each
+        closed[rows] |= listed[rows].any(0) & (closed[rows] | ~listed[rows]).all(0)
+    return closed
+
+
+def _refuse_twice(cells: Cells, date: Days, series: NDArray[np.int64], keys: tuple[Key, ...]) -> None:
+    """An error if an item-store has two rows for one day."""
+    code = series * 1_000_000 + date.astype(np.int64)
+    order = np.argsort(code, kind="stable")
+    again = np.flatnonzero(np.diff(code[order]) == 0)
+    if len(again):
+        at = again[np.argmin(order[again + 1])]  # the first line that repeats another
+        one, two = order[at], order[at + 1]
+        raise CalibrlError(
+            f"{cells.source}, {cells.where(two)}: {named(keys[series[two]])} on {date[two]} stands on "
+            f"{cells.where(one)} already; add the two up, or drop one"
+        )
+
+
+def _nothing_yet(source: str, new: tuple[Key, ...], today: np.datetime64 | None) -> History:
+    """No rows at all: every item of the item file starts from nothing."""
+    if not new:
+        raise CalibrlError(f"{source}: no rows below the header, and no items file to say what is sold; give --items")
+    if today is None:
+        raise CalibrlError(f"{source}: no rows below the header, so today is not known; give it with --date")
+    shape = (len(new), 1 + AHEAD)
+    nothing = np.zeros(shape, dtype=bool)
+    written = Sales(
+        dates=today + np.arange(1 + AHEAD),
+        series=tuple(named(key) for key in new),
+        units=np.full(shape, np.nan),
+        censored=nothing,
+        closed=nothing,
+        marks={"closed": nothing},
+        product=tuple(item for item, _ in new),
+    )
+    return known_at(written, new, 0, stores=any(store for _, store in new), planned=~nothing)
+
+
+WEEKDAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
+FULL_NAMES = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
+
+ITEMS_OPTIONAL = (
+    "store",
+    "shelf_life",
+    "pack_size",
+    "minimum_order",
+    "lead_days",
+    "delivery_days",
+    "cost_of_waste",
+    "cost_of_lost_sale",
+)
+
+LONGEST_LIFE = 3650
+LONGEST_LEAD = AHEAD - 2 * 7
+"""Days of lead that leave room to plan for a delivery a week and the one after it."""
+
+
+@dataclass(frozen=True)
+class Item:
+    """The rules an order for one item obeys; delivery_days: seven flags from Monday."""
+
+    shelf_life: int = 3
+    pack_size: int = 1
+    minimum_order: int = 0
+    lead_days: int = 1
+    delivery_days: tuple[bool, ...] = (True,) * 7
+    cost_of_waste: float = 1.0
+    cost_of_lost_sale: float = 1.0
+
+    @property
+    def deliveries(self) -> str:
+        """The delivery days in words."""
+        if all(self.delivery_days):
+            return "daily"
+        return " ".join(name for name, yes in zip(WEEKDAYS, self.delivery_days, strict=True) if yes)
+
+
+@dataclass(frozen=True)
+class Items:
+    """The rules of s item-stores, and what was assumed because the file did not say."""
+
+    rules: tuple[Item, ...]
+    assumed: tuple[str, ...]
+
+
+def read_items(path: str | Path | None, keys: tuple[Key, ...], *, sales: str) -> Items:
+    """The rules of the item-stores `keys`, from a file or by default. sales: what errors call the sales file."""
+    standard = Item()
+    if path is None:
+        return Items((standard,) * len(keys), (f"No item file: {_in_words(standard, _FIELDS)}.",))
+    cells = read_cells(path, needed=("item",), optional=ITEMS_OPTIONAL, what="an item file")
+    rows = _rows(cells)
+    known = set(keys)
+    names = {item for item, _ in keys}
+    for key, row in rows.items():
+        if key[0] not in names or (key[1] and key not in known):
+            cells.complain(
+                row,
+                "item",
+                f"{named(key)!r} is not in {sales}; correct the name, drop the line, or add a row with "
+                "empty units there to order a new item on a guess",
+            )
+    columns = _columns(cells)
+    rules, silent = [], []
+    for item, store in keys:
+        at = rows.get((item, store), rows.get((item, "")))
+        if at is None:
+            silent.append(named((item, store)))
+            rules.append(standard)
+        else:
+            rules.append(replace(standard, **{name: column[at] for name, column in columns.items() if at in column}))
+    assumed = []
+    left_out = [name for name in _FIELDS if name not in columns]
+    if left_out:
+        assumed.append(f"Not in {path}: {_in_words(standard, left_out)}.")
+    if silent:
+        shown = ", ".join(silent[:4]) + (f" and {len(silent) - 4} more" if len(silent) > 4 else "")
+        assumed.append(f"No line for {shown}: {_in_words(standard, _FIELDS)}.")
+    return Items(tuple(rules), tuple(assumed))
+
+
+def items_named(path: str | Path) -> tuple[Key, ...]:
+    """The item-stores an item file names, for a shop without any sales yet."""
+    cells = read_cells(path, needed=("item",), optional=ITEMS_OPTIONAL, what="an item file")
+    return tuple(sorted(_rows(cells)))
+
+
+_FIELDS = [field.name for field in fields(Item)]
+_IN_UNITS = ("pack_size", "minimum_order")
+
+
+def _rows(cells: Cells) -> dict[Key, int]:
+    """The row of each item-store."""
+    items = cells.texts("item")
+    stores = cells.texts("store", needed=False) if cells.has("store") else [""] * len(items)
+    found: dict[Key, int] = {}
+    for row, key in enumerate(zip(items, stores, strict=True)):
+        if key in found:
+            cells.complain(row, "item", f"{named(key)!r} stands on {cells.where(found[key])} already; keep one")
+        found[key] = row
+    return found
+
+
+def _columns(cells: Cells) -> dict[str, dict[int, Any]]:
+    """What the file says, by column and row; cells left empty are left out."""
+    found: dict[str, dict[int, Any]] = {}
+    for name, least, most, what in (
+        ("shelf_life", 1, LONGEST_LIFE, "a shelf life in days"),
+        ("pack_size", 1, 1e6, "a pack size"),
+        ("minimum_order", 0, 1e6, "a minimum order"),
+        ("lead_days", 1, LONGEST_LEAD, "a lead time in days"),
+    ):
+        if cells.has(name):
+            smaller = ", so count in smaller units (grams, not kilograms)" if name in _IN_UNITS else ""
+            values = cells.at_least(name, least, what, whole=True, cure=smaller)
+            found[name] = {row: int(value) for row, value in enumerate(values) if not np.isnan(value)}
+            for row, value in found[name].items():
+                if value > most:
+                    cells.complain(row, name, f"{value} is not {what}; expected {most:g} at most")
+    for name in ("cost_of_waste", "cost_of_lost_sale"):
+        if cells.has(name):
+            values = cells.at_least(name, 0, "a cost")
+            found[name] = {row: float(value) for row, value in enumerate(values) if not np.isnan(value)}
+            for row, value in found[name].items():
+                if value == 0 or value > 1e9:
+                    cells.complain(row, name, f"{value:g} is not a cost per unit; expected more than 0")
+    if cells.has("delivery_days"):
+        text = cells.texts("delivery_days", needed=False)
+        found["delivery_days"] = {row: _weekdays(cells, row, words) for row, words in enumerate(text) if words}
+    return found
+
+
+def _weekdays(cells: Cells, row: int, words: str) -> tuple[bool, ...]:
+    if words.strip().lower() in {"daily", "every day", "all"}:
+        return (True,) * 7
+    days = [False] * 7
+    joined = re.sub(r"\s*(?:[-\u2010-\u2015]|\bto\b)\s*", "-", words.strip(), flags=re.IGNORECASE)
+    for word in re.split(r"[\s,;/+&|]+", joined):
+        ends = [_weekday(part) for part in word.split("-")]
+        if None in ends or len(ends) > 2:
+            cells.complain(
+                row, "delivery_days", f"{word[:40]!r} is no weekday; write them like Mon Wed Fri, Mon-Fri, or daily"
+            )
+        first, last = (cast(int, end) for end in (ends[0], ends[-1]))
+        for k in range((last - first) % 7 + 1):
+            days[(first + k) % 7] = True
+    return tuple(days)
+
+
+def _weekday(word: str) -> int | None:
+    """A weekday by its name or three or more letters of it, from Monday, 0; a plural or a full stop does no harm."""
+    name = word.lower().removesuffix(".")
+    for k, full in enumerate(FULL_NAMES):
+        if (len(name) >= 3 and f"{full}s".startswith(name)) or name == f"{full[:3]}s":
+            return k
+    return None
+
+
+def _in_words(item: Item, names: list[str]) -> str:
+    """Defaults, as a person would say them."""
+    words = {
+        "shelf_life": f"a shelf life of {item.shelf_life} days",
+        "pack_size": "single units",
+        "minimum_order": "no minimum order",
+        "lead_days": "ordered tonight, on the shelf tomorrow",
+        "delivery_days": "deliveries every day",
+        "cost_of_waste": f"{item.cost_of_waste:g} per unit wasted",
+        "cost_of_lost_sale": f"{item.cost_of_lost_sale:g} per lost sale",
+    }
+    return "assumed " + ", ".join(words[name] for name in names)
+
+
+STOCK_NEEDED = ("item", "units", "expires")
+STOCK_OPTIONAL = ("store", "as_of", "arrives")
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Units that arrive at the opening of a day (0: they are there) and can be sold up to another.
+
+    Both days are counted from today: 1 is tomorrow.
+    """
+
+    units: float
+    arrives: int
+    last: int
+
+
+@dataclass(frozen=True)
+class Stock:
+    """The batches of each of s item-stores, and what the reader should be told."""
+
+    batches: tuple[tuple[Batch, ...], ...]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def on_hand(self) -> NDArray[np.float64]:
+        """(s,): units on the shelf that can be sold tomorrow."""
+        return np.array([sum(b.units for b in row if b.arrives <= 0) for row in self.batches], dtype=np.float64)
+
+
+def read_stock(
+    path: str | Path | None, keys: tuple[Key, ...], *, today: np.datetime64, sales: str, stores: bool
+) -> Stock:
+    """The stock of the item-stores `keys` at the close of `today`; nothing anywhere without a file."""
+    if path is None:
+        return Stock(((),) * len(keys), ("No stock file: the shelves are taken as empty tonight.",))
+    cells = read_cells(path, needed=STOCK_NEEDED, optional=STOCK_OPTIONAL, what="a stock file")
+    if not len(cells):
+        return Stock(((),) * len(keys), (f"{path} has no rows: the shelves are taken as empty tonight.",))
+    units = cells.at_least("units", 0, "a number of units on the shelf")
+    for unknown in np.flatnonzero(np.isnan(units) | (units > MOST_UNITS)):
+        cells.complain(int(unknown), "units", "is no stock; expected how many units there are")
+    place = _places(cells, keys, sales=sales, stores=stores)
+    last = (cells.dates("expires") - today).astype(np.int64)
+    arrives = np.zeros(len(cells), dtype=np.int64)
+    if cells.has("arrives"):
+        days = cells.dates("arrives", needed=False)
+        arrives = np.where(np.isnat(days), 0, (days - today).astype(np.int64))
+        for never in np.flatnonzero(arrives > np.maximum(last, 0)):
+            cells.complain(
+                int(never), "arrives", f"comes on {days[never]}, when it has expired; correct one of the days"
+            )
+    _refuse_old(cells, last, today, sales)
+    batches: list[list[Batch]] = [[] for _ in keys]
+    expired = 0.0
+    for row, at in enumerate(place):
+        if last[row] < 1:
+            expired += units[row]
+        elif units[row] > 0:
+            batches[at].append(Batch(float(units[row]), max(0, int(arrives[row])), int(last[row])))
+    notes = [f"{expired:g} units expired by {today} and do not count as stock."] if expired else []
+    bare = sum(not row for row in batches)
+    if bare:
+        notes.append(f"{bare} of {len(keys)} have no stock in {path}: their shelves are taken as empty.")
+    return Stock(tuple(tuple(row) for row in batches), tuple(notes))
+
+
+def _places(cells: Cells, keys: tuple[Key, ...], *, sales: str, stores: bool) -> list[int]:
+    """(n,): which item-store each row is about."""
+    if stores and not cells.has("store"):
+        raise CalibrlError(f"{cells.source}: no column store, but {sales} has one; say which store each batch is in")
+    items = cells.texts("item")
+    names = cells.texts("store") if stores else [""] * len(items)
+    at = {key: k for k, key in enumerate(keys)}
+    found = []
+    for row, key in enumerate(zip(items, names, strict=True)):
+        if key not in at:
+            cells.complain(row, "item", f"{named(key)!r} is not in {sales}; correct the name or drop the line")
+        found.append(at[key])
+    return found
+
+
+def _refuse_old(cells: Cells, last: NDArray[np.int64], today: np.datetime64, sales: str) -> None:
+    """An error if the stock was counted before the last sale, or long after it."""
+    if cells.has("as_of"):
+        counted = cells.dates("as_of")
+        age = (today - counted).astype(np.int64)
+        if (age > 0).any():
+            row = int((age > 0).argmax())
+            cells.complain(
+                row, "as_of", f"counted on {counted[row]}, but {sales} goes on to {today}; count the stock again"
+            )
+        if (age < -1).any():
+            row = int((age < -1).argmax())
+            cells.complain(
+                row, "as_of", f"counted on {counted[row]}, but {sales} ends on {today}; add the sales in between"
+            )
+    elif (last < 1).all():
+        raise CalibrlError(
+            f"{cells.source}: every batch had expired by {today}, the last day of {sales}; count the stock again"
+        )
+
+
+def read_deliveries(path: str | Path, history: History, *, sales: str) -> Floats:
+    """(s, t): units delivered before the opening of each day of the history."""
+    cells = read_cells(path, needed=("date", "item", "units"), optional=("store",), what="a deliveries file")
+    date = cells.dates("date")
+    units = cells.at_least("units", 0, "a number of units delivered")
+    if history.stores and not cells.has("store"):
+        raise CalibrlError(f"{path}: no column store, but {sales} has one; say which store each delivery went to")
+    items = cells.texts("item")
+    stores = cells.texts("store") if history.stores else [""] * len(items)
+    at = {key: k for k, key in enumerate(history.keys)}
+    found = np.zeros(history.sales.units.shape)
+    first = history.sales.dates[0]
+    for row, key in enumerate(zip(items, stores, strict=True)):
+        if key not in at:
+            cells.complain(row, "item", f"{named(key)!r} is not in {sales}; correct the name or drop the line")
+        if np.isnan(units[row]):
+            cells.complain(row, "units", "is empty; expected how many units were delivered")
+        day = int((date[row] - first).astype(np.int64))
+        if 0 <= day <= history.today:
+            found[at[key], day] += units[row]
+    return found
