@@ -23,10 +23,9 @@ from torch import Tensor
 from calibrl.control import calibration
 from calibrl.control.arms import ARMS, Member
 from calibrl.control.fleet import Fleet
-from calibrl.control.presets import with_defaults
-from calibrl.control.settings import CalibrationSettings, EnsembleSettings, PlannerSettings, Preset
-from calibrl.control.task_named import task_of
-from calibrl.control.view import view_of
+from calibrl.control.problems import task_of
+from calibrl.control.settings import CalibrationSettings, EnsembleSettings, PlannerSettings, Preset, with_defaults
+from calibrl.control.world import view_of
 from calibrl.maps import IDENTITY, Map
 
 BLOCKS = (1, 10, 40)

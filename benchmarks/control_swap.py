@@ -22,10 +22,10 @@ from control_evidence import Recorded, recorded
 from calibrl.control import calibration
 from calibrl.control.arms import ARMS, Member
 from calibrl.control.fleet import Fleet
+from calibrl.control.loop import Environment, run_trial
 from calibrl.control.luck import episode_seed, generator
-from calibrl.control.task_named import task_of
-from calibrl.control.trial import Environment, run_trial
-from calibrl.control.view import view_of
+from calibrl.control.problems import task_of
+from calibrl.control.world import view_of
 from calibrl.files import write_text
 from calibrl.maps import IDENTITY, Map
 from calibrl.runs.rows import Row, line, origin, read

@@ -24,9 +24,8 @@ from torch import Tensor, nn
 from torch.distributions import Normal
 from torch.nn import functional
 
-from calibrl.control.presets import preset
-from calibrl.control.settings import Preset
-from calibrl.control.tasks import Task, task
+from calibrl.control.problems import Task, task
+from calibrl.control.settings import Preset, preset
 from calibrl.forecasters.ensemble_training import Batches, Learner, Training
 from calibrl.forecasters.nets import Nets, Shape
 from calibrl.maps import Affine

@@ -15,10 +15,9 @@ import torch
 from calibrl.control.arms import Member, arm
 from calibrl.control.fleet import Fleet
 from calibrl.control.plan import Captured, Plainly, Plan, PlanInputs
-from calibrl.control.presets import PRESETS
-from calibrl.control.settings import Preset
-from calibrl.control.tasks import Task, task
-from calibrl.control.view import view_of
+from calibrl.control.problems import Task, task
+from calibrl.control.settings import PRESETS, Preset
+from calibrl.control.world import view_of
 from calibrl.forecasters.nets import Nets, Shape
 from calibrl.maps import fit_smooth
 from calibrl.planning.propagation import stacked_tables
@@ -84,7 +83,7 @@ def actions_of_a_fleet(name: str, agents: int, record: Record) -> None:
 
 def late_trial(record: Record, rows: int = 50_000) -> None:
     """A HalfCheetah trial at 50 000 rows: 1000 actions in the environment, scoring left out, and the training."""
-    from calibrl.control.trial import run_trial
+    from calibrl.control.loop import run_trial
 
     preset, what = PRESETS["halfcheetah"], task("halfcheetah")
     view = view_of(what)

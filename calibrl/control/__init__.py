@@ -7,9 +7,9 @@ from calibrl.lazy import exports
 if TYPE_CHECKING:
     from calibrl.control.agent import Agent as Agent
     from calibrl.control.fleet import Fleet as Fleet
-    from calibrl.control.tasks import TASKS as TASKS
-    from calibrl.control.tasks import Task as Task
-    from calibrl.control.tasks import task as task
-    from calibrl.control.tasks import task_from_env as task_from_env
+    from calibrl.control.problems import Task as Task
+    from calibrl.control.problems import task as task
+    from calibrl.control.problems import task_from_env as task_from_env
+    from calibrl.control.settings import TASKS as TASKS
 
 __getattr__, __dir__, __all__ = exports(__name__)

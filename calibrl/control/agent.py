@@ -23,12 +23,18 @@ from calibrl.control import checkpoint
 from calibrl.control.arms import Member
 from calibrl.control.arms import arm as arm_named
 from calibrl.control.fleet import Fleet, check_rows
-from calibrl.control.presets import preset_for_env
-from calibrl.control.settings import SHARED_OUT, CalibrationSettings, EnsembleSettings, PlannerSettings, Preset
+from calibrl.control.problems import Task
+from calibrl.control.settings import (
+    SHARED_OUT,
+    CalibrationSettings,
+    EnsembleSettings,
+    PlannerSettings,
+    Preset,
+    preset_for_env,
+    threads_for,
+)
 from calibrl.control.state import agent_state, load_agents
-from calibrl.control.tasks import Task
-from calibrl.control.threads import threads_for
-from calibrl.control.view import view_of
+from calibrl.control.world import view_of
 from calibrl.distributions import Mixture
 from calibrl.errors import CalibrlError
 from calibrl.maps import Map

@@ -114,9 +114,9 @@ def _chosen(
     from dataclasses import replace
 
     from calibrl.control.arms import arm
-    from calibrl.control.presets import changed, preset, preset_for_env
-    from calibrl.control.task_named import look_here
-    from calibrl.control.tasks import task_from_env
+    from calibrl.control.environment import look_here
+    from calibrl.control.problems import task_from_env
+    from calibrl.control.settings import changed, preset, preset_for_env
     from calibrl.errors import CalibrlError
 
     look_here()
@@ -133,8 +133,8 @@ def _chosen(
 
 def _run_model(folder: Path, preset: Preset, tensorboard: Path | None, *, video: bool, **options: Any) -> None:
     from calibrl.control.experiment import run
+    from calibrl.control.figures import draw, other_rows, videos
     from calibrl.control.line import watching
-    from calibrl.control.outcome import draw, other_rows, videos
     from calibrl.errors import CalibrlError
 
     with stoppable(folder), watching(preset, tensorboard) as watch:
@@ -163,7 +163,7 @@ def _run_jobs(folder: Path, preset: Preset, how: How, *, seed: int) -> None:
 
 def _run_sac(folder: Path, preset: Preset, tensorboard: Path | None, **options: Any) -> None:
     from calibrl.control.line import watching
-    from calibrl.control.sac_experiment import run_sac
+    from calibrl.control.sac import run_sac
 
     with stoppable(folder), watching(preset, tensorboard) as watch:
         files = run_sac(folder, preset, watch=watch, **options)
@@ -175,7 +175,7 @@ def print_outcome(rows: Sequence[Row]) -> None:
     from rich import box
     from rich.table import Table
 
-    from calibrl.control.outcome import summary
+    from calibrl.control.figures import summary
     from calibrl.runs.console import table_console
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")

@@ -19,18 +19,15 @@ from torch import Tensor
 from calibrl.control import checkpoint
 from calibrl.control.arms import ARMS, Member, fleets
 from calibrl.control.fleet import Fleet
+from calibrl.control.loop import Trial, run_trial
 from calibrl.control.luck import episode_seed
 from calibrl.control.plan import MakePlan
-from calibrl.control.presets import overrides
+from calibrl.control.problems import Task, check, name_of_reward, overrides
 from calibrl.control.rows import append_missing, clear, refuse_others
 from calibrl.control.scoring import Score, score_trial
-from calibrl.control.settings import Preset
+from calibrl.control.settings import Preset, threads_for
 from calibrl.control.state import agent_memory, agent_state, load_agents, relearn
-from calibrl.control.task_named import check, name_of_reward
-from calibrl.control.tasks import Task
-from calibrl.control.threads import threads_for
-from calibrl.control.trial import Trial, run_trial
-from calibrl.control.view import View, view_of
+from calibrl.control.world import View, view_of
 from calibrl.errors import CalibrlError
 from calibrl.planning.rollout import Reward
 from calibrl.runs.rows import Row, origin

@@ -12,7 +12,7 @@ from calibrl.control.arms import Member
 from calibrl.control.plan import MakePlan, Plan, PlanInputs, for_device
 from calibrl.control.replay import Replay
 from calibrl.control.settings import SHARED_OUT, Preset
-from calibrl.control.view import View
+from calibrl.control.world import View
 from calibrl.errors import CalibrlError
 from calibrl.forecasters.ensemble import BatchedEnsemble
 from calibrl.forecasters.ensemble_training import Training

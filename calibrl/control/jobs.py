@@ -18,10 +18,9 @@ from torch import Tensor
 
 from calibrl.control.arms import Member, arm
 from calibrl.control.experiment import EXPERIMENT, Outcome, Record, Watch, begin, one_trial
-from calibrl.control.presets import base_of, overrides
+from calibrl.control.problems import base_of, check, overrides, task_of
 from calibrl.control.settings import Preset
-from calibrl.control.task_named import check, task_of
-from calibrl.control.view import view_of
+from calibrl.control.world import view_of
 from calibrl.runs.engine import Found, Kept, Plan
 from calibrl.runs.rows import Row
 from calibrl.runs.store import Arrays
@@ -79,7 +78,7 @@ def _unpacked(kept: Arrays, rows: list[Row]) -> Record:
 
 
 def _draw(out: Path, found: Found, *, preset: Preset, members: list[Member]) -> None:
-    from calibrl.control import outcome as control_outcome
+    from calibrl.control import figures as control_outcome
 
     records = {}
     for member in members:

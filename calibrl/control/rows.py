@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
 from calibrl.control.arms import Member
-from calibrl.control.presets import overrides
+from calibrl.control.problems import overrides
 from calibrl.control.settings import Preset
 from calibrl.errors import CalibrlError
 from calibrl.files import said_if_not_written, write_text

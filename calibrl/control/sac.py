@@ -1,4 +1,7 @@
-"""Soft actor-critic, the model-free baseline: Stable-Baselines3's, in exactly the environments the others act in."""
+"""Soft actor-critic, the model-free baseline: Stable-Baselines3's, in exactly the environments the others act in.
+
+SAC on exactly the tasks of the model-based agents, into the same folder and the same figure.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +16,17 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from calibrl.control.answers import begin_episode, make_step
-from calibrl.control.checkpoint import keep
+from calibrl.control import figures as control_figures
+from calibrl.control.checkpoint import alone_in, keep
+from calibrl.control.environment import begin_episode, make_step
+from calibrl.control.experiment import EXPERIMENT, Moment, Watch
 from calibrl.control.luck import episode_seed
-from calibrl.control.tasks import Task
-from calibrl.control.threads import threads_worth
+from calibrl.control.problems import Task, overrides, task_of
+from calibrl.control.rows import append_missing, clear
+from calibrl.control.settings import Preset, threads_worth
 from calibrl.errors import CalibrlError, MissingExtra, first_line
+from calibrl.runs.figures import save
+from calibrl.runs.rows import Row, origin, read
 
 try:
     import gymnasium
@@ -303,3 +311,77 @@ def _set_luck(state: dict[str, Any]) -> None:
     torch.set_rng_state(state["torch"].cpu())
     if state["cuda"]:
         torch.cuda.set_rng_state_all([one.cpu() for one in state["cuda"]])
+
+
+ARM = "sac"
+
+
+def run_sac(
+    out: Path,
+    preset: Preset,
+    *,
+    seed: int = 0,
+    device: str = "cpu",
+    resume: bool = False,
+    force: bool = False,
+    watch: Watch | None = None,
+) -> list[Path]:
+    """As many environment steps as the preset's agents make, seed after seed; rows and the figure of all rows there.
+
+    With `resume` it goes on with what is there, with `force` it replaces it.
+    """
+    watch = watch or Watch()
+    what, file = task_of(preset), out / "rows.jsonl"
+    with alone_in(out):
+        if force:
+            clear(out, lambda row: row.arm == ARM, agents="*.sac")
+        if not resume and file.exists() and any(row.arm == ARM for row in read(file)):
+            raise CalibrlError(
+                f"{out} already holds a run of SAC; --resume to go on with it, --force to replace it, or another --out"
+            )
+        for number in range(seed, seed + preset.seeds):
+            for row in seed_rows(out, what, preset, number, device=device, resume=resume, watch=watch):
+                append_missing(file, [row])
+                watch.trial([row])
+    rows = [row for row in read(file) if row.experiment == EXPERIMENT and row.preset == preset.name]
+    return save({"control-learning": control_figures.learning(rows, solved=what.solved)}, out)
+
+
+def seed_rows(
+    out: Path, what: Task, preset: Preset, seed: int, *, device: str, resume: bool, watch: Watch
+) -> Iterator[Row]:
+    """One row for each episode of one learner."""
+    pass
+
+    name, earned = f"{ARM}-{seed}", [0.0]
+    file = out / "rows.jsonl"
+    known = sum(row.arm == ARM and row.seed == seed for row in read(file)) if file.exists() else 0
+
+    def progress(step: int) -> None:
+        trial, within = divmod(step - 1, preset.steps)
+        watch.step(Moment(trial, preset.trials, within + 1, preset.steps, {name: earned[-1]}))
+
+    episodes = train(
+        what,
+        steps=(preset.trials + 1) * preset.steps,
+        seed=seed,
+        device=device,
+        checkpoint=out / "checkpoint" / f"{name}.sac",
+        resume=resume,
+        every=max(1, preset.trials // 20),
+        progress=progress,
+    )
+    for count, episode in enumerate(episodes):
+        earned.append(episode.earned)
+        yield Row(
+            experiment=EXPERIMENT,
+            preset=preset.name,
+            problem=what.name,
+            arm=ARM,
+            seed=seed,
+            step=episode.step,
+            metrics={"trial": float(count), "return": episode.earned, "best": max(earned[1:])},
+            settings=asdict(settings_for(what)) if count == 0 else {},
+            overrides=overrides(preset),
+            origin=origin() if count == known else {},
+        )

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from calibrl.control import calibration, horizon, luck
 from calibrl.control.fleet import Fleet
+from calibrl.control.loop import Trial
 from calibrl.control.settings import SHARED_OUT, Preset
-from calibrl.control.trial import Trial
 from calibrl.diagnostics import calibration_loss
 from calibrl.maps import Map
 

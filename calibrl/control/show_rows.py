@@ -90,8 +90,8 @@ def _trials(rows: Sequence[Row]) -> int:
 
 def _draw(groups: Mapping[str, Sequence[Row]], out: Path) -> list[Path]:
     from calibrl.control import figures as control_figures
-    from calibrl.control.presets import PUBLISHED
-    from calibrl.control.tasks import task
+    from calibrl.control.problems import task
+    from calibrl.control.settings import PUBLISHED
     from calibrl.runs.figures import save
 
     figures = {f"control-{_file_name(name)}": control_figures.learning(mine) for name, mine in groups.items()}

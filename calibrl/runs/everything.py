@@ -53,7 +53,7 @@ def _inventory(preset: str) -> Plan:
 
 def _control(preset: str, seeds: int) -> Plan:
     from calibrl.control.jobs import plan
-    from calibrl.control.presets import PRESETS
+    from calibrl.control.settings import PRESETS
 
     return plan(replace(PRESETS[preset], seeds=seeds))
 

@@ -83,17 +83,9 @@ def _searches() -> Lines:
 
 
 def _tasks() -> Lines:
-    from calibrl.control.tasks import TASKS
+    from calibrl.control.settings import TASKS
 
-    return {name: _TASKS[name] for name in TASKS}
-
-
-_TASKS = {
-    "cartpole": "swing a pole up on a cart and keep it there",
-    "halfcheetah": "run with two legs in a plane",
-    "pusher": "push an object to a goal with an arm of 7 joints",
-    "reacher": "reach a goal with the tip of an arm of 7 joints",
-}
+    return TASKS
 
 
 def _maps() -> Lines:

@@ -11,11 +11,9 @@ from calibrl.control.agent import Agent
 from calibrl.control.arms import fleets
 from calibrl.control.experiment import run
 from calibrl.control.fleet import Fleet
-from calibrl.control.presets import PRESETS
-from calibrl.control.scales import probe
-from calibrl.control.settings import CalibrationSettings, EnsembleSettings, PlannerSettings
-from calibrl.control.tasks import task_from_env
-from calibrl.control.view import learnt, view_of
+from calibrl.control.problems import task_from_env
+from calibrl.control.settings import PRESETS, CalibrationSettings, EnsembleSettings, PlannerSettings
+from calibrl.control.world import learnt, probe, view_of
 from calibrl.errors import CalibrlError
 from calibrl.maps import IDENTITY, fit_smooth
 
@@ -195,7 +193,7 @@ def test_small_agents_compute_in_one_thread_and_leave_the_others_to_you(hidden, 
 
 def test_an_agent_of_a_run_goes_on_in_a_loop_of_ones_own(tmp_path):
     what = replace(task("cartpole"), steps=TINY.steps)
-    preset = replace(TINY, seeds=2, trials=1, reward="calibrl.control.rewards:cartpole")
+    preset = replace(TINY, seeds=2, trials=1, reward="calibrl.control.problems:cartpole")
     run(tmp_path, preset)
     settings = {"ensemble": TINY.ensemble, "planner": TINY.planner}
     agents = [

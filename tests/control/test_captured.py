@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from calibrl.control.plan import Captured, Plainly, PlanInputs
-from calibrl.control.presets import PRESETS
+from calibrl.control.problems import task
 from calibrl.control.searches import METHODS
-from calibrl.control.tasks import task
+from calibrl.control.settings import PRESETS
 from calibrl.forecasters.nets import Nets, Shape
 from calibrl.maps import fit_smooth
 from calibrl.planning.propagation import stacked_tables

@@ -18,8 +18,7 @@ import torch
 from calibrl.control import checkpoint
 from calibrl.control.arms import ARMS, fleets
 from calibrl.control.experiment import Watch, run
-from calibrl.control.presets import PRESETS, with_defaults
-from calibrl.control.settings import EnsembleSettings
+from calibrl.control.settings import PRESETS, EnsembleSettings, with_defaults
 from calibrl.errors import CalibrlError
 from calibrl.runs.rows import read
 

@@ -9,12 +9,12 @@ import pytest
 from gymnasium.utils.env_checker import check_env
 from scipy.integrate import solve_ivp
 
-import calibrl.control.envs
+from calibrl.control import TASKS, task
 from calibrl.control.envs import register
 from calibrl.control.envs.pusher import Pusher
 from calibrl.errors import CalibrlError
 
-IDS = [f"calibrl/{name}-v0" for name in calibrl.control.envs.STEPS]
+IDS = [task(name).env_id for name in TASKS]
 
 
 @pytest.fixture(autouse=True)

@@ -7,8 +7,8 @@ import torch
 from PIL import Image
 
 from calibrl.control import TASKS, task, task_from_env, video
-from calibrl.control.envs import opengl, rendering
-from calibrl.control.envs.sketch import Sketch
+from calibrl.control.envs import rendering
+from calibrl.control.envs.rendering import Sketch
 from calibrl.errors import CalibrlError
 
 
@@ -71,7 +71,7 @@ def test_every_shape_is_sketched():
 
 
 def test_without_opengl_a_sketch_is_drawn(monkeypatch):
-    monkeypatch.setattr(opengl, "works", lambda backend: False)
+    monkeypatch.setattr(rendering, "works", lambda backend: False)
     env = task("reacher").make(render_mode="rgb_array")
     env.reset(seed=0)
     assert video.frame(env).shape == (320, 480, 3)
@@ -82,11 +82,11 @@ def test_without_opengl_a_sketch_is_drawn(monkeypatch):
 
 
 def test_a_backend_that_fails_is_no_crash():
-    assert opengl.works("nonsense") is False
+    assert rendering.works("nonsense") is False
 
 
 def test_opengl_draws_where_it_works():
-    if not opengl.works("egl"):
+    if not rendering.works("egl"):
         pytest.skip("no EGL here")
     chosen = task("cartpole")
     for _ in range(2):
@@ -98,8 +98,8 @@ def test_opengl_draws_where_it_works():
 def test_triton_is_loaded_before_a_driver(monkeypatch):
     # The other way round, an agent that is made after a picture was drawn ends the process without a word.
     loaded = []
-    monkeypatch.setattr(opengl, "works", lambda _: True)
-    monkeypatch.setattr(opengl, "OpenGL", lambda *_, **__: loaded.append("OpenGL"))
+    monkeypatch.setattr(rendering, "works", lambda _: True)
+    monkeypatch.setattr(rendering, "OpenGL", lambda *_, **__: loaded.append("OpenGL"))
     monkeypatch.setattr("importlib.import_module", loaded.append)
     rendering.picture(None, None, renderer="egl")
     assert loaded == ["triton", "OpenGL"]

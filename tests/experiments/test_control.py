@@ -16,8 +16,8 @@ from calibrl.cli import app
 from calibrl.control.commands import print_outcome
 from calibrl.control.experiment import run
 from calibrl.control.figures import curve
-from calibrl.control.presets import PRESETS, PUBLISHED, changed, overrides, preset, preset_for_env
-from calibrl.control.trial import run_trial
+from calibrl.control.loop import run_trial
+from calibrl.control.settings import PRESETS, PUBLISHED, changed, overrides, preset, preset_for_env
 from calibrl.errors import CalibrlError
 from calibrl.runs.rows import Row, read
 

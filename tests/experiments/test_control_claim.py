@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from calibrl.cli import app
 from calibrl.control.claim import claim
-from calibrl.control.outcome import summary
+from calibrl.control.figures import summary
 from calibrl.control.show_rows import in_words
 from calibrl.runs.rows import Row, append
 

@@ -9,7 +9,7 @@ pytest.importorskip("mujoco")
 
 from calibrl.control.experiment import run
 from calibrl.control.jobs import TIMES, plan
-from calibrl.control.presets import PRESETS, changed, preset_for_env
+from calibrl.control.settings import PRESETS, changed, preset_for_env
 from calibrl.errors import CalibrlError
 from calibrl.runs.engine import carry_out
 

@@ -9,10 +9,10 @@ from calibrl.control import calibration, task
 from calibrl.control.arms import fleets
 from calibrl.control.experiment import rows_of, run
 from calibrl.control.fleet import Fleet
+from calibrl.control.loop import run_trial
 from calibrl.control.luck import episode_seed
-from calibrl.control.presets import PRESETS
-from calibrl.control.trial import run_trial
-from calibrl.control.view import view_of
+from calibrl.control.settings import PRESETS
+from calibrl.control.world import view_of
 from calibrl.diagnostics import calibration_loss, crps_each
 from calibrl.distributions import Recalibrated, pit
 from calibrl.forecasters import moment_matched

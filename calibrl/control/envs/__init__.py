@@ -10,17 +10,17 @@ try:
 except ImportError as problem:
     raise MissingExtra(problem.name or "gymnasium", "control") from None
 
-STEPS = {"Cartpole": 200, "HalfCheetah": 1000, "Pusher": 150, "Reacher": 150}
-"""Steps of an episode, by the class's name."""
+from calibrl.control.problems import task
+from calibrl.control.settings import TASKS
 
 
 def register() -> None:
     """Make `gymnasium.make("calibrl/Cartpole-v0")` and the others work. Calling it again changes nothing."""
-    for name, steps in STEPS.items():
-        env_id = f"calibrl/{name}-v0"
-        if env_id not in gymnasium.registry:
-            entry = f"calibrl.control.envs.{name.lower()}:{name}"
-            gymnasium.register(env_id, entry_point=entry, max_episode_steps=steps)
+    for found in map(task, TASKS):
+        if found.env_id not in gymnasium.registry:
+            _, _, kind = found.env_id.removesuffix("-v0").partition("/")
+            entry = f"calibrl.control.envs.{found.name}:{kind}"
+            gymnasium.register(found.env_id, entry_point=entry, max_episode_steps=found.steps)
 
 
 register()

@@ -8,11 +8,14 @@ from typing import Any, ClassVar
 import gymnasium
 import mujoco
 import numpy as np
+import torch
 from gymnasium.spaces import Box
 from numpy.typing import NDArray
 
 from calibrl.control.envs.rendering import Camera, Picture, picture
+from calibrl.control.problems import Task
 from calibrl.errors import CalibrlError
+from calibrl.planning.rollout import World
 
 Floats = NDArray[np.float64]
 ASSETS = Path(__file__).parents[1] / "assets"
@@ -21,7 +24,7 @@ GYMNASIUM_ASSETS = Path(gymnasium.__file__).parent / "envs" / "mujoco" / "assets
 _DIVERGED = (mujoco.mjtWarning.mjWARN_BADQPOS, mujoco.mjtWarning.mjWARN_BADQVEL, mujoco.mjtWarning.mjWARN_BADQACC)
 
 
-class MujocoTask(gymnasium.Env[Floats, NDArray[np.float32]]):
+class MujocoEnvironment(gymnasium.Env[Floats, NDArray[np.float32]]):
     """A task on a MuJoCo model. A task says how it starts, what is seen and what is earned; it never ends early.
 
     frame_skip: simulation steps for one action. renderer: "auto" takes MuJoCo's own pictures where OpenGL works
@@ -127,3 +130,36 @@ class MujocoTask(gymnasium.Env[Floats, NDArray[np.float32]]):
                 f"the physics of {name} diverged at step {self._steps}, time {self._steps * self.dt:.2f} s; "
                 "check the state it was set to, or take smaller time steps"
             )
+
+
+def mujoco_task(
+    kind: type[MujocoEnvironment],
+    *,
+    world: World,
+    sizes: tuple[int, int],
+    limit: float,
+    steps: int,
+    solved: float | None = None,
+    solved_by: str = "",
+) -> Task:
+    """The task of an environment class: o and a are its `sizes`, actions lie within ±`limit`.
+
+    The world's functions put numbers in one by one, never as a tensor made there: a CUDA graph could not capture its
+    copy.
+    """
+    observation, action = sizes
+    high = torch.full((action,), limit)
+    return Task(
+        name=kind.__name__.lower(),
+        env_id=f"calibrl/{kind.__name__}-v0",
+        world=world,
+        observation_size=observation,
+        action_size=action,
+        target_size=observation,
+        low=-high,
+        high=high,
+        steps=steps,
+        solved=solved,
+        solved_by=solved_by,
+        terminates=False,
+    )

@@ -7,15 +7,21 @@ from xml.etree import ElementTree
 
 import mujoco
 import numpy as np
+from torch import Tensor
 
-from calibrl.control.envs.base import GYMNASIUM_ASSETS, Floats, MujocoTask
+from calibrl.control.envs.base import GYMNASIUM_ASSETS, Floats, MujocoEnvironment, mujoco_task
 from calibrl.control.envs.rendering import Camera
+from calibrl.control.problems import added, difference, same
+from calibrl.planning.rollout import World
 
 OBJECT_DENSITY = 10.0
 """kg/m³, which makes the object weigh 8 g. At 0.00001, as it once was, MuJoCo ≥ 3.0 does not let it be pushed."""
 
+GOAL = (0.45, -0.05, -0.323)
+"""Where the object should go."""
 
-class Pusher(MujocoTask):
+
+class Pusher(MujocoEnvironment):
     """Observation (20,): 7 joint angles, 7 velocities, fingertips (3,), object (3,). Action (7,): torques, ±2.
 
     An action lasts 0.04 s. It pays -0.5·‖tip - object‖₁ - 1.25·‖object - goal‖₁ - 0.1·‖a‖², of the state it was
@@ -58,3 +64,25 @@ def _model() -> mujoco.MjModel:
         # The published task lets the shoulder turn further than Gymnasium's model, 1.71 rad.
         joint.attrib["range"] = "-2.2854 2.0"
     return mujoco.MjModel.from_xml_string(ElementTree.tostring(tree, encoding="unicode"))
+
+
+# What planners compute of imagined steps.
+
+
+def reward(observation: Tensor, action: Tensor, following: Tensor) -> Tensor:  # noqa: ARG001
+    """Nearness of tip and object, and of object and goal, before the step: the environment pays for those."""
+    tip, thing = observation[..., 14:17], observation[..., 17:20]
+    near = (tip - thing).abs().sum(-1)
+    there = sum((thing[..., i] - GOAL[i]).abs() for i in range(3))
+    return -0.5 * near - 1.25 * there - 0.1 * action.square().sum(-1)
+
+
+TASK = mujoco_task(
+    Pusher,
+    world=World(same, difference, added, reward),
+    sizes=(20, 7),
+    limit=2,
+    steps=150,
+    solved=-68,
+    solved_by="published, at 15 000 steps",
+)

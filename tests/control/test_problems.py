@@ -6,7 +6,10 @@ from gymnasium.spaces import Box, Dict, Discrete
 from hypothesis import given
 from hypothesis import strategies as st
 
-from calibrl.control import TASKS, rewards, task, task_from_env
+from calibrl.control import TASKS, task, task_from_env
+from calibrl.control.envs.halfcheetah import reward as speed
+from calibrl.control.envs.pusher import GOAL
+from calibrl.control.envs.reacher import tip_position
 from calibrl.errors import CalibrlError, MissingExtra
 
 
@@ -95,7 +98,7 @@ def test_reachers_tip_is_where_mujoco_puts_it(angles):
     env = _reacher()
     env.data.qpos[:] = angles
     mujoco.mj_kinematics(env.model, env.data)
-    tip = rewards.reacher_tip(torch.tensor(angles, dtype=torch.float64))
+    tip = tip_position(torch.tensor(angles, dtype=torch.float64))
     np.testing.assert_allclose(tip, env.data.site("tip").xpos, atol=1e-12)
 
 
@@ -110,10 +113,10 @@ def test_the_best_state_of_each_task_earns_the_most():
     upright = torch.tensor([0.0, np.pi, 0.0, 0.0])
     assert float(task("cartpole").world.reward(upright, torch.zeros(1), upright)) == pytest.approx(1)
     there = torch.zeros(20)
-    there[14:17] = there[17:20] = torch.tensor(rewards.GOAL)
+    there[14:17] = there[17:20] = torch.tensor(GOAL)
     assert float(task("pusher").world.reward(there, torch.zeros(7), there)) == pytest.approx(0)
     angles = torch.tensor([0.1, 0.2, -0.3, -0.4, 0.5, -0.6, 0.7])
-    reached = torch.cat([angles, rewards.reacher_tip(angles), torch.zeros(7)])
+    reached = torch.cat([angles, tip_position(angles), torch.zeros(7)])
     assert float(task("reacher").world.reward(reached, torch.zeros(7), reached)) == pytest.approx(0)
 
 
@@ -180,7 +183,7 @@ def test_ones_own_environment_and_reward(register_walk):
     assert task_from_env(env_id).steps == 200
     seen, action, following, reward = experience(chosen, steps=3)
     torch.testing.assert_close(chosen.world.reward(seen, action, following), reward)
-    assert chosen.with_reward(rewards.halfcheetah).world.reward is rewards.halfcheetah
+    assert chosen.with_reward(speed).world.reward is speed
 
 
 def test_the_mujoco_tasks_are_found_by_id():

@@ -6,9 +6,9 @@ import pytest
 import torch
 from gymnasium.spaces import Box
 
-from calibrl.control.scales import probe
-from calibrl.control.tasks import added, difference, same
-from calibrl.control.trial import run_trial
+from calibrl.control.loop import run_trial
+from calibrl.control.problems import added, difference, same
+from calibrl.control.world import probe
 from calibrl.errors import CalibrlError
 from calibrl.planning.rollout import World
 
@@ -123,7 +123,7 @@ def _broken(env):
     [
         (
             {"step": _broken},
-            r"Failing failed after action \[.*\] at step 2 \(RuntimeError: the simulator is gone, test_trial.py line ",
+            r"Failing failed after action \[.*\] at step 2 \(RuntimeError: the simulator is gone, test_loop.py line ",
         ),
         ({"reset": _broken}, r"Failing failed on reset\(\) \(RuntimeError: the simulator is gone, test_trial.py"),
         (

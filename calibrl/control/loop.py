@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from calibrl.control.answers import Environment, begin_episode, make_step
+from calibrl.control.environment import Environment, begin_episode, make_step
 
 
 class Actor(Protocol):

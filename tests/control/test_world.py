@@ -9,11 +9,11 @@ import torch
 from gymnasium.spaces import Box
 
 from calibrl.control.agent import Agent
-from calibrl.control.scales import probe
+from calibrl.control.loop import run_trial
+from calibrl.control.problems import added, difference, same, task_from_env
 from calibrl.control.scoring import score_trial
 from calibrl.control.settings import EnsembleSettings, PlannerSettings
-from calibrl.control.tasks import added, difference, same, task_from_env
-from calibrl.control.trial import run_trial
+from calibrl.control.world import probe
 from calibrl.errors import CalibrlError
 from calibrl.planning.rollout import World, imagine, noise_shape
 

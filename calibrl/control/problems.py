@@ -1,0 +1,320 @@
+"""Tasks: an environment, and the World a planner needs to imagine steps in it.
+
+A MuJoCo task is a file in `envs` and its line in `calibrl.control.settings.TASKS`. Any other Gymnasium environment with
+vectors of numbers for observations and actions becomes a task by `task_from_env`, or an error says why it cannot.
+"""
+
+from __future__ import annotations
+
+import importlib
+import math
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from calibrl.control.environment import begin_episode, look_here, make_env, make_step, our_module
+from calibrl.control.settings import PRESETS, TASKS, Preset, leaves, plain, preset_for_env
+from calibrl.errors import CalibrlError, first_line
+from calibrl.planning.rollout import Reward, World
+
+if TYPE_CHECKING:
+    import gymnasium
+
+WIDEST = 1e18
+"""Bounds of actions whose distance has a square in float32."""
+DEFAULT_STEPS = 200
+"""Steps of a trial in an environment that sets itself no limit."""
+
+
+@dataclass(frozen=True, eq=False)
+class Task:
+    """An environment to learn and act in, for `steps` steps a trial.
+
+    Sizes: o numbers in an observation, a in an action, d in what the model forecasts. low and high: bounds of
+    the action (a,). solved: a return that counts as solved, and whose it is, for figures. terminates: whether episodes
+    can end before `steps`; None until it is known.
+    """
+
+    name: str
+    env_id: str
+    world: World
+    observation_size: int
+    action_size: int
+    target_size: int
+    low: Tensor
+    high: Tensor
+    steps: int
+    solved: float | None = None
+    solved_by: str = ""
+    terminates: bool | None = None
+
+    @property
+    def input_size(self) -> int:
+        """Numbers that the model sees: what it sees of an observation, and the action."""
+        return int(self.world.model_input(torch.zeros(self.observation_size)).shape[-1]) + self.action_size
+
+    def make(self, **options: Any) -> gymnasium.Env[Any, Any]:
+        """A new environment; options as `gymnasium.make` takes them.
+
+        It never truncates an episode by the number of steps it was registered with: count `steps` in your loop, or
+        pass max_episode_steps=task.steps.
+        """
+        return make_env(self.env_id, **{"max_episode_steps": -1, **options})
+
+    def with_reward(self, reward: Reward) -> Task:
+        """The same task, planned with another reward."""
+        return replace(self, world=replace(self.world, reward=reward))
+
+
+# What the models see and forecast.
+
+
+def same(observation: Tensor) -> Tensor:
+    """All of it, as it is."""
+    return observation
+
+
+def difference(observation: Tensor, following: Tensor) -> Tensor:
+    """What changes."""
+    return following - observation
+
+
+def added(observation: Tensor, change: Tensor) -> Tensor:
+    """The observation after a change."""
+    return observation + change
+
+
+@cache
+def task(name: str) -> Task:
+    """The MuJoCo task of this name."""
+    if name not in TASKS:
+        raise CalibrlError(
+            f"task {name!r} is unknown; known: {', '.join(TASKS)}; any other Gymnasium environment is a task by its id"
+        )
+    found: Task = our_module(name).TASK
+    return found
+
+
+def task_from_env(env_id: str, *, reward: Reward | None = None, steps: int | None = None) -> Task:
+    """The task of any Gymnasium environment with vectors of numbers (`Box`) for observations and actions.
+
+    The model sees the observation as it is and forecasts what changes. reward: of imagined steps, (observation
+    (…, o), action (…, a), next observation (…, o)) → (…); without one it must be learnt. steps: of a trial; by
+    default the environment's own limit, or 200. Environments of a module of your own are named
+    "module:Name-v0", or just by their id once registered. The MuJoCo tasks come with their World by id too.
+    """
+    if not isinstance(env_id, str):
+        raise CalibrlError(
+            f"a task is made of an environment's id, not of {type(env_id).__name__}: agents make environments of their "
+            "own; register yours with gymnasium.register and give its id"
+        )
+    if steps is not None and (not isinstance(steps, int) or steps < 1):
+        raise CalibrlError(f"{steps} steps are no trial; use a whole number, 1 or more")
+    # Only where one may be meant: other environments need no MuJoCo.
+    ours = map(task, TASKS if env_id.startswith("calibrl/") else ())
+    found = next((known for known in ours if known.env_id == env_id), None) or adapt(env_id)
+    if reward is not None:
+        check_reward(found, reward)
+        found = found.with_reward(reward)
+    return found if steps is None else replace(found, steps=steps)
+
+
+def adapt(env_id: str) -> Task:
+    """The task of an environment whose reward is unknown: see `calibrl.control.problems.task_from_env`."""
+    env = make_env(env_id)
+    try:
+        size = _observations(env_id, env.observation_space)
+        low, high = _actions(env_id, env.action_space)
+        limit = env.spec.max_episode_steps if env.spec else None
+    finally:
+        env.close()
+    return Task(
+        name=env_id,
+        env_id=env_id,
+        world=World(same, difference, added, reward=None),
+        observation_size=size,
+        action_size=len(low),
+        target_size=size,
+        low=low,
+        high=high,
+        steps=limit or DEFAULT_STEPS,
+    )
+
+
+def check_reward(task: Task, reward: Reward) -> None:
+    """Refuse a reward that does not give one number for each of a few made-up steps, finite for those really made."""
+    generator = torch.Generator().manual_seed(0)
+    seen, following = torch.randn(2, 3, 5, task.observation_size, generator=generator)
+    action = task.low + (task.high - task.low) * torch.rand(3, 5, task.action_size, generator=generator)
+    shapes = f"observations {tuple(seen.shape)}, actions {tuple(action.shape)} and next observations"
+    cure = "it must take tensors with any leading dimensions and give one number a step, here (3, 5)"
+    try:
+        value = reward(seen, action, following)
+    except Exception as problem:
+        raise CalibrlError(f"the reward function failed on {shapes}: {first_line(problem)}; {cure}") from problem
+    if not isinstance(value, torch.Tensor) or value.shape != (3, 5):
+        got = f"shape {tuple(value.shape)}" if isinstance(value, torch.Tensor) else type(value).__name__
+        raise CalibrlError(f"the reward function gave {got} for {shapes}; {cure}")
+    _check_values(task, reward)
+
+
+def _check_values(task: Task, reward: Reward, steps: int = 20) -> None:
+    """Refuse a reward that is not finite for steps that the environment really makes."""
+    environment, generator = task.make(), torch.Generator().manual_seed(0)
+    try:
+        seen = begin_episode(environment, seed=0)
+        for step in range(1, steps + 1):
+            share = torch.rand(task.action_size, generator=generator)
+            action = (task.low + (task.high - task.low) * share).clamp(task.low, task.high)
+            answer = make_step(environment, action.numpy(), where=f"at step {step}")
+            before, after = (torch.as_tensor(part, dtype=torch.float32) for part in (seen, answer.observation))
+            value = float(reward(before, action, after))
+            if not math.isfinite(value):
+                raise CalibrlError(
+                    f"the reward function gave {value} for the step from {before.tolist()} to {after.tolist()}, which "
+                    f"{task.name} made; it must be finite: see what a logarithm, root or quotient is taken of"
+                )
+            seen = begin_episode(environment) if answer.terminated or answer.truncated else answer.observation
+    finally:
+        environment.close()
+
+
+def _observations(env_id: str, space: Any) -> int:
+    """How many numbers an observation has."""
+    from gymnasium.spaces import Box
+
+    if not isinstance(space, Box):
+        raise CalibrlError(
+            f"environment {env_id!r} observes {_kind(space)}; a model of continuous change needs a vector of numbers "
+            "(Box): flatten it with gymnasium.wrappers.FlattenObservation and register that"
+        )
+    if len(space.shape) != 1:
+        what = "images" if space.dtype == np.uint8 or len(space.shape) == 3 else "arrays"
+        raise CalibrlError(
+            f"environment {env_id!r} observes {what} of shape {space.shape}; a vector (o,) of numbers is needed: use a "
+            "version of the task that observes its state"
+        )
+    return int(space.shape[0])
+
+
+def _actions(env_id: str, space: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    """Bounds of an action."""
+    from gymnasium.spaces import Box
+
+    if not isinstance(space, Box):
+        raise CalibrlError(
+            f"environment {env_id!r} takes {_kind(space)} as actions; planning over continuous actions needs a vector "
+            "of numbers (Box): turn numbers into choices with gymnasium.wrappers.TransformAction and register that"
+        )
+    if len(space.shape) != 1:
+        raise CalibrlError(f"environment {env_id!r} takes actions of shape {space.shape}; a vector (a,) is needed")
+    if not np.issubdtype(space.dtype, np.floating):
+        raise CalibrlError(
+            f"environment {env_id!r} takes whole numbers as actions ({space.dtype}); planning is over continuous ones: "
+            "give its action space a float type, round inside, and register that"
+        )
+    bounds: NDArray[Any] = np.stack([space.low, space.high])
+    # Planners take the variance between the bounds, in float32.
+    if not bool((np.abs(bounds.astype(np.float64)) < WIDEST).all()):
+        raise CalibrlError(
+            f"environment {env_id!r} sets no bounds on its actions ({space.low.min()} to {space.high.max()}); a "
+            "planner searches between bounds: give its action space finite ones and register that"
+        )
+    low, high = torch.from_numpy(_inward(bounds))
+    if not bool((low < high).all()):
+        number = int((low >= high).nonzero()[0])
+        raise CalibrlError(
+            f"environment {env_id!r} leaves action number {number} no choice ({low[number]:g} to {high[number]:g}); "
+            "leave it out of the action space, set it inside, and register that"
+        )
+    return low, high
+
+
+def _inward(bounds: NDArray[Any]) -> NDArray[np.float32]:
+    """Bounds (2, a) in float32, none beyond what they were: 0.1 is less than the float32 next to it."""
+    single = bounds.astype(np.float32)
+    inside = np.array([[np.inf], [-np.inf]], np.float32)
+    beyond = np.stack([single[0] < bounds[0], single[1] > bounds[1]])
+    return np.where(beyond, np.nextafter(single, inside), single)
+
+
+def _kind(space: Any) -> str:
+    kinds = {"Discrete": "one of {n} choices", "MultiDiscrete": "several choices", "MultiBinary": "switches"}
+    kinds |= {"Dict": "several things by name", "Tuple": "several things"}
+    name = type(space).__name__
+    return f"{kinds.get(name, 'something else').format(n=getattr(space, 'n', '?'))} ({name})"
+
+
+def check(preset: Preset, reward: Reward | None = None) -> Task:
+    """The task of a preset, or an error if no agent could learn it so: before anything is written."""
+    if preset.steps < 2:
+        raise CalibrlError(f"a trial of {preset.steps} step leaves no row to hold out; use 2 or more steps")
+    return task_of(preset, reward)
+
+
+def task_of(preset: Preset, reward: Reward | None = None) -> Task:
+    """The task a preset names, one of the four or any Gymnasium id, with the preset's steps a trial.
+
+    reward: instead of the one that the preset names.
+    """
+    look_here()
+    if reward is None and preset.reward is not None:
+        reward = reward_named(preset.reward)
+    if preset.task not in TASKS:
+        return task_from_env(preset.task, reward=reward, steps=preset.steps)
+    found = task(preset.task)
+    # A known return is of whole episodes.
+    solved = found.solved if found.steps == preset.steps else None
+    found = replace(found, steps=preset.steps, solved=solved)
+    if reward is None:
+        return found
+    check_reward(found, reward)
+    return found.with_reward(reward)
+
+
+def reward_named(name: str) -> Reward:
+    """The function that "module:function" names, found where Python looks and in the current folder."""
+    module, colon, function = name.partition(":")
+    if not colon:
+        raise CalibrlError(f"reward {name!r} is not module:function; write for instance my_rewards:upright")
+    look_here()
+    try:
+        found = getattr(importlib.import_module(module), function)
+    except ImportError as problem:
+        raise CalibrlError(f"reward {name!r}: {problem}; give a module that Python finds from here") from None
+    except AttributeError:
+        raise CalibrlError(f"reward {name!r}: module {module} has no function {function}; check its name") from None
+    return cast(Reward, found)
+
+
+def name_of_reward(reward: Reward) -> str:
+    """What a preset calls a reward function that was given as it is."""
+    return f"{reward.__module__}:{getattr(reward, '__qualname__', type(reward).__name__)}"
+
+
+def overrides(changed_preset: Preset) -> dict[str, Any]:
+    """What differs from the preset that it was made of, as far as rows depend on it: {"ensemble.members": 7}."""
+    before = dict(leaves(base_of(changed_preset)))
+    decisive = ("steps", "reward", "ensemble.", "planner.", "calibration.")
+    return {
+        name: plain(value)
+        for name, value in leaves(changed_preset)
+        if name.startswith(decisive) and value != before[name]
+    }
+
+
+def base_of(changed_preset: Preset) -> Preset:
+    """The preset of the same name, or what any other environment begins with."""
+    known = PRESETS.get(changed_preset.name)
+    return known or preset_for_env(changed_preset.task, _own_steps(changed_preset.task))
+
+
+@cache
+def _own_steps(name: str) -> int:
+    """Steps of a trial of a task, or of an environment, that nobody has changed."""
+    return (task(name) if name in TASKS else task_from_env(name)).steps
