@@ -17,7 +17,8 @@ from calibrl.control.commands import print_outcome
 from calibrl.control.experiment import run
 from calibrl.control.figures import curve
 from calibrl.control.loop import run_trial
-from calibrl.control.settings import PRESETS, PUBLISHED, changed, overrides, preset, preset_for_env
+from calibrl.control.problems import overrides
+from calibrl.control.settings import PRESETS, PUBLISHED, changed, preset, preset_for_env
 from calibrl.errors import CalibrlError
 from calibrl.runs.rows import Row, read
 
