@@ -125,7 +125,7 @@ def _broken(env):
             {"step": _broken},
             r"Failing failed after action \[.*\] at step 2 \(RuntimeError: the simulator is gone, test_loop.py line ",
         ),
-        ({"reset": _broken}, r"Failing failed on reset\(\) \(RuntimeError: the simulator is gone, test_trial.py"),
+        ({"reset": _broken}, r"Failing failed on reset\(\) \(RuntimeError: the simulator is gone, test_loop.py"),
         (
             {"step": lambda env: (env.first, 0.0, False, {})},
             r"answered with 4 parts after action .* at step 2; Gymnasium",
