@@ -156,13 +156,13 @@ def picture(
     if renderer == "sketch":
         return Sketch(model, camera, size)
     backends = BACKENDS if renderer == "auto" else (renderer,)
-    works = next((backend for backend in backends if works(backend)), None)
-    if works is not None:
+    found = next((backend for backend in backends if works(backend)), None)
+    if found is not None:
         # Triton, which torch's optimisers import, and a software driver each bring an LLVM: Triton's takes the process
         # down unless it comes first.
         with contextlib.suppress(ImportError):
             importlib.import_module("triton")
-        return OpenGL(model, camera, size, backend=works)
+        return OpenGL(model, camera, size, backend=found)
     if renderer != "auto":
         raise CalibrlError(f'OpenGL by {renderer} does not work on this machine; use renderer="sketch" or "auto"')
     return Sketch(model, camera, size)
