@@ -26,7 +26,7 @@ from torch.nn import functional
 
 from calibrl.control.problems import Task, task
 from calibrl.control.settings import Preset, preset
-from calibrl.forecasters.ensemble_training import Batches, Learner, Training
+from calibrl.forecasters.ensemble_training import Batches, EnsembleTraining, Learner
 from calibrl.forecasters.nets import Nets, Shape
 from calibrl.maps import Affine
 from calibrl.planning.propagation import stacked_tables
@@ -107,7 +107,7 @@ class Eager:
 
 
 def eager_step(
-    members: list[Member], adam: torch.optim.Adam, training: Training, rows: list[tuple[Tensor, Tensor]]
+    members: list[Member], adam: torch.optim.Adam, training: EnsembleTraining, rows: list[tuple[Tensor, Tensor]]
 ) -> None:
     """One training step, member by member."""
     adam.zero_grad()
@@ -223,14 +223,14 @@ def calibrated(cases: list[Case], clock: Clock) -> Iterator[Match]:
 def training(cases: list[Case], clock: Clock) -> Iterator[Match]:
     """Batches of 32 for every member."""
     for case in cases:
-        nets, settings = case.nets(), Training(decay=1e-4)
+        nets, settings = case.nets(), EnsembleTraining(weight_decay=1e-4)
         generator, steps = torch.Generator().manual_seed(0), 20
         x = torch.randn(1, 32 * steps, nets.shape.inputs, generator=generator)
         y = torch.randn(1, 32 * steps, nets.shape.outputs, generator=generator)
         learner, batches = Learner(nets, settings), Batches.room(nets, settings, x.shape[1])
         batches.fill(x, y, members=nets.members, training=settings, generators=[generator])
         members = [Member(nets, index) for index in range(nets.members)]
-        adam = torch.optim.Adam([part for member in members for part in member.parameters()], lr=settings.rate)
+        adam = torch.optim.Adam([part for member in members for part in member.parameters()], lr=settings.lr)
         rows = [torch.randint(x.shape[1], (nets.members, 32), generator=generator) for _ in range(steps)]
 
         def ours(learner=learner, batches=batches, steps=steps) -> None:

@@ -15,7 +15,7 @@ from calibrl.control.settings import SHARED_OUT, Preset
 from calibrl.control.world import View
 from calibrl.errors import CalibrlError
 from calibrl.forecasters.ensemble import BatchedEnsemble
-from calibrl.forecasters.ensemble_training import Training
+from calibrl.forecasters.ensemble_training import EnsembleTraining
 from calibrl.forecasters.nets import Shape
 from calibrl.maps import IDENTITY, Map
 from calibrl.planning.propagation import stacked_tables
@@ -237,6 +237,8 @@ def _shape(view: View, settings: Preset) -> Shape:
     )
 
 
-def _training(settings: Preset) -> Training:
+def _training(settings: Preset) -> EnsembleTraining:
     ensemble = settings.ensemble
-    return Training(epochs=ensemble.epochs, batch=ensemble.batch, rate=ensemble.rate, decay=ensemble.decay_by_layer)
+    return EnsembleTraining(
+        epochs=ensemble.epochs, batch_size=ensemble.batch, lr=ensemble.rate, weight_decay=ensemble.decay_by_layer
+    )

@@ -141,11 +141,11 @@ def _regressor(model: str, seed: int) -> Forecaster:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         if model == "network":
-            return TorchForecaster(_TwoHeads(), train=adam(epochs=50, rate=5e-3, batch=64), generator=generator)
+            return TorchForecaster(_TwoHeads(), train=adam(epochs=50, lr=5e-3, batch_size=64), generator=generator)
         if model == "dropout network":
             layers = (nn.Linear(10, 64), nn.ReLU(), nn.Dropout(0.2), nn.Linear(64, 64), nn.ReLU(), nn.Dropout(0.2))
             module = nn.Sequential(*layers, nn.Linear(64, 1), nn.Flatten(0), _InUnits())
-            return MCDropout(module, passes=100, train=adam(epochs=50, rate=5e-3, batch=64), generator=generator)
+            return MCDropout(module, passes=100, train=adam(epochs=50, lr=5e-3, batch_size=64), generator=generator)
     from sklearn.ensemble import GradientBoostingRegressor
 
     return SklearnQuantiles(

@@ -1,7 +1,4 @@
-"""A DenseNet with dropout, and a quick way to ask it many times with dropout left on.
-
-The paper's demand model: a Bayesian DenseNet, asked many times with dropout left on.
-"""
+"""The paper's demand model: a Bayesian DenseNet, asked many times with dropout left on."""
 
 from __future__ import annotations
 
@@ -146,46 +143,72 @@ class Passes(Normal):
 
 
 @dataclass(frozen=True)
-class Training:
-    """How a network learns: Adam at a falling rate, stopped early when slices of held-out rows stop improving.
+class DropoutTraining:
+    """How a network learns: Adam at a falling learning rate, stopped early when held-out rows stop improving.
 
-    steps, batch, rate: at most so many batches of so many rows, at a rate that falls to a fiftieth; minimum: never stop
-    before; every, patience: judge after so many steps, stop after so many judgements without a better one. slices,
-    share: how many stretches of rows are held out for that, and how much of the data they are together; gap: rows
-    left out on either side of a slice (a day's rows times the days a target looks ahead). Slices are spread over time,
-    and the best and the worst of three or more do not count: one odd month must not decide.
+    Slices of held-out rows are spread over time, and the best and the worst of three or more do not count: one odd
+    month must not decide.
+
+    Parameters
+    ----------
+    steps : int
+        The most batches that are learnt.
+    batch_size : int
+        Rows in a batch.
+    lr : float
+        Adam's learning rate at first; it falls to a fiftieth.
+    min_steps : int
+        Training never stops before this step.
+    evaluate_every : int
+        Steps between evaluations on the held-out rows.
+    patience : int
+        Training stops after so many evaluations without a better one.
+    validation_slices : int
+        How many stretches of rows are held out.
+    validation_fraction : float
+        How much of the data they are together, in (0, 1).
+    gap : int
+        Rows left out on either side of a slice: a day's rows times the days a target looks ahead.
+    weight_decay : float
+        Adam's weight decay.
     """
 
     steps: int = 2000
-    batch: int = 256
-    rate: float = 2e-3
-    minimum: int = 800
-    every: int = 100
+    batch_size: int = 256
+    lr: float = 2e-3
+    min_steps: int = 800
+    evaluate_every: int = 100
     patience: int = 6
-    slices: int = 5
-    share: float = 0.12
+    validation_slices: int = 5
+    validation_fraction: float = 0.12
     gap: int = 0
-    decay: float = 1e-5
+    weight_decay: float = 1e-5
 
     def __post_init__(self) -> None:
-        if min(self.steps, self.batch, self.every, self.slices, self.patience) < 1 or self.rate <= 0:
-            raise CalibrlError(f"{self} has a number that is not positive; use 1 or more, and a rate above 0")
-        if not 0 < self.share < 1:
-            raise CalibrlError(f"share {self.share:g} of the rows cannot be held out; use a number such as 0.12")
+        if (
+            min(self.steps, self.batch_size, self.evaluate_every, self.validation_slices, self.patience) < 1
+            or self.lr <= 0
+        ):
+            raise CalibrlError(f"{self} has a number that is not positive; use 1 or more, and lr above 0")
+        if not 0 < self.validation_fraction < 1:
+            raise CalibrlError(
+                f"validation_fraction {self.validation_fraction:g} of the rows cannot be held out; use a number such "
+                "as 0.12"
+            )
 
     def split(self, rows: int) -> tuple[Tensor, list[Tensor]]:
         """Indices of rows to learn from, and those of each slice, for rows in the order of time."""
-        size = max(1, round(self.share * rows / self.slices))
+        size = max(1, round(self.validation_fraction * rows / self.validation_slices))
         learn = torch.ones(rows, dtype=torch.bool)
         held = []
-        for j in range(self.slices):
-            end = round((j + 1) * rows / self.slices)
+        for j in range(self.validation_slices):
+            end = round((j + 1) * rows / self.validation_slices)
             start = max(0, end - size)
             held.append(torch.arange(start, end))
             learn[max(0, start - self.gap) : end + self.gap] = False
         if not bool(learn.any()):
             raise CalibrlError(
-                f"{rows} rows leave none to learn from beside {self.slices} slices; use fewer, or no gap"
+                f"{rows} rows leave none to learn from beside {self.validation_slices} slices; use fewer, or no gap"
             )
         return learn.nonzero()[:, 0], held
 
@@ -206,7 +229,7 @@ class BayesianDenseNet:
         layers: int = 5,
         width: int = 128,
         dropout: float = 0.5,
-        training: Training | None = None,
+        training: DropoutTraining | None = None,
         seed: int = 0,
         device: str = "cpu",
     ) -> None:
@@ -214,7 +237,7 @@ class BayesianDenseNet:
             raise CalibrlError(f"passes {passes} cannot show a spread; use 2 or more")
         check_device(device)
         self.passes, self.noise, self.device = passes, noise, device
-        self.training = training or Training()
+        self.training = training or DropoutTraining()
         self._shape = {"layers": layers, "width": width}
         self._dropout = dropout
         self._generator = torch.Generator().manual_seed(seed)
@@ -249,32 +272,32 @@ class BayesianDenseNet:
         return Passes(answers[..., :leads].contiguous(), variance.sqrt())
 
     def _train(self, net: DenseNet, rows: Data) -> None:
-        plan = self.training
-        learn, held = plan.split(len(rows))
+        settings = self.training
+        learn, held = settings.split(len(rows))
         slices = [rows[some.to(rows.y.device)] for some in held]
         learn = learn.to(rows.y.device)
         # What a forecast that knows nothing would lose: each slice is judged by how much less is lost.
         blank = [torch.nanmean((part.y - rows.y[learn].nanmean(0)).square()).clamp(min=1e-6) for part in slices]
-        optimiser = torch.optim.Adam(net.parameters(), lr=plan.rate, weight_decay=plan.decay)
-        falling = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, plan.steps, eta_min=plan.rate / 50)
+        optimiser = torch.optim.Adam(net.parameters(), lr=settings.lr, weight_decay=settings.weight_decay)
+        falling = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, settings.steps, eta_min=settings.lr / 50)
         best, kept, waited = math.inf, None, 0
-        for step in range(1, plan.steps + 1):
-            some = learn[torch.randint(len(learn), (plan.batch,), generator=self._generator).to(learn.device)]
+        for step in range(1, settings.steps + 1):
+            some = learn[torch.randint(len(learn), (settings.batch_size,), generator=self._generator).to(learn.device)]
             loss = self._loss(net(rows.x[some]), rows.y[some])
             optimiser.zero_grad(set_to_none=True)
             loss.backward()
             optimiser.step()
             falling.step()
-            if step % plan.every and step < plan.steps:
+            if step % settings.evaluate_every and step < settings.steps:
                 continue
             score = self._score(net, slices, blank)
             if not math.isfinite(score):
-                raise CalibrlError(f"the loss became {score} after {step} steps; lower the rate {plan.rate:g}")
+                raise CalibrlError(f"the loss became {score} after {step} steps; lower lr {settings.lr:g}")
             waited += 1
             if score < best or kept is None:
                 best, waited = score, 0
                 kept = {name: value.clone() for name, value in net.state_dict().items()}
-            elif waited >= plan.patience and step >= plan.minimum:
+            elif waited >= settings.patience and step >= settings.min_steps:
                 break
         assert kept is not None
         net.load_state_dict(kept)

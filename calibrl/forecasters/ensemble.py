@@ -11,11 +11,11 @@ from torch.distributions import Distribution, Normal
 
 from calibrl.data import Data
 from calibrl.errors import CalibrlError
-from calibrl.forecasters.ensemble_training import Batches, Learner, Training, input_scale
+from calibrl.forecasters.ensemble_training import Batches, EnsembleTraining, Learner, input_scale
 from calibrl.forecasters.nets import Nets, Shape
 from calibrl.forecasters.torch import moment_matched
 
-__all__ = ["BatchedEnsemble", "Nets", "Shape", "Training"]
+__all__ = ["BatchedEnsemble", "EnsembleTraining", "Nets", "Shape"]
 
 FIRST_ROOM = 1024
 """Rows that memory is set aside for at first; it doubles whenever it is full, so that addresses rarely change."""
@@ -33,12 +33,12 @@ class BatchedEnsemble:
         self,
         shape: Shape,
         *,
-        training: Training | None = None,
+        training: EnsembleTraining | None = None,
         generators: Sequence[torch.Generator] | torch.Generator | None = None,
         combine: Callable[[Sequence[Distribution]], Distribution] = moment_matched,
         device: torch.device | str = "cpu",
     ) -> None:
-        self.training = training or Training()
+        self.training = training or EnsembleTraining()
         if generators is None:
             generators = torch.Generator().manual_seed(0)
         self.generators = [generators] if isinstance(generators, torch.Generator) else list(generators)
@@ -69,7 +69,7 @@ class BatchedEnsemble:
         """
         batches = self.prepare(x, y, events=events)
         with torch.no_grad():
-            self.learner.walk(batches)
+            self.learner.train(batches)
         self.finish()
 
     def prepare(self, x: Tensor, y: Tensor, *, events: Tensor | None = None) -> Batches:
@@ -99,7 +99,7 @@ class BatchedEnsemble:
         if not bool(self.learner.theta.isfinite().all()):
             raise CalibrlError(
                 f"training on {self.rows} rows left weights that are not finite; lower the learning rate "
-                f"{self.training.rate:g} or check the rows' scale"
+                f"{self.training.lr:g} or check the rows' scale"
             )
         if not self.nets.probabilistic:
             with torch.no_grad():

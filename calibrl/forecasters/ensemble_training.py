@@ -1,11 +1,7 @@
-"""Rows in the order in which networks meet them, in memory that stays where it is.
+"""Training all networks of all agents in one batched step, as published for PETS (Chua et al., 2018).
 
-A training step reads its place from a counter on the device: no batch costs the host anything but its launches, and a
-step can be captured in a CUDA graph.
-
-Training all networks of all agents in one batched step, as published for PETS (Chua et al., 2018).
-
-Networks and Adam stay at fixed addresses on the device, as do the rows: see `ensemble_batches`.
+Networks, Adam and the rows stay at fixed addresses on the device, and a step reads its place from a counter there: no
+batch costs the host anything but its launches, and a step can be captured in a CUDA graph.
 """
 
 from __future__ import annotations
@@ -13,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -21,9 +17,6 @@ from torch.nn import functional
 
 from calibrl.errors import CalibrlError
 from calibrl.forecasters.nets import Nets
-
-if TYPE_CHECKING:
-    pass
 
 
 @dataclass
@@ -47,10 +40,10 @@ class Batches:
     events: bool = False
 
     @classmethod
-    def room(cls, nets: Nets, training: Training, rows: int) -> Batches:
+    def room(cls, nets: Nets, training: EnsembleTraining, rows: int) -> Batches:
         """Memory for up to `rows` rows of each agent."""
         g, shape, device = nets.agents, nets.shape, nets.max_logvar.device
-        steps, b = training.epochs * math.ceil(rows / training.batch), training.batch
+        steps, b = training.epochs * math.ceil(rows / training.batch_size), training.batch_size
         return cls(
             x=torch.zeros(g * rows, shape.inputs, device=device),
             y=torch.zeros(g * rows, shape.outputs, device=device),
@@ -66,7 +59,7 @@ class Batches:
         y: Tensor,
         *,
         members: int,
-        training: Training,
+        training: EnsembleTraining,
         generators: Sequence[torch.Generator],
         events: Tensor | None = None,
     ) -> None:
@@ -74,7 +67,7 @@ class Batches:
 
         events: (g, d), which outcomes are events, see `losses`.
         """
-        (g, n, _), b, room = x.shape, training.batch, len(self.x) // len(x)
+        (g, n, _), b, room = x.shape, training.batch_size, len(self.x) // len(x)
         self.x.view(g, room, -1)[:, :n] = x
         self.y.view(g, room, -1)[:, :n] = y
         per_epoch = math.ceil(n / b)
@@ -92,12 +85,12 @@ class Batches:
             self.event.copy_(events.repeat_interleave(members, 0)[:, None])
 
 
-def _orders(n: int, members: int, training: Training, generator: torch.Generator) -> Tensor:
+def _orders(n: int, members: int, training: EnsembleTraining, generator: torch.Generator) -> Tensor:
     """One agent's rows, drawn with replacement for each network and shuffled for each epoch.
 
     (epochs, batches, e, b); the last batch of an epoch is filled up with row 0, which its weight discounts.
     """
-    device, b = generator.device, training.batch
+    device, b = generator.device, training.batch_size
     drawn = torch.randint(n, (members, n), generator=generator, device=device)
     epochs = [drawn]
     for _ in range(training.epochs - 1):
@@ -111,29 +104,39 @@ SMALLEST_STD = 1e-12
 
 
 @dataclass(frozen=True)
-class Training:
+class EnsembleTraining:
     """How networks are trained, by default as published for Cartpole.
 
-    Each `update` makes `epochs` passes over all rows in batches of `batch`. decay: the factor of ½‖W‖² by layer,
-    or one for all. bound_penalty: what each unit between the log-variance's soft bounds costs.
+    Parameters
+    ----------
+    epochs : int
+        Passes over all rows that each `update` makes.
+    batch_size : int
+        Rows in a batch.
+    lr : float
+        Adam's learning rate.
+    weight_decay : float or tuple of float
+        The factor of ½‖W‖² in the loss, by layer, the head included, or one for all.
+    bound_penalty : float
+        What each unit between the log-variance's soft bounds costs.
     """
 
     epochs: int = 5
-    batch: int = 32
-    rate: float = 1e-3
-    decay: float | tuple[float, ...] = (1e-4, 2.5e-4, 2.5e-4, 5e-4)
+    batch_size: int = 32
+    lr: float = 1e-3
+    weight_decay: float | tuple[float, ...] = (1e-4, 2.5e-4, 2.5e-4, 5e-4)
     bound_penalty: float = 0.01
 
     def __post_init__(self) -> None:
-        if self.epochs < 1 or self.batch < 1 or self.rate <= 0:
+        if self.epochs < 1 or self.batch_size < 1 or self.lr <= 0:
             raise CalibrlError(
-                f"epochs {self.epochs}, batch {self.batch} and rate {self.rate:g} must all be positive; "
+                f"epochs {self.epochs}, batch_size {self.batch_size} and lr {self.lr:g} must all be positive; "
                 "published are 5, 32 and 0.001"
             )
 
     def decays(self, layers: int) -> tuple[float, ...]:
         """The weight decay of each of `layers` layers."""
-        given = self.decay
+        given = self.weight_decay
         decays = given if isinstance(given, tuple) else (given,) * layers
         if len(decays) != layers:
             raise CalibrlError(
@@ -163,7 +166,7 @@ def losses(nets: Nets, x: Tensor, y: Tensor, weight: Tensor | None = None, *, ev
     return each.mean((-2, -1)) if weight is None else (each * weight).sum((-2, -1))
 
 
-def penalties(nets: Nets, training: Training) -> Tensor:
+def penalties(nets: Nets, training: EnsembleTraining) -> Tensor:
     """Weight decay and the price of wide bounds, summed over all agents."""
     decays = training.decays(len(nets.weights))
     total = sum(decay / 2 * weight.square().sum() for decay, weight in zip(decays, nets.weights, strict=True))
@@ -178,7 +181,7 @@ class Learner:
     `nets` are views into `theta`; Adam sees one tensor, so that its step is one pass however many layers there are.
     """
 
-    def __init__(self, nets: Nets, training: Training) -> None:
+    def __init__(self, nets: Nets, training: EnsembleTraining) -> None:
         self.training = training
         self.decays = training.decays(len(nets.weights))
         # Views of one stretch for what is learnt, copies of the rest: no other ensemble's numbers change with these.
@@ -191,7 +194,7 @@ class Learner:
         self._captured: tuple[tuple[int, bool, bool], torch.cuda.CUDAGraph] | None = None
         on_gpu = self.theta.device.type == "cuda"
         self.theta.grad = self.gradient
-        self.adam = torch.optim.Adam([self.theta], lr=training.rate, fused=True, capturable=on_gpu)
+        self.adam = torch.optim.Adam([self.theta], lr=training.lr, fused=True, capturable=on_gpu)
         # What Adam would make at its first step: made now, so that no step allocates what outlives it.
         self._adam = self.adam.state[self.theta]
         self._adam["step"] = torch.zeros((), device=self.theta.device)
@@ -215,7 +218,7 @@ class Learner:
         for name, value in state["adam"].items():
             self._adam[name].copy_(value)
 
-    def walk(self, batches: Batches) -> None:
+    def train(self, batches: Batches) -> None:
         """All steps of the batches, on a GPU by replaying one captured step."""
         done = 0
         if self.theta.device.type == "cuda":
@@ -249,7 +252,7 @@ class Learner:
         x, y = batches.x.index_select(0, rows), batches.y.index_select(0, rows)
         weight = batches.weight.index_select(0, batches.counter).unsqueeze(-1)
         g, e = self.nets.weights[0].shape[:2]
-        x, y = (part.view(g * e, self.training.batch, -1) for part in (x, y))
+        x, y = (part.view(g * e, self.training.batch_size, -1) for part in (x, y))
         if batches.gaps:
             weight = torch.where(y.isnan(), 0.0, weight)
             y = y.nan_to_num(0.0)

@@ -2,8 +2,7 @@
 
 P, PE, D and DE of PETS (Chua et al., 2018) are the four settings of `members` and `probabilistic`.
 
-Networks made ready for planning on a CPU: the same answers as `Nets.moments`, in one compiled pass.
-
+`QuickNets` are networks made ready for planning on a CPU: the same answers as `Nets.moments`, in one compiled pass.
 What does not depend on the input is worked out once: the inputs' scale goes into the first layer, the upper bound of
 the log-variance into the head's bias. With both soft bounds spelled out,
 
@@ -18,7 +17,7 @@ import dataclasses
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -28,9 +27,6 @@ from calibrl.errors import CalibrlError
 from calibrl.kernels import normal
 from calibrl.kernels.ensemble_draw import PackedNets, ensemble_answers, ensemble_draw
 from calibrl.kernels.tiles import PAIRS
-
-if TYPE_CHECKING:
-    pass
 
 START_MAX_LOGVAR, START_MIN_LOGVAR = 0.5, -10.0
 
@@ -136,8 +132,6 @@ class Nets:
         """What answers quickest as the networks are now: on a CPU `QuickNets`, made in less than a millisecond."""
         if self.max_logvar.device.type != "cpu" or self.max_logvar.dtype != torch.float32:
             return self
-        pass  # it is made of these networks, so it imports them
-
         return QuickNets.of(self)
 
     def head(self, x: Tensor) -> tuple[Tensor, Tensor | None]:

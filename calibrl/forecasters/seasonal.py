@@ -65,28 +65,28 @@ class ExponentialSmoothing:
     """A level that follows recent days, times the weekday's share of it.
 
     The level is the average of the days in x, each divided by its weekday's share, with weights that fall by a factor
-    1 - α a day; α is the one of `rates` with the least squared error on the last 20 000 rows. Rows as for
+    1 - α a day; α is the one of `alphas` with the least squared error on the last 20 000 rows. Rows as for
     `SeasonalNaive`.
     """
 
-    def __init__(self, *, rates: tuple[float, ...] = (0.02, 0.05, 0.1, 0.2, 0.3, 0.5)) -> None:
-        if not rates or not all(0 < rate < 1 for rate in rates):
-            raise CalibrlError(f"rates {rates} must lie between 0 and 1, such as (0.1, 0.3)")
-        self.rates = rates
-        self.rate = rates[0]
+    def __init__(self, *, alphas: tuple[float, ...] = (0.02, 0.05, 0.1, 0.2, 0.3, 0.5)) -> None:
+        if not alphas or not all(0 < alpha < 1 for alpha in alphas):
+            raise CalibrlError(f"alphas {alphas} must lie between 0 and 1, such as (0.1, 0.3)")
+        self.alphas = alphas
+        self.alpha = alphas[0]
         self._remembered = Remembered()
         self._shares: list[Floats] = []
 
     def update(self, data: Data) -> None:
-        """Choose the rate and learn the spread from all rows so far."""
+        """Choose the alpha and learn the spread from all rows so far."""
         rows = self._remembered.with_new(data)
         x, y = _numbers(rows.x[-ENOUGH:]), _numbers(rows.y[-ENOUGH:])
 
-        def error(rate: float) -> float:
-            self.rate = rate
+        def error(alpha: float) -> float:
+            self.alpha = alpha
             return float(sum(np.nansum((y[:, j] - self._point(x, j + 1)[0]) ** 2) for j in range(y.shape[1])))
 
-        self.rate = min(self.rates, key=error)
+        self.alpha = min(self.alphas, key=error)
         self._shares = _learn_spread(self._point, rows)
         self._remembered.keep(rows)
 
@@ -101,7 +101,7 @@ class ExponentialSmoothing:
         # season[:, j] is the weekday j days before the target's, and k days back is lead + k days before it.
         share = season[:, np.arange(lead, lead + x.shape[1]) % SEASON]
         open_days = ~np.isnan(x) & (share > 0.05)
-        weight = open_days * (1 - self.rate) ** np.arange(x.shape[1])
+        weight = open_days * (1 - self.alpha) ** np.arange(x.shape[1])
         level = (weight * np.nan_to_num(x) / np.maximum(share, 0.05)).sum(1) / np.maximum(weight.sum(1), 1e-12)
         return np.where(weight.sum(1) > 0, level * season[:, 0], overall), _variance(_same_weekday(x, lead))
 

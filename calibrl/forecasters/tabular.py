@@ -64,7 +64,9 @@ class SoftmaxTransitions:
     so that outcomes never seen keep a finite (if small) chance.
     """
 
-    def __init__(self, features: Array, actions: int, outcomes: int, *, ridge: float = 0.01, steps: int = 30) -> None:
+    def __init__(
+        self, features: Array, actions: int, outcomes: int, *, ridge: float = 0.01, max_iter: int = 30
+    ) -> None:
         given = as_tensor(features, "features").double()
         if given.dim() != 2 or not bool(given.isfinite().all()):
             raise CalibrlError(
@@ -75,7 +77,7 @@ class SoftmaxTransitions:
             raise CalibrlError(f"ridge {ridge} is not above 0; 0.01 is the default")
         self.features = torch.cat([given, torch.ones(len(given), 1, dtype=torch.float64)], 1)
         self.ridge = ridge
-        self.steps = steps
+        self.max_iter = max_iter
         self.counts = torch.zeros(len(given), actions, outcomes, dtype=torch.float64)
         self.weights = torch.zeros(actions, self.features.shape[1], outcomes, dtype=torch.float64)
 
@@ -88,7 +90,7 @@ class SoftmaxTransitions:
         self.counts.index_put_((state[seen], action[seen], outcome), ones, accumulate=True)
         for a in range(actions):
             given = (self.features.numpy(), self.counts[:, a].numpy(), self.weights[a].numpy())
-            self.weights[a] = torch.from_numpy(_fit_softmax(*given, self.ridge, self.steps))
+            self.weights[a] = torch.from_numpy(_fit_softmax(*given, self.ridge, self.max_iter))
 
     def __call__(self, x: Array) -> Categorical:
         """The forecast for each row of x (n, 2): batch shape (n,), k outcomes."""
@@ -153,7 +155,7 @@ def check_state_classes(classes: Array, states: int) -> Tensor:
     return number
 
 
-def _fit_softmax(features: Floats, counts: Floats, weights: Floats, ridge: float, steps: int) -> Floats:
+def _fit_softmax(features: Floats, counts: Floats, weights: Floats, ridge: float, max_iter: int) -> Floats:
     """Minimise the surprise of counts (S, k) under softmax(features @ weights) plus a ridge: weights (f, k).
 
     Newton's method, each step halved until it goes downhill. In NumPy: the matrices are too small for torch's threads.
@@ -167,7 +169,7 @@ def _fit_softmax(features: Floats, counts: Floats, weights: Floats, ridge: float
         return float(-(n * log_softmax(x @ w, 1)).sum() + ridge / 2 * (w**2).sum())
 
     best = loss(weights)
-    for _ in range(steps):
+    for _ in range(max_iter):
         p = softmax(x @ weights, 1)
         slope = x.T @ (total * p - n) + ridge * weights
         # Curvature between the weights of outcomes i and j: Σ total · p_i (1{i = j} - p_j) x xᵀ.

@@ -1,7 +1,4 @@
-"""Training a PyTorch module on rows of data: a small Adam loop, and the losses it minimises.
-
-Forecasters from PyTorch modules: one module, one module with dropout left on, or several of anything.
-"""
+"""Forecasters from PyTorch modules: one module, one module with dropout left on, or several of anything."""
 
 from __future__ import annotations
 
@@ -23,7 +20,7 @@ from calibrl.distributions import Empirical, draw
 from calibrl.distributions.kinds import by_column, refuse_joint
 from calibrl.errors import CalibrlError
 
-_GLOBAL_CHANCE = threading.RLock()
+_GLOBAL_GENERATOR = threading.RLock()
 
 Loss: TypeAlias = Callable[[Any, Tensor], Tensor]
 """(what the module returned for a batch, outcomes y without NaN) → a loss per outcome, of y's shape."""
@@ -44,16 +41,16 @@ class _Adam:
     """A function with settings: an object, so that models that hold it can be pickled."""
 
     epochs: int
-    rate: float
-    batch: int
-    decay: float
+    lr: float
+    batch_size: int
+    weight_decay: float
 
     def __call__(self, module: nn.Module, data: Data, *, loss: Loss, generator: torch.Generator) -> None:
-        optimiser = torch.optim.Adam(module.parameters(), lr=self.rate, weight_decay=self.decay)
+        optimiser = torch.optim.Adam(module.parameters(), lr=self.lr, weight_decay=self.weight_decay)
         module.train()
         for epoch in range(self.epochs):
             order = torch.randperm(len(data), generator=generator, device=generator.device).to(data.y.device)
-            for some in order.split(self.batch):
+            for some in order.split(self.batch_size):
                 x, y = data.x[some], data.y[some]
                 seen = ~y.isnan()
                 each = loss(module(x), y.nan_to_num(0.0))
@@ -69,11 +66,11 @@ class _Adam:
         module.eval()
 
 
-def adam(*, epochs: int = 200, rate: float = 1e-2, batch: int = 256, decay: float = 0.0) -> Train:
-    """Adam over shuffled batches: `epochs` passes, learning rate `rate`, weight decay `decay`."""
-    if epochs < 1 or batch < 1 or rate <= 0:
-        raise CalibrlError(f"epochs {epochs}, batch {batch} and rate {rate:g} must all be positive")
-    return _Adam(epochs, rate, batch, decay)
+def adam(*, epochs: int = 200, lr: float = 1e-2, batch_size: int = 256, weight_decay: float = 0.0) -> Train:
+    """Adam over shuffled batches: `epochs` passes, learning rate `lr`."""
+    if epochs < 1 or batch_size < 1 or lr <= 0:
+        raise CalibrlError(f"epochs {epochs}, batch_size {batch_size} and lr {lr:g} must all be positive")
+    return _Adam(epochs, lr, batch_size, weight_decay)
 
 
 def gaussian(output: Any) -> Distribution:
@@ -129,7 +126,7 @@ def seeded(module: nn.Module, seed: int) -> Iterator[None]:
     There is one such generator for all threads: only one of them is inside at a time.
     """
     devices = {parameter.device for parameter in module.parameters() if parameter.device.type == "cuda"}
-    with _GLOBAL_CHANCE, torch.random.fork_rng(devices=list(devices)):
+    with _GLOBAL_GENERATOR, torch.random.fork_rng(devices=list(devices)):
         torch.manual_seed(seed)
         yield
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from calibrl.errors import CalibrlError
-from calibrl.forecasters.dropout import Training
+from calibrl.forecasters.dropout import DropoutTraining
 from calibrl.inventory.demand import Periods
 from calibrl.inventory.favorita import favorita
 from calibrl.inventory.planners import Heuristic, Newsvendor, Oracle, OrderUpTo, Planner, RandomTrajectories
@@ -137,7 +137,7 @@ class Preset:
     period: str = "test"
     paths: int = 300
     trajectories: int = 5000
-    training: Training = field(default_factory=Training)
+    training: DropoutTraining = field(default_factory=DropoutTraining)
     series: int | None = None
     days: int | None = None
 
@@ -159,8 +159,8 @@ class Preset:
             raise CalibrlError(f"shelf life {wrong[0] if wrong else 'none'} cannot be sold; use 1 day or more")
 
 
-QUICK = Training(steps=800, batch=256, rate=3e-3, minimum=400, every=50)
-TINY = Training(steps=20, batch=64, minimum=1, every=10, slices=2)
+QUICK = DropoutTraining(steps=800, batch_size=256, lr=3e-3, min_steps=400, evaluate_every=50)
+TINY = DropoutTraining(steps=20, batch_size=64, min_steps=1, evaluate_every=10, validation_slices=2)
 
 PRESETS = {
     preset.name: preset

@@ -15,7 +15,7 @@ from torch.distributions import Categorical, Distribution
 
 import calibrl as cal
 from calibrl import Data, Forecaster, forecasters
-from calibrl.forecasters.ensemble import Shape, Training
+from calibrl.forecasters.ensemble import EnsembleTraining, Shape
 from calibrl.maps import Affine
 from tests import contracts
 from tests.contracts import Make
@@ -49,8 +49,8 @@ class Point(nn.Module):
         return self.body(x)
 
 
-NETS, PASSES = Shape(2, 2, hidden=(16,), members=3), Training(epochs=30, rate=1e-2, decay=1e-3)
-QUICK = forecasters.adam(epochs=15, rate=2e-2)
+NETS, PASSES = Shape(2, 2, hidden=(16,), members=3), EnsembleTraining(epochs=30, lr=1e-2, weight_decay=1e-3)
+QUICK = forecasters.adam(epochs=15, lr=2e-2)
 RIDGE = BayesianRidge()
 GP = GaussianProcessRegressor(ConstantKernel(1.0, "fixed") * RBF(0.7, "fixed") + WhiteKernel(0.5, "fixed"))
 

@@ -5,10 +5,10 @@ from torch import Tensor
 from torch.distributions import Normal
 
 from calibrl import Calibrated, CalibrlError, Data, last_split, pit
-from calibrl.forecasters.dropout import BayesianDenseNet, DenseNet, Passes, Training
+from calibrl.forecasters.dropout import BayesianDenseNet, DenseNet, DropoutTraining, Passes
 from tests import contracts
 
-QUICK = Training(steps=60, batch=64, rate=5e-3, minimum=1, every=20, slices=3)
+QUICK = DropoutTraining(steps=60, batch_size=64, lr=5e-3, min_steps=1, evaluate_every=20, validation_slices=3)
 SMALL = {"layers": 2, "width": 16, "passes": 30, "training": QUICK}
 
 
@@ -64,14 +64,14 @@ def test_passes_are_a_gaussian_that_remembers_them():
 
 
 def test_slices_are_apart_from_what_is_learnt():
-    plan = Training(slices=3, share=0.3, gap=2)
+    plan = DropoutTraining(validation_slices=3, validation_fraction=0.3, gap=2)
     learn, held = plan.split(100)
     assert [len(part) for part in held] == [10, 10, 10]
     assert int(held[-1][-1]) == 99
     near = {int(i) + k for part in held for i in part for k in range(-2, 3)}
     assert not near & set(learn.tolist())
     with pytest.raises(CalibrlError, match="leave none to learn from"):
-        Training(slices=2, share=0.9, gap=50).split(20)
+        DropoutTraining(validation_slices=2, validation_fraction=0.9, gap=50).split(20)
 
 
 def rows(n: int, generator: torch.Generator) -> Data:
@@ -84,7 +84,7 @@ def rows(n: int, generator: torch.Generator) -> Data:
 def test_it_learns_the_mean_and_where_the_noise_is():
     model = BayesianDenseNet(
         noise=True, layers=2, width=32, dropout=0.1, passes=40,
-        training=Training(steps=500, batch=128, rate=5e-3, minimum=300, every=50),
+        training=DropoutTraining(steps=500, batch_size=128, lr=5e-3, min_steps=300, evaluate_every=50),
     )  # fmt: skip
     model.update(rows(3000, seed(1)))
     x = torch.tensor([[0.2, 0.05, 0.5], [0.8, 0.95, 0.5]])
@@ -130,8 +130,8 @@ def test_it_is_a_forecaster(check, noise):
     ("make", "words"),
     [
         (lambda: BayesianDenseNet(passes=1), "cannot show a spread"),
-        (lambda: Training(rate=0), "not positive"),
-        (lambda: Training(share=1.5), "cannot be held out"),
+        (lambda: DropoutTraining(lr=0), "not positive"),
+        (lambda: DropoutTraining(validation_fraction=1.5), "cannot be held out"),
         (lambda: DenseNet(3, 1, dropout=1.0), "dropout in"),
         (lambda: BayesianDenseNet(**SMALL)(torch.zeros(1, 2)), "has learnt no rows"),
         (lambda: BayesianDenseNet(**SMALL).update(Data(torch.full((9, 2), torch.nan), torch.ones(9, 1))), "fill gaps"),

@@ -10,7 +10,7 @@ from scipy import stats
 
 import calibrl as cal
 from calibrl.errors import CalibrlError
-from calibrl.forecasters.ensemble import BatchedEnsemble, Shape, Training
+from calibrl.forecasters.ensemble import BatchedEnsemble, EnsembleTraining, Shape
 from calibrl.forecasters.ensemble_training import Batches, Learner, input_scale, losses, penalties
 from calibrl.forecasters.nets import Nets, QuickNets
 from calibrl.planning.propagation import matched
@@ -18,7 +18,7 @@ from tests import contracts
 from tests.forecasters.test_nets import seeds, some_nets
 
 SHAPE = Shape(inputs=5, outputs=3, hidden=(8, 7), members=4)
-TRAINING = Training(epochs=3, batch=8, rate=1e-2, decay=(1e-2, 2e-2, 3e-2))
+TRAINING = EnsembleTraining(epochs=3, batch_size=8, lr=1e-2, weight_decay=(1e-2, 2e-2, 3e-2))
 
 
 def rows(agents, n, *, generator):
@@ -58,7 +58,7 @@ def test_the_gradient_by_hand_is_autograds_of_every_network_alone(probabilistic,
             alone.min_logvar.requires_grad_()
             some = (x[a : a + 1, k : k + 1, :6], y[a : a + 1, k : k + 1, :6])
             total = losses(alone, *some, events=None if which is None else which[a : a + 1]).sum()
-            for decay, part in zip(TRAINING.decay, alone.weights, strict=True):
+            for decay, part in zip(TRAINING.weight_decay, alone.weights, strict=True):
                 total = total + decay * part.square().sum() / 2
             total.backward()
             found = learner._slopes
@@ -77,7 +77,7 @@ def test_a_whole_training_is_torchs_adam_on_the_same_batches(generator):
     slow = Nets.fresh(SHAPE, seeds(2))
     for part in slow.parameters():
         part.requires_grad_()
-    adam = torch.optim.Adam(slow.parameters(), lr=TRAINING.rate)
+    adam = torch.optim.Adam(slow.parameters(), lr=TRAINING.lr)
     x, y = rows(2, 27, generator=generator)
     for until in (20, 27):
         since = ensemble.rows
@@ -128,7 +128,9 @@ def test_an_agent_learns_the_same_alone_as_in_a_fleet(generator):
 
 
 def test_it_learns(generator):
-    ensemble = BatchedEnsemble(replace(SHAPE, hidden=(32, 32)), training=replace(TRAINING, epochs=60, decay=1e-4))
+    ensemble = BatchedEnsemble(
+        replace(SHAPE, hidden=(32, 32)), training=replace(TRAINING, epochs=60, weight_decay=1e-4)
+    )
     x, y = rows(1, 400, generator=generator)
     ensemble.update(cal.Data(x[0], y[0]))
     fresh, truth = rows(1, 200, generator=generator)
@@ -139,7 +141,9 @@ def test_it_learns(generator):
 
 def test_a_bfloat16_trunk_changes_forecasts_by_a_few_hundredths_of_their_spread(generator):
     """On a trained model, at the width from which it is used."""
-    ensemble = BatchedEnsemble(replace(SHAPE, hidden=(128, 128)), training=Training(epochs=60, decay=1e-4))
+    ensemble = BatchedEnsemble(
+        replace(SHAPE, hidden=(128, 128)), training=EnsembleTraining(epochs=60, weight_decay=1e-4)
+    )
     x, y = rows(1, 250, generator=generator)
     ensemble.update_fleet(x[:, :200], y[:, :200])
     (mean, variance), (found, found_variance) = (
@@ -187,7 +191,7 @@ def test_the_chance_of_a_rare_event_is_learnt(generator):
     x = torch.rand(2, 400, 1, generator=generator)
     y = torch.cat([x + 0.001 * torch.randn(x.shape, generator=generator), (x > 0.9).float()], -1)
     shape = Shape(inputs=1, outputs=2, hidden=(32, 32), members=2)
-    training = Training(epochs=60, decay=0.0)
+    training = EnsembleTraining(epochs=60, weight_decay=0.0)
     ensemble = BatchedEnsemble(shape, training=training, generators=seeds(2))
     # The second agent's mean is left to the likelihood.
     ensemble.update_fleet(x, y, events=torch.tensor([[False, True], [False, False]]))
@@ -198,13 +202,14 @@ def test_the_chance_of_a_rare_event_is_learnt(generator):
     assert left[1] < learnt[1] - 0.1
     # No event, no difference: bit for bit.
     plain, none = (
-        BatchedEnsemble(shape, training=Training(epochs=2, decay=0.0), generators=seeds(2)) for _ in range(2)
+        BatchedEnsemble(shape, training=EnsembleTraining(epochs=2, weight_decay=0.0), generators=seeds(2))
+        for _ in range(2)
     )
     plain.update_fleet(x, y)
     none.update_fleet(x, y, events=torch.zeros(2, 2, dtype=torch.bool))
     assert torch.equal(plain.learner.theta, none.learner.theta)
     # An agent's events are nobody else's business.
-    other = BatchedEnsemble(shape, training=Training(epochs=2, decay=0.0), generators=seeds(2))
+    other = BatchedEnsemble(shape, training=EnsembleTraining(epochs=2, weight_decay=0.0), generators=seeds(2))
     other.update_fleet(x, y, events=torch.tensor([[False, True], [False, False]]))
     torch.testing.assert_close(other.nets.agent(1).weights[0], plain.nets.agent(1).weights[0])
     assert not torch.equal(other.nets.agent(0).weights[0], plain.nets.agent(0).weights[0])
@@ -231,7 +236,8 @@ def test_unseen_outcomes_do_not_count(generator):
 
 def test_points_forecast_the_error_they_leave():
     model = BatchedEnsemble(
-        Shape(2, 2, hidden=(16,), members=3, probabilistic=False), training=Training(epochs=60, rate=1e-2, decay=0.0)
+        Shape(2, 2, hidden=(16,), members=3, probabilistic=False),
+        training=EnsembleTraining(epochs=60, lr=1e-2, weight_decay=0.0),
     )
     data = contracts.toy_rows(500, seed=0, columns=2, noise=0.5)
     model.update(data)
@@ -269,10 +275,13 @@ def a_fleet(n=2):
         (lambda: a_fleet()(torch.zeros(4, 5)), "no single forecaster"),
         (lambda: a_fleet(1).update(cal.Data(torch.zeros(4, 5), torch.zeros(4))), "a column of its own"),
         (lambda: a_fleet().load_state_dict(a_fleet(1).state_dict()), "build it as the saved one"),
-        (lambda: BatchedEnsemble(SHAPE, training=Training(decay=(1e-4,))), "1 weight decays for 3 layers"),
-        (lambda: Training(epochs=0), "epochs 0"),
         (
-            lambda: BatchedEnsemble(SHAPE, training=replace(TRAINING, rate=1e30)).update_fleet(
+            lambda: BatchedEnsemble(SHAPE, training=EnsembleTraining(weight_decay=(1e-4,))),
+            "1 weight decays for 3 layers",
+        ),
+        (lambda: EnsembleTraining(epochs=0), "epochs 0"),
+        (
+            lambda: BatchedEnsemble(SHAPE, training=replace(TRAINING, lr=1e30)).update_fleet(
                 *rows(1, 40, generator=torch.Generator().manual_seed(0))
             ),
             "weights that are not finite",

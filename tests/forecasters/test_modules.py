@@ -45,7 +45,7 @@ ROWS = contracts.toy_rows(300, seed=1)
 
 
 def test_training_finds_the_least_squares_line_and_its_residual_variance():
-    model = cal.TorchForecaster(Linear(), train=adam(epochs=400, rate=3e-2, batch=300))
+    model = cal.TorchForecaster(Linear(), train=adam(epochs=400, lr=3e-2, batch_size=300))
     with_gaps = contracts.unseen(ROWS)
     model.update(with_gaps)
     seen = ~with_gaps.y.isnan()

@@ -43,7 +43,7 @@ def test_smoothing_redone_day_by_day():
     x = history(6, seed=3).x
     x[:, 4::7] = 0.0  # a weekday on which the shop is shut
     x[1, ::3] = x[2, 2::7] = torch.nan  # gaps, and a weekday without a record
-    model = ExponentialSmoothing(rates=(0.3,))
+    model = ExponentialSmoothing(alphas=(0.3,))
     model.update(history(50, seed=0))
     found = model(x).mean
     for row, answers in zip(x.tolist(), found.tolist(), strict=True):
@@ -67,7 +67,7 @@ def test_smoothing_follows_a_level_that_moves():
     steady, moving = ExponentialSmoothing(), ExponentialSmoothing()
     steady.update(history(300, seed=0, noise=0.3))
     moving.update(history(300, seed=0, noise=0.05, drift=0.02))
-    assert moving.rate > steady.rate
+    assert moving.alpha > steady.alpha
     fresh = history(300, seed=1, noise=0.05, drift=0.02)
     naive = SeasonalNaive()
     naive.update(history(300, seed=0, noise=0.05, drift=0.02))
@@ -126,7 +126,7 @@ def test_it_can_be_wrapped():
     ("make", "words"),
     [
         (lambda: SeasonalNaive(weeks=0), "nothing to average"),
-        (lambda: ExponentialSmoothing(rates=(1.5,)), "between 0 and 1"),
+        (lambda: ExponentialSmoothing(alphas=(1.5,)), "between 0 and 1"),
         (lambda: SeasonalNaive().update(Data(torch.ones(4, 3), torch.ones(4, 1))), "do not reach back a week"),
         (lambda: SeasonalNaive().update(Data(torch.ones(4, 9), torch.full((4, 1), torch.nan))), "holds no outcome"),
         (lambda: SeasonalNaive()(torch.ones(4, 9)), "has learnt no rows"),

@@ -54,7 +54,7 @@ def test_softmax_is_scikit_learns_ridge():
     state = generator.integers(0, 30, size=400)
     score = features[state] @ np.array([[1.0, -1.0, 0.0], [0.5, 0.0, -1.0]]) + generator.gumbel(size=(400, 3))
     outcome = score.argmax(1)
-    model = SoftmaxTransitions(features, 1, 3, ridge=1.0, steps=400)
+    model = SoftmaxTransitions(features, 1, 3, ridge=1.0, max_iter=400)
     model.update(Data.of(np.stack([state, np.zeros(400)], 1), outcome))
     # The same loss: a constant feature, penalised like the rest.
     peer = LogisticRegression(C=1.0, fit_intercept=False, tol=1e-10, max_iter=10_000)
