@@ -24,7 +24,13 @@ from calibrl.control import calibration
 from calibrl.control.arms import ARMS, Member
 from calibrl.control.fleet import Fleet
 from calibrl.control.problems import task_of
-from calibrl.control.settings import CalibrationSettings, EnsembleSettings, PlannerSettings, Preset, with_defaults
+from calibrl.control.settings import (
+    CalibrationSettings,
+    ControlSettings,
+    EnsembleSettings,
+    PlannerSettings,
+    with_defaults,
+)
 from calibrl.control.world import view_of
 from calibrl.maps import IDENTITY, Map
 
@@ -59,7 +65,7 @@ class Recorded:
     y: Tensor
     arms: tuple[str, ...]
     seeds: tuple[int, ...]
-    preset: Preset
+    preset: ControlSettings
 
 
 def recorded(folder: Path) -> Recorded:
@@ -72,7 +78,7 @@ def recorded(folder: Path) -> Recorded:
     shortest = min(part["x"].shape[1] for part in rows)
     x, y = (torch.cat([part[name][:, :shortest] for part in rows]) for name in ("x", "y"))
     identity = with_defaults(saved[0]["identity"])
-    preset = Preset(
+    preset = ControlSettings(
         "evidence",
         identity["task"],
         steps=identity["steps"],

@@ -25,7 +25,7 @@ from torch.distributions import Normal
 from torch.nn import functional
 
 from calibrl.control.problems import Task, task
-from calibrl.control.settings import Preset, preset
+from calibrl.control.settings import ControlSettings, preset
 from calibrl.forecasters.ensemble_training import Batches, EnsembleTraining, Learner
 from calibrl.forecasters.nets import Nets, Shape
 from calibrl.maps import Affine
@@ -130,7 +130,7 @@ def eager_step(
 class Case:
     """A preset, for how many of its sweeps it is timed, how often, and how many agents plan side by side."""
 
-    preset: Preset
+    preset: ControlSettings
     sweeps: int
     repeats: int
     agents: int = 1

@@ -16,7 +16,7 @@ from calibrl.control.arms import Member, arm
 from calibrl.control.fleet import Fleet
 from calibrl.control.plan import Captured, Plainly, Plan, PlanInputs
 from calibrl.control.problems import Task, task
-from calibrl.control.settings import PRESETS, Preset
+from calibrl.control.settings import PRESETS, ControlSettings
 from calibrl.control.world import view_of
 from calibrl.forecasters.nets import Nets, Shape
 from calibrl.maps import fit_smooth
@@ -109,18 +109,18 @@ def late_trial(record: Record, rows: int = 50_000) -> None:
     record("trial halfcheetah", "fused", {"acting_s": acting, "training_s": training})
 
 
-def work(preset: Preset, what: Task) -> float:
+def work(preset: ControlSettings, what: Task) -> float:
     """Floating-point operations that one action takes: a multiplication and an addition for each weight."""
     plan, widths = preset.planner, shape(preset, what).widths
     weights = sum(a * b for a, b in itertools.pairwise(widths))
     return 2.0 * weights * preset.ensemble.members * plan.population * plan.particles * plan.horizon * plan.sweeps
 
 
-def shape(preset: Preset, what: Task) -> Shape:
+def shape(preset: ControlSettings, what: Task) -> Shape:
     return Shape(what.input_size, what.target_size, preset.ensemble.hidden, preset.ensemble.members)
 
 
-def prepared(preset: Preset, what: Task, *, agents: int, calibrated: bool) -> tuple:
+def prepared(preset: ControlSettings, what: Task, *, agents: int, calibrated: bool) -> tuple:
     """What a planner is made of, for untrained networks and maps of a forecaster that is too sure of itself."""
     generator = torch.Generator().manual_seed(0)
     sizes = shape(preset, what)

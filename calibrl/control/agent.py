@@ -27,9 +27,9 @@ from calibrl.control.problems import Task
 from calibrl.control.settings import (
     SHARED_OUT,
     CalibrationSettings,
+    ControlSettings,
     EnsembleSettings,
     PlannerSettings,
-    Preset,
     preset_for_env,
     threads_for,
 )
@@ -75,7 +75,7 @@ class Agent:
         check_device(device)
         self.task = task
         base = preset_for_env(task.name, task.steps)
-        self.settings: Preset = replace(
+        self.settings: ControlSettings = replace(
             base,
             ensemble=ensemble or base.ensemble,
             planner=planner or base.planner,
@@ -194,7 +194,7 @@ class Agent:
         return self
 
     def _identity(self) -> dict[str, Any]:
-        return {**self.settings.what_decides_rows(), "arm": self.member.arm.name}
+        return {**self.settings.identity(), "arm": self.member.arm.name}
 
     def _vector(self, value: Any, size: int, name: str) -> Tensor:
         """One row (size,)."""

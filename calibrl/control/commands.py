@@ -12,7 +12,7 @@ import typer
 from calibrl.runs.execute import Address, Backend, Force, How, TensorBoard, Workers, execute
 
 if TYPE_CHECKING:
-    from calibrl.control.settings import Preset
+    from calibrl.control.settings import ControlSettings
     from calibrl.runs.rows import Row
 
 WIDE = 1000
@@ -109,7 +109,7 @@ def _chosen(
     seeds: int | None,
     trials: int | None,
     reward: str | None,
-) -> Preset:
+) -> ControlSettings:
     """The preset that the options describe."""
     from dataclasses import replace
 
@@ -131,7 +131,7 @@ def _chosen(
     return found
 
 
-def _run_model(folder: Path, preset: Preset, tensorboard: Path | None, *, video: bool, **options: Any) -> None:
+def _run_model(folder: Path, preset: ControlSettings, tensorboard: Path | None, *, video: bool, **options: Any) -> None:
     from calibrl.control.experiment import run
     from calibrl.control.figures import draw, other_rows, videos
     from calibrl.control.line import watching
@@ -153,7 +153,7 @@ def _run_model(folder: Path, preset: Preset, tensorboard: Path | None, *, video:
     typer.echo(f"Rows and {len(files)} figures are in {folder}; the figure to start with is {files[0]}")
 
 
-def _run_jobs(folder: Path, preset: Preset, how: How, *, seed: int) -> None:
+def _run_jobs(folder: Path, preset: ControlSettings, how: How, *, seed: int) -> None:
     from calibrl.control.jobs import plan
 
     (found,) = execute({folder: plan(preset, seed=seed)}, how)
@@ -161,7 +161,7 @@ def _run_jobs(folder: Path, preset: Preset, how: How, *, seed: int) -> None:
     typer.echo(f"Rows and figures are in {folder}; the figure to start with is {folder / 'control-learning.png'}")
 
 
-def _run_sac(folder: Path, preset: Preset, tensorboard: Path | None, **options: Any) -> None:
+def _run_sac(folder: Path, preset: ControlSettings, tensorboard: Path | None, **options: Any) -> None:
     from calibrl.control.line import watching
     from calibrl.control.sac import run_sac
 

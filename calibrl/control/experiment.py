@@ -25,7 +25,7 @@ from calibrl.control.plan import MakePlan
 from calibrl.control.problems import Task, check, name_of_reward, overrides
 from calibrl.control.rows import append_missing, clear, refuse_others
 from calibrl.control.scoring import Score, score_trial
-from calibrl.control.settings import Preset, threads_for
+from calibrl.control.settings import ControlSettings, threads_for
 from calibrl.control.state import agent_memory, agent_state, load_agents, relearn
 from calibrl.control.world import View, view_of
 from calibrl.errors import CalibrlError
@@ -110,7 +110,7 @@ class Company:
 
 def run(
     out: Path,
-    preset: Preset,
+    preset: ControlSettings,
     *,
     seed: int = 0,
     device: str = "cpu",
@@ -150,7 +150,7 @@ def run(
         refuse_others(file, begin_now, preset)
         # A crash may have come between an agent's file and its rows.
         append_missing(file, [Row(**row) for company in companies for record in company.records for row in record.rows])
-        identity = preset.what_decides_rows()
+        identity = preset.identity()
         for company in companies:
             for environment in company.environments:
                 stack.callback(environment.close)
@@ -172,7 +172,7 @@ def assemble(
     folder: Path,
     what: Task,
     view: View,
-    preset: Preset,
+    preset: ControlSettings,
     *,
     seed: int,
     device: str,
@@ -185,7 +185,7 @@ def assemble(
         for done, group in checkpoint.together(folder, members):
             company = begin(group, what, view, preset, device=device, make_plan=make_plan)
             if done is not None:
-                states = [checkpoint.load(folder, member, done, preset.what_decides_rows()) for member in group]
+                states = [checkpoint.load(folder, member, done, preset.identity()) for member in group]
                 put_into(company.fleet, [state["agent"] for state in states], watch)
                 company.records, company.done = [Record(**state["record"]) for state in states], done
             found.append(company)
@@ -196,7 +196,7 @@ def begin(
     members: Sequence[Member],
     what: Task,
     view: View,
-    preset: Preset,
+    preset: ControlSettings,
     *,
     device: str = "cpu",
     make_plan: MakePlan | None = None,
@@ -220,7 +220,7 @@ def save_state(company: Company, agent: int, *, light: bool) -> dict[str, Any]:
     return {"agent": take(company.fleet, agent), "record": vars(company.records[agent])}
 
 
-def one_trial(company: Company, what: Task, preset: Preset, watch: Watch) -> list[Row]:
+def one_trial(company: Company, what: Task, preset: ControlSettings, watch: Watch) -> list[Row]:
     """Act, score, learn, record. Returns the new rows, one for each agent."""
     fleet, number = company.fleet, company.done + 1
     names = [member.name for member in fleet.members]
@@ -269,7 +269,7 @@ def one_trial(company: Company, what: Task, preset: Preset, watch: Watch) -> lis
             step=(number + 1) * preset.steps,
             metrics={name: float(f"{value:.6g}") for name, value in metrics.items()},
             seconds=float(f"{sum(seconds.values()) / len(fleet):.4g}"),
-            settings=preset.what_decides_rows() if number == 0 else {},
+            settings=preset.identity() if number == 0 else {},
             overrides=overrides(preset),
             origin=where,
         )

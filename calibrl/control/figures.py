@@ -18,7 +18,7 @@ from calibrl.control.arms import Member
 from calibrl.control.claim import decimals
 from calibrl.control.experiment import Outcome, Record
 from calibrl.control.scoring import horizons_of
-from calibrl.control.settings import Preset
+from calibrl.control.settings import ControlSettings
 from calibrl.diagnostics import calibration_loss, noise_floor
 from calibrl.files import said_if_not_written
 from calibrl.runs.figures import save
@@ -251,7 +251,7 @@ def _tidy(ax: Axes) -> Axes:
 Losses = dict[str, tuple[Sequence[int], Sequence[float], Sequence[float]]]
 
 
-def draw(out: Path, outcome: Outcome, preset: Preset, *, others: Sequence[Row] = ()) -> list[Path]:
+def draw(out: Path, outcome: Outcome, preset: ControlSettings, *, others: Sequence[Row] = ()) -> list[Path]:
     """All figures, and the videos where the environment can be drawn; `others` are rows to show beside the run's."""
     rows = [*outcome.rows, *others]
     figures = {"control-learning": learning(rows, solved=outcome.task.solved)}

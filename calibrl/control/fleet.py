@@ -11,7 +11,7 @@ from calibrl.control import calibration, luck
 from calibrl.control.arms import Member
 from calibrl.control.plan import MakePlan, Plan, PlanInputs, for_device
 from calibrl.control.replay import Replay
-from calibrl.control.settings import SHARED_OUT, Preset
+from calibrl.control.settings import SHARED_OUT, ControlSettings
 from calibrl.control.world import View
 from calibrl.errors import CalibrlError
 from calibrl.forecasters.ensemble import BatchedEnsemble
@@ -36,7 +36,7 @@ class Fleet:
         self,
         view: View,
         members: Sequence[Member],
-        settings: Preset,
+        settings: ControlSettings,
         *,
         low: Tensor,
         high: Tensor,
@@ -226,7 +226,7 @@ def check_rows(x: Tensor, y: Tensor) -> None:
             )
 
 
-def _shape(view: View, settings: Preset) -> Shape:
+def _shape(view: View, settings: ControlSettings) -> Shape:
     ensemble = settings.ensemble
     return Shape(
         inputs=view.inputs,
@@ -237,8 +237,11 @@ def _shape(view: View, settings: Preset) -> Shape:
     )
 
 
-def _training(settings: Preset) -> EnsembleTraining:
+def _training(settings: ControlSettings) -> EnsembleTraining:
     ensemble = settings.ensemble
     return EnsembleTraining(
-        epochs=ensemble.epochs, batch_size=ensemble.batch, lr=ensemble.rate, weight_decay=ensemble.decay_by_layer
+        epochs=ensemble.epochs,
+        batch_size=ensemble.batch_size,
+        lr=ensemble.lr,
+        weight_decay=ensemble.weight_decay_by_layer,
     )

@@ -19,7 +19,7 @@ from torch import Tensor
 from calibrl.control.arms import Member, arm
 from calibrl.control.experiment import EXPERIMENT, Outcome, Record, Watch, begin, one_trial
 from calibrl.control.problems import base_of, check, overrides, task_of
-from calibrl.control.settings import Preset
+from calibrl.control.settings import ControlSettings
 from calibrl.control.world import view_of
 from calibrl.runs.engine import Found, Kept, Plan
 from calibrl.runs.rows import Row
@@ -30,7 +30,7 @@ TIMES = ("acting_s", "scoring_s", "training_s")
 """Metrics that no two runs share; a row's seconds say as much."""
 
 
-def plan(preset: Preset, *, seed: int = 0) -> Plan:
+def plan(preset: ControlSettings, *, seed: int = 0) -> Plan:
     """One job for each agent: an arm and a seed. Arms of one seed start alike and have the same luck."""
     check(preset)
     members = [Member(arm(name), number) for number in range(seed, seed + preset.seeds) for name in preset.arms]
@@ -42,12 +42,12 @@ def plan(preset: Preset, *, seed: int = 0) -> Plan:
     return Plan(EXPERIMENT, jobs, preset=preset.name, overrides=changed, draw=draw)
 
 
-def job_name(preset: Preset, member: Member) -> str:
+def job_name(preset: ControlSettings, member: Member) -> str:
     """What the job of an agent is called."""
     return f"{preset.task}, {member.arm.name}, seed {member.seed}"
 
 
-def learn_alone(preset: Preset, member: Member) -> Iterator[Row | Kept]:
+def learn_alone(preset: ControlSettings, member: Member) -> Iterator[Row | Kept]:
     """All trials of one agent; a row after each."""
     what = task_of(preset)
     company = begin([member], what, view_of(what), preset)
@@ -77,7 +77,7 @@ def _unpacked(kept: Arrays, rows: list[Row]) -> Record:
     return Record(rows=[asdict(row) for row in rows], pits=pits, forecasts=parts["forecasts"])
 
 
-def _draw(out: Path, found: Found, *, preset: Preset, members: list[Member]) -> None:
+def _draw(out: Path, found: Found, *, preset: ControlSettings, members: list[Member]) -> None:
     from calibrl.control import figures as control_outcome
 
     records = {}

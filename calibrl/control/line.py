@@ -12,7 +12,7 @@ from rich.progress import Progress, TextColumn
 from rich.table import Column
 
 from calibrl.control.experiment import Moment, Watch
-from calibrl.control.settings import Preset
+from calibrl.control.settings import ControlSettings
 from calibrl.runs.boards import Boards
 from calibrl.runs.rows import Row
 
@@ -20,7 +20,7 @@ from calibrl.runs.rows import Row
 class Line(Watch):
     """Trial, steps, returns, calibration loss and time left."""
 
-    def __init__(self, preset: Preset, console: Console, bar: Progress | None, boards: Boards | None) -> None:
+    def __init__(self, preset: ControlSettings, console: Console, bar: Progress | None, boards: Boards | None) -> None:
         self._preset, self._console, self._bar, self._boards = preset, console, bar, boards
         if bar is not None:
             self._task = bar.add_task(preset.name, total=1)
@@ -77,7 +77,7 @@ class Line(Watch):
 
 
 @contextmanager
-def watching(preset: Preset, tensorboard: Path | None = None) -> Iterator[Line]:
+def watching(preset: ControlSettings, tensorboard: Path | None = None) -> Iterator[Line]:
     """A live line on a terminal, plain lines elsewhere; and logs for TensorBoard in its folder, if one is given."""
     console = Console(stderr=True)
     with ExitStack() as stack:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from calibrl.control.environment import begin_episode, look_here, make_env, make_step, our_module
-from calibrl.control.settings import PRESETS, TASKS, Preset, leaves, plain, preset_for_env
+from calibrl.control.settings import PRESETS, TASKS, ControlSettings, leaves, plain, preset_for_env
 from calibrl.errors import CalibrlError, first_line
 from calibrl.planning.rollout import Reward, World
 
@@ -250,14 +250,14 @@ def _kind(space: Any) -> str:
     return f"{kinds.get(name, 'something else').format(n=getattr(space, 'n', '?'))} ({name})"
 
 
-def check(preset: Preset, reward: Reward | None = None) -> Task:
+def check(preset: ControlSettings, reward: Reward | None = None) -> Task:
     """The task of a preset, or an error if no agent could learn it so: before anything is written."""
     if preset.steps < 2:
         raise CalibrlError(f"a trial of {preset.steps} step leaves no row to hold out; use 2 or more steps")
     return task_of(preset, reward)
 
 
-def task_of(preset: Preset, reward: Reward | None = None) -> Task:
+def task_of(preset: ControlSettings, reward: Reward | None = None) -> Task:
     """The task a preset names, one of the four or any Gymnasium id, with the preset's steps a trial.
 
     reward: instead of the one that the preset names.
@@ -297,7 +297,7 @@ def name_of_reward(reward: Reward) -> str:
     return f"{reward.__module__}:{getattr(reward, '__qualname__', type(reward).__name__)}"
 
 
-def overrides(changed_preset: Preset) -> dict[str, Any]:
+def overrides(changed_preset: ControlSettings) -> dict[str, Any]:
     """What differs from the preset that it was made of, as far as rows depend on it: {"ensemble.members": 7}."""
     before = dict(leaves(base_of(changed_preset)))
     decisive = ("steps", "reward", "ensemble.", "planner.", "calibration.")
@@ -308,7 +308,7 @@ def overrides(changed_preset: Preset) -> dict[str, Any]:
     }
 
 
-def base_of(changed_preset: Preset) -> Preset:
+def base_of(changed_preset: ControlSettings) -> ControlSettings:
     """The preset of the same name, or what any other environment begins with."""
     known = PRESETS.get(changed_preset.name)
     return known or preset_for_env(changed_preset.task, _own_steps(changed_preset.task))

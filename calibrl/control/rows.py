@@ -7,7 +7,7 @@ from pathlib import Path
 
 from calibrl.control.arms import Member
 from calibrl.control.problems import overrides
-from calibrl.control.settings import Preset
+from calibrl.control.settings import ControlSettings
 from calibrl.errors import CalibrlError
 from calibrl.files import said_if_not_written, write_text
 from calibrl.runs.rows import Row, append, line, read
@@ -24,7 +24,7 @@ def clear(out: Path, mine: Callable[[Row], bool], *, agents: str) -> None:
             write_text(file, "".join(line(row) for row in read(file) if not mine(row)))
 
 
-def refuse_others(file: Path, begin: Collection[Member], preset: Preset) -> None:
+def refuse_others(file: Path, begin: Collection[Member], preset: ControlSettings) -> None:
     """Refuse a file with rows of agents that begin only now, made with other settings: both cannot be in one file."""
     names, mine = {(member.arm.name, member.seed) for member in begin}, overrides(preset)
     for row in read(file) if begin and file.exists() else ():

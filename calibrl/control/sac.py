@@ -23,7 +23,7 @@ from calibrl.control.experiment import EXPERIMENT, Moment, Watch
 from calibrl.control.luck import episode_seed
 from calibrl.control.problems import Task, overrides, task_of
 from calibrl.control.rows import append_missing, clear
-from calibrl.control.settings import Preset, threads_worth
+from calibrl.control.settings import ControlSettings, threads_worth
 from calibrl.errors import CalibrlError, MissingExtra, first_line
 from calibrl.runs.figures import save
 from calibrl.runs.rows import Row, origin, read
@@ -52,19 +52,19 @@ class Episode(NamedTuple):
 class SacSettings:
     """Stable-Baselines3's defaults, which are those of Haarnoja et al. (2018).
 
-    start: steps of random actions before learning. One gradient step on `batch` rows follows every step.
+    learning_starts: steps of random actions before learning. One gradient step on `batch_size` rows follows every step.
     """
 
-    rate: float = 3e-4
-    start: int = 100
-    batch: int = 256
+    lr: float = 3e-4
+    learning_starts: int = 100
+    batch_size: int = 256
     tau: float = 0.005
-    discount: float = 0.99
+    gamma: float = 0.99
     hidden: tuple[int, ...] = (256, 256)
-    capacity: int = 1_000_000
+    buffer_size: int = 1_000_000
 
 
-PUBLISHED = {"halfcheetah": SacSettings(start=10_000)}
+PUBLISHED = {"halfcheetah": SacSettings(learning_starts=10_000)}
 """Where the settings published with Stable-Baselines3 (its "zoo") differ from the defaults."""
 
 
@@ -125,13 +125,13 @@ class Sac:
             self._model = SAC(
                 "MlpPolicy",
                 self._env,
-                learning_rate=chosen.rate,
+                learning_rate=chosen.lr,
                 # What is never filled need not be kept.
-                buffer_size=min(chosen.capacity, steps),
-                learning_starts=chosen.start,
-                batch_size=chosen.batch,
+                buffer_size=min(chosen.buffer_size, steps),
+                learning_starts=chosen.learning_starts,
+                batch_size=chosen.batch_size,
                 tau=chosen.tau,
-                gamma=chosen.discount,
+                gamma=chosen.gamma,
                 policy_kwargs={"net_arch": list(chosen.hidden)},
                 seed=seed,
                 device=device,
@@ -237,7 +237,7 @@ class Sac:
         return {"env_id": self.task.env_id, "seed": self.seed, "episode": self.task.steps, **asdict(self.settings)}
 
     def _threads(self) -> contextlib.AbstractContextManager[None]:
-        return threads_worth(self.settings.batch * max(self.settings.hidden))
+        return threads_worth(self.settings.batch_size * max(self.settings.hidden))
 
     @contextlib.contextmanager
     def _own_luck(self) -> Iterator[None]:
@@ -318,7 +318,7 @@ ARM = "sac"
 
 def run_sac(
     out: Path,
-    preset: Preset,
+    preset: ControlSettings,
     *,
     seed: int = 0,
     device: str = "cpu",
@@ -348,7 +348,7 @@ def run_sac(
 
 
 def seed_rows(
-    out: Path, what: Task, preset: Preset, seed: int, *, device: str, resume: bool, watch: Watch
+    out: Path, what: Task, preset: ControlSettings, seed: int, *, device: str, resume: bool, watch: Watch
 ) -> Iterator[Row]:
     """One row for each episode of one learner."""
     pass

@@ -10,7 +10,7 @@ from torch import Tensor
 from calibrl.control import calibration, horizon, luck
 from calibrl.control.fleet import Fleet
 from calibrl.control.loop import Trial
-from calibrl.control.settings import SHARED_OUT, Preset
+from calibrl.control.settings import SHARED_OUT, ControlSettings
 from calibrl.diagnostics import calibration_loss
 from calibrl.maps import Map
 
@@ -58,7 +58,7 @@ def quantiles(z: Tensor, sd: Tensor, y: Tensor, mapping: Map) -> Tensor:
     return torch.stack([y, *(mean + sd * level for level in levels)], -1).float()
 
 
-def horizons_of(preset: Preset) -> tuple[int, ...]:
+def horizons_of(preset: ControlSettings) -> tuple[int, ...]:
     """How far ahead forecasts are judged: about as far as plans reach, in trials long enough."""
     return tuple(h for h in horizon.HORIZONS if h <= min(preset.planner.horizon + 5, preset.steps // 2))
 

@@ -34,38 +34,40 @@ METHODS = ("cem", "icem", "mppi", "random")
 class EnsembleSettings:
     """Networks: how many, how large, and how they are trained after every trial.
 
-    decay: weight decay of each layer, hidden layers first, or one number for all. Every trial trains for
+    weight_decay: weight decay of each layer, hidden layers first, or one number for all. Every trial trains for
     `epochs` passes over all training rows, from where weights and Adam stand.
     """
 
     members: int = 5
     hidden: tuple[int, ...] = (200, 200, 200, 200)
-    decay: tuple[float, ...] = (2.5e-5, 5e-5, 7.5e-5, 7.5e-5, 1e-4)
-    rate: float = 1e-3
-    batch: int = 32
+    weight_decay: tuple[float, ...] = (2.5e-5, 5e-5, 7.5e-5, 7.5e-5, 1e-4)
+    lr: float = 1e-3
+    batch_size: int = 32
     epochs: int = 5
     probabilistic: bool = True
 
     def __post_init__(self) -> None:
-        if self.members < 1 or self.batch < 1 or self.epochs < 1 or not self.hidden or min(self.hidden) < 1:
+        if self.members < 1 or self.batch_size < 1 or self.epochs < 1 or not self.hidden or min(self.hidden) < 1:
             raise CalibrlError(
-                f"{self.members} members of layers {self.hidden}, batches of {self.batch}, {self.epochs} epochs: "
+                f"{self.members} members of layers {self.hidden}, batches of {self.batch_size}, {self.epochs} epochs: "
                 "all must be 1 or more"
             )
-        if len(self.decay) not in (1, len(self.hidden) + 1):
+        if len(self.weight_decay) not in (1, len(self.hidden) + 1):
             raise CalibrlError(
-                f"{len(self.decay)} weight decays for {len(self.hidden) + 1} layers; set ensemble.decay to one number "
-                "for all, or one for each hidden layer and one for the last"
+                f"{len(self.weight_decay)} weight decays for {len(self.hidden) + 1} layers; set "
+                "ensemble.weight_decay to one number for all, or one for each hidden layer and one for the last"
             )
-        if not (self.rate > 0 and math.isfinite(self.rate)):
-            raise CalibrlError(f"ensemble.rate {self.rate} is not a step size; use a number above 0, like 0.001")
-        if not all(0 <= one < math.inf for one in self.decay):
-            raise CalibrlError(f"ensemble.decay {self.decay} must be finite numbers of 0 or more; 0 decays nothing")
+        if not (self.lr > 0 and math.isfinite(self.lr)):
+            raise CalibrlError(f"ensemble.lr {self.lr} is not a step size; use a number above 0, like 0.001")
+        if not all(0 <= one < math.inf for one in self.weight_decay):
+            raise CalibrlError(
+                f"ensemble.weight_decay {self.weight_decay} must be finite numbers of 0 or more; 0 decays nothing"
+            )
 
     @property
-    def decay_by_layer(self) -> tuple[float, ...]:
+    def weight_decay_by_layer(self) -> tuple[float, ...]:
         """One weight decay for each layer."""
-        return self.decay if len(self.decay) > 1 else self.decay * (len(self.hidden) + 1)
+        return self.weight_decay if len(self.weight_decay) > 1 else self.weight_decay * (len(self.hidden) + 1)
 
 
 @dataclass(frozen=True)
@@ -152,7 +154,7 @@ ARMS_OF_THE_PAPER = ("calibrated", "uncalibrated")
 
 
 @dataclass(frozen=True)
-class Preset:
+class ControlSettings:
     """One task and everything that decides how agents learn it: a random rollout, then `trials` trials of `steps`.
 
     seeds, arms: how many agents of which kinds run side by side. reward: "module:function" of what plans are judged by
@@ -189,7 +191,7 @@ class Preset:
                 f"{self.planner.propagation} does; use a multiple of {members}"
             )
 
-    def what_decides_rows(self) -> dict[str, Any]:
+    def identity(self) -> dict[str, Any]:
         """The settings that an agent's rows depend on: not who runs beside it, nor for how long."""
         whole = plain(asdict(self))
         found = {name: whole[name] for name in ("task", "steps", "ensemble", "planner", "calibration")}
@@ -203,50 +205,50 @@ def plain(value: Any) -> Any:
     return list(value) if isinstance(value, tuple) else value
 
 
-_CARTPOLE = Preset(
+_CARTPOLE = ControlSettings(
     "cartpole",
     "cartpole",
     steps=200,
     trials=50,
     seeds=10,
-    ensemble=EnsembleSettings(hidden=(500, 500, 500), decay=(1e-4, 2.5e-4, 2.5e-4, 5e-4)),
+    ensemble=EnsembleSettings(hidden=(500, 500, 500), weight_decay=(1e-4, 2.5e-4, 2.5e-4, 5e-4)),
     planner=PlannerSettings(horizon=25, population=400, elites=40),
 )
-_HALFCHEETAH = Preset(
+_HALFCHEETAH = ControlSettings(
     "halfcheetah",
     "halfcheetah",
     steps=1000,
     trials=300,
     seeds=10,
-    ensemble=EnsembleSettings(hidden=(200,) * 4, decay=(2.5e-5, 5e-5, 7.5e-5, 7.5e-5, 1e-4)),
+    ensemble=EnsembleSettings(hidden=(200,) * 4, weight_decay=(2.5e-5, 5e-5, 7.5e-5, 7.5e-5, 1e-4)),
     planner=PlannerSettings(horizon=30, population=500, elites=50),
 )
-_PUSHER = Preset(
+_PUSHER = ControlSettings(
     "pusher",
     "pusher",
     steps=150,
     trials=100,
     seeds=10,
-    ensemble=EnsembleSettings(hidden=(200,) * 3, decay=(2.5e-4, 5e-4, 5e-4, 7.5e-4)),
+    ensemble=EnsembleSettings(hidden=(200,) * 3, weight_decay=(2.5e-4, 5e-4, 5e-4, 7.5e-4)),
     planner=PlannerSettings(horizon=25, population=500, elites=50),
 )
-_REACHER = Preset(
+_REACHER = ControlSettings(
     "reacher",
     "reacher",
     steps=150,
     trials=100,
     seeds=10,
-    ensemble=EnsembleSettings(hidden=(200,) * 4, decay=(2.5e-4, 5e-4, 5e-4, 5e-4, 7.5e-4), rate=7.5e-4),
+    ensemble=EnsembleSettings(hidden=(200,) * 4, weight_decay=(2.5e-4, 5e-4, 5e-4, 5e-4, 7.5e-4), lr=7.5e-4),
     planner=PlannerSettings(horizon=25, population=400, elites=40),
 )
 PUBLISHED = (_CARTPOLE, _HALFCHEETAH, _PUSHER, _REACHER)
 """The settings of PETS (Chua et al., 2018), which the paper took over."""
 
-_SMALL_ENSEMBLE = EnsembleSettings(members=3, hidden=(64, 64), decay=(1e-4,), epochs=100)
+_SMALL_ENSEMBLE = EnsembleSettings(members=3, hidden=(64, 64), weight_decay=(1e-4,), epochs=100)
 _SMALL_PLANNER = PlannerSettings(horizon=20, population=64, elites=8, sweeps=3, particles=4)
 
 
-def _small(published: Preset) -> Preset:
+def _small(published: ControlSettings) -> ControlSettings:
     """The same task for a laptop: smaller networks trained for longer, fewer plans and particles."""
     return replace(
         published,
@@ -258,12 +260,12 @@ def _small(published: Preset) -> Preset:
     )
 
 
-_TINY = Preset(
+_TINY = ControlSettings(
     "tiny",
     "cartpole",
     steps=30,
     trials=2,
-    ensemble=EnsembleSettings(members=2, hidden=(16,), decay=(1e-4,), epochs=2),
+    ensemble=EnsembleSettings(members=2, hidden=(16,), weight_decay=(1e-4,), epochs=2),
     planner=PlannerSettings(horizon=4, population=12, elites=3, sweeps=2, particles=3),
 )
 _CARTPOLE_SMALL = _small(_CARTPOLE)
@@ -284,7 +286,7 @@ PRESETS = {
 
 
 def with_defaults(decides_rows: Mapping[str, Any]) -> dict[str, Any]:
-    """What `what_decides_rows` said in an earlier version, with the fields that it did not have yet.
+    """What `identity` said in an earlier version, with the fields that it did not have yet.
 
     A new field's default is therefore what was done before there was a choice.
     """
@@ -295,20 +297,20 @@ def with_defaults(decides_rows: Mapping[str, Any]) -> dict[str, Any]:
     return {**decides_rows, **filled}
 
 
-def preset(name: str) -> Preset:
+def preset(name: str) -> ControlSettings:
     """The preset of that name, or an error that lists the known ones."""
     if name not in PRESETS:
         raise CalibrlError(f"preset {name!r} is unknown; use one of {', '.join(PRESETS)}")
     return PRESETS[name]
 
 
-def preset_for_env(env_id: str, steps: int) -> Preset:
+def preset_for_env(env_id: str, steps: int) -> ControlSettings:
     """Settings for any other environment: those of the small presets, with plans that look further ahead."""
     planner = replace(_SMALL_PLANNER, horizon=30)
-    return Preset(env_id, env_id, steps=steps, trials=10, ensemble=_SMALL_ENSEMBLE, planner=planner)
+    return ControlSettings(env_id, env_id, steps=steps, trials=10, ensemble=_SMALL_ENSEMBLE, planner=planner)
 
 
-def changed(base: Preset, changes: Iterable[str]) -> Preset:
+def changed(base: ControlSettings, changes: Iterable[str]) -> ControlSettings:
     """The preset with fields changed as in "ensemble.members=7"; lists are written "64,64"."""
     known = {name: value for name, value in leaves(base) if name not in ("name", "task", "reward")}
     found: dict[str, dict[str, Any]] = {}
@@ -360,7 +362,7 @@ def threads_worth(numbers: int) -> AbstractContextManager[None]:
     return one_thread() if numbers < MANY_NUMBERS else nullcontext()
 
 
-def threads_for(preset: Preset) -> AbstractContextManager[None]:
+def threads_for(preset: ControlSettings) -> AbstractContextManager[None]:
     """What the networks and plans of a preset are worth, at one imagined step."""
     planner, ensemble = preset.planner, preset.ensemble
     return threads_worth(planner.population * planner.particles * ensemble.members * max(ensemble.hidden))

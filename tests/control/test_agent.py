@@ -22,7 +22,7 @@ TINY = replace(PRESETS["tiny"], steps=12)
 
 def small_agent(**changes):
     given = {
-        "ensemble": EnsembleSettings(members=2, hidden=(8,), decay=(1e-4,), epochs=1),
+        "ensemble": EnsembleSettings(members=2, hidden=(8,), weight_decay=(1e-4,), epochs=1),
         "planner": PlannerSettings(horizon=3, population=8, elites=2, sweeps=2, particles=2),
     }
     return Agent(task("cartpole"), **{**given, **changes})
@@ -160,7 +160,7 @@ def test_an_agent_acts_in_a_loop_of_ones_own(tmp_path):
         np.testing.assert_array_equal(other.act(observation), agent.act(observation))
     np.testing.assert_allclose(other.forecast(observation, action).mean, agent.forecast(observation, action).mean)
     with pytest.raises(CalibrlError, match=r"ensemble\.members 2, this run has 3"):
-        small_agent(ensemble=EnsembleSettings(members=3, hidden=(8,), decay=(1e-4,), epochs=1)).load(
+        small_agent(ensemble=EnsembleSettings(members=3, hidden=(8,), weight_decay=(1e-4,), epochs=1)).load(
             tmp_path / "agent.pt"
         )
     with pytest.raises(CalibrlError, match="does not exist"):

@@ -310,7 +310,7 @@ def test_agents_saved_before_there_were_planners_to_choose_from_go_on(tmp_path):
 
 
 def test_what_an_earlier_version_did_not_say_is_the_default():
-    whole = replace(TINY, ensemble=EnsembleSettings(hidden=(8,), decay=(0.1,))).what_decides_rows()
+    whole = replace(TINY, ensemble=EnsembleSettings(hidden=(8,), weight_decay=(0.1,))).identity()
     old = {**whole, "planner": {name: value for name, value in whole["planner"].items() if name not in NEWER}}
     assert old != whole
     assert with_defaults(old) == with_defaults(whole) == whole

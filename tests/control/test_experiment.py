@@ -198,10 +198,10 @@ def test_diverging_physics_is_named(tmp_path):
         (["--preset", "tiny", "--set", "planner.temperature=inf"], r"planner\.temperature inf above 0, and all finite"),
         (["--preset", "tiny", "--set", "planner.colour=nan"], r"planner\.colour nan must be at least 0"),
         (["--preset", "tiny", "--set", "planner.smallest_variance=-1"], r"smallest_variance -1\.0 is no variance"),
-        (["--preset", "tiny", "--set", "ensemble.rate=nan"], r"ensemble\.rate nan is not a step size"),
+        (["--preset", "tiny", "--set", "ensemble.lr=nan"], r"ensemble\.lr nan is not a step size"),
         (
-            ["--preset", "tiny", "--set", "ensemble.decay=-1"],
-            r"ensemble\.decay \(-1\.0,\) must be finite numbers of 0 or",
+            ["--preset", "tiny", "--set", "ensemble.weight_decay=-1"],
+            r"ensemble\.weight_decay \(-1\.0,\) must be finite numbers of 0 or",
         ),
         (["--preset", "tiny", "--backend", "serial", "--minutes", 1], r"for runs in this process; leave them out, or"),
         (["--preset", "tiny", "--backend", "serial", "--reward", "math:nothing"], r"has no function nothing"),
@@ -223,8 +223,8 @@ def test_bad_input_is_one_line(tmp_path, words, message):
 def test_published_settings():
     work = {}
     for one in PUBLISHED:
-        assert len(one.ensemble.decay) == len(one.ensemble.hidden) + 1
-        assert (one.ensemble.members, one.ensemble.epochs, one.ensemble.batch) == (5, 5, 32)
+        assert len(one.ensemble.weight_decay) == len(one.ensemble.hidden) + 1
+        assert (one.ensemble.members, one.ensemble.epochs, one.ensemble.batch_size) == (5, 5, 32)
         assert (one.planner.sweeps, one.planner.particles, one.planner.propagation) == (5, 20, "DS")
         work[one.name] = (one.steps, one.trials, one.planner.horizon, one.planner.population, one.planner.elites)
     assert work == {
@@ -233,13 +233,13 @@ def test_published_settings():
         "pusher": (150, 100, 25, 500, 50),
         "reacher": (150, 100, 25, 400, 40),
     }
-    assert preset("reacher").ensemble.rate == 7.5e-4
+    assert preset("reacher").ensemble.lr == 7.5e-4
     assert {f"{one.name}-small" for one in PUBLISHED} <= set(PRESETS)
 
 
 def test_one_field_changes_and_nothing_else():
     base = preset("tiny")
-    assert changed(base, ["ensemble.hidden=8,4", "ensemble.decay=0.1,0.2,0.3"]).ensemble.hidden == (8, 4)
+    assert changed(base, ["ensemble.hidden=8,4", "ensemble.weight_decay=0.1,0.2,0.3"]).ensemble.hidden == (8, 4)
     assert changed(base, ["ensemble.probabilistic=false"]).ensemble.probabilistic is False
     assert changed(base, ["planner.inertia=0.2"]).planner.inertia == 0.2
     assert changed(base, ["trials=2"]) == base
@@ -250,7 +250,7 @@ def test_one_field_changes_and_nothing_else():
     together = ["planner.propagation=TS1", "planner.particles=6", "ensemble.members=3", "planner.elites=20"]
     assert changed(base, [*together, "planner.population=30"]).planner.population == 30
     with pytest.raises(CalibrlError, match="3 weight decays for 2 layers"):
-        changed(base, ["ensemble.decay=1,2,3"])
+        changed(base, ["ensemble.weight_decay=1,2,3"])
 
 
 def test_curves_are_means_and_standard_errors_over_seeds():

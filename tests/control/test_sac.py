@@ -15,7 +15,7 @@ from calibrl.control.luck import episode_seed
 from calibrl.control.sac import Episode, Sac, SacSettings, train
 from calibrl.errors import CalibrlError, MissingExtra
 
-TINY = SacSettings(start=20, hidden=(16, 16), batch=16)
+TINY = SacSettings(learning_starts=20, hidden=(16, 16), batch_size=16)
 
 
 @pytest.fixture
@@ -51,7 +51,7 @@ def test_a_small_learner_computes_in_one_thread_and_leaves_the_others_to_you(sho
     torch.set_num_threads(2)
     seen = []
     try:
-        learner = Sac(short, seed=0, steps=20, settings=replace(TINY, batch=batch))
+        learner = Sac(short, seed=0, steps=20, settings=replace(TINY, batch_size=batch))
         learner.learn_episode(lambda _: seen.append(torch.get_num_threads()))
         learner._model.predict = lambda *_, **__: (seen.append(torch.get_num_threads()) or np.zeros(1), None)
         learner.act(np.zeros(5))
@@ -65,10 +65,14 @@ def test_a_small_learner_computes_in_one_thread_and_leaves_the_others_to_you(sho
 def test_defaults_are_the_published_ones():
     theirs = SAC("MlpPolicy", task("cartpole").make(), device="cpu", buffer_size=10)
     ours = sac.settings_for(task("cartpole"))
-    assert (ours.rate, ours.start, ours.batch) == (theirs.learning_rate, theirs.learning_starts, theirs.batch_size)
-    assert (ours.tau, ours.discount) == (theirs.tau, theirs.gamma)
+    assert (ours.lr, ours.learning_starts, ours.batch_size) == (
+        theirs.learning_rate,
+        theirs.learning_starts,
+        theirs.batch_size,
+    )
+    assert (ours.tau, ours.gamma) == (theirs.tau, theirs.gamma)
     assert theirs.actor.latent_pi[0].out_features == ours.hidden[0]
-    assert sac.settings_for(task("halfcheetah")).start == 10_000
+    assert sac.settings_for(task("halfcheetah")).learning_starts == 10_000
 
 
 def test_resumed_runs_end_with_the_same_episodes(short, tmp_path):
@@ -183,8 +187,8 @@ def test_checkpoints_that_do_not_fit(short, tmp_path):
         resume(task("reacher"))
     with pytest.raises(CalibrlError, match="made with episode 20, this run has 10"):
         resume(replace(short, steps=10))
-    with pytest.raises(CalibrlError, match="made with batch 16"):
-        resume(short, settings=replace(TINY, batch=8))
+    with pytest.raises(CalibrlError, match="made with batch_size 16"):
+        resume(short, settings=replace(TINY, batch_size=8))
     assert file.read_bytes() == before
     file.write_bytes(before[:1000])
     with pytest.raises(CalibrlError, match="cannot be read"):

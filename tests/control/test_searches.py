@@ -206,7 +206,7 @@ def test_an_agent_goes_on_from_a_file_in_the_middle_of_an_episode(method, tmp_pa
     def agent():
         return Agent(
             task("cartpole"),
-            ensemble=EnsembleSettings(members=2, hidden=(8,), decay=(1e-4,), epochs=1),
+            ensemble=EnsembleSettings(members=2, hidden=(8,), weight_decay=(1e-4,), epochs=1),
             planner=PlannerSettings(horizon=3, population=8, elites=4, sweeps=2, particles=2, method=method),
         )
 

@@ -104,7 +104,7 @@ def test_changes_that_float32_does_not_see_are_refused():
 def test_rows_stay_in_their_units_where_another_probe_shows_others(tmp_path):
     what = task_from_env("calibrl-tests/Seedless-v0")
     settings = {
-        "ensemble": EnsembleSettings(members=2, hidden=(8,), decay=(1e-4,), epochs=1),
+        "ensemble": EnsembleSettings(members=2, hidden=(8,), weight_decay=(1e-4,), epochs=1),
         "planner": PlannerSettings(horizon=3, population=8, elites=2, sweeps=1, particles=2),
     }
     agent, again = Agent(what, **settings), Agent(what, **settings)
@@ -126,7 +126,7 @@ def test_a_forecast_is_what_planning_imagines_in_the_environments_units(propagat
     what = task_from_env("calibrl-tests/Push-v0")
     agent = Agent(
         what,
-        ensemble=EnsembleSettings(members=2, hidden=(8,), decay=(1e-4,), epochs=20),
+        ensemble=EnsembleSettings(members=2, hidden=(8,), weight_decay=(1e-4,), epochs=20),
         planner=PlannerSettings(horizon=2, population=4, elites=2, sweeps=1, particles=2, propagation=propagation),
     )
     env = what.make()
@@ -162,7 +162,7 @@ def test_forecasts_that_are_drawn_are_in_the_environments_units():
     what = task_from_env("calibrl-tests/Push-v0")
     agent = Agent(
         what,
-        ensemble=EnsembleSettings(members=2, hidden=(8,), decay=(1e-4,), epochs=5),
+        ensemble=EnsembleSettings(members=2, hidden=(8,), weight_decay=(1e-4,), epochs=5),
         planner=PlannerSettings(horizon=2, population=4, elites=2, sweeps=1, particles=2),
     )
     env, fleet = what.make(), agent.fleet
