@@ -23,17 +23,18 @@ from rich.console import Console
 from rich.table import Table
 from timing import Job, Match, Timing, beside
 
-from calibrl.inventory.planners import (
+from calibrl.inventory.loop import order_many
+from calibrl.inventory.policy import (
     CrossEntropyOrders,
     Heuristic,
     Newsvendor,
     OrderUpTo,
     RandomTrajectories,
-    Rules,
-    plan_many,
+    quantiles,
+    service_levels,
 )
-from calibrl.inventory.planners.levels import quantiles, service_levels
-from calibrl.kernels import stock_reference
+from calibrl.inventory.store import Rules
+from calibrl.kernels.stock import closed_loop_reference, open_loop_reference
 from calibrl.runs import rows as results
 
 PATHS, DAYS = 300, 5
@@ -59,7 +60,7 @@ def shelf(life: int) -> np.ndarray:
 def plain_trajectories(paths: np.ndarray, stock: np.ndarray, issuing: int) -> float:
     """The paper's planner in NumPy: all plans and paths at once, one day after the other."""
     plans = np.random.default_rng(0).integers(0, paths.max(0) + 1, (5000, paths.shape[1]))
-    costs = stock_reference.open_loop_costs(plans, paths, stock, waste=1, unmet=1, issuing=issuing)
+    costs = open_loop_reference(plans, paths, stock, waste=1, unmet=1, issuing=issuing)
     return float(plans[costs.argmin(), 0])
 
 
@@ -68,7 +69,7 @@ def plain_levels(paths: np.ndarray, stock: np.ndarray, issuing: int) -> float:
     levels = quantiles(paths, service_levels(12))
     first = np.maximum(levels[:, 0] - stock.sum(), 0)
     pairs = np.repeat(first, 12)
-    costs = stock_reference.closed_loop_costs(
+    costs = closed_loop_reference(
         pairs, np.tile(levels, (12, 1)), paths, stock,
         incoming=np.zeros(paths.shape[1]), lead=1, pack=1, minimum=1, waste=1, unmet=1, issuing=issuing,
     )  # fmt: skip
@@ -110,7 +111,7 @@ def decisions() -> Iterator[Decision]:
     yield Decision("heuristic, life 3", cpu(lambda: Heuristic()(paths, shelf(3))), 0.1e-3)
     many, stocks = np.stack([paths] * 100), np.stack([shelf(3)] * 100)
     yield Decision(
-        "order up to, life 3, of 100 series", cpu(lambda: plan_many(OrderUpTo(), many, stocks)) / 100, 0.5e-3
+        "order up to, life 3, of 100 series", cpu(lambda: order_many(OrderUpTo(), many, stocks)) / 100, 0.5e-3
     )
 
 

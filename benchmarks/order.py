@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from calibrl.inventory.sales import bakery
+from calibrl.inventory.problems import bakery
 from calibrl.shop.backtest import CALIBRATED, UNCALIBRATED, run_backtest
 from calibrl.shop.demand import BoostedDemand, LinearDemand, same_weekday
 from calibrl.shop.orders import read_shop

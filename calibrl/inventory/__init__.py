@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from calibrl.inventory.store import Costs as Costs
     from calibrl.inventory.store import Day as Day
     from calibrl.inventory.store import Issuing as Issuing
+    from calibrl.inventory.store import Rules as Rules
     from calibrl.inventory.store import empty_shelf as empty_shelf
     from calibrl.inventory.store import one_day as one_day
 

@@ -12,7 +12,7 @@ import typer
 from calibrl.runs.execute import Address, Backend, Force, How, Resume, TensorBoard, Workers, execute
 
 if TYPE_CHECKING:
-    from calibrl.inventory.presets import Preset
+    from calibrl.inventory.presets import InventorySettings
     from calibrl.runs.rows import Row
 
 
@@ -62,7 +62,7 @@ def chosen(
     arms: Sequence[str] | None,
     seeds: int | None,
     seed: int | None,
-) -> Preset:
+) -> InventorySettings:
     """A preset with what was asked for in its place."""
     from calibrl.inventory.presets import chosen as preset
 

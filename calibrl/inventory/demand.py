@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.distributions import Distribution, Normal
@@ -13,44 +12,13 @@ from torch.distributions import Distribution, Normal
 from calibrl.distributions import Recalibrated, Rounded, from_zscore, pit_z
 from calibrl.errors import CalibrlError
 from calibrl.forecasters.dropout import Passes
-from calibrl.inventory.features import Features, Ints
-from calibrl.inventory.sales import Floats, Sales
+from calibrl.inventory.features import Ints
+from calibrl.inventory.problems import Floats
 from calibrl.kernels import normal
 from calibrl.maps import IDENTITY, FitMap, Map
 
 Record: TypeAlias = Tensor
 """z-scores of outcomes under their forecasts, (n, leads), NaN where the outcome was not observed."""
-
-
-@dataclass(frozen=True)
-class Periods:
-    """Which days a model learns from, is calibrated on and is tested on, by target date.
-
-    first: days before are not used; calibrate_from: the first day of the calibration rows, never trained on;
-    test_from, test_to: first and last day of the test.
-    """
-
-    first: str
-    calibrate_from: str
-    test_from: str
-    test_to: str
-
-    def __post_init__(self) -> None:
-        days = [np.datetime64(day, "D") for day in (self.first, self.calibrate_from, self.test_from, self.test_to)]
-        if not days[0] < days[1] < days[2] <= days[3]:
-            raise CalibrlError(f"{self}: expected first < calibrate_from < test_from ≤ test_to")
-
-    def fit(self, rows: Features, sales: Sales) -> Features:
-        """Rows to train on: every target before the calibration period."""
-        return rows.targets_within(sales.day(self.first), sales.day(self.calibrate_from) - 1)
-
-    def calibration(self, rows: Features, sales: Sales) -> Features:
-        """Rows to fit maps on: every target after the training rows and before the test."""
-        return rows.targets_within(sales.day(self.calibrate_from), sales.day(self.test_from) - 1)
-
-    def test(self, rows: Features, sales: Sales) -> Features:
-        """Rows from which orders for the test days are decided, on the evening before each."""
-        return rows.decided_for(sales.day(self.test_from), sales.day(self.test_to))
 
 
 def in_units(forecast: Distribution, level: Tensor) -> Distribution:

@@ -16,10 +16,11 @@ import torch
 from numpy.typing import NDArray
 
 from calibrl.diagnostics import calibration_error, calibration_loss, coverage, crps
-from calibrl.inventory.day import Season, play
-from calibrl.inventory.forecasts import Forecasts, Mapped, Shop, expected, shop, true_paths, with_map
-from calibrl.inventory.planners import Planner, RandomTrajectories
-from calibrl.inventory.presets import ARMS, MODELS, PRESETS, Arm, Preset
+from calibrl.inventory.arms import Forecasts, Mapped, expected, true_paths, with_map
+from calibrl.inventory.loop import Season, play, tune
+from calibrl.inventory.policy import Planner, RandomTrajectories
+from calibrl.inventory.presets import ARMS, MODELS, PRESETS, Arm, InventorySettings
+from calibrl.inventory.problems import Dataset, dataset
 from calibrl.kernels import normal
 from calibrl.maps import IDENTITY
 from calibrl.runs.engine import Found, Kept, Plan
@@ -36,7 +37,7 @@ REPORTED = ("uncalibrated", "calibrated", "best, uncalibrated", "best")
 
 
 def planner_for(
-    arm: Arm, base: Forecasts | None, where: Shop, preset: Preset, *, shelf_life: int, seed: int
+    arm: Arm, base: Forecasts | None, where: Dataset, preset: InventorySettings, *, shelf_life: int, seed: int
 ) -> Planner:
     """The arm's planner; where it is to be tuned, the one that did best on the calibration period."""
     if not arm.tuned:
@@ -48,11 +49,7 @@ def planner_for(
     begin = max(where.calibrate, where.first - TUNING_DAYS)
     past = bare.paths(begin, where.first - 1)[..., :1]
     demand = np.nan_to_num(where.sales.demand[:, begin : where.first])
-
-    def reward(planner: Planner) -> int:
-        return int(play(planner, past, demand, shelf_life=shelf_life, seed=seed).reward.sum())
-
-    return max(arm.tuned, key=reward)
+    return tune(arm.tuned, past, demand, shelf_life=shelf_life, seed=seed)
 
 
 def metrics(season: Season) -> dict[str, float]:
@@ -68,7 +65,7 @@ def metrics(season: Season) -> dict[str, float]:
     }
 
 
-def honesty(arm: Mapped, where: Shop) -> dict[str, float]:
+def honesty(arm: Mapped, where: Dataset) -> dict[str, float]:
     """How honest an arm's forecasts were on the test days: per lead day, per series, and how sharp."""
     z = arm.record(where.first, where.last)
     pit = normal.cdf(z)
@@ -92,9 +89,9 @@ def honesty(arm: Mapped, where: Shop) -> dict[str, float]:
     return found | reliability_metrics(pit)
 
 
-def play_model(preset: Preset, model: str, seed: int, *, device: str = "cpu") -> Iterator[Row | Kept]:
+def play_model(preset: InventorySettings, model: str, seed: int, *, device: str = "cpu") -> Iterator[Row | Kept]:
     """Train a model and play all its arms, for each shelf life; without a model, the arms that need none."""
-    where = shop(preset.data, preset.period, preset.series, preset.days)
+    where = dataset(preset.data, preset.period, preset.series, preset.days)
     base = expected(where, MODELS[model], preset, seed=seed, device=device) if model else None
     kept: dict[str, NDArray[Any]] = {"series": np.array(where.sales.series), "demand": where.demand.astype(np.float32)}
     for name in preset.arms:
@@ -136,23 +133,23 @@ def saving(base: NDArray[Any], other: NDArray[Any], *, draws: int = 2000, seed: 
     return float(1 - costs[1].sum() / costs[0].sum()), float(low), float(high)
 
 
-def problem_name(preset: Preset, shelf_life: int) -> str:
+def problem_name(preset: InventorySettings, shelf_life: int) -> str:
     """What a shelf life of a problem is called in rows."""
     period = "" if preset.period == "test" else f", {preset.period}"
     return f"{preset.data}{period}, {shelf_life} days"
 
 
-def job_name(preset: Preset, model: str, seed: int) -> str:
+def job_name(preset: InventorySettings, model: str, seed: int) -> str:
     """What the job of a model and seed is called."""
     return f"{preset.data}, {preset.period}, {model or 'oracle'}, seed {seed}"
 
 
-def plan(preset: Preset, *, device: str = "cpu") -> Plan:
+def plan(preset: InventorySettings, *, device: str = "cpu") -> Plan:
     """One job for each model and seed; its arms are paired, and so are seeds between models."""
     preset.check()
     check_device(device)
     # Read once here: files that are missing are missed before any work is begun.
-    shop(preset.data, preset.period, preset.series, preset.days)
+    dataset(preset.data, preset.period, preset.series, preset.days)
     models = dict.fromkeys(ARMS[name].model for name in preset.arms)
     jobs = tuple(
         Job(job_name(preset, model, seed), play_model, (preset, model, seed), {"device": device})
@@ -178,7 +175,7 @@ def _choice(planner: Planner, arm: Arm) -> dict[str, float]:
     return {"tuned_to": float(getattr(planner, "factor", None) or getattr(planner, "quantile", None) or 0.0)}
 
 
-def _settings(preset: Preset, where: Shop, shelf_life: int) -> dict[str, Any]:
+def _settings(preset: InventorySettings, where: Dataset, shelf_life: int) -> dict[str, Any]:
     dates = where.sales.dates
     found: dict[str, Any] = {
         "data": preset.data,
@@ -191,7 +188,7 @@ def _settings(preset: Preset, where: Shop, shelf_life: int) -> dict[str, Any]:
     return found | ({"note": where.sales.note} if where.sales.note else {})
 
 
-def _quantiles(arm: Mapped, where: Shop) -> NDArray[np.float32]:
+def _quantiles(arm: Mapped, where: Dataset) -> NDArray[np.float32]:
     """The 5, 25, 50, 75 and 95 % quantiles one day ahead, (s, d, 5), for pictures."""
     levels_ = torch.tensor([0.05, 0.25, 0.5, 0.75, 0.95], dtype=torch.float64)
     _, forecasts = arm.on(where.first, where.last)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from calibrl.data import Data
 from calibrl.errors import CalibrlError
-from calibrl.inventory.sales import Floats, Sales
+from calibrl.inventory.problems import Floats, Periods, Sales
 
 Ints: TypeAlias = NDArray[np.int64]
 Columns: TypeAlias = dict[str, Floats]
@@ -67,6 +67,28 @@ class Features:
     def targets_within(self, first: int, last: int) -> Features:
         """Rows whose every target day lies in first … last (days as columns of the sales)."""
         return self[(self.day + 1 >= first) & (self.day + self.leads <= last)]
+
+    def split(self, when: Periods, sales: Sales) -> tuple[Features, Features, Features]:
+        """Rows to train on, rows to fit maps on, and rows of the evenings before the test days.
+
+        Parameters
+        ----------
+        when : Periods
+            Every target of a training row lies before `calibrate_from`; every target of a calibration row lies after
+            and before `test_from`.
+        sales : Sales
+            What the rows were made from.
+
+        Returns
+        -------
+        train, calibration, test : Features
+        """
+        first, calibrate, test = (sales.day(date) for date in (when.first, when.calibrate_from, when.test_from))
+        return (
+            self.targets_within(first, calibrate - 1),
+            self.targets_within(calibrate, test - 1),
+            self.decided_for(test, sales.day(when.test_to)),
+        )
 
     def decided_for(self, first: int, last: int) -> Features:
         """Rows from which the first to last day are forecast one day ahead: those of the evening before."""

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from calibrl.errors import CalibrlError
 from calibrl.forecasters.dropout import DropoutTraining
-from calibrl.inventory.demand import Periods
-from calibrl.inventory.favorita import favorita
-from calibrl.inventory.planners import Heuristic, Newsvendor, Oracle, OrderUpTo, Planner, RandomTrajectories
-from calibrl.inventory.sales import Sales, bakery
+from calibrl.inventory.policy import Heuristic, Newsvendor, Oracle, OrderUpTo, Planner, RandomTrajectories
+from calibrl.inventory.problems import PROBLEMS
 
 
 @dataclass(frozen=True)
@@ -89,39 +86,7 @@ MAIN = tuple(name for name, arm in ARMS.items() if arm.model in ("paper", "weekd
 
 
 @dataclass(frozen=True)
-class Problem:
-    """Sales and the periods they are cut into; series with less than `history` days before the test are left out."""
-
-    load: Callable[[], Sales]
-    periods: dict[str, Periods]
-    history: int = 365
-
-
-PROBLEMS = {
-    "bakery": Problem(
-        bakery,
-        {
-            "test": Periods("2016-01-02", "2018-02-01", "2018-06-01", "2018-08-31"),
-            "later": Periods("2016-01-02", "2018-05-01", "2018-09-01", "2018-11-30"),
-            "tuning": Periods("2016-01-02", "2017-10-15", "2018-02-01", "2018-05-31"),
-        },
-    ),
-    "favorita": Problem(
-        favorita,
-        {
-            "test": Periods("2014-01-01", "2016-02-01", "2016-06-01", "2016-08-31"),
-            "later": Periods("2014-01-01", "2016-05-01", "2016-09-01", "2016-11-30"),
-            "tuning": Periods("2014-01-01", "2015-10-15", "2016-02-01", "2016-05-31"),
-        },
-    ),
-}
-"""test: the paper's months. later: the three months after, fixed before anything was looked at. tuning: days before
-the test, to choose settings on.
-"""
-
-
-@dataclass(frozen=True)
-class Preset:
+class InventorySettings:
     """How much to run: which arms, shelf lives in days, and paired seeds.
 
     paths: demand paths of a decision, and passes of a network; trajectories: those of the paper's search; series, days:
@@ -165,10 +130,10 @@ TINY = DropoutTraining(steps=20, batch_size=64, min_steps=1, evaluate_every=10, 
 PRESETS = {
     preset.name: preset
     for preset in (
-        Preset("small", seeds=2, seed=0, paths=150, training=QUICK, series=18, days=28),
-        Preset("paper", shelf_lives=(3, 2, 5)),
-        Preset("best", arms=tuple(ARMS), shelf_lives=(3, 2, 5)),
-        Preset("tiny", seeds=2, seed=0, paths=20, trajectories=50, training=TINY, series=4, days=8),
+        InventorySettings("small", seeds=2, seed=0, paths=150, training=QUICK, series=18, days=28),
+        InventorySettings("paper", shelf_lives=(3, 2, 5)),
+        InventorySettings("best", arms=tuple(ARMS), shelf_lives=(3, 2, 5)),
+        InventorySettings("tiny", seeds=2, seed=0, paths=20, trajectories=50, training=TINY, series=4, days=8),
     )
 }
 """small: a laptop's. paper: the paper's settings. best: every arm. tiny: for tests.
@@ -177,7 +142,7 @@ Settings were chosen on the period "tuning" and on seeds below 100.
 """
 
 
-def chosen(name: str) -> Preset:
+def chosen(name: str) -> InventorySettings:
     """The preset of that name, or an error."""
     if name not in PRESETS:
         raise CalibrlError(f"preset {name!r} is unknown; use one of {', '.join(PRESETS)}")

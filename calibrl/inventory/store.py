@@ -24,7 +24,13 @@ ISSUING: tuple[Issuing, ...] = get_args(Issuing)
 
 @dataclass(frozen=True)
 class Costs:
-    """What a unit thrown away and a unit of unmet demand cost."""
+    """What a unit thrown away and a unit of unmet demand cost.
+
+    Parameters
+    ----------
+    waste, unmet : float
+        Cost of a unit, 0 or more; not both 0.
+    """
 
     waste: float = 1.0
     unmet: float = 1.0
@@ -39,8 +45,52 @@ class Costs:
 
 
 @dataclass(frozen=True)
+class Rules:
+    """What may be ordered, and when it comes.
+
+    Parameters
+    ----------
+    pack : int
+        Units in a pack; orders are whole packs.
+    minimum : int
+        The least order that is taken, in units.
+    lead_days : int
+        1 if an order is on the shelf on the morning after it was placed, 2 if a morning later, and so on.
+    """
+
+    pack: int = 1
+    minimum: int = 0
+    lead_days: int = 1
+
+    def __post_init__(self) -> None:
+        for name, least in (("pack", 1), ("minimum", 0), ("lead_days", 1)):
+            value = getattr(self, name)
+            if not (np.isfinite(value) and value == int(value) and value >= least):
+                raise CalibrlError(f"{name} {value} cannot be kept to; use a whole number of {least} or more")
+
+    @property
+    def smallest(self) -> int:
+        """The smallest order that can be placed: the minimum, in whole packs."""
+        return max(self.pack, -(-self.minimum // self.pack) * self.pack)
+
+    def nearest(self, units: ArrayLike) -> NDArray[np.float64]:
+        """The nearest quantities that can be ordered; half a pack rounds up."""
+        wanted = np.maximum(np.asarray(units, dtype=np.float64), 0)
+        packs = np.floor(wanted / self.pack + 0.5) * self.pack
+        return np.where(packs >= self.smallest, packs, np.where(2 * wanted >= self.smallest, self.smallest, 0))
+
+
+@dataclass(frozen=True)
 class Day:
-    """What a day did. stock: (L,) units left for the next morning, before its delivery."""
+    """What a day did.
+
+    Parameters
+    ----------
+    sold, wasted, unmet : int
+        Units sold, thrown away at closing time, and asked for when there were none.
+    stock : ndarray of int, shape (L,)
+        Units left for the next morning, before its delivery, by days to expiry.
+    """
 
     sold: int
     wasted: int
@@ -54,7 +104,18 @@ class Day:
 
 
 def empty_shelf(shelf_life: int) -> Stock:
-    """(L,) zeros."""
+    """An empty shelf for goods that can be sold on `shelf_life` days.
+
+    Parameters
+    ----------
+    shelf_life : int
+        L, in days: 1 for what is sold on its day of delivery only.
+
+    Returns
+    -------
+    ndarray of int, shape (L,)
+        Zeros.
+    """
     if shelf_life < 1:
         raise CalibrlError(f"shelf life {shelf_life} days cannot be sold; use 1 (sold on its day of delivery) or more")
     return np.zeros(shelf_life, dtype=np.int64)
@@ -68,10 +129,29 @@ def one_day(
     rng: np.random.Generator | None = None,
     issuing: Issuing = "random",
 ) -> Day:
-    """Sell a day's demand from stock (L,) and the order just delivered, which keeps for L days.
+    """Sell a day's demand from the stock and the order just delivered, which keeps for L days.
 
-    stock[l] expires in l + 1 days, this one counted. Random issuing draws the units sold without replacement from
-    all on the shelf, a multivariate hypergeometric draw from `rng`.
+    Parameters
+    ----------
+    stock : array_like of int, shape (L,)
+        Units on the shelf; stock[l] expires in l + 1 days, this one counted.
+    demand, order : float
+        Whole units asked for, and delivered before the doors open.
+    rng : numpy.random.Generator, optional
+        Draws the units sold under random issuing: without replacement from all on the shelf (a multivariate
+        hypergeometric draw). The other ways of issuing need none.
+    issuing : {"random", "fifo", "lifo"}
+        Which units customers take: any, the oldest first or the newest first.
+
+    Returns
+    -------
+    Day
+        Units sold, wasted and unmet, and the stock of the next morning.
+
+    Examples
+    --------
+    >>> one_day([4, 0, 0], demand=6, order=5, issuing="fifo")
+    Day(sold=6, wasted=0, unmet=0, stock=array([0, 3, 0]))
     """
     issue = _ISSUE[check_issuing(issuing)]
     shelf = check_stock(stock).copy()

@@ -1,28 +1,32 @@
-"""Expected cost of many order plans over many demand paths, compiled: one thread, vectorised over paths.
+"""Expected cost of many order plans over many demand paths: compiled kernels, and what they should say in plain NumPy.
 
-Plain NumPy with the same meaning is in `stock_reference`. Units are float32 here: plans are compared, not counted.
+`open_loop_costs` and `closed_loop_costs` choose the quickest kernel; `…_reference` are the definition, in float64.
+Kernels run on one thread and count units in float32: plans are compared, not counted.
 
 Demand comes in blocks, (b, h, BLOCK): a block's stock stays in the nearest cache while its days go by, and a plan
 whose cost over some blocks already exceeds the best plan's over all of them is given up. Costs are never
 negative, so that the best plan is never given up.
-
-Stock of age l on day k is row (k + l) mod L: what is in its last day leaves its row to the next order.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numba import njit
+from numba.cpython.unsafe.tuple import tuple_setitem
 from numpy.typing import NDArray
 
-Units = NDArray[np.float32]
+Floats: TypeAlias = NDArray[np.float64]
+Units: TypeAlias = NDArray[np.float32]
+Shelf: TypeAlias = tuple[np.float32, ...]
 
 BLOCK = 64
 RANDOM, FIFO, LIFO = 0, 1, 2
 GIVEN_UP = np.float32(3e38)
 """The cost of a plan given up; finite, because fast arithmetic knows no infinity."""
+LIMITS = (49, 30, 30)
+"""Ages × days up to which, by issuing, the compiler keeps a path's whole stock in registers."""
 _NONE, _TINY, _HALF = np.float32(0), np.float32(1e-30), np.float32(0.5)
 
 
@@ -34,8 +38,133 @@ def in_blocks(paths: NDArray[Any]) -> Units:
     return np.ascontiguousarray(blocks.reshape(-1, BLOCK, h).transpose(0, 2, 1))
 
 
-@njit(cache=True, fastmath=True, error_model="numpy")
 def open_loop_costs(
+    arrivals: Units,
+    demand: Units,
+    paths: int,
+    stock: Units,
+    *,
+    waste: float,
+    unmet: float,
+    issuing: int,
+    give_up: bool = False,
+) -> Units:
+    """Mean cost (n,) of n fixed plans.
+
+    arrivals: (n, h) units on the shelf before each day's demand; demand: (b, h, BLOCK) of `paths` paths; stock:
+    (L,) units that expire in l + 1 days; waste, unmet: cost of a unit; issuing: RANDOM (in proportion to what is
+    there of each age), FIFO or LIFO; give_up: stop at plans that are worse than the best, and say GIVEN_UP.
+    """
+    ages, days = len(stock), arrivals.shape[1]
+    prices = np.float32(waste), np.float32(unmet)
+    if fits(ages, days, issuing):
+        lengths = (0,) * days, *prices, (0,) * issuing
+        return open_loop_costs_small(arrivals, demand, paths, tuple(stock), *lengths, give_up)
+    return open_loop_costs_any(arrivals, demand, paths, stock, *prices, issuing, give_up)
+
+
+def closed_loop_costs(
+    first: Units,
+    levels: Units,
+    demand: Units,
+    paths: int,
+    stock: Units,
+    *,
+    incoming: Units,
+    lead: int,
+    pack: float,
+    minimum: float,
+    waste: float,
+    unmet: float,
+    issuing: int,
+    give_up: bool = False,
+) -> Units:
+    """Mean cost (n,) of n policies that see each path's stock before they order.
+
+    first: (n,) the order of tonight; levels: (n, h) order-up-to levels: on the evening before day k a policy orders
+    what is missing to levels[:, k] of the stock on the shelf and on its way, in whole packs, for day k + lead - 1.
+    incoming: (h,) units already on their way. The rest is as for fixed plans.
+    """
+    days = levels.shape[1]
+    terms = np.float32(pack), np.float32(minimum), np.float32(waste), np.float32(unmet)
+    if fits(len(stock), days, issuing):
+        lengths = tuple(stock), (0,) * days, incoming, tuple(incoming[:lead])
+        return closed_loop_costs_small(first, levels, demand, paths, *lengths, *terms, (0,) * issuing, give_up)
+    return closed_loop_costs_any(first, levels, demand, paths, stock, incoming, lead, *terms, issuing, give_up)
+
+
+def fits(ages: int, days: int, issuing: int) -> bool:
+    """Whether the kernels that keep a path's stock in registers are the quick ones."""
+    return ages * days <= LIMITS[issuing]
+
+
+def open_loop_reference(
+    arrivals: NDArray[Any], paths: NDArray[Any], stock: NDArray[Any], *, waste: float, unmet: float, issuing: int
+) -> Floats:
+    """Mean cost (n,) of plans with arrivals (n, h) over paths (m, h), from stock (L,) by days to expiry."""
+    shelf = _tiled(stock, len(arrivals), len(paths))
+    cost = np.zeros(shelf.shape[1:])
+    for k in range(paths.shape[1]):
+        shelf[-1] += arrivals[:, k, None]
+        cost += sell_and_age(shelf, paths[:, k], waste=waste, unmet=unmet, issuing=issuing)
+    return cost.mean(1)
+
+
+def closed_loop_reference(
+    first: NDArray[Any],
+    levels: NDArray[Any],
+    paths: NDArray[Any],
+    stock: NDArray[Any],
+    *,
+    incoming: NDArray[Any],
+    lead: int,
+    pack: float,
+    minimum: float,
+    waste: float,
+    unmet: float,
+    issuing: int,
+) -> Floats:
+    """Mean cost (n,) of policies that order `first` (n,) tonight and up to levels (n, h) on later evenings."""
+    shelf = _tiled(stock, len(levels), len(paths))
+    days = paths.shape[1]
+    coming = np.broadcast_to(np.asarray(incoming, dtype=np.float64)[:, None, None], (days, *shelf.shape[1:])).copy()
+    coming[lead - 1] += first[:, None]
+    cost = np.zeros(shelf.shape[1:])
+    for k in range(days):
+        due = k + lead - 1
+        if k > 0 and due < days:
+            missing = np.maximum(levels[:, k, None] - shelf.sum(0) - coming[k : due + 1].sum(0), 0)
+            packs = np.floor(missing / pack + 0.5) * pack
+            coming[due] += np.where(packs >= minimum, packs, np.where(2 * missing >= minimum, minimum, 0))
+        shelf[-1] += coming[k]
+        cost += sell_and_age(shelf, paths[:, k], waste=waste, unmet=unmet, issuing=issuing)
+    return cost.mean(1)
+
+
+def _tiled(stock: NDArray[Any], plans: int, paths: int) -> Floats:
+    return np.tile(np.asarray(stock, dtype=np.float64)[:, None, None], (1, plans, paths))
+
+
+def sell_and_age(shelf: Floats, demand: NDArray[Any], *, waste: float, unmet: float, issuing: int) -> Floats:
+    """Cost (n, m) of a day with demand (m,); shelf (L, n, m) is left as the next day finds it."""
+    there = shelf.sum(0)
+    sold = np.minimum(there, demand)
+    if issuing == RANDOM:
+        shelf *= np.divide(there - sold, there, out=np.zeros_like(there), where=there > 0)
+    else:
+        rest = sold.copy()
+        for age in range(len(shelf)) if issuing == FIFO else reversed(range(len(shelf))):
+            taken = np.minimum(shelf[age], rest)
+            shelf[age] -= taken
+            rest -= taken
+    cost = waste * shelf[0] + unmet * (demand - sold)
+    shelf[:-1] = shelf[1:]
+    shelf[-1] = 0
+    return cost
+
+
+@njit(cache=True, fastmath=True, error_model="numpy")
+def open_loop_costs_any(
     arrivals: Units,
     demand: Units,
     paths: int,
@@ -45,11 +174,9 @@ def open_loop_costs(
     issuing: int,
     give_up: bool,
 ) -> Units:
-    """Mean cost (n,) of n fixed plans.
+    """`open_loop_costs` of any length.
 
-    arrivals: (n, h) units on the shelf before each day's demand; demand: (b, h, BLOCK) of `paths` paths; stock:
-    (L,) units that expire in l + 1 days; waste, unmet: cost of a unit; issuing: RANDOM (in proportion to what is
-    there of each age), FIFO or LIFO.
+    Stock of age l on day k is row (k + l) mod L: what is in its last day leaves its row to the next order.
     """
     plans, days = arrivals.shape
     ages = stock.shape[0]
@@ -70,14 +197,11 @@ def open_loop_costs(
                 break
         costs[i] = cost
         best = min(best, cost)
-    for i in range(plans):
-        if costs[i] < GIVEN_UP:
-            costs[i] /= np.float32(paths)
-    return costs
+    return _mean(costs, paths)
 
 
 @njit(cache=True, fastmath=True, error_model="numpy")
-def closed_loop_costs(
+def closed_loop_costs_any(
     first: Units,
     levels: Units,
     demand: Units,
@@ -92,12 +216,7 @@ def closed_loop_costs(
     issuing: int,
     give_up: bool,
 ) -> Units:
-    """Mean cost (n,) of n policies that see each path's stock before they order.
-
-    first: (n,) the order of tonight; levels: (n, h) order-up-to levels: in the night before day k a policy orders
-    what is missing to levels[:, k] of the stock on the shelf and on its way, in whole packs, for day k + lead - 1.
-    incoming: (h,) units already on their way. The rest is as for fixed plans.
-    """
+    """`closed_loop_costs` of any length."""
     policies, days = levels.shape
     ages = stock.shape[0]
     shelf, total, work = np.empty((ages, BLOCK), np.float32), np.empty(BLOCK, np.float32), np.empty(BLOCK, np.float32)
@@ -125,10 +244,7 @@ def closed_loop_costs(
                 break
         costs[i] = cost
         best = min(best, cost)
-    for i in range(policies):
-        if costs[i] < GIVEN_UP:
-            costs[i] /= np.float32(paths)
-    return costs
+    return _mean(costs, paths)
 
 
 @njit(cache=True, fastmath=True, error_model="numpy")
@@ -198,3 +314,180 @@ def _day(
         total[j] -= oldest[j]
         oldest[j] = _NONE
     return short * unmet + gone * waste
+
+
+@njit(cache=True, fastmath=True, error_model="numpy")
+def open_loop_costs_small(
+    arrivals: Units,
+    demand: Units,
+    paths: int,
+    stock: Shelf,
+    days: tuple[int, ...],
+    waste: np.float32,
+    unmet: np.float32,
+    issuing: tuple[int, ...],
+    give_up: bool,
+) -> Units:
+    """`open_loop_costs` with a path's whole stock in registers.
+
+    The shelf is a tuple, so that its length is known to the compiler, and so are those of `days` (h zeros) and
+    `issuing` (as many zeros as its number): it writes out all days and ages and does sixteen paths at a time.
+    """
+    plans = arrivals.shape[0]
+    costs = np.empty(plans, np.float32)
+    best = GIVEN_UP
+    for i in range(plans):
+        cost = _NONE
+        for b in range(demand.shape[0]):
+            size = min(BLOCK, paths - b * BLOCK)
+            cost += _open_block(arrivals[i], demand[b], size, stock, days, waste, unmet, issuing)
+            if give_up and cost > best:
+                cost = GIVEN_UP
+                break
+        costs[i] = cost
+        best = min(best, cost)
+    return _mean(costs, paths)
+
+
+@njit(cache=True, fastmath=True, error_model="numpy")
+def closed_loop_costs_small(
+    first: Units,
+    levels: Units,
+    demand: Units,
+    paths: int,
+    stock: Shelf,
+    days: tuple[int, ...],
+    incoming: Units,
+    lead: Shelf,
+    pack: np.float32,
+    minimum: np.float32,
+    waste: np.float32,
+    unmet: np.float32,
+    issuing: tuple[int, ...],
+    give_up: bool,
+) -> Units:
+    """`closed_loop_costs` in registers; lead: the incoming units of as many days as the lead time."""
+    policies = levels.shape[0]
+    costs = np.empty(policies, np.float32)
+    best = GIVEN_UP
+    for i in range(policies):
+        cost = _NONE
+        for b in range(demand.shape[0]):
+            size = min(BLOCK, paths - b * BLOCK)
+            cost += _closed_block(
+                first[i], levels[i], demand[b], size, stock, days, incoming, lead, pack, minimum, waste, unmet, issuing
+            )
+            if give_up and cost > best:
+                cost = GIVEN_UP
+                break
+        costs[i] = cost
+        best = min(best, cost)
+    return _mean(costs, paths)
+
+
+@njit(cache=True, fastmath=True, error_model="numpy")
+def _open_block(
+    arrivals: Units,
+    demand: Units,
+    size: int,
+    stock: Shelf,
+    days: tuple[int, ...],
+    waste: np.float32,
+    unmet: np.float32,
+    issuing: tuple[int, ...],
+) -> np.float32:
+    short, gone = _NONE, _NONE
+    for j in range(size):
+        shelf = stock
+        for k in range(len(days)):
+            shelf = _with_last(shelf, shelf[-1] + arrivals[k])
+            shelf, missed, wasted = _day_small(shelf, demand[k, j], issuing)
+            short += missed
+            gone += wasted
+    return short * unmet + gone * waste
+
+
+@njit(cache=True, fastmath=True, error_model="numpy")
+def _closed_block(
+    first: np.float32,
+    levels: Units,
+    demand: Units,
+    size: int,
+    stock: Shelf,
+    days: tuple[int, ...],
+    incoming: Units,
+    lead: Shelf,
+    pack: np.float32,
+    minimum: np.float32,
+    waste: np.float32,
+    unmet: np.float32,
+    issuing: tuple[int, ...],
+) -> np.float32:
+    due = len(lead) - 1
+    short, gone = _NONE, _NONE
+    for j in range(size):
+        shelf, coming = stock, lead
+        for k in range(len(days)):
+            order = first
+            if k > 0:
+                missing = max(levels[k] - _total(shelf) - _total(coming), _NONE)
+                packs = np.floor(missing / pack + _HALF) * pack
+                least = minimum if missing + missing >= minimum else _NONE
+                order = packs if packs >= minimum else least
+            coming = _with_last(coming, coming[-1] + order)
+            shelf = _with_last(shelf, shelf[-1] + coming[0])
+            coming = _shifted(coming, incoming[k + due + 1] if k + due + 1 < len(days) else _NONE)
+            shelf, missed, wasted = _day_small(shelf, demand[k, j], issuing)
+            short += missed
+            gone += wasted
+    return short * unmet + gone * waste
+
+
+@njit(cache=True, fastmath=True, error_model="numpy", inline="always")
+def _day_small(shelf: Shelf, demand: np.float32, issuing: tuple[int, ...]) -> tuple[Shelf, np.float32, np.float32]:
+    """Sell and age: the shelf of the next morning, unmet demand, waste."""
+    there = _total(shelf)
+    left = max(there - demand, _NONE)
+    if len(issuing) == RANDOM:
+        kept = left / max(there, _TINY)
+        for age in range(len(shelf)):
+            shelf = _put(shelf, age, shelf[age] * kept)
+    else:
+        rest = there - left
+        for step in range(len(shelf)):
+            age = step if len(issuing) == FIFO else len(shelf) - 1 - step
+            held = shelf[age]
+            shelf = _put(shelf, age, max(held - rest, _NONE))
+            rest = max(rest - held, _NONE)
+    return _shifted(shelf, _NONE), demand - there + left, shelf[0]
+
+
+@njit(cache=True, fastmath=True, error_model="numpy", inline="always")
+def _total(units: Shelf) -> np.float32:
+    total = _NONE
+    for i in range(len(units)):
+        total += units[i]
+    return total
+
+
+@njit(cache=True, fastmath=True, error_model="numpy", inline="always")
+def _shifted(units: Shelf, last: np.float32) -> Shelf:
+    return units[1:] + (last,)  # noqa: RUF005 (the compiler knows the length of a sum)
+
+
+@njit(cache=True, fastmath=True, error_model="numpy", inline="always")
+def _with_last(units: Shelf, last: np.float32) -> Shelf:
+    return units[:-1] + (last,)  # noqa: RUF005 (the compiler knows the length of a sum)
+
+
+@njit(cache=True, inline="always")
+def _put(units: Shelf, place: int, value: np.float32) -> Any:
+    return tuple_setitem(units, place, value)  # type: ignore[call-arg]
+
+
+@njit(cache=True)
+def _mean(costs: Units, paths: int) -> Units:
+    for i in range(costs.shape[0]):
+        if costs[i] < GIVEN_UP:
+            costs[i] /= np.float32(paths)
+    return costs

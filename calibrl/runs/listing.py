@@ -71,7 +71,7 @@ def _worlds() -> Lines:
 
 
 def _planners() -> Lines:
-    from calibrl.inventory.planners import PLANNERS
+    from calibrl.inventory.policy import PLANNERS
 
     return {name: first_line(type(planner)) for name, planner in PLANNERS.items()}
 
@@ -123,7 +123,7 @@ USE: dict[str, str] = {
     "presets": "bandits/small is calibrl run bandits --preset small; calibrl show NAME",
     "problems": "calibrl run bandits --problem NAME",
     "policies": "calibrl run bandits --policy NAME, calibrl bandit evaluate --policy NAME",
-    "planners": "of perishable goods, calibrl.inventory.planners",
+    "planners": "of perishable goods, calibrl.inventory.policy",
     "tasks": "of continuous control, calibrl.control.task(NAME)",
     "searches": "calibrl run control --set planner.method=NAME",
     "worlds": "of calibrl run safety",

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from calibrl.algorithm import Forecaster
 from calibrl.errors import CalibrlError
-from calibrl.inventory.sales import Flags, Floats
+from calibrl.inventory.problems import Flags, Floats
 from calibrl.inventory.store import one_day
 from calibrl.shop.demand import BoostedDemand, DemandModel, calibrate, paths, ranks, train
 from calibrl.shop.features import MovingSums, moving_sums

@@ -37,7 +37,7 @@ from calibrl.data import Data, Remembered
 from calibrl.distributions import Recalibrated, Rounded, pit_z
 from calibrl.distributions.zscores import from_zscore
 from calibrl.errors import CalibrlError
-from calibrl.inventory.sales import Flags, Floats
+from calibrl.inventory.problems import Flags, Floats
 from calibrl.kernels import normal
 from calibrl.maps import IDENTITY, FitMap, Map, fit_isotonic
 from calibrl.runs.workers import one_thread

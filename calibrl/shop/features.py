@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrl.inventory.sales import Flags, Floats
+from calibrl.inventory.problems import Flags, Floats
 from calibrl.shop.record import SHUT_WEEKS, Counts, Record, in_a_row
 
 Index = NDArray[np.int64]

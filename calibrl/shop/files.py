@@ -49,7 +49,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from calibrl.errors import CalibrlError
-from calibrl.inventory.sales import Days, Flags, Floats, Sales
+from calibrl.inventory.problems import Days, Flags, Floats, Sales
 from calibrl.shop.cells import Cells, read_cells
 from calibrl.shop.record import AHEAD, LONGEST_GAP, Day, History, Key, known_at, named, store_of
 

@@ -21,7 +21,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrl.inventory.sales import Flags, Floats
+from calibrl.inventory.problems import Flags, Floats
 from calibrl.kernels import deliveries as kernel
 from calibrl.runs.workers import Job, run_jobs
 from calibrl.shop import features

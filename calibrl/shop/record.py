@@ -33,7 +33,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import log_ndtr, ndtri_exp
 
-from calibrl.inventory.sales import Days, Flags, Floats, Sales
+from calibrl.inventory.problems import Days, Flags, Floats, Sales
 
 HARDLY_EVER = 0.05
 """Share of a weekday's dates with any record, below which the store is closed on it; and the chance that an open store

@@ -8,9 +8,10 @@ from torch.distributions import Gamma, Normal
 
 from calibrl import CalibrlError, Empirical, Recalibrated, fit_isotonic, fit_smooth
 from calibrl.forecasters.dropout import Passes
-from calibrl.inventory.demand import Periods, Refit, in_units, joint_ranks, judge, paths
+from calibrl.inventory.demand import Refit, in_units, joint_ranks, judge, paths
 from calibrl.inventory.features import features
-from tests.inventory.test_sales import sales
+from calibrl.inventory.problems import Periods
+from tests.inventory.test_problems import sales
 
 
 def seed(value: int = 0) -> torch.Generator:
@@ -156,7 +157,7 @@ def test_periods_cut_rows_by_target_date():
     made = sales(np.random.default_rng(0).poisson(20, (2, 100)).astype(float))
     rows = features(made)
     when = Periods("2024-01-01", "2024-03-01", "2024-03-20", "2024-04-01")
-    fit, held, test = (part(rows, made) for part in (when.fit, when.calibration, when.test))
+    fit, held, test = rows.split(when, made)
     assert made.dates[(fit.day + 5).max()] == np.datetime64("2024-02-29")
     assert made.dates[(held.day + 1).min()] == np.datetime64("2024-03-01")
     assert made.dates[(held.day + 5).max()] == np.datetime64("2024-03-19")

@@ -9,9 +9,9 @@ from gymnasium.utils.env_checker import check_env
 
 import calibrl
 from calibrl.errors import CalibrlError, MissingExtra
-from calibrl.inventory import Costs, environment
+from calibrl.inventory import Costs, Rules, environment
 from calibrl.inventory.environment import PerishableStore
-from calibrl.inventory.planners import Oracle, Rules
+from calibrl.inventory.policy import Oracle
 
 TABLE = np.random.default_rng(0).poisson(12, (3, 120))
 

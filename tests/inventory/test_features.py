@@ -6,7 +6,7 @@ import torch
 
 from calibrl import CalibrlError
 from calibrl.inventory.features import HISTORY, features, levels
-from tests.inventory.test_sales import sales
+from tests.inventory.test_problems import sales
 
 
 @pytest.fixture

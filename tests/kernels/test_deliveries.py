@@ -1,8 +1,6 @@
-"""The delivery kernel against a plain simulation written from its description, and against the newsvendor."""
+"""The delivery kernel against its plain reference, and against the newsvendor."""
 
 from __future__ import annotations
-
-import math
 
 import numpy as np
 import pytest
@@ -11,69 +9,6 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from calibrl.kernels import deliveries as kernel
-
-
-def reference(path, opening, arriving, day, decided, life, order, level, expected, pack, minimum):
-    """One path, day by day, with a dictionary of batches: last day → units; the order is apart, half a day before."""
-    h = len(path)
-    ours = day[0] + life - 1.5
-    shelf = {e: float(u) for e, u in enumerate(opening)}
-    brought = [float(order)] + [0.0] * (len(day) - 1)
-    out = np.zeros(kernel.COUNTS)
-
-    def opened(shelf, d):
-        shelf = dict(shelf)
-        if len(arriving):
-            for e in range(h + 1):
-                shelf[e] = shelf.get(e, 0.0) + arriving[d][e]
-        for k, when in enumerate(day):
-            if when == d:
-                last = min(d + life - 1, h) if k else ours
-                shelf[last] = shelf.get(last, 0.0) + brought[k]
-        return shelf
-
-    def after(shelf, sold):
-        total = sum(shelf.values())
-        return {e: u * (1 - sold / total) if total else 0.0 for e, u in shelf.items()}
-
-    def foreseen(shelf, now, until):
-        for d in range(now + 1, until):
-            shelf = opened(shelf, d)
-            shelf = {e: u for e, u in after(shelf, min(expected[d], sum(shelf.values()))).items() if e > d}
-        return sum(opened(shelf, until).values())
-
-    for d in range(h):
-        shelf = opened(shelf, d)
-        sold = min(sum(shelf.values()), path[d])
-        unmet = path[d] - sold
-        shelf = after(shelf, sold)
-        wasted = {e: shelf.pop(e) for e in sorted(shelf) if e <= d}
-        waste = sum(wasted.values())
-        if d < day[0]:
-            out[kernel.LOST_BEFORE] += unmet
-            out[kernel.OUT_BEFORE] = max(out[kernel.OUT_BEFORE], float(unmet > 0))
-        else:
-            out[kernel.UNMET] += unmet
-            out[kernel.WASTE] += waste
-            out[kernel.HELD] += sum(shelf.values())
-            if d < day[1]:
-                out[kernel.LOST] += unmet
-                out[kernel.OUT] = max(out[kernel.OUT], float(unmet > 0))
-            out[kernel.ORDER_WASTE] += wasted.get(ours, 0.0)
-        for k in range(1, len(day)):
-            if decided[k] == d:
-                wanted = level[k] - foreseen(shelf, d, day[k])
-                if wanted > 1e-9:
-                    brought[k] = math.ceil(max(wanted, minimum) / pack - 1e-9) * pack
-    # Beyond the path an average day sells the mean, as long as the last delivery that outlasts the path keeps.
-    left = sum(shelf.values())
-    lasting = [when + life - h for when, units in zip(day, brought, strict=True) if units and when + life > h]
-    sells = min(left, np.mean(expected) * (lasting or [life])[-1])
-    out[kernel.SPARED] = sells / np.mean(expected)
-    out[kernel.HELD] += out[kernel.SPARED] * sells / 2
-    out[kernel.WASTE] += left - sells
-    out[kernel.ORDER_WASTE] += shelf.get(ours, 0.0) * (1 - sells / left) if left else 0.0
-    return out
 
 
 @given(seed=st.integers(0, 10_000))
@@ -97,7 +32,7 @@ def test_a_path_is_followed_as_described(seed):
     found = np.zeros(kernel.COUNTS)
     room = np.zeros((2, h + 1)), np.zeros(len(day))
     kernel.follow(path, opening, arriving, day, decided, life, order, level, expected, pack, minimum, *room, found)
-    truth = reference(path, opening, arriving, day, decided, life, order, level, expected, pack, minimum)
+    truth = kernel.follow_reference(path, opening, arriving, day, decided, life, order, level, expected, pack, minimum)
     assert found == pytest.approx(truth, abs=1e-9)
 
 

@@ -6,14 +6,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from calibrl.inventory.store import ISSUING, one_day
-from calibrl.kernels import stock, stock_reference, stock_small
+from calibrl.kernels import stock
 
 ONE = np.float32(1)
 # (ages, days, lead), issuing: the paper's; what does not keep; and one that only the general kernel is made for.
 CASES = [((3, 5, 1), 0), ((3, 5, 1), 1), ((3, 5, 1), 2), ((1, 3, 2), 0), *(((8, 9, 3), i) for i in range(3))]
 
 
-def night(ages, days, paths=70, seed=0):
+def evening(ages, days, paths=70, seed=0):
     generator = np.random.default_rng(seed)
     demand = generator.poisson(9, (paths, days)).astype(float)
     demand[:, days // 2] = 0  # a closed day
@@ -23,24 +23,24 @@ def night(ages, days, paths=70, seed=0):
 
 def small_open(arrivals, demand, on_hand, waste, unmet, issuing, give_up=False):
     given = (arrivals.astype(np.float32), stock.in_blocks(demand), len(demand), tuple(on_hand.astype(np.float32)))
-    return stock_small.open_loop_costs(*given, (0,) * demand.shape[1], waste, unmet, (0,) * issuing, give_up)
+    return stock.open_loop_costs_small(*given, (0,) * demand.shape[1], waste, unmet, (0,) * issuing, give_up)
 
 
 def any_open(arrivals, demand, on_hand, waste, unmet, issuing, give_up=False):
     given = (arrivals.astype(np.float32), stock.in_blocks(demand), len(demand), on_hand.astype(np.float32))
-    return stock.open_loop_costs(*given, waste, unmet, issuing, give_up)
+    return stock.open_loop_costs_any(*given, waste, unmet, issuing, give_up)
 
 
 def kernels(ages, days):
-    return [any_open, small_open] if stock_small.fits(ages, days, 2) else [any_open]
+    return [any_open, small_open] if stock.fits(ages, days, 2) else [any_open]
 
 
 @pytest.mark.parametrize(("size", "issuing"), CASES)
 def test_fixed_plans_cost_what_the_reference_says(size, issuing):
     ages, days, _ = size
-    generator, demand, on_hand = night(ages, days)
+    generator, demand, on_hand = evening(ages, days)
     arrivals = generator.integers(0, 20, (40, days)).astype(float)
-    expected = stock_reference.open_loop_costs(arrivals, demand, on_hand, waste=1.5, unmet=2.0, issuing=issuing)
+    expected = stock.open_loop_reference(arrivals, demand, on_hand, waste=1.5, unmet=2.0, issuing=issuing)
     for kernel in kernels(ages, days):
         found = kernel(arrivals, demand, on_hand, np.float32(1.5), np.float32(2), issuing)
         np.testing.assert_allclose(found, expected, rtol=2e-6)
@@ -48,7 +48,7 @@ def test_fixed_plans_cost_what_the_reference_says(size, issuing):
 
 @pytest.mark.parametrize("issuing", range(3))
 def test_giving_up_poor_plans_keeps_the_best(issuing):
-    generator, demand, on_hand = night(3, 5, paths=200)
+    generator, demand, on_hand = evening(3, 5, paths=200)
     arrivals = generator.integers(0, 20, (400, 5)).astype(float)
     for kernel in kernels(3, 5):
         whole = kernel(arrivals, demand, on_hand, ONE, ONE, issuing)
@@ -62,23 +62,23 @@ def test_giving_up_poor_plans_keeps_the_best(issuing):
 @pytest.mark.parametrize(("size", "issuing"), CASES)
 def test_policies_cost_what_the_reference_says(size, issuing):
     ages, days, lead = size
-    generator, demand, on_hand = night(ages, days)
+    generator, demand, on_hand = evening(ages, days)
     first = generator.integers(0, 20, 30).astype(float)
     # Off the grid of whole units, because float32 and float64 may round a tie to different packs.
     levels = generator.integers(0, 40 * lead, (30, days)) + 0.3
     demand += 0 if issuing else generator.random(demand.shape)
     incoming = np.pad(generator.integers(0, 9, lead).astype(float), (0, days - lead))
     terms = {"pack": 4.0, "minimum": 8.0, "waste": 1.5, "unmet": 2.0}
-    expected = stock_reference.closed_loop_costs(
+    expected = stock.closed_loop_reference(
         first, levels, demand, on_hand, incoming=incoming, lead=lead, issuing=issuing, **terms
     )
     single = [np.float32(terms[name]) for name in ("pack", "minimum", "waste", "unmet")]
     given_units = (first.astype(np.float32), levels.astype(np.float32), stock.in_blocks(demand), len(demand))
     coming, shelf = incoming.astype(np.float32), on_hand.astype(np.float32)
-    found = [stock.closed_loop_costs(*given_units, shelf, coming, lead, *single, issuing, False)]
-    if stock_small.fits(ages, days, 2):
+    found = [stock.closed_loop_costs_any(*given_units, shelf, coming, lead, *single, issuing, False)]
+    if stock.fits(ages, days, 2):
         tags = (tuple(shelf), (0,) * days, coming, tuple(coming[:lead]))
-        found.append(stock_small.closed_loop_costs(*given_units, *tags, *single, (0,) * issuing, False))
+        found.append(stock.closed_loop_costs_small(*given_units, *tags, *single, (0,) * issuing, False))
     for costs in found:
         np.testing.assert_allclose(costs, expected, rtol=1e-5)
 
@@ -95,7 +95,7 @@ def test_the_reference_is_the_exact_store_where_nothing_is_drawn(issuing, start,
     for units, wanted in zip(arrivals, demand, strict=True):
         day = one_day(on_hand, wanted, units, issuing=ISSUING[issuing])
         on_hand, cost = day.stock, cost + 3 * day.wasted + 2 * day.unmet
-    found = stock_reference.open_loop_costs(
+    found = stock.open_loop_reference(
         np.array([arrivals]), np.array([demand]), np.array(start), waste=3, unmet=2, issuing=issuing
     )
     assert found[0] == pytest.approx(cost)
@@ -105,7 +105,7 @@ def test_proportional_issuing_is_the_mean_of_random_draws():
     on_hand, demand = np.array([5, 0, 4]), 6
     generator = np.random.default_rng(0)
     days = [one_day(on_hand, demand, 3, rng=generator) for _ in range(4000)]
-    planned = stock_reference.open_loop_costs(
+    planned = stock.open_loop_reference(
         np.array([[3]]), np.array([[demand]]), on_hand, waste=1, unmet=1, issuing=stock.RANDOM
     )
     assert planned[0] == pytest.approx(np.mean([day.wasted + day.unmet for day in days]), abs=0.05)

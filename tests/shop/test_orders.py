@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from calibrl.errors import CalibrlError
-from calibrl.inventory.planners import OrderUpTo
+from calibrl.inventory.policy import OrderUpTo
 from calibrl.shop.files import WEEKDAYS, Batch, Item
 from calibrl.shop.orders import (
     SERVICE,

@@ -6,11 +6,11 @@ import torch
 
 from calibrl import CalibrlError, Data, Prequential, learn
 from calibrl.forecasters.seasonal import SeasonalNaive
-from calibrl.inventory.day import collect_from, play
 from calibrl.inventory.demand import in_units, paths
 from calibrl.inventory.features import features
-from calibrl.inventory.planners import Heuristic, Newsvendor, Oracle, OrderUpTo, RandomTrajectories
-from calibrl.inventory.sales import bakery
+from calibrl.inventory.loop import collect_from, play
+from calibrl.inventory.policy import Heuristic, Newsvendor, Oracle, OrderUpTo, RandomTrajectories
+from calibrl.inventory.problems import bakery
 
 SHELF_LIFE = 3
 

@@ -5,10 +5,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from calibrl import CalibrlError
-from calibrl.inventory.fleet import Fleet, open_loop_costs
-from calibrl.inventory.planners import RandomTrajectories, Rules
-from calibrl.kernels import stock_reference
-from calibrl.kernels.stock import RANDOM
+from calibrl.inventory.loop import BatchedTrajectories, batched_costs
+from calibrl.inventory.policy import RandomTrajectories
+from calibrl.inventory.store import Rules
+from calibrl.kernels.stock import RANDOM, open_loop_reference
 
 
 @given(seed=st.integers(0, 1000), life=st.integers(1, 6), days=st.integers(1, 6))
@@ -17,9 +17,9 @@ def test_costs_are_those_of_the_reference(seed, life, days):
     demand, orders = generator.poisson(9, (2, 15, days)), generator.integers(0, 25, (2, 20, days))
     stock = generator.integers(0, 9, (2, life))
     given_, plans, shelf = (torch.from_numpy(part).double() for part in (demand, orders, stock))
-    found = open_loop_costs(plans, given_, shelf, waste=1.5, unmet=2.0)
+    found = batched_costs(plans, given_, shelf, waste=1.5, unmet=2.0)
     for i in range(2):
-        wanted = stock_reference.open_loop_costs(orders[i], demand[i], stock[i], waste=1.5, unmet=2.0, issuing=RANDOM)
+        wanted = open_loop_reference(orders[i], demand[i], stock[i], waste=1.5, unmet=2.0, issuing=RANDOM)
         np.testing.assert_allclose(found[i], wanted, rtol=1e-9, atol=1e-9)
 
 
@@ -28,7 +28,7 @@ def test_the_fleet_searches_as_one_planner_does():
     paths = np.round(generator.normal(100, 15, (4, 200, 3)).clip(min=0))
     stock = np.tile(np.array([10, 20, 0]), (4, 1))
     planner = RandomTrajectories(trajectories=4000)
-    fleet = Fleet(planner, device="cpu", seed=3)
+    fleet = BatchedTrajectories(planner, device="cpu", seed=3)
     np.testing.assert_array_equal(fleet(paths, stock, 5), fleet(paths, stock, 5))
     orders = np.array([fleet(paths, stock, evening) for evening in range(10)])
     alone = np.array([[planner(paths[i], stock[i], rng=np.random.default_rng(k)) for i in range(4)] for k in range(10)])
@@ -38,7 +38,7 @@ def test_the_fleet_searches_as_one_planner_does():
 
 def test_rules_it_cannot_plan_for_are_refused():
     with pytest.raises(CalibrlError, match="use device cpu"):
-        Fleet(RandomTrajectories(rules=Rules(pack=6)), device="cpu", seed=0)
+        BatchedTrajectories(RandomTrajectories(rules=Rules(pack=6)), device="cpu", seed=0)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
@@ -47,7 +47,7 @@ def test_the_gpu_finds_what_the_cpu_finds():
     demand, orders = generator.poisson(50, (3, 300, 5)), generator.integers(0, 100, (3, 500, 5))
     stock = generator.integers(0, 20, (3, 3))
     parts = [torch.from_numpy(part).float() for part in (orders, demand, stock)]
-    here = open_loop_costs(*parts, waste=1.0, unmet=1.0)
-    fleet = Fleet(RandomTrajectories(), device="cuda", seed=0)
+    here = batched_costs(*parts, waste=1.0, unmet=1.0)
+    fleet = BatchedTrajectories(RandomTrajectories(), device="cuda", seed=0)
     there = fleet._costs(*(part.cuda() for part in parts))
     torch.testing.assert_close(there.cpu(), here, rtol=1e-4, atol=1e-3)

@@ -1,4 +1,7 @@
-"""How `bakery.npz` was made: python from_ddop.py FOLDER, the folder of ddop's bakery_data.csv and bakery_target.csv."""
+"""How `calibrl/inventory/data/bakery.npz` was made from ddop's bakery_data.csv and bakery_target.csv.
+
+python examples/data/make_bakery.py FOLDER_OF_BOTH
+"""
 
 from __future__ import annotations
 
@@ -35,4 +38,5 @@ def arrays(folder: Path) -> dict[str, NDArray[Any]]:
 
 
 if __name__ == "__main__":
-    np.savez_compressed(Path(__file__).with_name("bakery.npz"), **arrays(Path(sys.argv[1])))  # type: ignore[arg-type]
+    home = Path(__file__).parents[2] / "calibrl" / "inventory" / "data"
+    np.savez_compressed(home / "bakery.npz", **arrays(Path(sys.argv[1])))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -16,52 +15,11 @@ from calibrl.forecasters.dropout import BayesianDenseNet
 from calibrl.forecasters.seasonal import SeasonalNaive
 from calibrl.inventory.demand import Refit, in_units, joint_ranks, judge, paths_at
 from calibrl.inventory.features import LEADS, Features, features, levels
-from calibrl.inventory.presets import PROBLEMS, Arm, Model, Preset
-from calibrl.inventory.sales import Floats, Sales
+from calibrl.inventory.presets import Arm, InventorySettings, Model
+from calibrl.inventory.problems import Dataset, Floats
 from calibrl.maps import IDENTITY, FitMap, Map, fit_isotonic, fit_smooth
 
 MAPS: dict[str, FitMap] = {"isotonic": fit_isotonic, "smooth": fit_smooth}
-
-
-@dataclass(frozen=True)
-class Shop:
-    """Sales cut for an experiment: series with enough history, and the days of each period as columns.
-
-    calibrate, first, last: first day of the calibration period, first and last day of the test.
-    """
-
-    sales: Sales
-    scale: Floats
-    begin: int
-    calibrate: int
-    first: int
-    last: int
-
-    @property
-    def demand(self) -> Floats:
-        """(s, d): what was asked for on the test days, 0 where nobody knows."""
-        return np.nan_to_num(self.sales.demand[:, self.first : self.last + 1])
-
-
-@functools.lru_cache(maxsize=2)
-def shop(data: str, period: str, series: int | None = None, days: int | None = None) -> Shop:
-    """The sales of a problem and the columns of its periods; `series` and `days` keep only so many, spread evenly."""
-    problem = PROBLEMS[data]
-    when = problem.periods[period]
-    sales = problem.load()
-    enough = np.flatnonzero(sales.history(when.test_from) - sales.history(when.first) >= problem.history)
-    if series is not None:
-        enough = enough[np.linspace(0, len(enough) - 1, min(series, len(enough))).astype(np.int64)]
-    sales = sales.select(enough)
-    first, last = sales.day(when.test_from), sales.day(when.test_to)
-    return Shop(
-        sales=sales,
-        scale=levels(sales, when.test_from),
-        begin=sales.day(when.first),
-        calibrate=sales.day(when.calibrate_from),
-        first=first,
-        last=last if days is None else min(last, first + days - 1),
-    )
 
 
 @dataclass(frozen=True)
@@ -78,9 +36,9 @@ class Forecasts:
     record: Tensor
 
 
-def expected(where: Shop, model: Model, preset: Preset, *, seed: int, device: str = "cpu") -> Forecasts:
+def expected(where: Dataset, model: Model, preset: InventorySettings, *, seed: int, device: str = "cpu") -> Forecasts:
     """Train a model on the days before the calibration period and ask it about all evenings after."""
-    rows = features(where.sales, model.recipe, LEADS, scale=where.scale)
+    rows = features(where.sales, model.recipe, LEADS, scale=levels(where.sales, where.sales.dates[where.first]))
     training = replace(preset.training, gap=len(where.sales.series) * LEADS)
     forecaster: Forecaster = SeasonalNaive()
     if model.is_network:
@@ -129,7 +87,7 @@ class Mapped:
         )
 
 
-def with_map(base: Forecasts, arm: Arm, where: Shop) -> Mapped:
+def with_map(base: Forecasts, arm: Arm, where: Dataset) -> Mapped:
     """An arm's forecasts: bare, or with maps learnt from the record as it stood on each evening."""
     evenings = range(where.calibrate - 1, where.last)
     if not arm.mapping:
@@ -139,7 +97,7 @@ def with_map(base: Forecasts, arm: Arm, where: Shop) -> Mapped:
     return Mapped(base, maps)
 
 
-def true_paths(where: Shop) -> Floats:
+def true_paths(where: Dataset) -> Floats:
     """What the oracle knows: (s, d, 1, leads)."""
     days = len(where.sales.dates)
     ahead = np.pad(np.nan_to_num(where.sales.demand), ((0, 0), (0, LEADS)))

@@ -7,11 +7,12 @@ from typer.testing import CliRunner
 
 from calibrl import CalibrlError
 from calibrl.cli import app
+from calibrl.inventory.arms import Mapped, expected, true_paths, with_map
 from calibrl.inventory.commands import print_rows
 from calibrl.inventory.experiment import honesty, plan, planner_for, play_model, saving
-from calibrl.inventory.forecasts import Mapped, expected, shop, true_paths, with_map
-from calibrl.inventory.planners import Heuristic
-from calibrl.inventory.presets import ARMS, MODELS, PRESETS, PROBLEMS, Arm, chosen
+from calibrl.inventory.policy import Heuristic
+from calibrl.inventory.presets import ARMS, MODELS, PRESETS, Arm, chosen
+from calibrl.inventory.problems import PROBLEMS, dataset
 from calibrl.maps import IDENTITY
 from calibrl.runs.engine import Kept, carry_out
 from calibrl.runs.paper import TABLE_2
@@ -22,7 +23,7 @@ TINY = replace(PRESETS["tiny"], seeds=1, arms=("heuristic", "uncalibrated", "cal
 
 @pytest.fixture(scope="module")
 def where():
-    return shop("bakery", "test", 4, 8)
+    return dataset("bakery", "test", 4, 8)
 
 
 @pytest.fixture(scope="module")

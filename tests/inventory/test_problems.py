@@ -7,8 +7,7 @@ import polars as pl
 import pytest
 
 from calibrl import CalibrlError
-from calibrl.inventory.favorita import favorita
-from calibrl.inventory.sales import Sales, bakery
+from calibrl.inventory.problems import Sales, bakery, favorita
 
 
 def sales(units: list[list[float]], **other: object) -> Sales:

@@ -1,1 +1,0 @@
-"""Sales that ship with the package."""
