@@ -2,7 +2,7 @@
 
     CALIBRL_DATA=… python benchmarks/bandit_maps.py [PROBLEM …]
 
-LinUCB with the forecaster wrapped as `Prequential` does, refitted every 10 rewards of an arm; mean cumulative reward of
+LinUCB with the forecaster calibrated on `Rolling` evidence, refitted every 10 rewards of an arm; mean reward of
 paired trials on seeds that were used for choosing (1000 and up).
 """
 

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from calibrl.algorithm import Calibrated as Calibrated
     from calibrl.algorithm import CrossFitted as CrossFitted
     from calibrl.algorithm import Forecaster as Forecaster
-    from calibrl.algorithm import Prequential as Prequential
     from calibrl.algorithm import learn as learn
     from calibrl.algorithm import recalibrate as recalibrate
     from calibrl.bandits import CalLinUCB as CalLinUCB
@@ -67,6 +66,9 @@ if TYPE_CHECKING:
     from calibrl.errors import CalibrlError as CalibrlError
     from calibrl.errors import MissingExtra as MissingExtra
     from calibrl.errors import ReusedRows as ReusedRows
+    from calibrl.evidence import Evidence as Evidence
+    from calibrl.evidence import HeldOut as HeldOut
+    from calibrl.evidence import Rolling as Rolling
     from calibrl.forecasters import BatchedEnsemble as BatchedEnsemble
     from calibrl.forecasters import Ensemble as Ensemble
     from calibrl.forecasters import MCDropout as MCDropout

@@ -3,28 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Protocol, TypeAlias, TypeVar, cast, runtime_checkable
+from typing import Protocol, TypeAlias, TypeVar, runtime_checkable
 
 import torch
 from torch import Tensor
 from torch.distributions import Bernoulli, Categorical, Distribution
 
 from calibrl.arrays import Array, as_rows
-from calibrl.data import Data, SeenRows, Split
+from calibrl.data import Data, SeenRows, random_split
 from calibrl.distributions import Recalibrated, pit_z
 from calibrl.distributions.kinds import by_column, class_rows
 from calibrl.errors import CalibrlError
-from calibrl.maps import IDENTITY, FitMap, Identity, Map, fit_smooth
-from calibrl.maps.classes import ClassMap, FitClassMap, Unchanged, fit_temperature, recalibrate_classes
+from calibrl.evidence import Evidence, HeldOut, Judged, Scores, fit_to
+from calibrl.maps import IDENTITY, FitMap, Identity, Map
+from calibrl.maps.classes import ClassMap, FitClassMap, recalibrate_classes
 
 Outcome = TypeVar("Outcome")
-Model = TypeVar("Model", bound="Forecaster")
+Model = TypeVar("Model", bound="Learner")
 
-Honest: TypeAlias = Recalibrated | Any
-"""R∘T: a `Recalibrated`, before the first map too; for classes again a `Categorical` or a `Bernoulli`."""
 
-FADED = 1e-6
-"""Rows of less weight, beside the newest, are forgotten for good."""
+class Learner(Protocol):
+    """What `learn` needs of a model."""
+
+    def update(self, data: Data, /) -> None:
+        """Learn from rows not seen before."""
 
 
 @runtime_checkable
@@ -38,11 +40,49 @@ class Forecaster(Protocol):
         """The forecast for each row of x, of batch shape (n, d) or (n,)."""
 
 
+@runtime_checkable
+class Retrainable(Protocol):
+    """A forecaster that can be told which rows to train on, as `Resplit` evidence needs."""
+
+    def retrain(self, data: Data) -> None:
+        """Train on these rows, and on none of those of earlier updates that are not among them."""
+
+
+Judge: TypeAlias = Callable[[Forecaster, Data, torch.Generator], Scores]
+"""(T, rows, generator of randomised PITs) → what the rows say of T's forecasts, with T's agent axis if it has one."""
+
+
 def learn(collect: Callable[[Model], tuple[Data, Outcome]], model: Model, *, rounds: int) -> Iterator[Outcome]:
     """Algorithm 1: in each round plan, act and record; then split, train T, train R (all inside `update`).
 
-    `collect(model)` runs the agent once with the current model and returns the new rows and whatever
-    the caller wants to see of the round. Yields that after each update.
+    Parameters
+    ----------
+    collect : function of the model
+        Runs the agent once with the current model; returns the new rows, and whatever is to be seen of the round.
+    model : Forecaster
+        Calibrated or not.
+    rounds : int
+        How often.
+
+    Yields
+    ------
+    What `collect` had to show, after each update.
+
+    Examples
+    --------
+    >>> class Mean:
+    ...     mean = torch.zeros(1)
+    ...
+    ...     def update(self, data):
+    ...         self.mean = data.y.mean(0)
+    ...
+    ...     def __call__(self, x):
+    ...         return torch.distributions.Normal(self.mean.expand(len(x), 1), 1.0)
+    >>> def collect(model):
+    ...     expected = round(abs(float(model(torch.zeros(1, 1)).mean)), 1)
+    ...     return Data(torch.zeros(20, 1), 3 * torch.ones(20, 1)), expected
+    >>> list(learn(collect, Calibrated(Mean()), rounds=2))
+    [0.0, 3.0]
     """
     if rounds < 1:
         raise CalibrlError(f"rounds {rounds} is not a number of rounds; use 1 or more")
@@ -52,58 +92,208 @@ def learn(collect: Callable[[Model], tuple[Data, Outcome]], model: Model, *, rou
         yield outcome
 
 
-class Calibrated:
-    """A forecaster with a calibration map on top, learnt from rows held out of its training.
+def judge_rows(forecaster: Forecaster, data: Data, generator: torch.Generator) -> Scores:
+    """What rows say of T's forecasts: the `judge` of `Calibrated`, unless it is given another."""
+    with torch.no_grad():
+        return judge(forecaster(data.x), data.y, generator)
 
-    `update` splits the new rows once and for all (step 2), trains the forecaster on one side (3), computes the PITs
-    of all rows held out so far under the forecaster as it is now, and refits the map on those (4).
-    Calling it gives R∘T (5). Classes (`Categorical`, `Bernoulli`) are recalibrated by a class map, everything else by a
-    map of the CDF; counts get randomised PITs from `generator`.
+
+class Calibrated:
+    """A forecaster with a calibration map on top: R∘T, learnt as Algorithm 1 has it.
+
+    Classes (`Categorical`, `Bernoulli`) are recalibrated by a class map, everything else by a map of the CDF.
+
+    Parameters
+    ----------
+    forecaster : Forecaster
+        T. With an agent axis (rows of `Data` with one) it is g forecasters side by side, each with an R of its own.
+    evidence : Evidence, or one for each agent
+        What R is fitted on: `HeldOut` rows (the default: a random fifth of each update's), `Rolling` ones, …
+    fit_map : function, or one for each agent
+        Fits R: any `fit_*`; by default `fit_smooth`, for classes `fit_temperature`.
+    judge : function, optional
+        What rows say of T's forecasts, if not the PITs of what T answers.
+    generator : torch.Generator, optional
+        Draws the randomised PITs of counts.
+    remember : bool
+        Keep the rows T trains on too, in `rows`.
+
+    Attributes
+    ----------
+    maps, mapping : list of Map or ClassMap; the first of them
+        R of each agent, the identity before there is evidence.
+    rows, held, came : Data, Tensor (n,) bool, Tensor (n,) int64, or with an agent axis (g, n)
+        The rows that are kept, which of them are held out, and in which update each came, counted from 0.
+    updates : int
+        How often it has learnt.
+
+    Examples
+    --------
+    >>> from calibrl.evidence import Rolling
+    >>> class Half:  # a forecaster of half the spread
+    ...     def update(self, data): ...
+    ...
+    ...     def __call__(self, x):
+    ...         return torch.distributions.Normal(torch.zeros(len(x)), 0.5)
+    >>> y = torch.randn(2000, generator=torch.Generator().manual_seed(0))
+    >>> for evidence in (HeldOut(random_split(0.5, torch.Generator())), Rolling(window=1000)):
+    ...     model = Calibrated(Half(), evidence=evidence)
+    ...     model.update(Data(torch.zeros(2000, 1), y))
+    ...     print(round(float(model(torch.zeros(1, 1)).stddev), 1))
+    1.0
+    1.0
     """
 
     def __init__(
         self,
         forecaster: Forecaster,
         *,
-        split: Split,
-        fit_map: FitMap | FitClassMap | None = None,
+        evidence: Evidence | Sequence[Evidence] | None = None,
+        fit_map: FitMap | FitClassMap | Sequence[FitMap] | None = None,
+        judge: Judge = judge_rows,
         generator: torch.Generator | None = None,
+        remember: bool = False,
     ) -> None:
         self.forecaster = check_forecaster(forecaster)
-        self.split = split
-        self.fit_map = fit_map
+        evidence = evidence or HeldOut(random_split(0.2, torch.Generator().manual_seed(0)))
+        self.evidence = (evidence,) if isinstance(evidence, Evidence) else tuple(evidence)
+        self.fit_map = tuple(fit_map) if isinstance(fit_map, Sequence) else (fit_map,) * len(self.evidence)
+        self.judge = judge
         self.generator = generator or torch.Generator().manual_seed(0)
-        self.mapping: Map | ClassMap = IDENTITY
-        self.held_out: Data | None = None
+        self.remember = remember or any(one.redraws for one in self.evidence)
+        self.maps: list[Map | ClassMap] = [IDENTITY] * len(self.evidence)
+        self.rows: Data | None = None
+        self.held = self.came = torch.zeros(0)
+        self.updates = 0
         self.seen = SeenRows()
 
     def update(self, data: Data) -> None:
-        """Steps 2 to 4 of Algorithm 1 for new rows."""
-        self.seen.add(data)
-        train, held = self.split(data)
-        if len(train):
-            self.forecaster.update(train)
-        if self.held_out is not None:
-            held = self.held_out + held
-        if len(held):
-            with torch.no_grad():
-                forecast = self.forecaster(held.x)
-            evidence = judge(forecast, held.y, self.generator)
-            self.mapping = fit_to([evidence], self.fit_map)
-            # Kept once they could be judged: rows without a forecast must not spoil every later update.
-            self.held_out = held
+        """Steps 2 to 4 of Algorithm 1 for new rows: split, train T, train R."""
+        if not len(data):
+            return
+        agents = data.by_agent()
+        if len(agents) != len(self.evidence):
+            raise CalibrlError(f"rows of {len(agents)} agents for evidence of {len(self.evidence)}; give one for each")
+        judges_held = any(one.judges_held for one in self.evidence)
+        if judges_held:
+            self.seen.add(data)
 
-    def __call__(self, x: Array) -> Honest:
-        """R∘T at each row of x."""
+        # Some evidence is what T said of the new rows before it learnt them.
+        asked = [one.judges_new(self.updates) for one in self.evidence]
+        new = self._judge(data) if any(asked) else [None] * len(agents)
+
+        # 2. Split: which rows T goes without.
+        sides = [one.split(rows) for one, rows in zip(self.evidence, agents, strict=True)]
+        held = sides[0] if data.agents is None else torch.stack(sides)
+        rows, all_held, came = self._with(data, held)
+
+        # 3. Train T.
+        if any(one.redraws for one in self.evidence):
+            self._retrain(rows[~all_held])
+        elif not bool(held.all()):
+            self.forecaster.update(data[~held])
+
+        # 4. Train R on what the rows say of T.
+        kept, age = rows[all_held], self.updates - _masked(came, all_held)
+        told = self._judge(kept) if judges_held and len(kept) else [None] * len(agents)
+        parts = zip(self.evidence, self.fit_map, self.maps, asked, new, told, kept.by_agent(), strict=True)
+        self.maps = [
+            one.fit(Judged(early if wanted else None, late, own, age if data.agents is None else age[k]), mapping, fit)
+            for k, (one, fit, mapping, wanted, early, late, own) in enumerate(parts)
+        ]
+        # Kept once they could be judged: rows without a forecast must not spoil every later update.
+        if self.remember or judges_held:
+            self.rows, self.held, self.came = rows, all_held, came
+        self.updates += 1
+
+    def __call__(self, x: Array) -> Recalibrated | Categorical | Bernoulli:
+        """R∘T at each row of x (n, …): a `Recalibrated`, before the first map too; for classes of their own kind."""
+        if len(self.maps) > 1:
+            raise CalibrlError(f"{len(self.maps)} agents give no single forecast; recalibrate(forecast, maps[agent])")
         return honest(self.forecaster(as_rows(x)), self.mapping)
+
+    @property
+    def mapping(self) -> Map | ClassMap:
+        """R, of the first agent if there are several."""
+        return self.maps[0]
+
+    @property
+    def held_out(self) -> Data | None:
+        """All rows that T has not trained on; None if there are none."""
+        return None if self.rows is None else self.rows[self.held]
+
+    def _with(self, data: Data, held: Tensor) -> tuple[Data, Tensor, Tensor]:
+        """The rows kept so far and the new ones, which of them are held out, and in which update each came."""
+        came = torch.full(held.shape, self.updates)
+        if not self.remember:
+            data, came, held = data[held], _masked(came, held), _masked(held, held)
+        if self.rows is not None:
+            data = self.rows + data
+            held, came = torch.cat([self.held, held], -1), torch.cat([self.came, came], -1)
+        if self.remember:
+            sides = [
+                one.redraw(own) for one, own in zip(self.evidence, held.reshape(len(self.evidence), -1), strict=True)
+            ]
+            held = torch.stack(sides).reshape(held.shape)
+        return data, held, came
+
+    def _retrain(self, data: Data) -> None:
+        if not isinstance(self.forecaster, Retrainable):
+            raise CalibrlError(
+                f"{type(self.forecaster).__name__} cannot train on rows that change sides; give it a method "
+                "retrain(data), or hold rows out once and for all: evidence=HeldOut(…)"
+            )
+        self.forecaster.retrain(data)
+
+    def _judge(self, data: Data) -> Sequence[Scores | None]:
+        """What rows say of each agent's forecasts: one question to T for all agents."""
+        scores = self.judge(self.forecaster, data, self.generator)
+        if data.agents is None:
+            return [scores]
+        if not isinstance(scores, Tensor):
+            raise CalibrlError("agents side by side cannot forecast classes; wrap each in a Calibrated of its own")
+        return scores.unbind(0)
 
 
 class CrossFitted:
     """A forecaster whose map is learnt from K-fold PITs, so that no row is lost to calibration.
 
-    `make` builds a fresh forecaster. One learns from every row; K others each leave out one fold and are tested on it.
-    Folds take turns, from update to update too, and a row stays in its fold. `block` consecutive rows share a fold: set
-    it to a trajectory's length, or leaks between neighbours will make the forecasts look better than they are.
+    One forecaster learns from every row; K others each leave out one fold and are tested on it. Folds take turns, from
+    update to update too, and a row stays in its fold.
+
+    Parameters
+    ----------
+    make : function of no arguments
+        Builds a fresh forecaster.
+    folds : int
+        K, 2 or more.
+    fit_map : function, optional
+        Fits R: any `fit_*`; by default `fit_smooth`, for classes `fit_temperature`.
+    generator : torch.Generator, optional
+        Deals rows to folds and draws the randomised PITs of counts.
+    block : int
+        So many consecutive rows share a fold: set it to a trajectory's length, or leaks between neighbours will make
+        the forecasts look better than they are.
+
+    Attributes
+    ----------
+    mapping : Map or ClassMap
+        R, the identity before there are two folds.
+    forecaster, judges : Forecaster, list of Forecaster
+        The one that has learnt every row, and the K that have not.
+
+    Examples
+    --------
+    >>> class Half:  # a forecaster of half the spread
+    ...     def update(self, data): ...
+    ...
+    ...     def __call__(self, x):
+    ...         return torch.distributions.Normal(torch.zeros(len(x)), 0.5)
+    >>> model = CrossFitted(Half, folds=5)
+    >>> y = torch.randn(2000, generator=torch.Generator().manual_seed(0))
+    >>> model.update(Data(torch.zeros(2000, 1), y))
+    >>> round(float(model(torch.zeros(1, 1)).stddev), 1)
+    1.0
     """
 
     def __init__(
@@ -153,83 +343,13 @@ class CrossFitted:
         pairs = [(forecaster, rows) for forecaster, rows in zip(self.judges, held, strict=True) if rows is not None]
         # A single fold is everything there is: whoever leaves it out has learnt nothing.
         if len(pairs) > 1:
-            with torch.no_grad():
-                evidence = [judge(forecaster(rows.x), rows.y, self.generator) for forecaster, rows in pairs]
-            self.mapping = fit_to(evidence, self.fit_map)
+            self.mapping = fit_to([judge_rows(*pair, self.generator) for pair in pairs], self.fit_map)
         # Kept once they could be judged, as in `Calibrated`.
         self._folds, self._blocks = held, self._blocks + blocks
 
-    def __call__(self, x: Array) -> Honest:
-        """R∘T at each row of x."""
+    def __call__(self, x: Array) -> Recalibrated | Categorical | Bernoulli:
+        """R∘T at each row of x (n, …): a `Recalibrated`, before the first map too; for classes of their own kind."""
         return honest(self.forecaster(as_rows(x)), self.mapping)
-
-
-class Prequential:
-    """A forecaster that is tested on each row before it learns from it: for streams, and for data that drift.
-
-    `forget` in (0, 1] is the factor by which a row's weight shrinks with each newer row: 0.99 looks back about 100
-    rows, 1 (the default) weighs all alike. `window` keeps only that many rows. The map is refitted every `refit_every`
-    updates.
-    """
-
-    def __init__(
-        self,
-        forecaster: Forecaster,
-        *,
-        fit_map: FitMap | None = None,
-        forget: float = 1.0,
-        window: int | None = None,
-        refit_every: int = 1,
-        generator: torch.Generator | None = None,
-    ) -> None:
-        if not 0 < forget <= 1:
-            raise CalibrlError(f"forget {forget} is not in (0, 1]; 0.99 trusts about the last 100 rows")
-        if window is not None and window < 1:
-            raise CalibrlError(f"window {window} keeps no rows; use 1 or more, or None for all")
-        if refit_every < 1:
-            raise CalibrlError(f"refit_every {refit_every} is not a number of updates; use 1 or more")
-        self.forecaster = check_forecaster(forecaster)
-        self.fit_map: FitMap = fit_map or fit_smooth
-        self.forget = forget
-        self.window = window
-        self.refit_every = refit_every
-        self.generator = generator or torch.Generator().manual_seed(0)
-        self.mapping: Map = IDENTITY
-        self._scores: Tensor | None = None
-        self._updates = 0
-
-    def update(self, data: Data) -> None:
-        """Test the new rows with the current forecaster, then learn from them, then refit the map."""
-        if not len(data):
-            return
-        with torch.no_grad():
-            new = pit_z(check_forecast(self.forecaster(data.x)), data.y, generator=self.generator)
-        self.forecaster.update(data)
-        scores = new if self._scores is None else torch.cat([self._scores, new])
-        self._scores = self._remembered(scores)
-        self._updates += 1
-        if self._updates % self.refit_every == 0:
-            self.mapping = self.fit_map(z=self._scores, weight=self._weights(self._scores))
-
-    def __call__(self, x: Array) -> Honest:
-        """R∘T at each row of x."""
-        return honest(self.forecaster(as_rows(x)), self.mapping)
-
-    def _remembered(self, scores: Tensor) -> Tensor:
-        """The rows in the window, without those that have faded away."""
-        scores = scores if self.window is None else scores[-self.window :]
-        weight = self._weights(scores)
-        if weight is None:
-            return scores
-        counts = (weight > FADED) & ~scores.isnan()
-        return scores[counts.reshape(len(scores), -1).any(-1)]
-
-    def _weights(self, scores: Tensor) -> Tensor | None:
-        if self.forget == 1:
-            return None
-        # Only rows that were seen count as newer: an arm nobody pulls does not fade.
-        newer = (~scores.isnan()).double().flip(0).cumsum(0).flip(0) - 1
-        return self.forget ** newer.clamp(min=0)
 
 
 def check_forecaster(model: Forecaster) -> Forecaster:
@@ -250,7 +370,20 @@ def check_forecast(forecast: Distribution) -> Distribution:
 
 
 def recalibrate(forecast: Distribution, mapping: Map | ClassMap) -> Distribution:
-    """R∘F for a CDF, or recalibrated probabilities for classes; the forecast itself under `IDENTITY`."""
+    """Correct a forecast by a map: R∘F for a CDF, recalibrated probabilities for classes.
+
+    Parameters
+    ----------
+    forecast : Distribution of batch shape (…, *columns)
+        What T says.
+    mapping : Map or ClassMap
+        R, of as many columns as the forecast, or one for all.
+
+    Returns
+    -------
+    Distribution
+        A `Recalibrated`, a `Categorical` or a `Bernoulli`; the forecast itself under `IDENTITY`.
+    """
     check_forecast(forecast)
     if isinstance(mapping, ClassMap):
         classes = by_column(forecast)
@@ -263,33 +396,38 @@ def recalibrate(forecast: Distribution, mapping: Map | ClassMap) -> Distribution
     return Recalibrated(forecast, mapping)
 
 
-def honest(forecast: Distribution, mapping: Map | ClassMap) -> Honest:
-    """The same, as a `Recalibrated` under `IDENTITY` too: a wrapper can always be asked for an interval."""
+def honest(forecast: Distribution, mapping: Map | ClassMap) -> Recalibrated | Categorical | Bernoulli:
+    """R∘T as a `Recalibrated` under `IDENTITY` too, so that a wrapper can always be asked for an interval."""
     found = recalibrate(forecast, mapping)
-    classes = isinstance(by_column(found), (Categorical, Bernoulli))
-    return found if classes or isinstance(found, Recalibrated) else Recalibrated(found, IDENTITY)
+    classes = by_column(found)
+    if isinstance(classes, (Categorical, Bernoulli)):
+        return classes
+    return found if isinstance(found, Recalibrated) else Recalibrated(found, IDENTITY)
 
 
-Evidence: TypeAlias = Tensor | tuple[Tensor, Tensor]
-"""What outcomes said of their forecasts: z-scores (n, …), or class probabilities (n, k) and labels (n,)."""
+def judge(forecast: Distribution, y: Tensor, generator: torch.Generator) -> Scores:
+    """What outcomes say of their forecasts.
 
+    Parameters
+    ----------
+    forecast : Distribution of batch shape (n, d) or (n,)
+        One forecast for each row.
+    y : Tensor (n, d) or (n,)
+        The outcomes, NaN where not observed.
+    generator : torch.Generator
+        Places the outcomes of counts within their mass.
 
-def judge(forecast: Distribution, y: Tensor, generator: torch.Generator) -> Evidence:
-    """What the outcomes y say of the forecast."""
+    Returns
+    -------
+    Scores
+        Z-scores Φ⁻¹(F(y)) of the shape of y; for classes their probabilities (n, k) and labels (n,).
+    """
     forecast = by_column(check_forecast(forecast))
     if isinstance(forecast, (Categorical, Bernoulli)):
         return class_rows(forecast, y)
     return pit_z(forecast, y, generator=generator)
 
 
-def fit_to(evidence: Sequence[Evidence], fit_map: FitMap | FitClassMap | None) -> Map | ClassMap:
-    """The map learnt from all the evidence; `fit_smooth`, or `fit_temperature` for classes, if none is named."""
-    if isinstance(evidence[0], tuple):
-        probs = torch.cat([part[0] for part in evidence])
-        label = torch.cat([part[1] for part in evidence])
-        if int((~label.isnan()).sum()) < 2:
-            return Unchanged(note="fewer than two outcomes: left unchanged")
-        fit_classes = cast(FitClassMap, fit_map or fit_temperature)
-        return fit_classes(probs, label)
-    fit = cast(FitMap, fit_map or fit_smooth)
-    return fit(z=torch.cat([part for part in evidence if isinstance(part, Tensor)]))
+def _masked(values: Tensor, mask: Tensor) -> Tensor:
+    """Values (n,) where the mask says so; of agents, (g, n), as many for each: (g, m)."""
+    return values[mask].reshape(*mask.shape[:-1], -1 if mask.dim() == 1 else int(mask[0].sum()))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -17,32 +17,82 @@ from calibrl.errors import CalibrlError
 
 @dataclass(frozen=True, eq=False)
 class Data:
-    """Rows of experience: x (n, …) what was known, y (n, d) or (n,) what happened, NaN where it was not observed."""
+    """Rows of experience, of one forecaster or of g agents side by side.
+
+    Parameters
+    ----------
+    x : Tensor (n, …), or (g, n, …) with an agent axis
+        What was known, a row per outcome.
+    y : Tensor (n,) or (n, d), or (g, n, d) with an agent axis
+        What happened, NaN where it was not observed. Three dimensions mean g agents with n rows each.
+    censored : bool Tensor of the shape of y, optional
+        Outcomes of which is only known that they were y or more, such as the demand of a day that sold out.
+
+    Examples
+    --------
+    >>> data = Data.of([[1.0], [2.0], [3.0]], [0.1, 0.2, 0.3])
+    >>> len(data), len(data[:2] + data)
+    (3, 5)
+    """
 
     x: Tensor
     y: Tensor
+    censored: Tensor | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "x", as_tensor(self.x, "x"))
         object.__setattr__(self, "y", as_tensor(self.y, "y"))
-        if self.x.dim() == 0 or self.y.dim() == 0 or len(self.x) != len(self.y):
+        axes = 2 if self.y.dim() == 3 else 1
+        if self.x.dim() < axes or self.y.dim() == 0 or self.x.shape[:axes] != self.y.shape[:axes]:
             raise CalibrlError(
                 f"x has shape {tuple(self.x.shape)} and y {tuple(self.y.shape)}; expected one row of each per outcome"
+            )
+        if self.censored is not None and self.censored.shape != self.y.shape:
+            raise CalibrlError(
+                f"censored has shape {tuple(self.censored.shape)} and y {tuple(self.y.shape)}; expected the same"
             )
 
     @classmethod
     def of(cls, x: Array, y: Array) -> Data:
-        """Rows from arrays of any kind."""
+        """Rows from arrays of any kind: x (n, …), y (n,) or (n, d)."""
         return cls(as_tensor(x, "x"), as_tensor(y, "y"))
 
+    @classmethod
+    def side_by_side(cls, agents: Sequence[Data]) -> Data:
+        """Equally many rows of each of g agents, x (n, …) and y (n, d), with an agent axis in front."""
+        return cls(torch.stack([one.x for one in agents]), torch.stack([one.y for one in agents]))
+
+    @property
+    def agents(self) -> int | None:
+        """The number g of agents; None without an agent axis."""
+        return len(self.y) if self.y.dim() == 3 else None
+
+    def by_agent(self) -> list[Data]:
+        """The rows of each agent; without an agent axis these rows alone."""
+        if self.agents is None:
+            return [self]
+        return [Data(x, y) for x, y in zip(self.x, self.y, strict=True)]
+
     def __len__(self) -> int:
-        return len(self.y)
+        return self.y.shape[0 if self.agents is None else 1]
 
     def __getitem__(self, rows: Tensor | slice) -> Data:
-        return Data(self.x[rows], self.y[rows])
+        """Some of the rows: a slice, numbers or a mask (n,); of agents a slice, or a mask (g, n), as many of each."""
+        if self.agents is None:
+            return Data(self.x[rows], self.y[rows], None if self.censored is None else self.censored[rows])
+        if isinstance(rows, slice):
+            return Data(self.x[:, rows], self.y[:, rows])
+        count = int(rows[0].sum())
+        parts = (part[rows].reshape(len(rows), count, *part.shape[2:]) for part in (self.x, self.y))
+        return Data(*parts)
 
     def __add__(self, other: Data) -> Data:
-        return Data(torch.cat([self.x, other.x]), torch.cat([self.y, other.y]))
+        axis = 0 if self.agents is None else 1
+        censored = None
+        if self.censored is not None or other.censored is not None:
+            flags = [torch.zeros_like(one.y).bool() if one.censored is None else one.censored for one in (self, other)]
+            censored = torch.cat(flags, axis)
+        return Data(torch.cat([self.x, other.x], axis), torch.cat([self.y, other.y], axis), censored)
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,10 +127,12 @@ class SeenRows:
 
 
 def fingerprints(data: Data) -> NDArray[np.uint64]:
-    """One 64-bit hash per row of x and y: (n,)."""
-    parts = [part.detach().cpu().double()[:, None].flatten(1).numpy() for part in (data.x, data.y)]
+    """One 64-bit hash per row of x and y: (n,), agents' rows one after another."""
+    last = 0 if data.agents is None else 1
+    both = (part.detach().cpu().double().flatten(0, last) for part in (data.x, data.y))
+    parts = [part[:, None].flatten(1).numpy() for part in both]
     bits = np.ascontiguousarray(np.concatenate(parts, axis=1)).view(np.uint64)
-    total = np.zeros(len(data), dtype=np.uint64)
+    total = np.zeros(len(bits), dtype=np.uint64)
     # Multiply, shift and mix column by column (splitmix64's constants); overflow wraps, as it should.
     for column in bits.T:
         total = (total ^ column) * np.uint64(0xBF58476D1CE4E5B9)
@@ -88,24 +140,74 @@ def fingerprints(data: Data) -> NDArray[np.uint64]:
     return total
 
 
-Split: TypeAlias = Callable[[Data], tuple[Data, Data]]
-"""Rows → (to train on, held out)."""
+Split: TypeAlias = Callable[[Data], Tensor]
+"""New rows → which of them are held out: (n,) bool."""
 
 
 def random_split(fraction: float, generator: torch.Generator, *, block: int = 1) -> Split:
     """Hold out a random `fraction` of the rows.
 
-    `block` consecutive rows stay together. Where neighbouring rows resemble each other, set it to the length of a
-    trajectory, or to a week of days; otherwise held-out rows are nearly copies of training rows.
+    Parameters
+    ----------
+    fraction : float
+        The share of rows held out, between 0 and 1; of a few rows at least one stays on either side.
+    generator : torch.Generator
+        Draws which rows.
+    block : int
+        So many consecutive rows stay together. Where neighbouring rows resemble each other, set it to the length of a
+        trajectory, or to a week of days; otherwise held-out rows are nearly copies of training rows.
+
+    Returns
+    -------
+    Split
+        Data of n rows → (n,) bool, which of them are held out.
+
+    Examples
+    --------
+    >>> split = random_split(0.2, torch.Generator().manual_seed(0))
+    >>> int(split(Data.of(torch.zeros(10, 1), torch.zeros(10))).sum())
+    2
     """
     _check_fraction(fraction)
-    if block < 1:
-        raise CalibrlError(f"block {block} is not a number of rows; use 1 or more")
+    _check_block(block)
     return _RandomSplit(fraction, generator, block)
 
 
+def exact_split(fraction: float, generator: torch.Generator, *, block: int = 1) -> Split:
+    """Hold out random rows, always the same number of as many: what agents that learn side by side need.
+
+    Parameters
+    ----------
+    fraction : float
+        The share of rows held out, between 0 and 1, rounded to whole blocks.
+    generator : torch.Generator
+        Draws which blocks.
+    block : int
+        So many consecutive rows stay together. A last block that is shorter is never held out.
+
+    Returns
+    -------
+    Split
+        Data of n rows → (n,) bool, which of them are held out.
+    """
+    _check_fraction(fraction)
+    _check_block(block)
+    return _ExactSplit(fraction, generator, block)
+
+
 def last_split(fraction: float) -> Split:
-    """Hold out the last `fraction` of the rows: for rows in chronological order."""
+    """Hold out the last rows: for rows in chronological order.
+
+    Parameters
+    ----------
+    fraction : float
+        The share of rows held out, between 0 and 1; of two rows or more at least one stays on either side.
+
+    Returns
+    -------
+    Split
+        Data of n rows → (n,) bool, which of them are held out.
+    """
     _check_fraction(fraction)
     return _LastSplit(fraction)
 
@@ -119,33 +221,57 @@ class _RandomSplit:
     generator: torch.Generator
     block: int
 
-    def __call__(self, data: Data) -> tuple[Data, Data]:
+    def __call__(self, data: Data) -> Tensor:
         blocks = -(-len(data) // self.block)
         # At least one block on each side as soon as there are two; a single row leans by lot.
         wanted = self.fraction * blocks
         count = int(wanted) + int(torch.rand((), generator=self.generator).item() < wanted - int(wanted))
         if blocks >= 2:
             count = min(max(count, 1), blocks - 1)
-        held = torch.zeros(blocks, dtype=torch.bool)
-        held[torch.randperm(blocks, generator=self.generator)[:count]] = True
-        rows = held.repeat_interleave(self.block)[: len(data)].to(data.y.device)
-        return data[~rows], data[rows]
+        return _held_blocks(torch.randperm(blocks, generator=self.generator)[:count], blocks, self.block, len(data))
+
+
+@dataclass(frozen=True)
+class _ExactSplit:
+    fraction: float
+    generator: torch.Generator
+    block: int
+
+    def __call__(self, data: Data) -> Tensor:
+        rows = len(data)
+        blocks = -(-rows // self.block)
+        count = min(max(round(self.fraction * blocks), 1), blocks - 1) if blocks > 1 else 0
+        # The last block may be short, and must not be: agents of a fleet hold out equally many rows.
+        whole = blocks - (rows % self.block != 0)
+        return _held_blocks(torch.randperm(whole, generator=self.generator)[:count], blocks, self.block, rows)
 
 
 @dataclass(frozen=True)
 class _LastSplit:
     fraction: float
 
-    def __call__(self, data: Data) -> tuple[Data, Data]:
+    def __call__(self, data: Data) -> Tensor:
         count = round(self.fraction * len(data))
         if len(data) >= 2:
             count = min(max(count, 1), len(data) - 1)
-        return data[: len(data) - count], data[len(data) - count :]
+        return torch.arange(len(data)) >= len(data) - count
+
+
+def _held_blocks(picked: Tensor, blocks: int, block: int, rows: int) -> Tensor:
+    """(rows,) bool: the rows of the picked blocks."""
+    held = torch.zeros(blocks, dtype=torch.bool)
+    held[picked] = True
+    return held.repeat_interleave(block)[:rows]
 
 
 def _check_fraction(fraction: float) -> None:
     if not 0 < fraction < 1:
         raise CalibrlError(f"fraction {fraction} is not between 0 and 1; 0.2 holds out a fifth of the rows")
+
+
+def _check_block(block: int) -> None:
+    if block < 1:
+        raise CalibrlError(f"block {block} is not a number of rows; use 1 or more")
 
 
 class Remembered:
@@ -181,6 +307,6 @@ class Remembered:
         """The outcomes y learnt so far, or an error when there are none."""
         if self._rows is None:
             raise CalibrlError(
-                "this forecaster has learnt no rows yet; call its update(data) first, also before Prequential wraps it"
+                "this forecaster has learnt no rows yet; call its update(data) first, also before Rolling wraps it"
             )
         return self._rows.y

@@ -66,7 +66,7 @@ def test_what_a_calibrated_forecast_can_do_is_documented(site):
 
 def test_calling_is_documented(site):
     page = (site / "api" / "algorithm.html").read_text(encoding="utf-8")
-    for name in ("Forecaster", "Calibrated", "CrossFitted", "Prequential"):
+    for name in ("Forecaster", "Calibrated", "CrossFitted"):
         assert f'id="calibrl.algorithm.{name}.__call__"' in page
 
 

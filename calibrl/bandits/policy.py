@@ -9,7 +9,7 @@ The policies by name are one planner, one model, and two choices to make.
 | Thompson, CalThompson | drawn for every arm | bare, calibrated |
 | Greedy, EpsilonGreedy | 50 % | bare |
 
-Calibrated means: the same forecaster, wrapped in `Prequential` with one empirical map per arm. Each takes a
+Calibrated means: the same forecaster on `Rolling` evidence with one empirical map per arm. Each takes a
 random arm with probability `explore`, so that other policies can be evaluated from its log; by default only
 EpsilonGreedy does.
 """

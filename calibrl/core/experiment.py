@@ -19,6 +19,7 @@ from calibrl.algorithm import Calibrated, CrossFitted, Forecaster
 from calibrl.data import Data, random_split
 from calibrl.diagnostics import class_summary, summary
 from calibrl.distributions import pit
+from calibrl.evidence import HeldOut
 from calibrl.forecasters import MCDropout, SklearnClassifier, SklearnQuantiles, TorchForecaster, adam
 from calibrl.maps.classes import fit_auto_classes
 from calibrl.runs.engine import Found, Kept, Plan
@@ -110,7 +111,7 @@ def _problem(problem: str, seed: int) -> tuple[Callable[[str], Forecaster], Data
         wrapped: Forecaster
         if arm == "calibrated":
             split = random_split(HELD_SHARE, torch.Generator().manual_seed(seed))
-            wrapped = Calibrated(make(), split=split, fit_map=fit_map)
+            wrapped = Calibrated(make(), evidence=HeldOut(split), fit_map=fit_map)
         elif arm == "cross-fitted":
             wrapped = CrossFitted(make, folds=5, fit_map=fit_map, generator=torch.Generator().manual_seed(seed))
         else:

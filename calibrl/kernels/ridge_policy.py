@@ -1,6 +1,6 @@
 """A bandit's two moves, compiled: score every arm at a context, and learn from rewards.
 
-Both are Prequential(RidgeArms) with the empirical map, an arm at a time: `Prequential` judges each row with the
+Both are Calibrated(RidgeArms, evidence=Rolling()) with the empirical map, an arm at a time: it judges each row by the
 model as it stands, learns it, refits the map; here the map is the sorted history itself, so it is never refitted.
 `play` is a whole trial in one loop: the same moves, without the calls between them.
 """

@@ -88,7 +88,7 @@ Learn: TypeAlias = Callable[[list[Column], tuple[int, ...]], M]
 
 
 class FitMap(Protocol):
-    """What `Calibrated` and `Prequential` need of a fitting function."""
+    """What `Calibrated` needs of a fitting function."""
 
     def __call__(self, pit: Array | None = None, *, weight: Array | None = None, z: Array | None = None) -> Map:
         """The map R learnt from the evidence."""

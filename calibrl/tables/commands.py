@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from torch import Generator, Tensor
     from torch.distributions import Categorical, Distribution
 
-    from calibrl.algorithm import Evidence
     from calibrl.data import Groups
     from calibrl.diagnostics import ClassSummary, Summary
+    from calibrl.evidence import Scores
     from calibrl.maps import FitMap
     from calibrl.maps.classes import FitClassMap
     from calibrl.tables import Forecasts
@@ -134,16 +134,16 @@ def _summary(table: Forecasts, rows: Tensor, forecast: ForecastOf) -> Summary | 
         return summary(forecast(rows), table.y[rows], generator=seeded())
 
 
-def worth(evidence: Evidence, fit_map: FitMap | FitClassMap) -> dict[str, Any]:
+def worth(evidence: Scores, fit_map: FitMap | FitClassMap) -> dict[str, Any]:
     """The calibration loss before a map and after it, averaged over folds that the map never saw."""
     from calibrl.diagnostics import calibration_loss, class_summary, noise_floor
     from calibrl.kernels import normal
     from calibrl.tables.mapfile import cross_validate
 
-    def loss(part: Evidence) -> float:
+    def loss(part: Scores) -> float:
         return class_summary(*part).ece if isinstance(part, tuple) else calibration_loss(normal.cdf(part))
 
-    def floor(part: Evidence) -> float:
+    def floor(part: Scores) -> float:
         return class_summary(*part).noise_floor if isinstance(part, tuple) else noise_floor(len(part))
 
     folds = cross_validate(evidence, fit_map)
@@ -296,7 +296,8 @@ def fit(
     as_json: bool = _JSON,
 ) -> None:
     """Learn a calibration map from forecasts and their outcomes, and save it."""
-    from calibrl.algorithm import fit_to, judge
+    from calibrl.algorithm import judge
+    from calibrl.evidence import fit_to
     from calibrl.tables import read_forecasts
     from calibrl.tables.mapfile import FittedMap, MapFile, Sketch, fit_named, take
 

@@ -23,10 +23,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.distributions import Categorical, Distribution
 
-from calibrl.algorithm import Evidence, fit_to, recalibrate
+from calibrl.algorithm import recalibrate
 from calibrl.data import Data, Groups, fingerprints
 from calibrl.distributions.families import Grouped
 from calibrl.errors import CalibrlError, some
+from calibrl.evidence import Scores, fit_to
 from calibrl.files import said_if_no_place, write_text
 from calibrl.maps import (
     FitMap,
@@ -69,7 +70,7 @@ def fit_named(method: str, kind: str) -> FitMap | FitClassMap:
     return known[method]
 
 
-def calibrate(evidence: Evidence, mapping: Map | ClassMap) -> Evidence:
+def calibrate(evidence: Scores, mapping: Map | ClassMap) -> Scores:
     """What the outcomes say of the calibrated forecasts."""
     if isinstance(mapping, ClassMap):
         probs, label = evidence
@@ -79,9 +80,7 @@ def calibrate(evidence: Evidence, mapping: Map | ClassMap) -> Evidence:
     return mapping.forward_z(evidence)
 
 
-def cross_validate(
-    evidence: Evidence, fit: FitMap | FitClassMap, *, folds: int = FOLDS
-) -> list[tuple[Evidence, Evidence]]:
+def cross_validate(evidence: Scores, fit: FitMap | FitClassMap, *, folds: int = FOLDS) -> list[tuple[Scores, Scores]]:
     """For each fold, its rows' evidence as forecast and after a map fitted on the other folds.
 
     Rows are dealt to the folds at random, seeded with 0, at least two to each: fewer than four rows give no
@@ -99,7 +98,7 @@ def cross_validate(
     return pairs
 
 
-def take(evidence: Evidence, rows: Tensor) -> Evidence:
+def take(evidence: Scores, rows: Tensor) -> Scores:
     """The evidence of some rows, by their numbers or a (n,) mask."""
     return evidence[rows] if isinstance(evidence, Tensor) else (evidence[0][rows], evidence[1][rows])
 

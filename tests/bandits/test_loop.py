@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from calibrl import CalibrlError, Prequential, learn
+from calibrl import Calibrated, CalibrlError, Rolling, learn
 from calibrl.bandits import CalLinUCB, LinUCB, fit_ecdf
 from calibrl.bandits.loop import ASKED, UPPER, collect_from, play
 from calibrl.bandits.problems import Stream, problem
@@ -45,7 +45,7 @@ def test_the_compiled_trial_is_algorithm_1(name, calibrated):
     trial = play(stream, make(1, stream.x.shape[1]).options, seed=0)
 
     bare = RidgeArms(stream.reward.shape[1], stream.x.shape[1])
-    model = Prequential(bare, fit_map=fit_ecdf()) if calibrated else bare
+    model = Calibrated(bare, evidence=Rolling(), fit_map=fit_ecdf()) if calibrated else bare
     following = iter(range(rounds))
 
     def collect(model):

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from calibrl import CalibrlError, Prequential
+from calibrl import Calibrated, CalibrlError, Rolling
 from calibrl.bandits import (
     POLICIES,
     CalLinUCB,
@@ -49,7 +49,7 @@ def everything(policy):
 def test_it_is_the_wrapped_forecaster_of_the_paper():
     generator = np.random.default_rng(1)
     policy = CalLinUCB(3, 5)
-    plain = Prequential(RidgeArms(3, 5), fit_map=fit_ecdf())
+    plain = Calibrated(RidgeArms(3, 5), evidence=Rolling(), fit_map=fit_ecdf())
     for t in range(80):
         x = generator.standard_normal(5)
         arm = t % 3
@@ -70,7 +70,7 @@ def test_a_batch_of_late_rewards_is_judged_before_any_is_learnt():
     x, reward = generator.standard_normal((30, 4)), generator.random(30)
     arms = generator.integers(2, size=30)
     policy = CalLinUCB(2, 4)
-    plain = Prequential(RidgeArms(2, 4), fit_map=fit_ecdf())
+    plain = Calibrated(RidgeArms(2, 4), evidence=Rolling(), fit_map=fit_ecdf())
     for part in (slice(0, 12), slice(12, 30)):
         policy.update(x[part], arms[part], reward[part])
         y = np.full((len(arms[part]), 2), np.nan)

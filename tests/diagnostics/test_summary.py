@@ -107,7 +107,7 @@ def test_check_knows_which_rows_a_model_has_seen(generator):
         def __call__(self, x):
             return td.Normal(torch.zeros(len(x), dtype=D), torch.ones(len(x), dtype=D))
 
-    model = cal.Calibrated(Zero(), split=cal.random_split(0.5, generator))
+    model = cal.Calibrated(Zero(), evidence=cal.HeldOut(cal.random_split(0.5, generator)))
     rows = cal.Data(torch.randn(60, 2, generator=generator, dtype=D), torch.randn(60, generator=generator, dtype=D))
     model.update(rows[:40])
     with pytest.warns(cal.ReusedRows, match="67%"):

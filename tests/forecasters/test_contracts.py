@@ -129,7 +129,7 @@ def seed(value: int = 3) -> torch.Generator:
 
 
 def taught(make: Make, rows: Data) -> Forecaster:
-    """Prequential judges rows before they are learnt, so its forecaster must know a few first."""
+    """`Rolling` evidence judges rows before they are learnt, so its forecaster must know a few first."""
     model = make()
     model.update(rows)
     return model
@@ -137,19 +137,18 @@ def taught(make: Make, rows: Data) -> Forecaster:
 
 def wrapped(wrapper: str, make: Make, start: Data) -> Forecaster:
     if wrapper == "calibrated":
-        return cal.Calibrated(make(), split=cal.random_split(0.4, seed()))
+        return cal.Calibrated(make(), evidence=cal.HeldOut(cal.random_split(0.4, seed())))
     if wrapper == "cross-fitted":
         return cal.CrossFitted(make, folds=3, generator=seed())
-    if wrapper == "prequential":
-        return cal.Prequential(taught(make, start))
+    if wrapper == "rolling":
+        return cal.Calibrated(taught(make, start), evidence=cal.Rolling())
     return make()
 
 
 EVERY = [
     pytest.param(name, wrapper, id=f"{name}-{wrapper}")
     for name in CASES
-    for wrapper in ("bare", "calibrated", "cross-fitted", "prequential")
-    if name not in CLASSES or wrapper != "prequential"
+    for wrapper in ("bare", "calibrated", "cross-fitted", "rolling")
 ]
 CHECKS = [
     contracts.check_answers,
@@ -190,7 +189,7 @@ class TooSure:
         return cal.Recalibrated(forecast, Affine(scale=torch.tensor(1 / 3, dtype=torch.float64)))
 
 
-@pytest.mark.parametrize("wrapper", ["calibrated", "cross-fitted", "prequential"])
+@pytest.mark.parametrize("wrapper", ["calibrated", "cross-fitted", "rolling"])
 @pytest.mark.parametrize("name", REGRESSION)
 def test_wrapping_makes_a_forecaster_that_is_too_sure_honest(name, wrapper):
     case = CASES[name]
@@ -217,7 +216,7 @@ def test_wrapping_makes_a_classifier_that_is_too_sure_honest(wrapper):
     assert surprise[1] < surprise[0] - 0.2
 
 
-def test_prequential_refuses_classes_in_words():
+def test_classes_cannot_be_forgotten_bit_by_bit():
     make, rows, _ = CASES["SklearnClassifier"].make, *LABELS
     with pytest.raises(cal.CalibrlError, match="classes"):
-        cal.Prequential(taught(make, rows)).update(rows)
+        cal.Calibrated(taught(make, rows), evidence=cal.Rolling(forget=0.9)).update(rows)

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Normal
 
-from calibrl import Calibrated, CalibrlError, Data, last_split, pit
+from calibrl import Calibrated, CalibrlError, Data, HeldOut, last_split, pit
 from calibrl.forecasters.dropout import BayesianDenseNet, DenseNet, DropoutTraining, Passes
 from tests import contracts
 
@@ -98,7 +98,7 @@ def test_dropout_alone_is_too_sure_and_calibration_mends_it():
     def make() -> BayesianDenseNet:
         return BayesianDenseNet(layers=2, width=32, dropout=0.1, passes=40, training=QUICK)
 
-    bare, honest = make(), Calibrated(make(), split=last_split(0.3))
+    bare, honest = make(), Calibrated(make(), evidence=HeldOut(last_split(0.3)))
     fresh = rows(2000, seed(9))
     inside = []
     for model in (bare, honest):

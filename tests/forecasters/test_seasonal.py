@@ -3,7 +3,7 @@ import pytest
 import torch
 from scipy.optimize import nnls
 
-from calibrl import Calibrated, CalibrlError, Data, last_split
+from calibrl import Calibrated, CalibrlError, Data, HeldOut, last_split
 from calibrl.forecasters.seasonal import ExponentialSmoothing, SeasonalNaive
 from tests import contracts
 
@@ -117,7 +117,7 @@ def test_the_spread_is_what_explains_squared_errors_best():
 
 
 def test_it_can_be_wrapped():
-    model = Calibrated(SeasonalNaive(), split=last_split(0.3))
+    model = Calibrated(SeasonalNaive(), evidence=HeldOut(last_split(0.3)))
     model.update(history(200, seed=1))
     assert model(history(5, seed=2).x).batch_shape == (5, LEADS)
 

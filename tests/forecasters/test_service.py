@@ -36,12 +36,20 @@ def taught_ridge():
     return model
 
 
+def held_out(forecaster, split):
+    return cal.Calibrated(forecaster, evidence=cal.HeldOut(split))
+
+
 MODELS = {
-    "random split": lambda: cal.Calibrated(ridge(), split=cal.random_split(0.3, torch.Generator().manual_seed(1))),
-    "last split": lambda: cal.Calibrated(ridge(), split=cal.last_split(0.3)),
+    "random split": lambda: cal.Calibrated(
+        ridge(), evidence=cal.HeldOut(cal.random_split(0.3, torch.Generator().manual_seed(1)))
+    ),
+    "last split": lambda: held_out(ridge(), cal.last_split(0.3)),
     "cross-fitted": lambda: cal.CrossFitted(ridge, folds=3),
-    "prequential": lambda: cal.Prequential(taught_ridge(), forget=0.9),
-    "module": lambda: cal.Calibrated(cal.TorchForecaster(Net(), train=adam(epochs=2)), split=cal.last_split(0.3)),
+    "rolling": lambda: cal.Calibrated(taught_ridge(), evidence=cal.Rolling(forget=0.9)),
+    "module": lambda: cal.Calibrated(
+        cal.TorchForecaster(Net(), train=adam(epochs=2)), evidence=cal.HeldOut(cal.last_split(0.3))
+    ),
     "dropout": lambda: cal.MCDropout(Net(), passes=5, train=adam(epochs=2)),
     "ensemble": lambda: cal.Ensemble([ridge(), ridge()], bootstrap=torch.Generator()),
 }
@@ -81,7 +89,7 @@ def test_held_out_rows_without_a_forecast_are_not_kept():
             return td.Normal(x[:, 0], torch.ones(len(x)), validate_args=False)
 
     bad = cal.Data(torch.full((10, 2), torch.nan), torch.zeros(10))
-    for model in (cal.Calibrated(Echo(), split=cal.last_split(0.5)), cal.CrossFitted(Echo, folds=2)):
+    for model in (cal.Calibrated(Echo(), evidence=cal.HeldOut(cal.last_split(0.5))), cal.CrossFitted(Echo, folds=2)):
         with pytest.raises(cal.CalibrlError, match="is NaN; drop that row"):
             model.update(bad)
         model.update(toy_rows(20, seed=0))
@@ -121,6 +129,8 @@ def test_a_module_may_answer_with_independent_columns():
             mean, log_sd = super().forward(x).chunk(2, -1)
             return td.Independent(td.Normal(mean, log_sd.exp()), 1)
 
-    model = cal.Calibrated(cal.TorchForecaster(Columns(2, 6), train=adam(epochs=2)), split=cal.last_split(0.3))
+    model = cal.Calibrated(
+        cal.TorchForecaster(Columns(2, 6), train=adam(epochs=2)), evidence=cal.HeldOut(cal.last_split(0.3))
+    )
     model.update(toy_rows(60, seed=0, columns=3))
     assert model(torch.zeros(4, 2)).mean.shape == (4, 3)

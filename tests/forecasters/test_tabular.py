@@ -8,6 +8,7 @@ from sklearn.linear_model import LogisticRegression
 from calibrl.algorithm import Calibrated, CrossFitted, Forecaster
 from calibrl.data import Data, random_split
 from calibrl.errors import CalibrlError
+from calibrl.evidence import HeldOut
 from calibrl.forecasters.tabular import SoftmaxTransitions, TabularTransitions
 from calibrl.maps.classes import fit_platt_classes
 
@@ -72,7 +73,7 @@ def test_both_are_forecasters_that_can_be_calibrated(make):
     generator = torch.Generator().manual_seed(0)
     x = torch.randint(0, 2, (300, 2), generator=generator).double()
     y = torch.randint(0, 3, (300,), generator=generator).double()
-    held = Calibrated(make(), split=random_split(0.3, generator), fit_map=fit_platt_classes)
+    held = Calibrated(make(), evidence=HeldOut(random_split(0.3, generator)), fit_map=fit_platt_classes)
     crossed = CrossFitted(make, fit_map=fit_platt_classes, generator=generator)
     for model in (held, crossed):
         model.update(Data(x, y))

@@ -16,9 +16,9 @@ from torch.distributions import Categorical, Distribution, Normal
 
 import calibrl as cal
 from calibrl import CalibrlError
-from calibrl.algorithm import fit_to
 from calibrl.data import Groups
 from calibrl.distributions.families import Grouped
+from calibrl.evidence import fit_to
 from calibrl.tables.mapfile import KEPT, FittedMap, MapFile, Sketch, cross_validate, fit_named, methods_for, take
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from calibrl import CalibrlError, Data, Prequential, learn
+from calibrl import Calibrated, CalibrlError, Data, Rolling, learn
 from calibrl.forecasters.seasonal import SeasonalNaive
 from calibrl.inventory.demand import in_units, paths
 from calibrl.inventory.features import features
@@ -26,7 +26,7 @@ def shop():
 @pytest.fixture
 def model(shop):
     past, _ = shop
-    model = Prequential(SeasonalNaive())
+    model = Calibrated(SeasonalNaive(), evidence=Rolling())
     # Judged on the second half before it learns it: from then on it is calibrated.
     model.forecaster.update(past.data[:100])
     model.update(past.data[100:])

@@ -1,0 +1,502 @@
+"""What the map R of Algorithm 1 is fitted on: rows that T never trains on, or rows judged before it does.
+
+A kind of evidence answers three questions for `calibrl.Calibrated`: which new rows T may not train on (`split`), when
+forecasts are judged (`judges_new`: before T learns the new rows; `judges_held`: held-out rows, by T as it is now),
+and which map follows from what the outcomes said (`fit`).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias, cast
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy.special import log_ndtr, ndtri, ndtri_exp
+from torch import Tensor
+
+from calibrl.data import Data, Split
+from calibrl.errors import CalibrlError
+from calibrl.kernels import normal
+from calibrl.maps import Affine, Chain, FitMap, Map, fit_smooth
+from calibrl.maps.classes import ClassMap, FitClassMap, Unchanged, fit_temperature
+
+Floats: TypeAlias = NDArray[np.float64]
+
+Scores: TypeAlias = Tensor | tuple[Tensor, Tensor]
+"""What outcomes say of their forecasts: z-scores (n, …), or class probabilities (n, k) and labels (n,)."""
+
+FADED = 1e-6
+"""Rows of less weight, beside the newest, are forgotten for good."""
+
+
+@dataclass(frozen=True, eq=False)
+class Judged:
+    """What rows said of the forecasts of T, when R is to be fitted.
+
+    new: of the new rows, judged before T learnt them; held: of the rows held out so far, judged by T as it is now;
+    rows, age: those rows, and (m,) how many updates ago each came. None where nobody asked, or there are none.
+    """
+
+    new: Scores | None = None
+    held: Scores | None = None
+    rows: Data | None = None
+    age: Tensor | None = None
+
+
+class Evidence(ABC):
+    """What R is fitted on. One object serves one forecaster: it may remember what it saw."""
+
+    judges_held = False
+    """Whether rows held out are judged after T was trained."""
+    redraws = False
+    """Whether rows change sides: T is then trained anew on all rows of its side."""
+
+    def judges_new(self, updates: int) -> bool:
+        """Whether new rows are judged before T learns them, after so many updates."""
+        return False
+
+    def split(self, data: Data) -> Tensor:
+        """Step 2 of Algorithm 1: which of n new rows T may not train on, (n,) bool; none, unless a kind says so."""
+        return torch.zeros(len(data), dtype=torch.bool)
+
+    def redraw(self, held: Tensor) -> Tensor:
+        """Which of all rows so far, held out as (n,) bool says, are held out from now on."""
+        return held
+
+    @abstractmethod
+    def fit(self, judged: Judged, mapping: Map | ClassMap, fit_map: FitMap | FitClassMap | None) -> Map | ClassMap:
+        """Step 4: the new map, where `mapping` was the one before."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """What it remembers beside the rows, as tensors."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Remember what another of its kind did."""
+
+
+class Uncalibrated(Evidence):
+    """No evidence: R stays the identity. For comparisons in which T trains on what it would if there were a map.
+
+    Parameters
+    ----------
+    split : Split, optional
+        Rows that T goes without all the same. By default it trains on all.
+    """
+
+    def __init__(self, split: Split | None = None) -> None:
+        self._split = split
+
+    def split(self, data: Data) -> Tensor:
+        return super().split(data) if self._split is None else self._split(data)
+
+    def fit(self, judged: Judged, mapping: Map | ClassMap, fit_map: FitMap | FitClassMap | None) -> Map | ClassMap:
+        return mapping
+
+
+class HeldOut(Evidence):
+    """Rows that T never trains on: each new row picks its side once and for all, as Algorithm 1 has it.
+
+    All rows held out so far are judged again by T as it is now, and R is fitted on those.
+
+    Parameters
+    ----------
+    split : Split, optional
+        Which new rows are held out: `random_split`, `last_split` or `exact_split`. Without one all are: for a T that
+        has been trained already.
+    forget : float
+        The factor in (0, 1] by which a row's weight shrinks with each later update; 1 weighs all alike.
+    """
+
+    judges_held = True
+
+    def __init__(self, split: Split | None = None, *, forget: float = 1.0) -> None:
+        self._split = split
+        self.forget = _check_forget(forget, "updates")
+
+    def split(self, data: Data) -> Tensor:
+        return torch.ones(len(data), dtype=torch.bool) if self._split is None else self._split(data)
+
+    def fit(self, judged: Judged, mapping: Map | ClassMap, fit_map: FitMap | FitClassMap | None) -> Map | ClassMap:
+        if judged.held is None or judged.age is None:
+            return mapping
+        return fit_to([judged.held], fit_map, weight=_faded(self.forget, judged.age, judged.held))
+
+
+class Resplit(Evidence):
+    """Held-out rows that change places after every update, as the code released with the paper has it.
+
+    The same share of rows is held out, but T has seen most of them before: the forecasts look better than they are.
+    For replication. T must be able to train anew on rows of our choice: see `calibrl.algorithm.Retrainable`.
+
+    Parameters
+    ----------
+    split : Split
+        Which new rows are held out at first.
+    generator : torch.Generator
+        Deals the places anew.
+    """
+
+    judges_held = True
+    redraws = True
+
+    def __init__(self, split: Split, *, generator: torch.Generator) -> None:
+        self._split = split
+        self.generator = generator
+
+    def split(self, data: Data) -> Tensor:
+        return self._split(data)
+
+    def redraw(self, held: Tensor) -> Tensor:
+        return held[torch.randperm(len(held), generator=self.generator)]
+
+    def fit(self, judged: Judged, mapping: Map | ClassMap, fit_map: FitMap | FitClassMap | None) -> Map | ClassMap:
+        return mapping if judged.held is None else fit_to([judged.held], fit_map)
+
+
+class Rolling(Evidence):
+    """Each row is judged before T learns it (prequential): for streams, and for data that drift. T trains on all rows.
+
+    T must be able to forecast from the start: train it on something first.
+
+    Parameters
+    ----------
+    window : int, optional
+        Keeps only the evidence of so many rows.
+    forget : float
+        The factor in (0, 1] by which a row's weight shrinks with each newer row of the same column: 0.99 looks back
+        about 100 rows, 1 weighs all alike.
+    refit_every : int
+        R is fitted again after so many updates.
+    """
+
+    def __init__(self, window: int | None = None, *, forget: float = 1.0, refit_every: int = 1) -> None:
+        if window is not None and window < 1:
+            raise CalibrlError(f"window {window} keeps no rows; use 1 or more, or None for all")
+        self.window = window
+        self.forget = _check_forget(forget, "rows")
+        self.refit_every = _check_refits(refit_every)
+        self.scores: Scores | None = None
+        self._updates = 0
+
+    def judges_new(self, updates: int) -> bool:
+        return True
+
+    def fit(self, judged: Judged, mapping: Map | ClassMap, fit_map: FitMap | FitClassMap | None) -> Map | ClassMap:
+        assert judged.new is not None
+        self.scores = self._remembered(judged.new if self.scores is None else _joined([self.scores, judged.new]))
+        self._updates += 1
+        if self._updates % self.refit_every:
+            return mapping
+        return fit_to([self.scores], fit_map, weight=self.weights(self.scores))
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"scores": self.scores, "updates": self._updates}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.scores, self._updates = state["scores"], state["updates"]
+
+    def weights(self, scores: Scores) -> Tensor | None:
+        """The weight of each z-score, of the shape of `scores`; None if all weigh alike."""
+        if self.forget == 1:
+            return None
+        z = _continuous(scores)
+        # Only rows that were seen count as newer: an arm nobody pulls does not fade.
+        newer = (~z.isnan()).double().flip(0).cumsum(0).flip(0) - 1
+        return self.forget ** newer.clamp(min=0)
+
+    def _remembered(self, scores: Scores) -> Scores:
+        """The rows in the window, without those that have faded away."""
+        if self.window is not None:
+            scores = _last(scores, self.window)
+        weight = self.weights(scores)
+        if weight is None:
+            return scores
+        z = _continuous(scores)
+        counts = (weight > FADED) & ~z.isnan()
+        return z[counts.reshape(len(z), -1).any(-1)]
+
+
+class Newest(Evidence):
+    """The rows of the last updates, each judged before T learnt it. T trains on all rows.
+
+    Like `Rolling`, but counted in updates (trials, evenings) instead of rows.
+
+    Parameters
+    ----------
+    updates : int, optional
+        Keeps the evidence of so many updates; None keeps all.
+    forget : float
+        The factor in (0, 1] by which a row's weight shrinks with each later update.
+    refit_every : int
+        R is fitted again after so many updates.
+    taught : bool
+        Whether T can forecast before its first update. Otherwise the rows of the first update are not judged.
+    """
+
+    def __init__(
+        self, updates: int | None = None, *, forget: float = 1.0, refit_every: int = 1, taught: bool = False
+    ) -> None:
+        if updates is not None and updates < 1:
+            raise CalibrlError(f"updates {updates} keeps no rows; use 1 or more, or None for all")
+        self.updates, self.taught = updates, taught
+        self.forget = _check_forget(forget, "updates")
+        self.refit_every = _check_refits(refit_every)
+        self.scores: list[Tensor] = []
+        self._updates = 0
+
+    def judges_new(self, updates: int) -> bool:
+        return self.taught or updates > 0
+
+    def fit(self, judged: Judged, mapping: Map | ClassMap, fit_map: FitMap | FitClassMap | None) -> Map | ClassMap:
+        if judged.new is None:
+            return mapping
+        self.scores = [*self.scores, _continuous(judged.new)][-(self.updates or 0) :]
+        self._updates += 1
+        if (self._updates - 1) % self.refit_every:
+            return mapping
+        newest_first = self.scores[::-1]
+        age = torch.cat([torch.full((len(part),), age) for age, part in enumerate(newest_first)])
+        z = torch.cat(newest_first)
+        return fit_to([z], fit_map, weight=_faded(self.forget, age, z))
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"scores": self.scores, "updates": self._updates}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.scores, self._updates = list(state["scores"]), state["updates"]
+
+
+class Wary(Evidence):
+    """Another kind of evidence, and forecasts widened by how much further out new rows lay than it had promised.
+
+    An agent goes where its model is worse than on the rows it holds out. Each update's new rows are judged before T
+    learns them: their surprise is the mean square of what should be N(0, 1). Where past surprises are more than 1 on
+    average, newer ones weighing more, R is widened by their root. Columns that R knows nothing of are left alone.
+
+    Parameters
+    ----------
+    evidence : Evidence
+        What R is fitted on in the first place.
+    forget : float
+        The factor in (0, 1] by which a surprise's weight shrinks with each later one.
+    """
+
+    def __init__(self, evidence: Evidence, *, forget: float = 1.0) -> None:
+        self.evidence = evidence
+        self.forget = _check_forget(forget, "updates")
+        self.surprises = torch.zeros(0, dtype=torch.float64)
+        self.judges_held, self.redraws = evidence.judges_held, evidence.redraws
+
+    def judges_new(self, updates: int) -> bool:
+        return updates > 0 or self.evidence.judges_new(updates)
+
+    def split(self, data: Data) -> Tensor:
+        return self.evidence.split(data)
+
+    def redraw(self, held: Tensor) -> Tensor:
+        return self.evidence.redraw(held)
+
+    def fit(self, judged: Judged, mapping: Map | ClassMap, fit_map: FitMap | FitClassMap | None) -> Map | ClassMap:
+        if judged.new is not None:
+            found = surprise(_cdf_map(mapping), _continuous(judged.new), self.allowance)
+            self.surprises = torch.cat([self.surprises, found[None]])
+        return widened(_cdf_map(self.evidence.fit(judged, mapping, fit_map)), self.allowance)
+
+    @property
+    def allowance(self) -> Tensor:
+        """By how much forecasts are widened, at least 1: a scalar."""
+        weight = self.forget ** torch.arange(len(self.surprises)).flip(0).double()
+        mean = (self.surprises * weight).sum() / weight.sum()
+        return torch.where(mean > 1, mean.sqrt(), 1.0)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"surprises": self.surprises, "evidence": self.evidence.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.surprises = state["surprises"]
+        self.evidence.load_state_dict(state["evidence"])
+
+
+class Censored(Evidence):
+    """Held-out rows of which some outcomes are only known to be y or more (`Data.censored`), by Kaplan and Meier.
+
+    A censored outcome's share of the evidence goes to the outcomes that lay further up. Where a column has any,
+    outcomes as the forecast expects them stand beside the real ones, so that no single row inherits the share of all
+    that were cut short below it; one that was cut short above every other is placed where the forecast would have it,
+    given that it was at least there. Where everything is censored, R changes nothing.
+
+    Parameters
+    ----------
+    split : Split, optional
+        Which new rows are held out; without one all are, for a T that has been trained already.
+    rng : numpy Generator
+        Places outcomes that were cut short above every other.
+    belief : float
+        How many outcomes the forecast's own word is worth where some were censored.
+    shares : int
+        In how many shares it is given.
+
+    Attributes
+    ----------
+    z, weight : arrays (m, d), (m + shares, d)
+        Z-scores of the held-out rows at the last fit, and the weights of those and of the forecast's own word.
+    """
+
+    judges_held = True
+
+    def __init__(
+        self, split: Split | None = None, *, rng: np.random.Generator, belief: float = 20.0, shares: int = 200
+    ) -> None:
+        self._split, self.rng, self.belief, self.shares = split, rng, belief, shares
+        self.z: Floats = np.zeros((0, 0))
+        self.weight: Floats = np.zeros((0, 0))
+
+    def split(self, data: Data) -> Tensor:
+        return torch.ones(len(data), dtype=torch.bool) if self._split is None else self._split(data)
+
+    def fit(self, judged: Judged, mapping: Map | ClassMap, fit_map: FitMap | FitClassMap | None) -> Map | ClassMap:
+        if judged.held is None or judged.rows is None:
+            return mapping
+        z = _continuous(judged.held).numpy()
+        cut = np.zeros(z.shape, dtype=bool) if judged.rows.censored is None else judged.rows.censored.numpy()
+        shown, weight = with_belief(z, cut, self.rng, belief=self.belief, shares=self.shares)
+        self.z, self.weight = z, weight
+        shown = np.where(weight > 0, shown, np.nan)
+        return fit_to([torch.from_numpy(shown)], fit_map, weight=torch.from_numpy(weight))
+
+
+def fit_to(
+    evidence: Sequence[Scores], fit_map: FitMap | FitClassMap | None, *, weight: Tensor | None = None
+) -> Map | ClassMap:
+    """The map learnt from what outcomes said; `fit_smooth`, or `fit_temperature` for classes, if none is named.
+
+    Parameters
+    ----------
+    evidence : sequence of Scores
+        Z-scores (n, …), or class probabilities (n, k) and labels (n,); all parts together teach one map.
+    fit_map : FitMap or FitClassMap, optional
+        Any `fit_*` function for that kind of evidence.
+    weight : Tensor (n,) or of the shape of the z-scores, optional
+        How much each counts.
+    """
+    scores = _joined(evidence)
+    if isinstance(scores, Tensor):
+        return cast(FitMap, fit_map or fit_smooth)(z=scores, weight=weight)
+    if weight is not None:
+        raise CalibrlError("classes cannot be weighted by age; use forget=1, and a window for data that drift")
+    probs, label = scores
+    if int((~label.isnan()).sum()) < 2:
+        return Unchanged(note="fewer than two outcomes: left unchanged")
+    return cast(FitClassMap, fit_map or fit_temperature)(probs, label)
+
+
+def surprise(mapping: Map, z: Tensor, allowance: Tensor) -> Tensor:
+    """How far out new rows z (n, d) lay, in units of what held-out rows had promised: 1 if they were right.
+
+    The mean square of what should be N(0, 1), over columns that `mapping` knows something of. allowance: by how much
+    `mapping` widens beyond what held-out rows say.
+    """
+    found = (allowance * mapping.forward_z(z)).masked_fill(_unknown(mapping), torch.nan)
+    # Cut off, lest a single wild row make all forecasts boundless.
+    return found.clamp(-normal.HIGHEST_Z, normal.HIGHEST_Z).square().nanmean()
+
+
+def widened(mapping: Map, allowance: Tensor) -> Map:
+    """The map whose calibrated forecasts are `allowance` times as wide, but for columns it knows nothing of."""
+    if allowance == 1:
+        return mapping
+    return Chain(before=mapping, after=Affine(scale=torch.where(_unknown(mapping), 1.0, allowance)))
+
+
+def with_belief(
+    z: Floats, censored: NDArray[np.bool_], rng: np.random.Generator, *, belief: float, shares: int
+) -> tuple[Floats, Floats]:
+    """Z-scores (n + shares, d) that show the outcomes, and their weights; see `Censored`.
+
+    z: (n, d), of which those of `censored` (n, d) are at least z; NaN where nothing was observed.
+    """
+    count, blind = len(z), censored.any(0)
+    believed = np.where(blind, ndtri((np.arange(shares)[:, None] + 0.5) / shares), np.nan)
+    z, cut = np.concatenate([z, believed]), np.concatenate([censored, np.zeros(believed.shape, dtype=bool)])
+    best = np.where(cut | np.isnan(z), -np.inf, z).max(0)
+    beyond = cut & (z > best)
+    z[beyond] = -ndtri_exp(log_ndtr(-z[beyond]) + np.log1p(-rng.random(int(beyond.sum()))))
+    return z, kaplan_meier(z, cut & ~beyond, np.where(np.arange(len(z)) < count, 1.0, belief / shares))
+
+
+def kaplan_meier(z: Floats, censored: NDArray[np.bool_], mass: Floats | None = None) -> Floats:
+    """The weight (n, d) of each z-score, when those of `censored` are only known to be at least z; NaN weighs 0.
+
+    mass: (n,) what each counts for at first, by default 1.
+    """
+    mass = np.ones(len(z)) if mass is None else mass
+    weight = np.where(np.isnan(z), 0.0, mass[:, None])
+    for column in np.flatnonzero(censored.any(0)):
+        seen = np.flatnonzero(~np.isnan(z[:, column]))
+        # Among equals, what was seen comes before what was cut short.
+        order = seen[np.lexsort((censored[seen, column], z[seen, column]))]
+        cut = censored[order, column]
+        cut[-1:] = False  # the largest has nobody to pass its share on to
+        own = mass[order]
+        at_risk = own[::-1].cumsum()[::-1]
+        survive = np.cumprod(np.where(cut, 1.0, 1 - own / at_risk))
+        before = np.concatenate([[1.0], survive[:-1]])
+        weight[order, column] = np.where(cut, 0.0, before * own / at_risk) * own.sum()
+    return weight
+
+
+def _faded(forget: float, age: Tensor, scores: Scores) -> Tensor | None:
+    """Weights forget^age of rows of age (n,), each of which may have been judged several times in a row."""
+    if forget == 1:
+        return None
+    times = len(_continuous(scores)) // max(len(age), 1)
+    weight: Tensor = forget ** age.double()
+    return weight.repeat_interleave(times)
+
+
+def _joined(parts: Sequence[Scores]) -> Scores:
+    """What outcomes said, part after part."""
+    if isinstance(parts[0], tuple):
+        pairs = [part for part in parts if isinstance(part, tuple)]
+        return torch.cat([probs for probs, _ in pairs]), torch.cat([label for _, label in pairs])
+    return torch.cat([part for part in parts if isinstance(part, Tensor)])
+
+
+def _last(scores: Scores, rows: int) -> Scores:
+    return scores[-rows:] if isinstance(scores, Tensor) else (scores[0][-rows:], scores[1][-rows:])
+
+
+def _continuous(scores: Scores) -> Tensor:
+    """Z-scores, or an error for classes."""
+    if isinstance(scores, Tensor):
+        return scores
+    raise CalibrlError("classes have no z-scores to weigh; hold rows out: evidence=HeldOut(random_split(…))")
+
+
+def _cdf_map(mapping: Map | ClassMap) -> Map:
+    if isinstance(mapping, Map):
+        return mapping
+    raise CalibrlError("a class map cannot be widened; use HeldOut without Wary for classes")
+
+
+def _unknown(mapping: Map) -> Tensor:
+    """Columns (d,) of whose outcomes the map was shown none; a single False for a map that was fitted on nothing."""
+    known = mapping.before if isinstance(mapping, Chain) else mapping
+    return torch.tensor(False) if known.ranks is None else known.ranks.count == 0
+
+
+def _check_forget(forget: float, unit: str) -> float:
+    if not 0 < forget <= 1:
+        raise CalibrlError(f"forget {forget} is not in (0, 1]; 0.99 trusts about the last 100 {unit}")
+    return forget
+
+
+def _check_refits(refit_every: int) -> int:
+    if refit_every < 1:
+        raise CalibrlError(f"refit_every {refit_every} is not a number of updates; use 1 or more")
+    return refit_every
