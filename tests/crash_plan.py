@@ -2,11 +2,13 @@
 
 import sys
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from calibrl.runs.engine import Kept, Plan, Workers, carry_out
+from calibrl.runs.engine import Arrays, Workers, run
+from calibrl.runs.experiment import Experiment, setting
 from calibrl.runs.rows import Row
 from calibrl.runs.workers import Job
 
@@ -19,12 +21,33 @@ def rows_of(seed, pause):
     for step in range(ROWS):
         time.sleep(pause)
         yield Row("crash", "p", "a", seed, {"value": generator.random()}, step=step)
-    yield Kept({"seed": np.array([seed])})
+    yield Arrays({"seed": np.array([seed])})
 
 
-def plan(pause=0.02):
-    return Plan("crash", tuple(Job(f"seed {seed}", rows_of, (seed, pause)) for seed in range(JOBS)), preset="tiny")
+@dataclass(frozen=True)
+class CrashSettings:
+    name: str = "tiny"
+    seeds: int = setting(JOBS, help="jobs", decides_rows=False)
+    pause: float = setting(0.02, help="seconds for each row", decides_rows=False)
+
+
+def jobs(settings):
+    return [Job(f"seed {seed}", rows_of, (seed, settings.pause)) for seed in range(settings.seeds)]
+
+
+QUICK = CrashSettings(pause=0)
+EXPERIMENT = Experiment(
+    name="crash",
+    title="A run to be killed",
+    question="Is anything lost?",
+    baseline="a",
+    presets={"tiny": CrashSettings()},
+    default="tiny",
+    small=QUICK,
+    full=QUICK,
+    jobs=jobs,
+)
 
 
 if __name__ == "__main__":
-    carry_out(plan(), Path(sys.argv[1]), by=Workers(sys.argv[2], 2), resume=True)
+    run(EXPERIMENT, CrashSettings(), Path(sys.argv[1]), by=Workers(sys.argv[2], 2), resume=True)

@@ -13,9 +13,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from calibrl.runs.engine import carry_out
+from calibrl.runs.engine import run
 from calibrl.runs.rows import read
-from tests.crash_plan import JOBS, plan
+from tests.crash_plan import EXPERIMENT, JOBS, QUICK
 
 KILLS = 20
 ROOT = Path(__file__).parent.parent
@@ -27,7 +27,7 @@ def values(rows):
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory):
-    return carry_out(plan(pause=0), tmp_path_factory.mktemp("undisturbed")).rows
+    return run(EXPERIMENT, QUICK, tmp_path_factory.mktemp("undisturbed")).rows
 
 
 def start(out):
@@ -102,7 +102,7 @@ def test_twenty_kills_lose_nothing_and_repeat_nothing(tmp_path, undisturbed):
     rows = read(tmp_path / "rows.jsonl")
     assert [row.key for row in rows] == [row.key for row in undisturbed], "in order, each once"
     assert values(rows) == values(undisturbed)
-    assert len(list((tmp_path / "kept").glob("seed-*.npz"))) == JOBS
+    assert len(list((tmp_path / "arrays").glob("seed-*.npz"))) == JOBS
 
 
 def forget(out, luck):
@@ -116,12 +116,12 @@ def forget(out, luck):
 
 @pytest.mark.filterwarnings("ignore:.*damaged row skipped")
 def test_a_file_cut_anywhere_is_made_whole(tmp_path, undisturbed):
-    carry_out(plan(pause=0), tmp_path)
+    run(EXPERIMENT, QUICK, tmp_path)
     file = tmp_path / "rows.jsonl"
     whole = file.read_bytes()
     luck = random.Random(1)
     for _ in range(10):
         file.write_bytes(whole[: luck.randrange(1, len(whole))])
-        found = carry_out(plan(pause=0), tmp_path, resume=True)
+        found = run(EXPERIMENT, QUICK, tmp_path, resume=True)
         assert values(found.rows) == values(undisturbed) == values(read(file))
         assert len(file.read_bytes().splitlines()) == len(undisturbed)

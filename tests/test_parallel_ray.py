@@ -14,10 +14,10 @@ ray = pytest.importorskip("ray")
 
 from calibrl.errors import CalibrlError, MissingExtra  # noqa: E402
 from calibrl.runs import backends as cluster  # noqa: E402
-from calibrl.runs.engine import Workers, carry_out  # noqa: E402
+from calibrl.runs.engine import Workers, run  # noqa: E402
 from calibrl.runs.rows import read  # noqa: E402
 from calibrl.runs.workers import Job, JobFailed, run_jobs  # noqa: E402
-from tests.crash_plan import plan  # noqa: E402
+from tests.crash_plan import EXPERIMENT, QUICK  # noqa: E402
 from tests.test_crash import ROOT, forget, values, wait_for_rows, whole_lines  # noqa: E402
 from tests.test_parallel import count, dies_always, dies_once, noise, raises, square  # noqa: E402
 
@@ -44,8 +44,8 @@ def test_results_are_those_of_the_other_backends(tmp_path):
     found = run_jobs(jobs, backend="ray", workers=2, on_item=lambda job, item: items.append(item))
     assert found == run_jobs(jobs, backend="serial")
     assert items == [0, 1, 2]
-    by_ray = carry_out(plan(0), tmp_path / "ray", by=Workers("ray", 2)).rows
-    here = carry_out(plan(0), tmp_path / "here").rows
+    by_ray = run(EXPERIMENT, QUICK, tmp_path / "ray", by=Workers("ray", 2)).rows
+    here = run(EXPERIMENT, QUICK, tmp_path / "here").rows
     assert [(row.key, row.metrics, row.job) for row in by_ray] == [(row.key, row.metrics, row.job) for row in here]
     assert [row.key for row in read(tmp_path / "ray")] == [row.key for row in here]
 
@@ -141,7 +141,7 @@ def test_killing_workers_and_the_driver_loses_nothing(tmp_path):
     after = whole_lines(file)
     assert set(before) <= set(after)
     assert len(after) == len(set(after)) == 120
-    assert values(read(file)) == values(carry_out(plan(0), tmp_path / "undisturbed").rows)
+    assert values(read(file)) == values(run(EXPERIMENT, QUICK, tmp_path / "undisturbed").rows)
     _, alive = psutil.wait_procs(started, timeout=60)
     assert not alive, "Ray outlives its driver"
 

@@ -30,8 +30,8 @@ def show_rows(path: Path, out: Path | None) -> None:
     """A summary of each preset, what calibrating saved, and where `out` is given the figures."""
     from calibrl.control.claim import claim
     from calibrl.control.commands import print_outcome
-    from calibrl.runs.catalogue import by_run
     from calibrl.runs.rows import read_experiment
+    from calibrl.runs.statistics import by_run
 
     groups = {what: rows for (_, what), rows in by_run(read_experiment(path, "control")).items()}
     for name, mine in groups.items():

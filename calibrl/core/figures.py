@@ -9,7 +9,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 from calibrl import plots
-from calibrl.core.experiment import DIGITS, LEVELS, PROBLEMS, SHOWN, job_name
+from calibrl.core.problems import DIGITS, LEVELS, PROBLEMS, SHOWN, job_name
 from calibrl.distributions import Quantiles
 from calibrl.runs import figures
 from calibrl.runs.engine import Found, stacked
@@ -33,7 +33,7 @@ def save(out: Path, found: Found) -> None:
         column[1].spines[["top", "right"]].set_visible(False)
     drawn = {"reliability": figure}
 
-    first = found.kept(jobs[SHOWN][0])
+    first = found.arrays(jobs[SHOWN][0])
     figure, axes = plt.subplots(1, 2, figsize=(11, 4), sharey=True, layout="constrained")
     for ax, arm, color in zip(axes, ("uncalibrated", "cross-fitted"), (plots.BEFORE, plots.AFTER), strict=True):
         forecast = Quantiles(first[f"quantiles, {arm}"], np.array(LEVELS))

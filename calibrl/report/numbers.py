@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import stdtrit
 
-from calibrl.runs.paper import Printed
+from calibrl.runs.experiment import Printed
 from calibrl.runs.rows import Row
 from calibrl.runs.statistics import alike, stops, stops_in_words
 

@@ -22,10 +22,11 @@ from calibrl.report.facts import facts
 from calibrl.report.numbers import readable, studies
 from calibrl.report.series import Charts, charts
 from calibrl.report.tables import table
-from calibrl.runs.catalogue import CATALOGUE, Experiment, Metric, by_run
+from calibrl.runs.benchmarks import BENCHMARKS, describe
+from calibrl.runs.experiment import ORDER, Description, Metric
 from calibrl.runs.reliability import NAMES
 from calibrl.runs.rows import Row, read
-from calibrl.runs.statistics import latest
+from calibrl.runs.statistics import by_run, latest
 
 HERE = Path(__file__).parent
 SCRIPTS = ("marks.js", "panels.js", "choices.js", "card.js", "explore.js", "begin.js")
@@ -74,7 +75,7 @@ class Part:
     run: tuple[str, str]
     key: str
     mark: str
-    about: Experiment
+    about: Description
     rows: Sequence[Row]
     charts: Sequence[Charts]
 
@@ -87,12 +88,12 @@ class Part:
 def _parts(rows: Sequence[Row]) -> list[Part]:
     runs = by_run(rows)
     # The order of the catalogue is the order of the story; what it does not know comes last.
-    order = [*CATALOGUE, *(name for name, _ in runs)]
+    order = [*ORDER, *BENCHMARKS, *(name for name, _ in runs)]
     alone = Counter(name for name, _ in runs)
     parts: list[Part] = []
     for name, what in sorted(runs, key=lambda run: order.index(run[0])):
         found = runs[name, what]
-        about = CATALOGUE.get(name, Experiment(title=name, question="", baseline=""))
+        about = describe(name)
         kept = about if about.baseline else replace(about, baseline=found[0].arm)
         mark = "" if alone[name] == 1 else what or "no preset"
         key = _key(f"{name} {mark}", ["main", *(part.key for part in parts)])
@@ -100,7 +101,7 @@ def _parts(rows: Sequence[Row]) -> list[Part]:
     return parts
 
 
-def _charts(every: Sequence[Row], about: Experiment) -> list[Charts]:
+def _charts(every: Sequence[Row], about: Description) -> list[Charts]:
     rows = readable(every)
     present = dict.fromkeys(metric for row in rows for metric in row.metrics)
     metrics = {metric: about.metrics[metric] for metric in about.metrics if metric in present}
@@ -193,14 +194,14 @@ def _scope(rows: Sequence[Row]) -> str:
     return " · ".join(f"{count:,} {what}{'' if count == 1 else 's'}" for what, count in counts.items())
 
 
-def _figures(homes: Iterable[Path], about: Experiment) -> str:
+def _figures(homes: Iterable[Path], about: Description) -> str:
     # In the order they were drawn, which is the order they are meant to be read in.
     paths = sorted((path for home in homes for path in home.glob("*.png")), key=lambda path: path.stat().st_mtime)
     drawn = "".join(_figure(path, about) for path in paths)
     return f'<h3>Figures</h3><div class="figures">{drawn}</div>' if drawn else ""
 
 
-def _figure(path: Path, about: Experiment) -> str:
+def _figure(path: Path, about: Description) -> str:
     image = path.read_bytes()
     if not image.startswith(b"\x89PNG") or len(image) < 24:
         warnings.warn(f"{path} is no PNG and is left out; draw it again", stacklevel=2)

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from calibrl.report.numbers import Floats, Study, difference, mean, reach_95
-from calibrl.runs.catalogue import Experiment, Metric
+from calibrl.runs.experiment import Description, Metric
 from calibrl.runs.reliability import NAMES, PERCENT
 from calibrl.runs.rows import Row
 
@@ -32,7 +32,7 @@ class Charts:
     """
 
     study: Study
-    about: Experiment
+    about: Description
     metrics: dict[str, Metric]
     curves: list[dict[str, Any]]
     reliability: Floats
@@ -71,14 +71,14 @@ class Charts:
         }
 
 
-def charts(rows: Sequence[Row], study: Study, about: Experiment, metrics: dict[str, Metric]) -> Charts:
+def charts(rows: Sequence[Row], study: Study, about: Description, metrics: dict[str, Metric]) -> Charts:
     """Collect what there is to draw of a study."""
     inside = [row for row in rows if row.problem in set(study.problems)]
     return Charts(study, about, metrics, [*_curves(inside, study, about, metrics)], _reliability(inside, study))
 
 
 def _curves(
-    rows: Sequence[Row], study: Study, about: Experiment, metrics: dict[str, Metric]
+    rows: Sequence[Row], study: Study, about: Description, metrics: dict[str, Metric]
 ) -> Iterator[dict[str, Any]]:
     points: dict[str, dict[str, list[tuple[Row, float, float]]]] = {}
     members: dict[str, set[int]] = {}
@@ -126,7 +126,7 @@ def _held(values: Floats, *, between: bool) -> Floats:
     return np.where(inside, np.take_along_axis(values, np.maximum(source, 0), axis=1), np.nan)
 
 
-def _points(row: Row, about: Experiment, metrics: dict[str, Metric]) -> Iterator[tuple[str, float, str, float]]:
+def _points(row: Row, about: Description, metrics: dict[str, Metric]) -> Iterator[tuple[str, float, str, float]]:
     """(title of the curve, x, metric, value) for every point the row gives."""
     title, x = row.problem, float(row.step)
     if about.along:
@@ -170,7 +170,7 @@ def _pack(values: Floats, each: bool, base: int | None = None) -> dict[str, Any]
     return packed
 
 
-def _paper(study: Study, about: Experiment, metrics: dict[str, Metric]) -> dict[str, list[list[float | None]]]:
+def _paper(study: Study, about: Description, metrics: dict[str, Metric]) -> dict[str, list[list[float | None]]]:
     """Printed means by metric, problem and arm; only metrics of which something is printed.
 
     Numbers about data that are not ours, or sums over another number of steps, stay in the table: on one scale they

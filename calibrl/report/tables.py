@@ -8,14 +8,13 @@ import math
 import numpy as np
 
 from calibrl.report.numbers import Difference, Mean, Study, difference, mean
-from calibrl.runs.catalogue import Experiment, Metric
-from calibrl.runs.paper import Number, Printed
+from calibrl.runs.experiment import Description, Metric, Number, Printed
 
 LONG = 40
 """Rows beyond which a table scrolls in a window of its own."""
 
 
-def table(study: Study, about: Experiment, metrics: dict[str, Metric], *, caption: str) -> str:
+def table(study: Study, about: Description, metrics: dict[str, Metric], *, caption: str) -> str:
     """One table: problems and their arms down, metrics across, the paper's number beside each that it printed."""
     base = study.arms.index(about.baseline) if about.baseline in study.arms else None
     means = {name: mean(study.values[name]) for name in metrics}
@@ -61,7 +60,7 @@ def table(study: Study, about: Experiment, metrics: dict[str, Metric], *, captio
     )
 
 
-def _apart(study: Study, about: Experiment, paper: Printed) -> str:
+def _apart(study: Study, about: Description, paper: Printed) -> str:
     """That the paper's numbers are after more or fewer steps than ours, if they are."""
     ours = ", ".join(f"{step} ({html.escape(problem)})" for problem, step in study.apart(paper).items())
     if not ours:
@@ -69,7 +68,7 @@ def _apart(study: Study, about: Experiment, paper: Printed) -> str:
     return f" <b>Its numbers are after {paper.step} {about.step}s, those here after {ours}: they do not compare.</b>"
 
 
-def _note(study: Study, about: Experiment, paired: bool) -> str:
+def _note(study: Study, about: Description, paired: bool) -> str:
     counts = {int(n) for values in study.values.values() for n in mean(values).seeds.flat if n}
     if counts == {1}:
         return "One seed."
@@ -112,13 +111,13 @@ def _arrow(metric: Metric) -> str:
     return f' <span role="img" aria-label="{words}" title="{words}">{sign}</span>' if sign else ""
 
 
-def _is_printed(study: Study, about: Experiment, metric: str) -> bool:
+def _is_printed(study: Study, about: Description, metric: str) -> bool:
     return about.paper is not None and any(
         about.paper.at(problem, arm, metric) for problem in study.problems for arm in study.arms
     )
 
 
-def _only_printed(study: Study, about: Experiment, problem: str) -> list[str]:
+def _only_printed(study: Study, about: Description, problem: str) -> list[str]:
     """Arms that the paper has and we have not, such as the optimum."""
     if about.paper is None:
         return []
@@ -127,7 +126,7 @@ def _only_printed(study: Study, about: Experiment, problem: str) -> list[str]:
     return [arm for arm in found if arm not in ours and any(name in study.values for name in found[arm])]
 
 
-def _printed(about: Experiment, problem: str, arm: str, name: str, metric: Metric) -> str:
+def _printed(about: Description, problem: str, arm: str, name: str, metric: Metric) -> str:
     number: Number | None = about.paper.at(problem, arm, name) if about.paper else None
     if number is None:
         return '<td class="paper"></td>'

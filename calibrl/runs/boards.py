@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from calibrl.errors import MissingExtra
-from calibrl.runs.catalogue import CATALOGUE
+from calibrl.runs.benchmarks import describe
 from calibrl.runs.engine import Watcher
 from calibrl.runs.reliability import NAMES
 from calibrl.runs.rows import Row
@@ -54,8 +54,7 @@ class Boards(Watcher):
 
 def scalars(row: Row) -> Iterator[tuple[str, float, int]]:
     """Metric, value and step. Reliability curves are left to the report: nineteen scalars tell nobody anything."""
-    about = CATALOGUE.get(row.experiment)
-    thin = about.thin if about else ()
+    thin = describe(row.experiment).thin
     for name, value in row.metrics.items():
         if name in NAMES or not math.isfinite(value):
             continue

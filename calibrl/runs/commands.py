@@ -9,9 +9,10 @@ import typer
 
 from calibrl.control.commands import control
 from calibrl.inventory.commands import inventory
-from calibrl.runs.execute import Address, Backend, Force, How, Resume, TensorBoard, Workers, execute
+from calibrl.runs.execute import Address, Backend, Force, How, Minutes, Resume, TensorBoard, Workers, execute
+from calibrl.runs.options import Experiments
 
-app = typer.Typer(help="Run an experiment, or all of them.", no_args_is_help=True)
+app = typer.Typer(cls=Experiments, help="Run an experiment, or all of them.", no_args_is_help=True)
 
 
 @app.command("all")
@@ -26,6 +27,7 @@ def everything(
     address: Address = None,
     resume: Resume = False,
     force: Force = False,
+    minutes: Minutes = None,
     tensorboard: TensorBoard = None,
 ) -> None:
     """Run every experiment into one folder, ready for `calibrl report`."""
@@ -34,31 +36,9 @@ def everything(
     ready, left_out = plans("small" if small else "full", only=only)
     for name, why in left_out.items():
         typer.echo(f"{name} is left out: {why}", err=True)
-    how = How(backend, workers, address, resume, force, tensorboard)
+    how = How(backend, workers, address, resume, force, tensorboard, minutes)
     execute({out / name: plan for name, plan in ready.items()}, how)
     typer.echo(f"Rows and figures are in {out}. The numbers: calibrl summary {out}. The page: calibrl report {out}")
-
-
-@app.command()
-def core(
-    out: Annotated[Path, typer.Option(help="Folder for rows and figures.")] = Path("out/core"),
-    seeds: Annotated[int, typer.Option(min=2, help="How many paired seeds.")] = 5,
-    seed: Annotated[int, typer.Option(min=0, help="The first seed.")] = 0,
-    backend: Backend = None,
-    workers: Workers = None,
-    address: Address = None,
-    resume: Resume = False,
-    force: Force = False,
-    tensorboard: TensorBoard = None,
-) -> None:
-    """Calibrate regressors and a classifier on real data sets that come with scikit-learn."""
-    from calibrl.core.experiment import plan
-    from calibrl.runs.show import print_table
-
-    how = How(backend, workers, address, resume, force, tensorboard)
-    (found,) = execute({out: plan(range(seed, seed + seeds))}, how)
-    print_table(found.rows)
-    typer.echo(f"Rows and figures are in {out}")
 
 
 @app.command()

@@ -1,36 +1,62 @@
-"""An experiment as independent jobs, and how it is carried out: by whom, into which folder, and again after a crash."""
+"""How an experiment is run: by whom, into which folder, for how long, and again after a crash."""
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from calibrl.runs.experiment import Experiment, Settings
 from calibrl.runs.rows import Row, command, origin
-from calibrl.runs.store import Arrays, Run, Store
-from calibrl.runs.workers import Job, check_backend, run_jobs
+from calibrl.runs.store import CHECKPOINT, Run, Store
+from calibrl.runs.workers import Job, Status, check_backend, run_jobs
+
+S = TypeVar("S", bound=Settings)
 
 
 @dataclass(frozen=True)
-class Kept:
-    """Something a job yields beside its rows: arrays that figures need."""
+class Arrays:
+    """What figures need that rows do not hold, yielded by a job: arrays by name. part: whose, in a job of several."""
 
-    arrays: dict[str, NDArray[Any]]
+    values: Mapping[str, NDArray[Any]]
+    part: str = ""
+
+
+Kept = Arrays
+Yielded = Row | Arrays | Status | list[Row]
+"""What a job may yield; a list is the rows of one step, all of which are written before `minutes` may stop the run."""
 
 
 @dataclass(frozen=True)
 class Found:
-    """What a run came to: rows in the order of the jobs, and what a job kept, by its name."""
+    """What a run came to.
+
+    Parameters
+    ----------
+    rows : list of Row
+        In the order of the jobs.
+    arrays : callable
+        From the name of a job, or of a part of one, to the arrays it yielded; none if it yielded none.
+    finished : bool
+        Whether all jobs were done; False if `minutes` stopped it.
+    """
 
     rows: list[Row]
-    kept: Callable[[str], Arrays]
+    arrays: Callable[[str], Mapping[str, NDArray[Any]]]
+    finished: bool = True
+
+    @property
+    def kept(self) -> Callable[[str], Mapping[str, NDArray[Any]]]:
+        """Arrays."""
+        return self.arrays
 
 
 def _no_figures(out: Path, found: Found) -> None:
@@ -39,7 +65,7 @@ def _no_figures(out: Path, found: Found) -> None:
 
 @dataclass(frozen=True)
 class Plan:
-    """An experiment to be run. Each job's function yields rows (and `Kept` arrays), the same ones every time.
+    """An experiment to be run. Each job's function yields rows (and `Arrays`), the same ones every time.
 
     overrides: settings that differ from the preset's and change what a row says; not how many jobs there are, so that
     a run can be gone on with for more seeds. draw: makes the figures, from the folder's content alone.
@@ -51,11 +77,28 @@ class Plan:
     overrides: dict[str, Any] = field(default_factory=dict)
     draw: Callable[[Path, Found], None] = _no_figures
     file: str = "rows.jsonl"
+    partial: bool = False
+    apart: Callable[[Row], bool] | None = None
 
     @property
     def run(self) -> Run:
         """Which run this is, as its rows will say it."""
         return Run(self.experiment, self.preset, json.loads(json.dumps(self.overrides)))
+
+
+def planned(experiment: Experiment[S], settings: S) -> Plan:
+    """An experiment with its settings, ready to be run."""
+    draw, apart = experiment.draw, experiment.apart
+    return Plan(
+        experiment.name,
+        tuple(experiment.jobs(settings)),
+        preset=settings.name,
+        overrides=experiment.overrides(settings),
+        draw=_no_figures if draw is None else lambda out, found: draw(out, settings, found),
+        file=experiment.file,
+        partial=experiment.partial,
+        apart=None if apart is None else partial(apart, settings),
+    )
 
 
 @dataclass(frozen=True)
@@ -73,100 +116,187 @@ class Watcher:
     def started(self, total: int, done: int) -> None:
         """So many jobs there are, so many of them finished before."""
 
+    def status(self, name: str, status: Status) -> None:
+        """A job says where it is."""
+
     def row(self, row: Row) -> None:
         """A new row was written."""
 
     def finished(self, name: str) -> None:
         """A job is done, all its rows written."""
 
-    def drawing(self, plan: Plan) -> None:
-        """All jobs of a plan are done, its figures come next."""
+    def drawing(self, name: str) -> None:
+        """All jobs of an experiment are done, its figures come next."""
 
 
-def carry_out(
-    plan: Plan,
-    out: Path,
+class TimeIsUp(Exception):
+    """A run has taken as long as it may."""
+
+
+def run(
+    experiment: Experiment[S],
+    settings: S,
+    out: str | Path,
     *,
     by: Workers | None = None,
     resume: bool = False,
     force: bool = False,
+    minutes: float | None = None,
     watcher: Watcher | None = None,
 ) -> Found:
-    """Run what is missing of a plan, writing every row into the folder at once; then draw the figures.
+    """Run what is missing of an experiment, writing every row into the folder at once; then draw the figures.
 
-    A folder that holds rows is refused, unless told to go on with it (`resume`) or to replace them (`force`).
+    Parameters
+    ----------
+    experiment : Experiment
+    settings
+        One of its presets, or one that was changed.
+    out : path
+        The folder. One that holds rows is refused, unless told what to do with them.
+    by : Workers, optional
+        Who does the work. Default: this process.
+    resume, force : bool
+        Go on with the rows in the folder, or replace them.
+    minutes : float, optional
+        Stop after the row (or list of rows) that crosses this limit; `resume` goes on.
+    watcher : Watcher, optional
+        Hears how it goes.
+
+    Returns
+    -------
+    Found
     """
-    return carry_out_all({out: plan}, by=by, resume=resume, force=force, watcher=watcher)[0]
+    options: dict[str, Any] = {"by": by, "resume": resume, "force": force, "minutes": minutes, "watcher": watcher}
+    return carry_out_all({Path(out): planned(experiment, settings)}, **options)[0]
+
+
+def carry_out(plan: Plan, out: Path, **options: Any) -> Found:
+    """Run what is missing of a plan."""
+    return carry_out_all({out: plan}, **options)[0]
 
 
 def carry_out_all(
-    plans: dict[Path, Plan],
+    plans: Mapping[Path, Plan],
     *,
     by: Workers | None = None,
     resume: bool = False,
     force: bool = False,
+    minutes: float | None = None,
     watcher: Watcher | None = None,
 ) -> list[Found]:
-    """As `carry_out`, for several plans, each with a folder of its own, by one set of workers."""
+    """As `run`, for several experiments, each with a folder of its own, by one set of workers."""
     by, watcher = by or Workers(), watcher or Watcher()
     check_backend(by.backend, workers=by.workers, address=by.address)  # before any file is touched
+    deadline = None if minutes is None else time.monotonic() + 60 * minutes
     with ExitStack() as stack:
-        tasks: dict[str, tuple[Store, str]] = {}
-        todo: list[Job] = []
-        stores = []
+        tasks: dict[str, _Task] = {}
+        stores, total = [], 0
         for out, plan in plans.items():
-            store = stack.enter_context(Store(out, plan.run, file=plan.file).open(resume=resume, force=force))
-            stores.append(store)
+            store = Store(out, plan.run, file=plan.file, apart=plan.apart)
+            checkpoints = {job.checkpoint for job in plan.jobs if job.checkpoint}
+            stores.append(stack.enter_context(store.open(resume=resume, force=force, checkpoints=checkpoints)))
             for job in plan.jobs:
-                name = job.name if len(plans) == 1 else f"{plan.experiment}: {job.name}"
-                tasks[name] = (store, job.name)
-                if not store.finished(job.name):
-                    todo.append(Job(name, stamped, (job, plan.run, command())))
+                total += len(job.pieces)
+                missing = tuple(part for part in job.pieces if not store.finished(part, rows=job.rows))
+                if missing:
+                    name = job.name if len(plans) == 1 else f"{plan.experiment}: {job.name}"
+                    tasks[name] = _Task(job, store, missing)
 
-        def on_item(job: Job, item: Row | Kept) -> None:
-            store, name = tasks[job.name]
-            if isinstance(item, Kept):
-                store.keep(name, item.arrays)
-            else:
-                store.add(name, item)
-                watcher.row(item)
+        def on_item(job: Job, item: Yielded) -> None:
+            for row in tasks[job.name].write(item):
+                watcher.row(row)
+            if deadline is not None and time.monotonic() > deadline:
+                raise TimeIsUp
 
-        def on_done(job: Job, _: list[Row | Kept]) -> None:
-            store, name = tasks[job.name]
-            store.finish(name)
-            watcher.finished(job.name)
+        def on_done(job: Job, _: list[Yielded]) -> None:
+            task = tasks[job.name]
+            for part in task.parts:
+                task.store.finish(part)
+                watcher.finished(job.name if part == task.job.name else part)
 
-        watcher.started(len(tasks), len(tasks) - len(todo))
-        run_jobs(todo, backend=by.backend, workers=by.workers, address=by.address, on_item=on_item, on_done=on_done)
+        watcher.started(total, total - sum(len(task.parts) for task in tasks.values()))
+        todo = [task.stamped(name) for name, task in tasks.items()]
+        options: dict[str, Any] = {"on_item": on_item, "on_done": on_done}
+        finished = True
+        try:
+            run_jobs(
+                todo,
+                backend=by.backend,
+                workers=by.workers,
+                address=by.address,
+                on_status=lambda job, status: watcher.status(job.name, status),
+                **options,
+            )
+        except TimeIsUp:
+            finished = False
         found = []
         for (out, plan), store in zip(plans.items(), stores, strict=True):
-            names = [job.name for job in plan.jobs]
+            names = [part for job in plan.jobs for part in job.pieces]
             store.put_in_order(names)
-            found.append(Found(store.rows(names), store.kept))
-            watcher.drawing(plan)
-            plan.draw(out, found[-1])
+            whole = finished or all(store.finished(part, rows=job.rows) for job in plan.jobs for part in job.pieces)
+            found.append(Found(store.rows(names), store.arrays, whole))
+            if found[-1].rows and (whole or plan.partial):
+                watcher.drawing(plan.experiment)
+                plan.draw(out, found[-1])
     return found
 
 
-def stamped(job: Job, run: Run, words: str) -> Iterator[Row | Kept]:
-    """A job's rows, each with what it belongs to and the seconds it took; the first with where it comes from."""
+@dataclass
+class _Task:
+    """A job under way: where its rows go, which of its parts are missing, and whether a row of it was written yet."""
+
+    job: Job
+    store: Store
+    parts: tuple[str, ...]
+    begun: bool = False
+
+    def stamped(self, name: str) -> Job:
+        """The job as a worker does it, its rows complete."""
+        options: dict[str, Any] = dict(self.job.options)
+        if self.job.parts:
+            options["parts"] = self.parts
+        if self.job.checkpoint:
+            options["checkpoint"] = self.store.folder.absolute() / CHECKPOINT / self.job.checkpoint
+        job = replace(self.job, options=options)
+        return Job(name, stamped, (job, self.store.run, command()), checkpoint=job.checkpoint)
+
+    def write(self, item: Yielded) -> Iterator[Row]:
+        """Write what a job yielded; the rows that were not there yet."""
+        if isinstance(item, Arrays):
+            self.store.keep(item.part or self.job.name, item.values)
+            return
+        for row in item if isinstance(item, list) else [item]:
+            assert isinstance(row, Row), f"job {self.job.name!r} yielded {row!r}, which is no row"
+            # Where it comes from is said once, by the first row that is new.
+            told = replace(row, origin={}) if self.begun else row
+            if self.store.add(row.job, told, again=bool(self.job.checkpoint)):
+                self.begun = True
+                yield told
+
+
+def stamped(job: Job, run: Run, words: str) -> Iterator[Yielded]:
+    """A job's rows, each with what it belongs to, where it comes from and the seconds it took."""
     began, where = time.perf_counter(), origin(words)
     for item in job.function(*job.arguments, **job.options):
-        if isinstance(item, Row):
-            now = time.perf_counter()
-            yield replace(
-                item,
+        if isinstance(item, Arrays | Status):
+            yield item
+            continue
+        now = time.perf_counter()
+        rows = [
+            replace(
+                row,
                 preset=run.preset,
                 overrides=dict(run.overrides),
-                job=job.name,
-                seconds=round(now - began, 4),
+                job=row.job or job.name,
+                seconds=row.seconds or round(now - began, 4),
                 origin=where,
             )
-            began, where = now, {}
-        else:
-            yield item
+            for row in (item if isinstance(item, list) else [item])
+        ]
+        began = now
+        yield rows if isinstance(item, list) else rows[0]
 
 
 def stacked(found: Found, names: Sequence[str], key: str) -> NDArray[Any]:
-    """One of the arrays that several jobs kept, joined along its first axis."""
-    return np.concatenate([found.kept(name)[key] for name in names])
+    """One of the arrays that several jobs yielded, joined along its first axis."""
+    return np.concatenate([found.arrays(name)[key] for name in names])

@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from calibrl.errors import CalibrlError, MissingExtra
-from calibrl.runs.engine import Plan
+from calibrl.runs.engine import Plan, planned
+from calibrl.runs.experiment import EXPERIMENTS, ORDER, experiment
 
 
 @dataclass(frozen=True)
@@ -17,12 +18,6 @@ class Sizes:
     small: Callable[[], Plan]
     full: Callable[[], Plan]
     needs: tuple[str, str] | None = None
-
-
-def _core(seeds: range) -> Plan:
-    from calibrl.core.experiment import plan
-
-    return plan(seeds)
 
 
 def _bandits(preset: str) -> Plan:
@@ -59,7 +54,6 @@ def _control(preset: str, seeds: int) -> Plan:
 
 
 EVERYTHING: dict[str, Sizes] = {
-    "core": Sizes(lambda: _core(range(5)), lambda: _core(range(100, 120))),
     "bandits": Sizes(lambda: _bandits("small"), lambda: _bandits("paper")),
     "inventory": Sizes(lambda: _inventory("small"), lambda: _inventory("paper")),
     # Published sizes of the other tasks are for a GPU, as fleets: `calibrl run control`.
@@ -74,14 +68,23 @@ EVERYTHING: dict[str, Sizes] = {
 
 def plans(size: str, *, only: Sequence[str] | None = None) -> tuple[dict[str, Plan], dict[str, str]]:
     """The plans that can be carried out here, and why the others cannot, by experiment."""
-    unknown = [name for name in only or () if name not in EVERYTHING]
+    unknown = [name for name in only or () if name not in ORDER]
     if unknown:
-        raise CalibrlError(f"experiment {unknown[0]!r} is unknown; known: {', '.join(EVERYTHING)}")
+        raise CalibrlError(f"experiment {unknown[0]!r} is unknown; known: {', '.join(ORDER)}")
     ready, left_out = {}, {}
-    for name, sizes in EVERYTHING.items():
+    for name in ORDER:
         if only and name not in only:
             continue
         try:
+            if name in EXPERIMENTS:
+                found = experiment(name)
+                if found.needs and importlib.util.find_spec(found.needs[0]) is None:
+                    raise MissingExtra(*found.needs)
+                settings = found.small if size == "small" else found.full
+                if settings is not None:
+                    ready[name] = planned(found, settings)
+                continue
+            sizes = EVERYTHING[name]
             if sizes.needs and importlib.util.find_spec(sizes.needs[0]) is None:
                 raise MissingExtra(*sizes.needs)
             ready[name] = sizes.small() if size == "small" else sizes.full()

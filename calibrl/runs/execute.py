@@ -21,6 +21,9 @@ Workers = Annotated[int | None, typer.Option(min=1, help="How many jobs run at o
 Address = Annotated[str | None, typer.Option(help="Address of a running Ray cluster, like ray://head:10001 or auto.")]
 Resume = Annotated[bool, typer.Option("--resume", help="Continue a run that was stopped: do only what is missing.")]
 Force = Annotated[bool, typer.Option("--force", help="Replace the rows of an earlier run.")]
+Minutes = Annotated[
+    float | None, typer.Option(min=0, help="Stop after the row that crosses this limit; continue with --resume.")
+]
 TensorBoard = Annotated[Path | None, typer.Option(help="Also write every metric to TensorBoard logs in this folder.")]
 
 
@@ -34,6 +37,7 @@ class How:
     resume: bool = False
     force: bool = False
     tensorboard: Path | None = None
+    minutes: float | None = None
 
     @property
     def chosen(self) -> str:
@@ -59,7 +63,8 @@ def execute(plans: dict[Path, Plan], how: How) -> list[Found]:
         stack.enter_context(spoken_warnings())
         by = Workers(how.chosen, how.workers, how.address)
         try:
-            return carry_out_all(plans, by=by, resume=how.resume, force=how.force, watcher=Several(watchers))
+            watcher = Several(watchers)
+            return carry_out_all(plans, by=by, resume=how.resume, force=how.force, minutes=how.minutes, watcher=watcher)
         except KeyboardInterrupt:
             stack.close()
             typer.echo(

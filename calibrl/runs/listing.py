@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from calibrl.errors import CalibrlError
@@ -20,17 +21,24 @@ def listed(kind: str | None = None) -> dict[str, Lines]:
     for name, lines in KINDS.items():
         if kind in (None, name):
             try:
-                found[name] = lines()
+                found[name] = _registered().get(name, lines)()
             except ImportError as problem:  # an extra that is not installed
                 found[name] = {"": str(problem)}
     return found
 
 
-def _experiments() -> Lines:
-    from calibrl.runs.catalogue import CATALOGUE
-    from calibrl.runs.everything import EVERYTHING
+def _registered() -> dict[str, Callable[[], Lines]]:
+    from calibrl.runs.experiment import EXPERIMENTS, experiment
 
-    return {name: CATALOGUE[name].title for name in EVERYTHING}
+    kinds = [item for name in EXPERIMENTS for item in experiment(name).names.items()]
+    return {kind: partial(lambda make: dict(make()), make) for kind, (_, make) in kinds}
+
+
+def _experiments() -> Lines:
+    from calibrl.runs.benchmarks import describe
+    from calibrl.runs.experiment import ORDER
+
+    return {name: describe(name).title for name in ORDER}
 
 
 def _presets() -> Lines:

@@ -2,40 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass, field
-
-
-@dataclass(frozen=True)
-class Number:
-    """A printed number; `error` is its standard error, NaN where none is printed."""
-
-    mean: float
-    error: float = math.nan
-
-
-@dataclass(frozen=True)
-class Printed:
-    """A table of the paper: where it stands, and its numbers by problem, arm and metric, named as in our rows.
-
-    A problem named ANY stands for whichever problem the rows are about: the paper used data nobody else can have.
-    step: the round after which its numbers are, where that matters: sums over fewer rounds do not compare.
-    """
-
-    source: str
-    numbers: dict[str, dict[str, dict[str, Number]]] = field(default_factory=dict)
-    step: int | None = None
-
-    def at(self, problem: str, arm: str, metric: str) -> Number | None:
-        """The printed number for that place of a table, if there is one."""
-        return self.about(problem).get(arm, {}).get(metric)
-
-    def about(self, problem: str) -> dict[str, dict[str, Number]]:
-        """What is printed about a problem: by arm, then metric."""
-        return self.numbers.get(problem, self.numbers.get(ANY, {}))
-
-
-ANY = "*"
+from calibrl.runs.experiment import ANY, Number, Printed
 
 
 def _bandit(linucb: Number, callinucb: Number, optimal: float) -> dict[str, dict[str, Number]]:

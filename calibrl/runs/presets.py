@@ -12,6 +12,8 @@ from typing import Any
 
 from calibrl.errors import CalibrlError
 from calibrl.runs import meanings
+from calibrl.runs.experiment import EXPERIMENTS, ORDER, experiment, source_of
+from calibrl.runs.experiment import leaves as new_leaves
 from calibrl.runs.meanings import Meaning
 
 
@@ -37,9 +39,15 @@ SHELVES: dict[str, Shelf] = {
 }
 
 
+def _presets(name: str) -> Any:
+    if name in EXPERIMENTS:
+        return experiment(name).presets
+    return SHELVES[name].presets() if name in SHELVES else {}
+
+
 def names() -> list[str]:
     """All presets, as experiment/preset."""
-    return [f"{experiment}/{name}" for experiment, shelf in SHELVES.items() for name in shelf.presets()]
+    return [f"{home}/{name}" for home in ORDER for name in _presets(home)]
 
 
 def find(name: str) -> tuple[str, Any]:
@@ -50,8 +58,8 @@ def find(name: str) -> tuple[str, Any]:
         raise CalibrlError(f"preset {name!r} is unknown; known: {', '.join(known)}")
     if len(found) > 1:
         raise CalibrlError(f"preset {name!r} could be any of {', '.join(found)}; write one of those")
-    experiment, short = found[0].split("/", 1)
-    return experiment, SHELVES[experiment].presets()[short]
+    home, short = found[0].split("/", 1)
+    return home, _presets(home)[short]
 
 
 def leaves(preset: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -76,6 +84,12 @@ class Line:
 
 def described(experiment: str, preset: Any) -> list[Line]:
     """Every field of a preset with its meaning and source."""
+    if experiment in EXPERIMENTS:
+        return [
+            Line(leaf.path, leaf.value, leaf.about.help, source_of(leaf, preset.name))
+            for leaf in new_leaves(preset)
+            if leaf.path != "name"
+        ]
     meanings = SHELVES[experiment].fields
     found = []
     for name, value in leaves(preset):

@@ -11,8 +11,9 @@ from typing import Self
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from calibrl.runs.engine import Plan, Watcher
+from calibrl.runs.engine import Watcher
 from calibrl.runs.rows import Row
+from calibrl.runs.workers import Status
 
 
 class Shown(Watcher):
@@ -24,6 +25,7 @@ class Shown(Watcher):
         self._began = time.monotonic()
         self._console = Console(stderr=True)
         self._bar: Progress | None = None
+        self._parts: dict[str, float] = {}
 
     def __enter__(self) -> Self:
         if self._console.is_terminal:
@@ -64,15 +66,25 @@ class Shown(Watcher):
     def finished(self, name: str) -> None:
         """Move the bar, or say a line now and then."""
         self.done += 1
+        self._parts.pop(name, None)
         if self._bar is not None:
             self._bar.update(self._task, description=f"{self.name}: {name}", completed=self.done)
         elif self.done in (self._before + 1, self.total) or self.done % max(1, self.total // 10) == 0:
             self._say(name)
 
-    def drawing(self, plan: Plan) -> None:
+    def status(self, name: str, status: Status) -> None:
+        """Show where a job is, and move the bar by what is done of it; or say the line, if it is worth one."""
+        self._parts[name] = status.done
+        if self._bar is not None:
+            done = self.done + sum(self._parts.values())
+            self._bar.update(self._task, description=status.text, completed=done)
+        elif status.line:
+            self._console.print(status.text, markup=False, highlight=False, soft_wrap=True)
+
+    def drawing(self, name: str) -> None:
         """Say what takes the time after the last job."""
         if self._bar is not None:
-            self._bar.update(self._task, description=f"{plan.experiment}: figures")
+            self._bar.update(self._task, description=f"{name}: figures")
 
     def _say(self, what: str) -> None:
         taken = time.monotonic() - self._began
@@ -103,7 +115,12 @@ class Several(Watcher):
         for watcher in self._watchers:
             watcher.finished(name)
 
-    def drawing(self, plan: Plan) -> None:
+    def status(self, name: str, status: Status) -> None:
         """Tell all."""
         for watcher in self._watchers:
-            watcher.drawing(plan)
+            watcher.status(name, status)
+
+    def drawing(self, name: str) -> None:
+        """Tell all."""
+        for watcher in self._watchers:
+            watcher.drawing(name)

@@ -15,7 +15,7 @@ from rich.table import Table
 from calibrl.runs.console import table_console
 
 if TYPE_CHECKING:
-    from calibrl.runs.catalogue import Metric
+    from calibrl.runs.experiment import Metric
     from calibrl.runs.rows import Row
     from calibrl.runs.statistics import Cell
 
@@ -52,10 +52,10 @@ def progress(name: str, *, total: int) -> Iterator[Callable[[str], None]]:
 
 def print_table(rows: Sequence[Row]) -> None:
     """Mean ± standard error by problem and arm, with the paired difference to the baseline arm."""
-    from calibrl.runs.catalogue import CATALOGUE, Experiment
+    from calibrl.runs.benchmarks import describe
     from calibrl.runs.statistics import alike, table
 
-    about = CATALOGUE.get(rows[0].experiment, Experiment(rows[0].experiment, "", rows[0].arm))
+    about = describe(rows[0].experiment, baseline=rows[0].arm)
     tables = {name: table(rows, name, about.baseline) for name in about.metrics}
     console = table_console()
     for measured, problems in alike(rows, about.metrics).items():

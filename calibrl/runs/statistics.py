@@ -7,6 +7,7 @@ import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from calibrl.runs.benchmarks import describe
 from calibrl.runs.rows import Row
 
 
@@ -36,6 +37,16 @@ class Cell:
 def latest(rows: Sequence[Row]) -> list[Row]:
     """One row per key and overrides: where a run was repeated, the last one counts."""
     return list({(row.key, str(row.overrides)): row for row in rows}.values())
+
+
+def by_run(rows: Iterable[Row]) -> dict[tuple[str, str], list[Row]]:
+    """Rows that may be compared, by their experiment and by the preset and what was changed about it, in words."""
+    found: dict[tuple[str, str], list[Row]] = {}
+    for row in rows:
+        picks = describe(row.experiment).picks
+        changes = [f"{name}={value}" for name, value in row.overrides.items() if name not in picks]
+        found.setdefault((row.experiment, ", ".join(filter(None, [row.preset, *changes]))), []).append(row)
+    return found
 
 
 def table(rows: Sequence[Row], metric: str, baseline: str) -> dict[str, dict[str, Cell]]:

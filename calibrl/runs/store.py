@@ -1,7 +1,7 @@
 """The folder of one run: its rows, which jobs are finished, and what figures need that rows do not hold.
 
 `rows.jsonl` is appended to, a row at a time; `finished.log` gets a line when a job has ended and its rows are on the
-disk; `kept/` holds arrays. A job without its line is run again; the rows it had written are not written twice.
+disk; `arrays/` holds arrays. A job without its line is run again; the rows it had written are not written twice.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import os
 import re
 import shutil
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -26,9 +26,7 @@ from calibrl.files import lock, replacing, said_if_not_written, write_text
 from calibrl.runs.rows import Row, append_text, line, make_folder, read
 
 Arrays = Mapping[str, NDArray[Any]]
-FINISHED, KEPT = "finished.log", "kept"
-CHECKPOINT = "checkpoint"
-"""Where runs without workers save what they would go on from: replaced rows must not come back from there."""
+FINISHED, ARRAYS, CHECKPOINT = "finished.log", "arrays", "checkpoint"
 
 
 class Run(NamedTuple):
@@ -44,10 +42,16 @@ class Run(NamedTuple):
 
 
 class Store:
-    """An open folder that this process alone writes to."""
+    """An open folder that this process alone writes to.
 
-    def __init__(self, folder: Path, run: Run, *, file: str = "rows.jsonl") -> None:
-        self.folder, self.run = folder, run
+    apart: whether a row belongs to another run that shares the folder; those are left as they are.
+    """
+
+    def __init__(
+        self, folder: Path, run: Run, *, file: str = "rows.jsonl", apart: Callable[[Row], bool] | None = None
+    ) -> None:
+        self.folder, self.run, self._is_apart = folder, run, apart or (lambda _: False)
+        self._apart: list[Row] = []
         self.path = folder / file
         self._rows: dict[str, dict[tuple[Any, ...], Row]] = {}
         self._new: set[tuple[str, tuple[Any, ...]]] = set()
@@ -55,8 +59,11 @@ class Store:
         self._file: IO[str] | None = None
         self._log: IO[str] | None = None
 
-    def open(self, *, resume: bool = False, force: bool = False) -> Self:
-        """Begin an empty folder, go on with a run's own (`resume`), or replace what is there (`force`)."""
+    def open(self, *, resume: bool = False, force: bool = False, checkpoints: Collection[str] = ()) -> Self:
+        """Begin an empty folder, go on with a run's own (`resume`), or replace what is there (`force`).
+
+        checkpoints: folders of jobs that can go on, which replaced rows must not come back from.
+        """
         make_folder(self.folder)
         log = self.folder / FINISHED
         new = not log.exists()
@@ -67,10 +74,11 @@ class Store:
                 f"{self.folder} is being written to by another run; wait for it, or choose another --out"
             )
         try:
+            rows, damaged = self._read()
             if force:
-                self._clear()
+                self._clear(checkpoints)
             elif self.path.exists():
-                self._recover(resume)
+                self._recover(rows, damaged, resume)
             self._file = self.path.open("a", encoding="utf-8")
         except BaseException:
             if new:
@@ -94,37 +102,42 @@ class Store:
                 with suppress(OSError):  # of a disk that is full, which was said when it refused a row
                     file.close()
 
-    def finished(self, job: str) -> bool:
-        """Whether all of a job's rows are here."""
-        return job in self._finished
+    def finished(self, job: str, *, rows: int = 0) -> bool:
+        """Whether all of a job's rows are here, and so many at least."""
+        return job in self._finished and len(self._rows.get(job, {})) >= rows
 
-    def add(self, job: str, row: Row) -> None:
-        """Write a row at once, unless it is here from an earlier attempt at its job."""
+    def add(self, job: str, row: Row, *, again: bool = False) -> bool:
+        """Write a row at once, unless it is here from an earlier attempt at its job; whether it was written.
+
+        again: the job may say the same row twice, as one does that goes on from a checkpoint.
+        """
         rows, new = self._rows.setdefault(job, {}), (job, row.key)
-        if new in self._new:
+        if new in self._new and not again:
             raise CalibrlError(f"job {job!r} gave two rows for {row.key}; tell them apart by problem, arm or step")
         self._new.add(new)
-        if row.key not in rows:
-            rows[row.key] = row
-            assert self._file is not None, "open the store first"
-            with said_if_not_written(self.path):
-                self._file.write(line(row))
-                self._file.flush()
+        if row.key in rows:
+            return False
+        rows[row.key] = row
+        assert self._file is not None, "open the store first"
+        with said_if_not_written(self.path):
+            self._file.write(line(row))
+            self._file.flush()
+        return True
 
-    def keep(self, job: str, arrays: Arrays) -> None:
+    def keep(self, job: str, arrays: Mapping[str, NDArray[Any]]) -> None:
         """Save what figures need."""
-        kept = self._kept(job)
-        with said_if_not_written(kept), replacing(kept) as temporary, temporary.open("wb") as file:
+        target = self._arrays(job)
+        with said_if_not_written(target), replacing(target) as temporary, temporary.open("wb") as file:
             np.savez_compressed(file, allow_pickle=False, **arrays)
 
     def finish(self, job: str) -> None:
         """Mark a job's end, once its rows are on the disk."""
         assert self._file is not None, "open the store first"
         assert self._log is not None, "open the store first"
-        mark = {"job": job, "rows": len(self._rows.get(job, {})), "kept": self._kept(job).exists()}
+        mark = _mark(job, len(self._rows.get(job, {})), self._arrays(job).exists())
         with said_if_not_written(self.folder):
             os.fsync(self._file.fileno())
-            self._log.write(json.dumps(mark, ensure_ascii=False) + "\n")
+            self._log.write(mark)
             self._log.flush()
             os.fsync(self._log.fileno())
         self._finished.add(job)
@@ -133,17 +146,18 @@ class Store:
         """The rows of some jobs, in the order of the jobs."""
         return [row for job in jobs for row in self._rows.get(job, {}).values()]
 
-    def kept(self, job: str) -> Arrays:
-        """What a job kept; nothing if it kept nothing."""
-        if not self._kept(job).exists():
+    def arrays(self, job: str) -> dict[str, NDArray[Any]]:
+        """What a job saved for figures; nothing if it saved nothing."""
+        if not self._arrays(job).exists():
             return {}
-        with np.load(self._kept(job), allow_pickle=False) as file:
+        with np.load(self._arrays(job), allow_pickle=False) as file:
             return dict(file)
 
     def put_in_order(self, jobs: Sequence[str]) -> None:
         """Have the file as one process alone would have written it, job after job, whoever finished first."""
         known = set(jobs)
-        text = "".join(line(row) for row in self.rows([*jobs, *(job for job in self._rows if job not in known)]))
+        rows = self.rows([*jobs, *(job for job in self._rows if job not in known)])
+        text = "".join(line(row) for row in [*self._apart, *rows])
         if text.encode() != self.path.read_bytes():
             assert self._file is not None, "open the store first"
             self._file.close()
@@ -151,22 +165,38 @@ class Store:
                 write_text(self.path, text)
             self._file = self.path.open("a", encoding="utf-8")
 
-    def _kept(self, job: str) -> Path:
+    def _arrays(self, job: str) -> Path:
         # Readable, and different for names that differ only in what a file's name cannot hold.
         words = re.sub(r"[^\w.]+", "-", job).strip("-")[:80]
-        return self.folder / KEPT / f"{words}-{hashlib.sha256(job.encode()).hexdigest()[:6]}.npz"
+        return self.folder / ARRAYS / f"{words}-{hashlib.sha256(job.encode()).hexdigest()[:6]}.npz"
 
-    def _clear(self) -> None:
-        self.path.unlink(missing_ok=True)
-        for name in (KEPT, CHECKPOINT):
-            shutil.rmtree(self.folder / name, ignore_errors=True)
+    def _clear(self, checkpoints: Collection[str]) -> None:
+        for name in checkpoints:
+            shutil.rmtree(self.folder / CHECKPOINT / name, ignore_errors=True)
         assert self._log is not None, "open the store first"
+        others = {row.job for row in self._apart}
+        marks = [mark for mark in _marks(self.folder / FINISHED) if mark[0] in others]
         self._log.truncate(0)
+        if others:
+            write_text(self.path, "".join(line(row) for row in self._apart))
+            for job, rows, arrays in marks:
+                self._log.write(_mark(job, rows, arrays))
+            self._log.flush()
+        else:
+            self.path.unlink(missing_ok=True)
+        for file in (self.folder / ARRAYS).glob("*.npz"):
+            if file not in {self._arrays(job) for job in others}:
+                file.unlink()
 
-    def _recover(self, resume: bool) -> None:
+    def _read(self) -> tuple[list[Row], list[str]]:
+        """This run's rows in the file, and what was damaged; those of runs beside it are put aside."""
         with warnings.catch_warnings(record=True) as damaged:
             warnings.simplefilter("always")
-            rows = read(self.path)
+            rows = read(self.path) if self.path.exists() else []
+        self._apart = [row for row in rows if self._is_apart(row)]
+        return [row for row in rows if not self._is_apart(row)], [str(each.message) for each in damaged]
+
+    def _recover(self, rows: list[Row], damaged: list[str], resume: bool) -> None:
         others = next((found for row in rows if (found := _run_of(row)) != self.run), None)
         if others is not None:
             raise CalibrlError(
@@ -186,9 +216,9 @@ class Store:
         for row in rows:
             self._rows.setdefault(row.job, {}).setdefault(row.key, row)
         for each in damaged:  # told once somebody is going on with the file: their job is run again
-            warnings.warn(str(each.message), stacklevel=2)
-        for job, count, kept in _marks(self.folder / FINISHED):
-            if len(self._rows.get(job, {})) >= count and (self._kept(job).exists() or not kept):
+            warnings.warn(each, stacklevel=2)
+        for job, count, arrays in _marks(self.folder / FINISHED):
+            if len(self._rows.get(job, {})) >= count and (self._arrays(job).exists() or not arrays):
                 self._finished.add(job)
         # A line cut short stays a line of its own.
         for file in (self.path, self.folder / FINISHED):
@@ -200,10 +230,14 @@ def _run_of(row: Row) -> Run:
     return Run(row.experiment, row.preset, row.overrides)
 
 
+def _mark(job: str, rows: int, arrays: bool) -> str:
+    return json.dumps({"job": job, "rows": rows, "arrays": arrays}, ensure_ascii=False) + "\n"
+
+
 def _marks(log: Path) -> Iterator[tuple[str, int, bool]]:
     for text in log.read_bytes().splitlines():
         try:
             mark = json.loads(text)
-            yield str(mark["job"]), int(mark["rows"]), bool(mark["kept"])
+            yield str(mark["job"]), int(mark["rows"]), bool(mark["arrays"])
         except (ValueError, TypeError, KeyError):
             continue

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,7 +14,7 @@ import typer
 from calibrl.errors import CalibrlError
 
 if TYPE_CHECKING:
-    from calibrl.runs.catalogue import Metric
+    from calibrl.runs.experiment import Metric
     from calibrl.runs.rows import Row
     from calibrl.runs.statistics import Cell
 
@@ -43,10 +43,10 @@ def summary(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Print mean ± standard error by problem and arm, and paired differences to the baseline with 95 % intervals."""
-    from calibrl.runs.catalogue import CATALOGUE, Experiment, by_run
+    from calibrl.runs.benchmarks import describe
     from calibrl.runs.execute import spoken_warnings
     from calibrl.runs.rows import read
-    from calibrl.runs.statistics import latest, stops, table
+    from calibrl.runs.statistics import by_run, latest, stops, table
 
     if not path.exists():
         raise CalibrlError(f"{path} does not exist; give a .jsonl file or a folder of them, like results/")
@@ -57,7 +57,7 @@ def summary(
     found = {}
     for (experiment, what), group in by_run(rows).items():
         name = f"{experiment}, {what}" if what else experiment
-        about = CATALOGUE.get(experiment, Experiment(experiment, "", group[0].arm))
+        about = describe(experiment, baseline=group[0].arm)
         against = baseline or about.baseline
         metrics = _metrics(group, about.metrics, metric)
         if metrics:
@@ -76,9 +76,9 @@ def summary(
             _print(name, run)
 
 
-def _metrics(rows: Sequence[Row], usual: dict[str, Metric], asked: list[str] | None) -> dict[str, Metric]:
+def _metrics(rows: Sequence[Row], usual: Mapping[str, Metric], asked: list[str] | None) -> dict[str, Metric]:
     """Which metrics to show: those asked for, those of the catalogue, or else the first ones there are."""
-    from calibrl.runs.catalogue import Metric
+    from calibrl.runs.experiment import Metric
 
     present = dict.fromkeys(name for row in rows for name in row.metrics)
     wanted = asked or [name for name in usual if name in present] or list(present)[:6]

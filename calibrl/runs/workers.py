@@ -15,7 +15,7 @@ import os
 import sys
 import traceback
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Protocol, Self
@@ -35,12 +35,51 @@ class Job:
 
     Everything must be picklable: a function of a module, plain arguments. A function that returns an iterator (a
     generator) is reported item by item; its result is the list of them. The same job must always give the same items.
+
+    Parameters
+    ----------
+    name : str
+        Unique in the run.
+    function : callable
+        A function of a module.
+    arguments, options
+        What it is called with.
+    parts : tuple of str
+        In an experiment: the pieces of work that this job does together, if there are several (agents of a fleet).
+        Each is finished by itself: rows and arrays name theirs, and `function` gets a keyword `parts` with those that
+        are not finished. Default: the job is one piece.
+    checkpoint : str
+        In an experiment: a job that can go on where it was stopped. `function` gets a keyword `checkpoint`, the folder
+        of that name in the run's `checkpoint/`. It saves there *before* it yields a step's rows, and begins by yielding
+        what it had saved again: rows that are on the disk are not written twice.
+    rows : int
+        A part that has fewer rows than this is not finished, whatever was said: more trials go on from a checkpoint.
     """
 
     name: str
     function: Callable[..., Any]
     arguments: tuple[Any, ...] = ()
     options: Mapping[str, Any] = field(default_factory=dict)
+    parts: tuple[str, ...] = ()
+    checkpoint: str = ""
+    rows: int = 0
+
+    @property
+    def pieces(self) -> tuple[str, ...]:
+        """What can be finished by itself: the parts, or the job."""
+        return self.parts or (self.name,)
+
+
+@dataclass(frozen=True)
+class Status:
+    """Where a job is, yielded among its items: words, and the share of the job that is done.
+
+    line: whether it is worth a line of its own where there is no live display.
+    """
+
+    text: str
+    done: float
+    line: bool = False
 
 
 @dataclass(frozen=True)
@@ -77,7 +116,7 @@ class Lost:
 Message = Item | Done | Failed | Lost
 
 
-def perform(job: Job) -> Iterator[Message]:
+def perform(job: Job) -> Generator[Message]:
     """Carry a job out: its items as they come, then `Done` or `Failed`."""
     try:
         found = job.function(*job.arguments, **job.options)
@@ -87,7 +126,7 @@ def perform(job: Job) -> Iterator[Message]:
         count = 0
         for value in found:
             yield Item(value)
-            count += 1
+            count += not isinstance(value, Status)
         yield Done(items=count)
     except (CalibrlError, MissingExtra) as problem:
         yield Failed(str(problem), known=True)
@@ -154,14 +193,16 @@ def run_jobs(
     retries: int = 2,
     on_item: Callable[[Job, Any], None] | None = None,
     on_done: Callable[[Job, Any], None] | None = None,
+    on_status: Callable[[Job, Status], None] | None = None,
 ) -> list[Any]:
     """Run independent jobs; returns their results in the order of the jobs.
 
     `backend`: "serial" (here, one after the other), "processes" (this machine's cores), "ray" (a local Ray, or with
     `address` a running cluster). `workers`: how many at a time; default: all cores.
     A job whose worker dies is restarted, at most `retries` times. A job that raises ends the run.
-    `on_item(job, item)` is called once for each item of a job that is a generator, `on_done(job, result)` for each
-    result. Both run in this process, one call at a time.
+    `on_item(job, item)` is called once for each item of a job that is a generator (for each it yields, if the job has a
+    checkpoint: then it is on the caller to know what was heard before), `on_done(job, result)` for each result,
+    `on_status(job, status)` for each `Status` on the way. They run in this process, one call at a time.
     """
     check_backend(backend, workers=workers, address=address)
     twice = [name for name, count in Counter(job.name for job in jobs).items() if count > 1]
@@ -182,14 +223,17 @@ def run_jobs(
             number, message = pool.hear()
             job = jobs[number]
             match message:
+                case Item(Status() as status):
+                    if on_status:
+                        on_status(job, status)
                 case Item(value):
                     repeated[number] += 1
-                    if repeated[number] > len(heard[number]):
+                    if repeated[number] > len(heard[number]) or job.checkpoint:
                         heard[number].append(value)
                         if on_item:
                             on_item(job, value)
                 case Done(value, items):
-                    if items is not None and items != len(heard[number]):
+                    if items is not None and items != len(heard[number]) and not job.checkpoint:
                         raise CalibrlError(
                             f"job {job.name!r} gave {len(heard[number])} items before its worker died and {items} when "
                             "started again; make it depend on its arguments alone"
@@ -224,7 +268,7 @@ class Serial:
 
     def __init__(self) -> None:
         self._one_thread = one_thread()
-        self._current: tuple[int, Any] | None = None
+        self._current: tuple[int, Generator[Message]] | None = None
 
     def __enter__(self) -> Self:
         # Loaded by a job, it would stay on one thread for as long as this process lives.
@@ -235,6 +279,8 @@ class Serial:
     def __exit__(
         self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if self._current is not None:
+            self._current[1].close()  # a job that was stopped closes what it had opened
         self._one_thread.__exit__(kind, problem, trace)
 
     @property

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 
 import pytest
 from typer.testing import CliRunner
@@ -14,10 +15,11 @@ from typer.testing import CliRunner
 from calibrl.cli import app
 from calibrl.errors import CalibrlError, MissingExtra
 from calibrl.runs import everything
-from calibrl.runs.everything import EVERYTHING, Sizes, plans
+from calibrl.runs.everything import plans
 from calibrl.runs.execute import How
+from calibrl.runs.experiment import EXPERIMENTS, ORDER
 from calibrl.runs.rows import Row, append, read
-from tests.crash_plan import plan
+from tests.crash_plan import EXPERIMENT, QUICK
 
 pytestmark = pytest.mark.usefixtures("blank_figures")
 BANDITS = ("run", "bandits", "--problem", "wine", "--rounds", "60", "--policy", "linucb", "--policy", "callinucb")
@@ -157,9 +159,11 @@ def test_a_damaged_row_is_reported_and_computed_again(tmp_path):
 
 
 def test_everything_at_once(tmp_path, monkeypatch):
-    ours = {"first": Sizes(lambda: plan(0), lambda: plan(0)), "second": Sizes(lambda: plan(0), lambda: plan(0))}
-    ours["third"] = Sizes(lambda: plan(0), lambda: plan(0), needs=("no_such_package", "control"))
-    monkeypatch.setattr(everything, "EVERYTHING", ours)
+    lacking = replace(EXPERIMENT, needs=("no_such_package", "control"))
+    monkeypatch.setattr("tests.crash_plan.LACKING", lacking, raising=False)
+    for name, value in {"first": "EXPERIMENT", "second": "EXPERIMENT", "third": "LACKING"}.items():
+        monkeypatch.setitem(EXPERIMENTS, name, f"tests.crash_plan:{value}")
+    monkeypatch.setattr(everything, "ORDER", ("first", "second", "third"))
     # In-process: workers would have to find this module's names.
     found = shell(
         "run", "all", "--small", "--out", tmp_path, "--backend", "serial", "--only", "first", "--only", "third"
@@ -172,24 +176,19 @@ def test_everything_at_once(tmp_path, monkeypatch):
 
 
 def test_jobs_of_two_experiments_share_the_workers(tmp_path):
-    from calibrl.runs.engine import Workers, carry_out_all
+    from calibrl.runs.engine import Workers, carry_out_all, planned
 
-    first, second = carry_out_all({tmp_path / "a": plan(0), tmp_path / "b": two_jobs()}, by=Workers("processes", 2))
+    other = replace(EXPERIMENT, name="other")
+    both = {tmp_path / "a": planned(EXPERIMENT, QUICK), tmp_path / "b": planned(other, replace(QUICK, seeds=2))}
+    first, second = carry_out_all(both, by=Workers("processes", 2))
     assert len(first.rows) == 120
     assert len(second.rows) == 10
     assert [row.key for row in read(tmp_path / "b")] == [row.key for row in second.rows]
-    assert second.kept("seed 1")["seed"].tolist() == [1]
-    assert second.kept("nobody") == {}
+    assert second.arrays("seed 1")["seed"].tolist() == [1]
+    assert second.arrays("nobody") == {}
 
 
-def two_jobs():
-    from dataclasses import replace
-
-    whole = plan(0)
-    return replace(whole, experiment="other", jobs=whole.jobs[:2])
-
-
-@pytest.mark.parametrize("name", list(EVERYTHING))
+@pytest.mark.parametrize("name", ORDER)
 @pytest.mark.parametrize("size", ["small", "full"])
 def test_every_experiment_can_be_planned(name, size):
     ready, _ = plans(size, only=[name])

@@ -1,7 +1,7 @@
 """Rows that may be compared are those of one run, whatever problems and arms it was asked for."""
 
-from calibrl.runs.catalogue import by_run
 from calibrl.runs.rows import Row
+from calibrl.runs.statistics import by_run
 
 
 def counts(rows):

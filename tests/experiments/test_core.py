@@ -1,12 +1,13 @@
 """The core experiment, end to end on one seed."""
 
-from calibrl.core import experiment as core
-from calibrl.runs.engine import carry_out
+from calibrl.core import problems as core
+from calibrl.core.experiment import EXPERIMENT, CoreSettings
+from calibrl.runs.engine import run
 from calibrl.runs.rows import read
 
 
 def test_one_seed_writes_rows_and_figures(tmp_path):
-    rows = carry_out(core.plan([0]), tmp_path).rows
+    rows = run(EXPERIMENT, CoreSettings("small", seeds=1), tmp_path).rows
     assert read(tmp_path) == rows
     assert {(row.problem, row.arm) for row in rows} == {
         (problem, arm) for problem in (*(f"diabetes, {r}" for r in core.REGRESSORS), core.DIGITS) for arm in core.ARMS

@@ -54,7 +54,7 @@ def test_what_a_full_disk_cut_short_takes_nothing_s_place(tmp_path, monkeypatch)
         monkeypatch.setattr(np, "savez_compressed", cut_short)
         with pytest.raises(CalibrlError, match=r"npz cannot be written \(No space left"):
             store.keep("dice", {"eyes": np.arange(6)})
-        assert store.kept("dice")["eyes"].tolist() == [0, 1, 2]
+        assert store.arrays("dice")["eyes"].tolist() == [0, 1, 2]
 
     monkeypatch.setattr(Figure, "savefig", cut_short)
     (tmp_path / "table.png").write_bytes(b"as it was")

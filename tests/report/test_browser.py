@@ -9,7 +9,7 @@ import warnings
 import pytest
 
 from calibrl.report.page import write_report
-from calibrl.runs.catalogue import CATALOGUE
+from calibrl.runs.benchmarks import describe
 from calibrl.runs.rows import Row, append
 from tests.report.conftest import HOSTILE, core_rows
 
@@ -318,7 +318,7 @@ def test_it_prints(page):
 
 
 def test_a_wide_table_is_whole_on_paper(browser, tmp_path):
-    known = CATALOGUE["inventory"].metrics
+    known = describe("inventory").metrics
     metrics = {name: 54_289.0 if metric.form == ",.0f" else 0.123 for name, metric in known.items()}
     rows = [
         Row(

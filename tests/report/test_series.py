@@ -8,7 +8,8 @@ import pytest
 
 from calibrl.report.numbers import studies
 from calibrl.report.series import POINTS, charts
-from calibrl.runs.catalogue import CATALOGUE, Axis, Experiment, Metric
+from calibrl.runs.benchmarks import describe
+from calibrl.runs.experiment import Axis, Description, Metric
 from calibrl.runs.rows import Row
 from tests.report.conftest import bandit_rows, core_rows, learning_rows
 
@@ -24,7 +25,9 @@ def data(rows, about, metrics=None, each=True):
 
 
 def test_rows_with_steps_are_learning_curves():
-    found = data(learning_rows(arms=2, seeds=3, steps=5), Experiment("mine", "", "arm 0"), RETURN)
+    found = data(
+        learning_rows(arms=2, seeds=3, steps=5), Description(title="mine", question="", baseline="arm 0"), RETURN
+    )
     (curve,) = found["curves"]
     assert curve["x"] == [0, 1, 2, 3, 4]
     assert curve["values"]["return"]["each"][1][3] == [6, 6.1, 6.2]
@@ -32,7 +35,9 @@ def test_rows_with_steps_are_learning_curves():
 
 
 def test_long_curves_are_thinned_and_keep_both_ends():
-    found = data(learning_rows(arms=1, seeds=1, steps=1000), Experiment("mine", "", "arm 0"), RETURN)
+    found = data(
+        learning_rows(arms=1, seeds=1, steps=1000), Description(title="mine", question="", baseline="arm 0"), RETURN
+    )
     (curve,) = found["curves"]
     assert len(curve["x"]) == POINTS
     assert curve["x"][0] == 0
@@ -44,7 +49,7 @@ def test_seeds_measured_at_different_steps_are_averaged():
     rows = [
         Row("e", "p", arm, seed, {"return": float(x)}, step=x) for (arm, seed), found in steps.items() for x in found
     ]
-    (curve,) = data(rows, Experiment("e", "", "sac"), RETURN)["curves"]
+    (curve,) = data(rows, Description(title="e", question="", baseline="sac"), RETURN)["curves"]
     assert curve["x"] == [100, 150, 200, 230, 310]
     sac, other = curve["values"]["return"]["each"]
     assert sac == [[100], [100, 150], [], [230, 150], [None, 310]]
@@ -54,14 +59,14 @@ def test_seeds_measured_at_different_steps_are_averaged():
 def test_an_arm_with_few_steps_stays_on_a_long_curve():
     rows = [Row("e", "p", "long", 0, {"return": 1.0}, step=x) for x in range(1000)]
     rows += [Row("e", "p", "short", 0, {"return": float(x)}, step=x) for x in (3, 500)]
-    (curve,) = data(rows, Experiment("e", "", "long"), RETURN)["curves"]
+    (curve,) = data(rows, Description(title="e", question="", baseline="long"), RETURN)["curves"]
     short = dict(zip(curve["x"], curve["values"]["return"]["each"][1], strict=True))
     assert {x for x, value in short.items() if value} == {x for x in curve["x"] if 3 <= x <= 500}
     assert {tuple(value) for value in short.values()} <= {(), (3,), (500,)}
 
 
 def test_thin_curves_come_from_companion_metrics():
-    found = data(bandit_rows(), CATALOGUE["bandits"])
+    found = data(bandit_rows(), describe("bandits"))
     (curve,) = found["curves"]
     assert curve["x"] == [200, 400, 600, 1200]
     assert curve["heading"] == "round"
@@ -77,14 +82,14 @@ def test_curves_along_a_setting():
         for n in (10, 1)
         for arm in ("a", "b")
     ]
-    found = data(rows, Experiment("e", "", "a", along=Axis("n", "amount", ("task",))), RETURN)
+    found = data(rows, Description(title="e", question="", baseline="a", along=Axis("n", "amount", ("task",))), RETURN)
     assert [curve["title"] for curve in found["curves"]] == ["maze", "taxi"]
     assert found["curves"][1]["problems"] == [2, 3]
     assert found["curves"][1]["values"]["return"]["each"] == [[[1], [10]], [[1], [10]]]
 
 
 def test_reliability_curves_keep_their_seeds():
-    found = data(core_rows(seeds=2), CATALOGUE["core"])
+    found = data(core_rows(seeds=2), describe("core"))
     shares = np.array(found["reliability"][0]["each"])
     assert shares.shape == (3, 19, 2)
     np.testing.assert_allclose(shares[2, :, 0], np.linspace(0.05, 0.95, 19))
@@ -92,18 +97,18 @@ def test_reliability_curves_keep_their_seeds():
 
 def test_numbers_about_other_data_are_not_drawn():
     rows = [Row("inventory", "bakery", arm, 0, {"reward": -1.0}) for arm in ("uncalibrated", "calibrated")]
-    assert CATALOGUE["inventory"].paper.at("bakery", "calibrated", "reward").mean == -16793
-    assert data(rows, CATALOGUE["inventory"])["paper"] == {}
+    assert describe("inventory").paper.at("bakery", "calibrated", "reward").mean == -16793
+    assert data(rows, describe("inventory"))["paper"] == {}
 
 
 def test_sums_over_fewer_rounds_are_not_drawn():
     rows = [replace(row, step=200) for row in bandit_rows()]
-    assert data(rows, CATALOGUE["bandits"])["paper"] == {}
+    assert data(rows, describe("bandits"))["paper"] == {}
 
 
 def test_too_many_numbers_travel_as_means():
     rows = learning_rows(arms=2, seeds=3, steps=5)
-    found = data(rows, Experiment("mine", "", "arm 0"), RETURN, each=False)
+    found = data(rows, Description(title="mine", question="", baseline="arm 0"), RETURN, each=False)
     assert not found["each"]
     packed = found["finals"]["return"][0]
     assert packed["mean"] == [4.1, 8.1]
