@@ -6,7 +6,7 @@
 The peer is written here the way PETS is usually written: a list of `nn.Sequential` members, asked one after the other,
 `torch.distributions` for the draws, a loop over steps. Both plan with the same networks, world, CEM settings and
 propagation (DS). One thread is timed in CPU time, which depends little on what else the machine does; more threads in
-wall time. Published settings are timed for one of their five sweeps. Nothing is asserted: it prints what it saw.
+wall time. Published settings are timed for one of their five iterations. Nothing is asserted: it prints what it saw.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from calibrl.control.settings import ControlSettings, preset
 from calibrl.forecasters.ensemble_training import Batches, EnsembleTraining, Learner
 from calibrl.forecasters.nets import Nets, Shape
 from calibrl.maps import Affine
+from calibrl.planning.candidates import cut_normal
 from calibrl.planning.propagation import stacked_tables
 from calibrl.planning.rollout import World, imagined_returns, noise_shape
-from calibrl.planning.search import CrossEntropy, cut_normal
-from calibrl.planning.side_by_side import cross_entropy_fleet
+from calibrl.planning.search import CEM
 from calibrl.runs import rows as results
 
 PEER = "eager, member by member"
@@ -89,18 +89,18 @@ class Eager:
         return total.view(n, self.particles).mean(1)
 
     @torch.no_grad()
-    def plan(self, observation: Tensor, low: Tensor, high: Tensor, horizon: int, settings: CrossEntropy) -> Tensor:
+    def plan(self, observation: Tensor, low: Tensor, high: Tensor, horizon: int, settings: CEM) -> Tensor:
         mean = ((low + high) / 2).repeat(horizon, 1)
         variance = ((high - low) ** 2 / 16).expand_as(mean)
-        for _ in range(settings.sweeps):
-            if variance.max() <= settings.smallest_variance:
+        for _ in range(settings.iterations):
+            if variance.max() <= settings.min_variance:
                 break
             room = torch.minimum(mean - low, high - mean) / 2
             width = torch.minimum(room**2, variance).sqrt()
-            plans = mean + width * cut_normal(torch.rand(settings.population, *mean.shape))
+            plans = mean + width * cut_normal(torch.rand(settings.population_size, *mean.shape))
             value = self.returns(observation, plans)
             elite = plans[value.topk(settings.elites).indices]
-            kept = settings.inertia
+            kept = settings.momentum
             mean = kept * mean + (1 - kept) * elite.mean(0)
             variance = kept * variance + (1 - kept) * elite.var(0, unbiased=False)
         return mean
@@ -128,16 +128,16 @@ def eager_step(
 
 @dataclass(frozen=True)
 class Case:
-    """A preset, for how many of its sweeps it is timed, how often, and how many agents plan side by side."""
+    """A preset, for how many of its iterations it is timed, how often, and how many agents plan side by side."""
 
     preset: ControlSettings
-    sweeps: int
+    iterations: int
     repeats: int
     agents: int = 1
 
     @property
     def name(self) -> str:
-        part = "" if self.sweeps == self.preset.planner.sweeps else f", {self.sweeps} of its sweeps"
+        part = "" if self.iterations == self.preset.planner.iterations else f", {self.iterations} of its iterations"
         return f"{self.preset.name}{part}" + (f", {self.agents} agents" if self.agents > 1 else "")
 
     @property
@@ -145,15 +145,10 @@ class Case:
         return task(self.preset.task)
 
     @property
-    def search(self) -> CrossEntropy:
-        planner = self.preset.planner
-        return CrossEntropy(
-            population=planner.population,
-            elites=planner.elites,
-            sweeps=self.sweeps,
-            inertia=planner.inertia,
-            smallest_variance=planner.smallest_variance,
-        )
+    def search(self) -> CEM:
+        found = replace(self.preset.planner, iterations=self.iterations).search
+        assert isinstance(found, CEM)
+        return found
 
     def nets(self) -> Nets:
         where, ensemble = self.task, self.preset.ensemble
@@ -165,18 +160,18 @@ class Case:
 
 
 def our_plan(case: Case, nets: Nets, tables: Tensor | None = None) -> Job:
-    """Our planning of one action: the noise drawn, every sweep, the plan."""
+    """Our planning of one action: the noise drawn, every iteration, the plan."""
     where, planner, generator = case.task, case.preset.planner, torch.Generator().manual_seed(0)
     g = case.agents
     observation = torch.zeros(g, where.observation_size)
     start = ((where.low + where.high) / 2).expand(g, planner.horizon, -1)
-    sizes = {"horizon": planner.horizon, "plans": planner.population, "particles": planner.particles}
+    sizes = {"horizon": planner.horizon, "plans": planner.population_size, "particles": planner.particles}
     shape = noise_shape("DS", agents=g, outputs=where.target_size, **sizes)
 
     # Both sides' networks are made once for all plans between two trainings.
     ready = nets.ready()
 
-    def objective(plans: Tensor) -> Tensor:
+    def objective(plans: Tensor, _: int) -> Tensor:
         return imagined_returns(
             ready,
             where.world,
@@ -189,8 +184,9 @@ def our_plan(case: Case, nets: Nets, tables: Tensor | None = None) -> Job:
         )
 
     def plan() -> Tensor:
-        uniform = torch.rand((case.sweeps, g, planner.population, *start.shape[1:]), generator=generator)
-        return cross_entropy_fleet(objective, where.low, where.high, case.search, start, uniform)
+        uniform = torch.rand((case.iterations, g, planner.population_size, *start.shape[1:]), generator=generator)
+        given = {"start": start, "elites": start[:, None][:, :0], "noise": uniform}
+        return case.search.search_batch(objective, where.low, where.high, **given).plan
 
     return plan
 
@@ -252,8 +248,8 @@ def on_cpu(*, quick: bool, threads: int) -> Iterator[Match]:
     clock = time.process_time if threads == 1 else time.perf_counter
     small, half_cheetah, cartpole = (preset(name) for name in ("cartpole-small", "halfcheetah", "cartpole"))
     middle = replace(small, name="cartpole-small, 3 × 200 wide", ensemble=replace(small.ensemble, hidden=(200,) * 3))
-    cases = [Case(small, small.planner.sweeps, 21), Case(middle, middle.planner.sweeps, 11)]
-    both_arms = Case(small, small.planner.sweeps, 21, agents=2)
+    cases = [Case(small, small.planner.iterations, 21), Case(middle, middle.planner.iterations, 11)]
+    both_arms = Case(small, small.planner.iterations, 21, agents=2)
     published = [] if quick else [Case(half_cheetah, 1, 3), Case(cartpole, 1, 2)]
     yield from planning([cases[0], both_arms, *cases[1:], *published], clock)
     yield from calibrated(cases + published[:1], clock)

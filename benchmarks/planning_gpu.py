@@ -9,17 +9,18 @@ import itertools
 import statistics
 import time
 from collections.abc import Callable
+from functools import partial
 
 import torch
 
 from calibrl.control.arms import Member, arm
 from calibrl.control.fleet import Fleet
-from calibrl.control.plan import Captured, Plainly, Plan, PlanInputs
 from calibrl.control.problems import Task, task
 from calibrl.control.settings import PRESETS, ControlSettings
 from calibrl.control.world import view_of
 from calibrl.forecasters.nets import Nets, Shape
 from calibrl.maps import fit_smooth
+from calibrl.planning.graph import CapturedPlanner, PlanInputs, Planner, for_device
 from calibrl.planning.propagation import stacked_tables
 from calibrl.runs import rows as results
 
@@ -46,10 +47,10 @@ def one_action(name: str, record: Record) -> None:
     flop = work(preset, what)
     bare, honest = (prepared(preset, what, agents=1, calibrated=flag) for flag in (False, True))
     versions = {
-        "eager PyTorch": Plainly(*bare),
-        "reference in a CUDA graph": Captured(*bare, fused=False),
-        "fused": Captured(*bare),
-        "fused, calibrated": Captured(*honest),
+        "eager PyTorch": bare(fused=False),
+        "reference in a CUDA graph": for_device(bare(fused=False)),
+        "fused": for_device(bare()),
+        "fused, calibrated": for_device(honest()),
     }
     # All versions in turn, several times: what the machine does to one it does to all.
     found: dict[str, list[float]] = {label: [] for label in versions}
@@ -72,7 +73,7 @@ def actions_of_a_fleet(name: str, agents: int, record: Record) -> None:
     """Many agents' actions at once: time for each, and memory."""
     torch.cuda.reset_peak_memory_stats()
     preset, what = PRESETS[name], task(name)
-    plan = Captured(*prepared(preset, what, agents=agents, calibrated=True))
+    plan = for_device(prepared(preset, what, agents=agents, calibrated=True)())
     ms = statistics.median(milliseconds(plan, repeats=4)) / agents
     gigabytes = torch.cuda.max_memory_allocated() / 2**30
     tflops = work(preset, what) / ms / 1e9
@@ -113,15 +114,17 @@ def work(preset: ControlSettings, what: Task) -> float:
     """Floating-point operations that one action takes: a multiplication and an addition for each weight."""
     plan, widths = preset.planner, shape(preset, what).widths
     weights = sum(a * b for a, b in itertools.pairwise(widths))
-    return 2.0 * weights * preset.ensemble.members * plan.population * plan.particles * plan.horizon * plan.sweeps
+    return (
+        2.0 * weights * preset.ensemble.members * plan.population_size * plan.particles * plan.horizon * plan.iterations
+    )
 
 
 def shape(preset: ControlSettings, what: Task) -> Shape:
     return Shape(what.input_size, what.target_size, preset.ensemble.hidden, preset.ensemble.members)
 
 
-def prepared(preset: ControlSettings, what: Task, *, agents: int, calibrated: bool) -> tuple:
-    """What a planner is made of, for untrained networks and maps of a forecaster that is too sure of itself."""
+def prepared(preset: ControlSettings, what: Task, *, agents: int, calibrated: bool) -> Callable[..., Planner]:
+    """What makes a planner, for untrained networks and maps of a forecaster that is too sure of itself."""
     generator = torch.Generator().manual_seed(0)
     sizes = shape(preset, what)
     nets = Nets.fresh(sizes, [torch.Generator().manual_seed(seed) for seed in range(agents)]).to("cuda")
@@ -130,7 +133,9 @@ def prepared(preset: ControlSettings, what: Task, *, agents: int, calibrated: bo
     low, high = what.low.cuda(), what.high.cuda()
     maps = [fit_smooth(z=1.5 * torch.randn(500, sizes.outputs, generator=generator)) for _ in range(agents)]
     inputs = PlanInputs.empty(
-        preset.planner,
+        preset.planner.search,
+        propagation=preset.planner.propagation,
+        particles=preset.planner.particles,
         agents=agents,
         observation_size=what.observation_size,
         outputs=sizes.outputs,
@@ -139,11 +144,11 @@ def prepared(preset: ControlSettings, what: Task, *, agents: int, calibrated: bo
     )
     inputs.observation.normal_(std=0.1)
     inputs.draw([torch.Generator("cuda").manual_seed(seed) for seed in range(agents)])
-    return nets, what.world, inputs, preset.planner, low, high
+    return partial(Planner, nets, what.world, inputs, low=low, high=high)
 
 
 @torch.no_grad()
-def milliseconds(plan: Plan, *, repeats: int) -> list[float]:
+def milliseconds(plan: Planner | CapturedPlanner, *, repeats: int) -> list[float]:
     """Of single calls, by the GPU's own clock."""
     plan()
     found = []

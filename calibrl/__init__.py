@@ -98,12 +98,13 @@ if TYPE_CHECKING:
     from calibrl.maps.classes import fit_platt_classes as fit_platt_classes
     from calibrl.maps.classes import fit_temperature as fit_temperature
     from calibrl.planning.chance import ChanceConstraint as ChanceConstraint
-    from calibrl.planning.improved import improved_cross_entropy as improved_cross_entropy
-    from calibrl.planning.path_integral import path_integral as path_integral
     from calibrl.planning.rollout import World as World
     from calibrl.planning.rollout import imagined_returns as imagined_returns
-    from calibrl.planning.search import cross_entropy as cross_entropy
-    from calibrl.planning.search import random_shooting as random_shooting
+    from calibrl.planning.search import CEM as CEM
+    from calibrl.planning.search import ICEM as ICEM
+    from calibrl.planning.search import MPPI as MPPI
+    from calibrl.planning.search import Bounds as Bounds
+    from calibrl.planning.search import RandomShooting as RandomShooting
     from calibrl.planning.value_iteration import MDP as MDP
     from calibrl.planning.value_iteration import policy_iteration as policy_iteration
     from calibrl.planning.value_iteration import policy_value as policy_value

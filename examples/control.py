@@ -20,7 +20,7 @@ def make_agent() -> Agent:
         task("cartpole"),
         ensemble=EnsembleSettings(members=3, hidden=(64, 64), weight_decay=(1e-4,), epochs=100),
         calibration=CalibrationSettings(map="smooth", held_out=0.2),
-        planner=PlannerSettings(horizon=20, population=64, elites=8, sweeps=3, particles=4),
+        planner=PlannerSettings(horizon=20, population_size=64, elites=8, iterations=3, particles=4),
     )
 
 

@@ -21,7 +21,6 @@ from calibrl.control.arms import ARMS, Member, fleets
 from calibrl.control.fleet import Fleet
 from calibrl.control.loop import Trial, run_trial
 from calibrl.control.luck import episode_seed
-from calibrl.control.plan import MakePlan
 from calibrl.control.problems import Task, check, name_of_reward, overrides
 from calibrl.control.rows import append_missing, clear, refuse_others
 from calibrl.control.scoring import Score, score_trial
@@ -120,7 +119,6 @@ def run(
     light: bool = False,
     reward: Reward | None = None,
     watch: Watch | None = None,
-    make_plan: MakePlan | None = None,
 ) -> Outcome:
     """All trials of all agents; rows go to `out/rows.jsonl` and the agents to `out/checkpoint` after every trial.
 
@@ -145,7 +143,7 @@ def run(
             )
         # Before agents are put together: those saved without their networks learn again, as they first did.
         stack.enter_context(threads_for(preset))
-        companies = assemble(folder, what, view, preset, seed=seed, device=device, make_plan=make_plan, watch=watch)
+        companies = assemble(folder, what, view, preset, seed=seed, device=device, watch=watch)
         begin_now = [member for company in companies if company.done < 0 for member in company.members]
         refuse_others(file, begin_now, preset)
         # A crash may have come between an agent's file and its rows.
@@ -176,14 +174,13 @@ def assemble(
     *,
     seed: int,
     device: str,
-    make_plan: MakePlan | None,
     watch: Watch,
 ) -> list[Company]:
     """The fleets of a run, each where its agents' files say it stands, or at its beginning."""
     found = []
     for members in fleets(preset.arms, range(seed, seed + preset.seeds)):
         for done, group in checkpoint.together(folder, members):
-            company = begin(group, what, view, preset, device=device, make_plan=make_plan)
+            company = begin(group, what, view, preset, device=device)
             if done is not None:
                 states = [checkpoint.load(folder, member, done, preset.identity()) for member in group]
                 put_into(company.fleet, [state["agent"] for state in states], watch)
@@ -199,10 +196,9 @@ def begin(
     preset: ControlSettings,
     *,
     device: str = "cpu",
-    make_plan: MakePlan | None = None,
 ) -> Company:
     """Agents that have done nothing yet, each in an environment of its own."""
-    fleet = Fleet(view, members, preset, low=what.low, high=what.high, device=device, make_plan=make_plan)
+    fleet = Fleet(view, members, preset, low=what.low, high=what.high, device=device)
     return Company(fleet, [what.make() for _ in members], [Record() for _ in members])
 
 

@@ -9,7 +9,6 @@ from torch import Tensor
 
 from calibrl.control import calibration, luck
 from calibrl.control.arms import Member
-from calibrl.control.plan import MakePlan, Plan, PlanInputs, for_device
 from calibrl.control.replay import Replay
 from calibrl.control.settings import SHARED_OUT, ControlSettings
 from calibrl.control.world import View
@@ -18,8 +17,9 @@ from calibrl.forecasters.ensemble import BatchedEnsemble
 from calibrl.forecasters.ensemble_training import EnsembleTraining
 from calibrl.forecasters.nets import Shape
 from calibrl.maps import IDENTITY, Map
+from calibrl.planning.candidates import refuse_lost_plans
+from calibrl.planning.graph import CapturedPlanner, PlanInputs, Planner, for_device
 from calibrl.planning.propagation import stacked_tables
-from calibrl.planning.side_by_side import refuse_lost_plans
 
 REMEMBERED_TRIALS = 10
 """Trials whose fresh z-scores are kept; what is older would hardly count."""
@@ -29,7 +29,7 @@ class Fleet:
     """g agents that learn one task side by side; what each does depends on its own seed and arm alone.
 
     view: what they make of the environment. low, high: bounds of the action (a,). Until they have learnt something
-    they act at random. `make_plan` chooses how plans are computed, once, here.
+    they act at random.
     """
 
     def __init__(
@@ -41,7 +41,6 @@ class Fleet:
         low: Tensor,
         high: Tensor,
         device: torch.device | str = "cpu",
-        make_plan: MakePlan | None = None,
     ) -> None:
         if len({member.arm.holds_out for member in members}) != 1:
             raise CalibrlError(
@@ -67,15 +66,16 @@ class Fleet:
         self.surprise = torch.zeros(len(members), 0, dtype=torch.float64)
         self.learnt = 0
         self.inputs = PlanInputs.empty(
-            settings.planner,
+            settings.planner.search,
+            propagation=settings.planner.propagation,
+            particles=settings.planner.particles,
             agents=len(members),
             observation_size=view.observation_size,
             outputs=view.outputs,
             start=self._middle,
             tables=self.tables() if any(member.arm.evidence != "none" for member in members) else None,
         )
-        self._make_plan = make_plan or for_device(self.device)
-        self._plan: Plan | None = None
+        self._plan: Planner | CapturedPlanner | None = None
 
     def __len__(self) -> int:
         return len(self.members)
@@ -94,8 +94,8 @@ class Fleet:
             drawn = self.low + uniform.to(self.device) * (self.high - self.low)
             return drawn.clamp(self.low, self.high)
         if self._plan is None:
-            planner = self.settings.planner
-            self._plan = self._make_plan(self.ensemble.nets, self.view.world, self.inputs, planner, self.low, self.high)
+            nets, world = self.ensemble.nets, self.view.world
+            self._plan = for_device(Planner(nets, world, self.inputs, low=self.low, high=self.high))
         self.inputs.observation.copy_(self.view.before(observation.to(self.device)))
         self.inputs.draw(self.planning)
         found = self._plan()
@@ -140,7 +140,7 @@ class Fleet:
     def show_networks_to_planner(self) -> None:
         """Let planning know that the networks have changed."""
         if self._plan is not None:
-            self._plan.learnt()
+            self._plan.networks_changed()
 
     def show_maps_to_planner(self) -> None:
         """Put the maps as they are where planning reads them."""

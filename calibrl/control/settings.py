@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from typing import Any
 
 from calibrl.errors import CalibrlError
+from calibrl.planning.search import SEARCHES, Search
 
 TASKS = {
     "cartpole": "swing a pole up on a cart and keep it there",
@@ -25,9 +26,6 @@ PROPAGATIONS = ("DS", "TS1", "TSinf", "E", "MM")
 SHARED_OUT = ("TS1", "TSinf")
 """Propagations that share particles out among the networks, to each equally many, and draw from single networks, whose
 forecasts are then what must be calibrated."""
-
-METHODS = ("cem", "icem", "mppi", "random")
-"""Names of the searches for a plan: see `calibrl.control.searches`."""
 
 
 @dataclass(frozen=True)
@@ -72,55 +70,52 @@ class EnsembleSettings:
 
 @dataclass(frozen=True)
 class PlannerSettings:
-    """A search for plans, by default the cross-entropy method, and the imagined rollouts it judges plans by.
+    """A search for plans of `horizon` steps, and how they are judged: `particles` of each, rolled by `propagation`.
 
-    Each of `sweeps` tries `population` plans of `horizon` steps, rolls `particles` of each through the model by
-    `propagation`, and refits to the best `elites`. `inertia` is the share the old mean and variance keep. cem stops
-    once no variance is above `smallest_variance`, times the square of an action's range where that is below 1.
-
-    method: cem; icem, its noise of `colour` β (power f^-β: 0 is white, larger is smoother in time), which carries the
-    share `kept` of its elites from sweep to sweep and from action to action; mppi, which instead of elites weighs every
-    plan by e^(return / `temperature`), in units of a plan's return; random, the best of all plans. spread: the standard
-    deviation that icem begins with and mppi keeps, as a share of half the range.
+    method: cem, icem, mppi or random. The other fields are those of the searches in `calibrl.planning.search`; all try
+    `population_size` plans in each of `iterations`, and each method uses of the rest what it has.
     """
 
     horizon: int = 25
-    population: int = 400
+    population_size: int = 400
     elites: int = 40
-    sweeps: int = 5
-    inertia: float = 0.1
-    smallest_variance: float = 0.001
+    iterations: int = 5
+    momentum: float = 0.1
+    min_variance: float = 0.001
     particles: int = 20
     propagation: str = "DS"
     method: str = "cem"
-    colour: float = 2.0
-    kept: float = 0.3
-    spread: float = 0.5
+    noise_exponent: float = 2.0
+    keep_elites: float = 0.3
+    noise_std: float = 0.5
     temperature: float = 0.1
+    population_decay: float = 1.0
+    keep_best: bool = False
+    control_cost: float = 0.0
 
     def __post_init__(self) -> None:
-        if self.method not in METHODS:
-            raise CalibrlError(f"planner.method {self.method!r} is unknown; use one of {', '.join(METHODS)}")
+        if self.method not in SEARCHES:
+            raise CalibrlError(f"planner.method {self.method!r} is unknown; use one of {', '.join(SEARCHES)}")
         if self.propagation not in PROPAGATIONS:
             raise CalibrlError(f"propagation {self.propagation!r} is unknown; use one of {', '.join(PROPAGATIONS)}")
-        if self.horizon < 1 or self.particles < 1 or self.sweeps < 1:
+        if self.horizon < 1 or self.particles < 1:
             raise CalibrlError(
-                f"planner.horizon {self.horizon}, planner.particles {self.particles} and planner.sweeps {self.sweeps} "
-                "must all be 1 or more"
+                f"planner.horizon {self.horizon} and planner.particles {self.particles} must both be 1 or more"
             )
-        if not 1 <= self.elites <= self.population:
-            raise CalibrlError(f"{self.elites} elites of {self.population} plans cannot be; use 1 … {self.population}")
-        if not (0 <= self.colour < math.inf and 0 < self.spread < math.inf and 0 < self.temperature < math.inf):
-            raise CalibrlError(
-                f"planner.colour {self.colour} must be at least 0, planner.spread {self.spread} and "
-                f"planner.temperature {self.temperature} above 0, and all finite"
-            )
-        if not 0 <= self.smallest_variance < math.inf:
-            raise CalibrlError(f"planner.smallest_variance {self.smallest_variance} is no variance; use 0 or more")
-        if not 0 <= self.inertia < 1:
-            raise CalibrlError(f"planner.inertia {self.inertia} is not a share in [0, 1); 0.1 keeps a tenth")
-        if not 0 <= self.kept < 1:
-            raise CalibrlError(f"planner.kept {self.kept} is not a share in [0, 1); 0.3 carries three elites of ten")
+        # Every search refuses what it cannot do, also those that are not used: nonsense is nobody's wish.
+        for kind in SEARCHES.values():
+            try:
+                self._search(kind)
+            except CalibrlError as error:
+                raise CalibrlError(f"planner.{error}") from None
+
+    @property
+    def search(self) -> Search:
+        """The search that `method` names, with these settings."""
+        return self._search(SEARCHES[self.method])
+
+    def _search(self, kind: type[Search]) -> Search:
+        return kind(**{each.name: getattr(self, each.name) for each in fields(kind)})
 
 
 @dataclass(frozen=True)
@@ -212,7 +207,7 @@ _CARTPOLE = ControlSettings(
     trials=50,
     seeds=10,
     ensemble=EnsembleSettings(hidden=(500, 500, 500), weight_decay=(1e-4, 2.5e-4, 2.5e-4, 5e-4)),
-    planner=PlannerSettings(horizon=25, population=400, elites=40),
+    planner=PlannerSettings(horizon=25, population_size=400, elites=40),
 )
 _HALFCHEETAH = ControlSettings(
     "halfcheetah",
@@ -221,7 +216,7 @@ _HALFCHEETAH = ControlSettings(
     trials=300,
     seeds=10,
     ensemble=EnsembleSettings(hidden=(200,) * 4, weight_decay=(2.5e-5, 5e-5, 7.5e-5, 7.5e-5, 1e-4)),
-    planner=PlannerSettings(horizon=30, population=500, elites=50),
+    planner=PlannerSettings(horizon=30, population_size=500, elites=50),
 )
 _PUSHER = ControlSettings(
     "pusher",
@@ -230,7 +225,7 @@ _PUSHER = ControlSettings(
     trials=100,
     seeds=10,
     ensemble=EnsembleSettings(hidden=(200,) * 3, weight_decay=(2.5e-4, 5e-4, 5e-4, 7.5e-4)),
-    planner=PlannerSettings(horizon=25, population=500, elites=50),
+    planner=PlannerSettings(horizon=25, population_size=500, elites=50),
 )
 _REACHER = ControlSettings(
     "reacher",
@@ -239,13 +234,13 @@ _REACHER = ControlSettings(
     trials=100,
     seeds=10,
     ensemble=EnsembleSettings(hidden=(200,) * 4, weight_decay=(2.5e-4, 5e-4, 5e-4, 5e-4, 7.5e-4), lr=7.5e-4),
-    planner=PlannerSettings(horizon=25, population=400, elites=40),
+    planner=PlannerSettings(horizon=25, population_size=400, elites=40),
 )
 PUBLISHED = (_CARTPOLE, _HALFCHEETAH, _PUSHER, _REACHER)
 """The settings of PETS (Chua et al., 2018), which the paper took over."""
 
 _SMALL_ENSEMBLE = EnsembleSettings(members=3, hidden=(64, 64), weight_decay=(1e-4,), epochs=100)
-_SMALL_PLANNER = PlannerSettings(horizon=20, population=64, elites=8, sweeps=3, particles=4)
+_SMALL_PLANNER = PlannerSettings(horizon=20, population_size=64, elites=8, iterations=3, particles=4)
 
 
 def _small(published: ControlSettings) -> ControlSettings:
@@ -266,7 +261,7 @@ _TINY = ControlSettings(
     steps=30,
     trials=2,
     ensemble=EnsembleSettings(members=2, hidden=(16,), weight_decay=(1e-4,), epochs=2),
-    planner=PlannerSettings(horizon=4, population=12, elites=3, sweeps=2, particles=3),
+    planner=PlannerSettings(horizon=4, population_size=12, elites=3, iterations=2, particles=3),
 )
 _CARTPOLE_SMALL = _small(_CARTPOLE)
 _DEMO = replace(_CARTPOLE_SMALL, name="cartpole-demo", trials=4)
@@ -365,4 +360,4 @@ def threads_worth(numbers: int) -> AbstractContextManager[None]:
 def threads_for(preset: ControlSettings) -> AbstractContextManager[None]:
     """What the networks and plans of a preset are worth, at one imagined step."""
     planner, ensemble = preset.planner, preset.ensemble
-    return threads_worth(planner.population * planner.particles * ensemble.members * max(ensemble.hidden))
+    return threads_worth(planner.population_size * planner.particles * ensemble.members * max(ensemble.hidden))

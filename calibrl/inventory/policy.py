@@ -21,7 +21,8 @@ from torch import Tensor
 from calibrl.errors import CalibrlError
 from calibrl.inventory.store import ISSUING, Costs, Issuing, Rules, check_issuing
 from calibrl.kernels import stock as kernel
-from calibrl.planning.search import Bounds, CrossEntropy, Objective, cross_entropy, random_shooting
+from calibrl.planning.candidates import Objective
+from calibrl.planning.search import CEM, Bounds, RandomShooting
 
 Floats = NDArray[np.float64]
 
@@ -315,11 +316,12 @@ class RandomTrajectories(Planner):
         """See `Planner`."""
         bounds, most = _bounds(self, evening, self.reach)
         objective = _objective(self, evening, most, give_up=True)
-        best = random_shooting(objective, bounds, plans=self.trajectories, generator=_generator(evening.rng))
+        search = RandomShooting(population_size=self.trajectories)
+        best = search.search(objective, bounds, generator=_generator(evening.rng)).plan
         return float(best[0, 0]) * most[0]
 
 
-_SEARCH = CrossEntropy(population=300, elites=30, sweeps=6, smallest_variance=1e-5, keep_best=True)
+_SEARCH = CEM(population_size=300, elites=30, iterations=6, min_variance=1e-5, keep_best=True)
 
 
 @dataclass(frozen=True)
@@ -328,19 +330,19 @@ class CrossEntropyOrders(Planner):
 
     Parameters
     ----------
-    search : CrossEntropy
+    search : CEM
         Settings of the search over the orders of all days ahead.
     costs, rules, issuing
         See `Planner`.
     """
 
-    search: CrossEntropy = _SEARCH
+    search: CEM = _SEARCH
 
     def wanted(self, evening: Evening) -> float:
         """See `Planner`."""
         bounds, most = _bounds(self, evening)
         objective = _objective(self, evening, most, give_up=False)
-        best = cross_entropy(objective, bounds, settings=self.search, generator=_generator(evening.rng))
+        best = self.search.search(objective, bounds, generator=_generator(evening.rng)).plan
         return float(best[0, 0]) * most[0]
 
 

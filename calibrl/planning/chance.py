@@ -14,7 +14,7 @@ from torch.distributions import Normal
 from calibrl.distributions import Recalibrated
 from calibrl.errors import CalibrlError
 from calibrl.maps import Map
-from calibrl.planning.search import Objective
+from calibrl.planning.candidates import Objective
 
 
 class Imagined(NamedTuple):

@@ -1,32 +1,41 @@
-"""Search for a plan that maximises any batched objective: random shooting and the cross-entropy method.
+"""Searches for the best plan: random shooting, CEM, iCEM and MPPI, for one agent or for many side by side.
 
-A plan is (h, a): h steps of a-dimensional actions between `low` and `high`. An objective takes plans
-(n, h, a) and gives one number each (n,), the larger the better.
+A plan is (h, a): h steps of a-dimensional actions between `low` and `high`. A search is a frozen class of its settings,
+and written once, in `_search`, for g agents. `search` is a batch of one that draws its own chance. `search_batch` is
+given all chance, has fixed shapes and reads no number back: an agent's plan does not depend on who plans beside it,
+and a whole search can be captured in one CUDA graph.
+
+PyTorch is imported when a search begins: settings are also read where nothing is run, for `--help`.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TypeAlias
-
-import torch
-from torch import Tensor
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from calibrl.errors import CalibrlError
-from calibrl.kernels import normal
 
-Objective: TypeAlias = Callable[[Tensor], Tensor]
-"""Plans (n, h, a) → values (n,), to be maximised."""
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
 
-BELOW_CUT = 0.5 * math.erfc(math.sqrt(2))
-"""Φ(-2): how much of a normal lies below -2σ."""
+    from calibrl.planning.candidates import BatchObjective, Objective, Task
 
 
 @dataclass(frozen=True, eq=False)
 class Bounds:
-    """What a planner may do at each of `horizon` steps: actions between low (a,) and high (a,)."""
+    """What a planner may do at each of `horizon` steps.
+
+    Parameters
+    ----------
+    low, high
+        The least and the greatest action, (a,) each; low < high.
+    horizon
+        How many steps a plan has.
+    """
 
     low: Tensor
     high: Tensor
@@ -42,128 +51,489 @@ class Bounds:
 
     @property
     def middle(self) -> Tensor:
-        """The plan (h, a) that stays between the bounds."""
+        """The plan (h, a) that stays half way between the bounds."""
         return ((self.low + self.high) / 2).expand(self.horizon, -1)
 
+    def checked(self, plan: Tensor) -> Tensor:
+        """A plan (h, a) moved between the bounds, or an error if it has another shape."""
+        if plan.shape != self.middle.shape:
+            raise CalibrlError(
+                f"a start of shape {tuple(plan.shape)} does not fit plans of {tuple(self.middle.shape)}; "
+                "expected one action for each step"
+            )
+        return plan.clamp(self.low, self.high)
 
-@dataclass(frozen=True)
-class CrossEntropy:
-    """Settings of `cross_entropy`, by default those published for PETS on Cartpole.
 
-    A sweep draws `population` plans and refits the search distribution to the best `elites`; `inertia` is
-    the share the old mean and variance keep; the search ends after `sweeps`, or once no variance is above
-    `smallest_variance`: as published of an action whose range, high - low, is 1 or more, and of a smaller range times
-    its square, so that it is searched, too. As published the mean of the last elites is returned, a plan
-    that was never itself evaluated; with `keep_best` it is the best plan evaluated, as a promise about that very plan
-    needs.
+class Found(NamedTuple):
+    """What a search found, and what the next step's search may begin from; g comes first where agents search together.
+
+    Parameters
+    ----------
+    plan
+        The plan to carry out, (h, a); NaN where agents search together and this one's objective was not finite.
+    start
+        What is left of it once its first action is done, (h, a): the `start` of the next search.
+    elites
+        Good plans to try again, (k, h, a), a step later as well, NaN where an action is not known: the `elites` of the
+        next search. Only iCEM remembers any.
     """
 
-    population: int = 400
-    elites: int = 40
-    sweeps: int = 5
-    inertia: float = 0.1
-    smallest_variance: float = 0.001
-    keep_best: bool = False
+    plan: Tensor
+    start: Tensor
+    elites: Tensor
+
+
+def _setting(default: Any, help: str) -> Any:
+    return field(default=default, metadata={"help": help})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Search(ABC):
+    """A way to search for a plan: its settings, and what can be done with any of them."""
+
+    name: ClassVar[str]
+    uniform: ClassVar[bool]
+    """Whether its chance is uniform on [0, 1), or standard normal."""
+
+    population_size: int = _setting(400, "plans drawn in each iteration of the search")
+    iterations: int = _setting(5, "iterations per search")
 
     def __post_init__(self) -> None:
-        if not 1 <= self.elites <= self.population:
-            raise CalibrlError(f"{self.elites} elites of {self.population} plans cannot be; use 1 … {self.population}")
-        if self.sweeps < 1:
-            raise CalibrlError(f"sweeps {self.sweeps} is not a number of sweeps; use 1 or more")
-        if not 0 <= self.inertia < 1:
-            raise CalibrlError(f"inertia {self.inertia} is outside [0, 1); 0.1 keeps a tenth of the old distribution")
+        if self.population_size < 1:
+            raise CalibrlError(f"population_size {self.population_size} is not a number of plans; use 1 or more")
+        if self.iterations < 1:
+            raise CalibrlError(f"iterations {self.iterations} is not a number of iterations; use 1 or more")
 
-    def narrow(self, low: Tensor, high: Tensor) -> Tensor:
-        """The variances (a,) of actions between low and high (a,) that need no further search."""
-        return self.smallest_variance * (high - low).clamp(max=1).square()
+    @property
+    def carried(self) -> int:
+        """How many plans are remembered from one search to the next."""
+        return 0
+
+    def search(
+        self,
+        objective: Objective,
+        bounds: Bounds,
+        *,
+        start: Tensor | None = None,
+        elites: Tensor | None = None,
+        generator: torch.Generator | None = None,
+    ) -> Found:
+        """Search for the plan that an objective values most.
+
+        Parameters
+        ----------
+        objective
+            Takes plans (n, h, a) and gives one finite number each, (n,), the larger the better.
+        bounds
+            Between which actions to search, and for how many steps.
+        start
+            Plan (h, a) to begin from, such as what the last search left as `start`; the middle of the bounds by
+            default. Moved between the bounds.
+        elites
+            Plans (k, h, a) that the last search left to be tried again.
+        generator
+            Where chance is drawn from, on the device of the bounds.
+
+        Returns
+        -------
+        Found
+            The plan (h, a), and `start` and `elites` for the next step's search.
+        """
+        from calibrl.planning.candidates import Task, evaluate
+
+        def value(plans: Tensor, _: int) -> Tensor:
+            return evaluate(objective, plans[0])[None]
+
+        mean = bounds.middle if start is None else bounds.checked(start)
+        known = mean.new_empty(0, *mean.shape) if elites is None else elites
+        noise = self._noise(mean, len(known), generator)
+        task = Task(value, bounds.low, bounds.high, mean[None], known[None], noise, alone=True)
+        return Found(*(part[0] for part in self._search(task)))
+
+    def search_batch(
+        self, objective: BatchObjective, low: Tensor, high: Tensor, *, start: Tensor, elites: Tensor, noise: Tensor
+    ) -> Found:
+        """Search for every agent's best plan, without reading a number back.
+
+        Parameters
+        ----------
+        objective
+            Takes plans (g, n, h, a) and the number of the iteration, and gives one number for each plan, (g, n).
+        low, high
+            Bounds of the actions, (a,) each.
+        start
+            Plans (g, h, a) to begin from: the middle of the bounds where an episode begins.
+        elites
+            Plans (g, k, h, a) to try again; NaN where an action is not known: there a drawn one is tried.
+        noise
+            Chance (iterations, g, population_size, h, a), as `draw` draws it.
+
+        Returns
+        -------
+        Found
+            Plans (g, h, a), of NaN for an agent whose objective was not finite (see `refuse_lost_plans`), and `start`
+            and `elites` for the next search.
+        """
+        import torch
+
+        from calibrl.planning.candidates import Task
+
+        expected = (self.iterations, len(start), self.population_size, *start.shape[1:])
+        if noise.shape != expected:
+            raise CalibrlError(f"noise of shape {tuple(noise.shape)} does not fit the search; expected {expected}")
+        task = Task(objective, low, high, start, elites, noise.unbind(), alone=False)
+        plan, *warm = self._search(task)
+        return Found(torch.where(task.lost[:, None, None], torch.nan, plan), *warm)
+
+    def draw(
+        self,
+        shape: Sequence[int],
+        *,
+        generator: torch.Generator | None,
+        device: torch.device,
+        dtype: torch.dtype | None = None,
+    ) -> Tensor:
+        """Chance of this search, of any shape."""
+        import torch
+
+        kind = torch.rand if self.uniform else torch.randn
+        return kind(tuple(shape), generator=generator, device=device, dtype=dtype)
+
+    @abstractmethod
+    def _search(self, task: Task) -> Found:
+        """The search itself, for g agents."""
+
+    def _noise(self, mean: Tensor, known: int, generator: torch.Generator | None) -> Iterator[Tensor]:  # noqa: ARG002
+        """Chance (1, n, h, a) of each iteration, drawn when it comes to it; known: elites of the last search."""
+        shape, kind = (1, self.population_size, *mean.shape), self._precision(mean)
+        for _ in range(self.iterations):
+            yield self.draw(shape, generator=generator, device=mean.device, dtype=kind)
+
+    def _precision(self, mean: Tensor) -> torch.dtype:
+        """What chance is drawn in."""
+        return mean.dtype
 
 
-def random_shooting(
-    objective: Objective, bounds: Bounds, *, plans: int, generator: torch.Generator | None = None
-) -> Tensor:
-    """The best (h, a) of `plans` plans drawn uniformly between the bounds."""
-    if plans < 1:
-        raise CalibrlError(f"plans {plans} is not a number of plans; use 1 or more")
-    shape = (plans, *bounds.middle.shape)
-    uniform = torch.rand(shape, generator=generator, dtype=bounds.low.dtype, device=bounds.low.device)
-    candidates = bounds.low + uniform * (bounds.high - bounds.low)
-    return candidates[evaluate(objective, candidates).argmax()]
+@dataclass(frozen=True, kw_only=True)
+class RandomShooting(Search):
+    """The best of all plans, drawn uniformly between the bounds.
 
+    Parameters
+    ----------
+    population_size, iterations
+        population_size · iterations plans are tried.
 
-def cross_entropy(
-    objective: Objective,
-    bounds: Bounds,
-    *,
-    settings: CrossEntropy | None = None,
-    start: Tensor | None = None,
-    generator: torch.Generator | None = None,
-) -> Tensor:
-    """The cross-entropy method as published for PETS (Chua et al., 2018): a plan (h, a).
-
-    Plans are drawn from a normal cut off at ±2σ whose variance never exceeds (distance to the bound / 2)²,
-    so that no plan leaves the bounds. The variance starts at (high - low)²/16. start: (h, a), the mean to
-    begin from, such as `shifted(last plan, bounds)`; the middle of the bounds if not given.
+    Examples
+    --------
+    >>> import torch
+    >>> from calibrl.planning.search import Bounds, RandomShooting
+    >>> bounds = Bounds(torch.tensor([-1.0]), torch.tensor([1.0]), horizon=2)
+    >>> random = RandomShooting(population_size=1000)
+    >>> found = random.search(lambda plans: plans.sum((1, 2)), bounds, generator=torch.Generator().manual_seed(0))
+    >>> bool((found.plan > 0.9).all())
+    True
     """
-    settings = settings or CrossEntropy()
-    mean = bounds.middle if start is None else checked_start(start, bounds)
-    variance = ((bounds.high - bounds.low).square() / 16).expand_as(mean)
-    narrow = settings.narrow(bounds.low, bounds.high)
-    best, best_value = mean, -torch.inf
-    for _ in range(settings.sweeps):
-        if bool((variance <= narrow).all()):
-            break
-        room = torch.minimum(mean - bounds.low, bounds.high - mean) / 2
-        width = torch.minimum(room.square(), variance).sqrt()
-        uniform = torch.rand(
-            (settings.population, *mean.shape), generator=generator, dtype=torch.float64, device=mean.device
-        )
-        plans = mean + width * cut_normal(uniform).to(mean.dtype)
-        value = evaluate(objective, plans)
-        elite = plans[value.topk(settings.elites).indices]
-        if float(value.max()) > best_value:
-            best, best_value = plans[value.argmax()], float(value.max())
-        mean = settings.inertia * mean + (1 - settings.inertia) * elite.mean(0)
-        variance = settings.inertia * variance + (1 - settings.inertia) * elite.var(0, correction=0)
-    return best if settings.keep_best else mean
+
+    name: ClassVar[str] = "random"
+    uniform: ClassVar[bool] = True
+
+    iterations: int = _setting(1, "iterations per search")
+
+    def _search(self, task: Task) -> Found:
+        from calibrl.planning.candidates import Best
+
+        best = Best.none(task.start)
+        for i, uniform in enumerate(task.noise):
+            plans = task.low + uniform * (task.high - task.low)
+            best = best.or_of(plans, task.value(plans, i))
+        return Found(best.plan, task.start, task.elites)
 
 
-def shifted(plan: Tensor, bounds: Bounds) -> Tensor:
-    """The rest of a plan (h, a) once its first action is done, then the middle of the bounds: a warm start.
+@dataclass(frozen=True, kw_only=True)
+class CEM(Search):
+    """The cross-entropy method as published for PETS (Chua et al., 2018), by default with its settings on Cartpole.
 
-    At a bound there would be no room to search: what ends there once stays there.
+    Plans are drawn from a normal cut off at ±2σ whose variance never exceeds (distance to the bound / 2)², so that no
+    plan leaves the bounds. The variance begins at (high - low)² / 16.
+
+    Parameters
+    ----------
+    population_size
+        Plans drawn in each iteration.
+    elites
+        The best of them, to which mean and variance are fitted.
+    iterations
+        At most so many.
+    momentum
+        The share that the old mean and variance keep, in [0, 1).
+    min_variance
+        The search ends once no variance is above it: as published of an action whose range, high - low, is 1 or more,
+        and of a smaller range times its square, so that it is searched, too.
+    keep_best
+        Whether to return the best plan evaluated, as a promise about that very plan needs. By default it is the mean
+        of the last elites, as published, which was never itself evaluated.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from calibrl.planning.search import Bounds, CEM
+    >>> bounds = Bounds(torch.tensor([-1.0]), torch.tensor([1.0]), horizon=3)
+    >>> def objective(plans):
+    ...     return -(plans - 0.5).square().sum((1, 2))
+    >>> generator = torch.Generator().manual_seed(0)
+    >>> cem = CEM(population_size=100, elites=10)
+    >>> found = cem.search(objective, bounds, generator=generator)
+    >>> bool((found.plan - 0.5).abs().max() < 0.1)
+    True
+
+    A step later, from what is left of that plan:
+
+    >>> cem.search(objective, bounds, start=found.start, generator=generator).plan.shape
+    torch.Size([3, 1])
     """
-    return torch.cat([plan[1:], bounds.middle[:1].to(plan)])
+
+    name: ClassVar[str] = "cem"
+    uniform: ClassVar[bool] = True
+
+    elites: int = _setting(40, "the best of them, around which the next iteration is drawn")
+    momentum: float = _setting(0.1, "share of the old mean and variance kept in each iteration")
+    min_variance: float = _setting(0.001, "the search stops when the largest variance is below this")
+    keep_best: bool = _setting(False, "whether to take the best plan seen instead of the last mean")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _check_elites(self.elites, self.population_size)
+        _check_share("momentum", self.momentum, "0.1 keeps a tenth of the old distribution")
+        if not 0 <= self.min_variance < math.inf:
+            raise CalibrlError(f"min_variance {self.min_variance} is no variance; use 0 or more")
+
+    def _search(self, task: Task) -> Found:
+        import torch
+
+        from calibrl.planning.candidates import Best, around, cut_normal, taken
+
+        low, high, momentum = task.low, task.high, self.momentum
+        mean = task.start.clamp(low, high)
+        variance = ((high - low).square() / 16).expand_as(mean)
+        narrow = self.min_variance * (high - low).clamp(max=1).square()
+        best = Best.none(mean)
+        for i, uniform in enumerate(task.noise):
+            # An agent whose search has narrowed stays as it is while others go on.
+            searching = (variance > narrow).flatten(1).any(1)[:, None, None]
+            room = torch.minimum(mean - low, high - mean) / 2
+            width = torch.minimum(room.square(), variance).sqrt()
+            plans = around(mean, width, cut_normal(uniform).to(mean.dtype), alone=task.alone)
+            value = task.value(plans, i)
+            if self.keep_best:
+                best = best.or_of(plans, value, where=searching)
+            elite = taken(plans, value.topk(self.elites).indices)
+            mean = torch.where(searching, momentum * mean + (1 - momentum) * elite.mean(1), mean)
+            spread = elite.var(1, correction=0)
+            variance = torch.where(searching, momentum * variance + (1 - momentum) * spread, variance)
+            if task.alone and bool((variance <= narrow).all()):
+                break
+        plan = best.plan if self.keep_best else mean
+        return Found(plan, task.shifted(plan), task.elites)
+
+    def _precision(self, mean: Tensor) -> torch.dtype:  # noqa: ARG002
+        import torch
+
+        return torch.float64
 
 
-def evaluate(objective: Objective, plans: Tensor) -> Tensor:
-    """The objective at plans (n, h, a), refused unless it is n finite numbers.
+@dataclass(frozen=True, kw_only=True)
+class ICEM(Search):
+    """iCEM: CEM with smooth noise and elites that survive, as published (Pinneri et al., 2020).
 
-    The best of a batch with one infinite entry is that entry: a planner would act on nonsense in silence.
+    Plans are drawn around the mean and cut at the bounds. Elites take part in the next iteration; those of the last
+    search, shifted by a step and ended with a new action, in the first one. The mean itself takes part in the last one.
+    The best plan of the last iteration is returned.
+
+    Parameters
+    ----------
+    population_size
+        New plans drawn in the first iteration; agents side by side have so many in all, elites included.
+    elites
+        The best of an iteration, to which mean and spread are fitted.
+    iterations
+        How many.
+    momentum
+        The share that the old mean and spread keep, in [0, 1).
+    noise_exponent
+        β of the noise, whose power at frequency f is f^-β: 0 is white, larger is smoother in time. Published by task,
+        from 0.25 (HalfCheetah) to 3.5.
+    population_decay
+        γ, by which each iteration draws fewer plans than the one before, never fewer than twice the elites; 1 or more.
+    keep_elites
+        The share of elites that enter the next iteration, and, shifted, the next search.
+    noise_std
+        The first standard deviation, as a share of half the range.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from calibrl.planning.search import Bounds, ICEM
+    >>> bounds = Bounds(torch.tensor([-1.0]), torch.tensor([1.0]), horizon=3)
+    >>> generator = torch.Generator().manual_seed(0)
+    >>> icem = ICEM(population_size=60)
+    >>> found = icem.search(lambda plans: plans.sum((1, 2)), bounds, generator=generator)
+    >>> found = icem.search(
+    ...     lambda plans: plans.sum((1, 2)), bounds, start=found.start, elites=found.elites, generator=generator
+    ... )
+    >>> bool((found.plan > 0.5).all())
+    True
     """
-    value = objective(plans)
-    if value.shape != plans.shape[:1]:
-        raise CalibrlError(
-            f"the objective gave shape {tuple(value.shape)} for {len(plans)} plans; expected ({len(plans)},)"
-        )
-    if not bool(value.isfinite().all()):
-        wrong = int((~value.isfinite()).nonzero()[0])
-        raise CalibrlError(
-            f"the objective is {value[wrong].item()} for plan {wrong}; a planner needs finite values: "
-            "bound the model's draws or the reward"
-        )
-    return value
+
+    name: ClassVar[str] = "icem"
+    uniform: ClassVar[bool] = False
+
+    population_size: int = _setting(120, "plans drawn in each iteration of the search")
+    iterations: int = _setting(3, "iterations per search")
+    elites: int = _setting(10, "the best of them, around which the next iteration is drawn")
+    momentum: float = _setting(0.1, "share of the old mean and spread kept in each iteration")
+    noise_exponent: float = _setting(2.0, "colour of the noise: 0 is white, larger is smoother in time")
+    population_decay: float = _setting(1.25, "factor by which each iteration draws fewer plans than the one before")
+    keep_elites: float = _setting(0.3, "share of the elites that survive")
+    noise_std: float = _setting(0.5, "initial standard deviation, relative to half the range")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _check_elites(self.elites, self.population_size)
+        _check_share("momentum", self.momentum, "0.1 keeps a tenth of the old distribution")
+        if not (0 <= self.noise_exponent < math.inf and 1 <= self.population_decay < math.inf):
+            raise CalibrlError(
+                f"noise_exponent {self.noise_exponent} must be at least 0, population_decay {self.population_decay} at "
+                "least 1, and both finite"
+            )
+        _check_std("noise_std", self.noise_std)
+        if not 0 <= self.keep_elites <= 1:
+            raise CalibrlError(
+                f"keep_elites {self.keep_elites} is not a share in [0, 1]; 0.3 carries three elites of ten"
+            )
+        if self.carried >= self.population_size:
+            raise CalibrlError(
+                f"keep_elites {self.keep_elites} leaves no room for a new plan among {self.population_size}; use less"
+            )
+
+    @property
+    def carried(self) -> int:
+        """How many elites survive."""
+        return int(self.keep_elites * self.elites)
+
+    def plans_at(self, iteration: int) -> int:
+        """How many plans an iteration draws, counted from 0."""
+        return max(int(self.population_size * self.population_decay**-iteration), 2 * self.elites)
+
+    def _search(self, task: Task) -> Found:
+        import torch
+
+        from calibrl.planning.candidates import coloring_on, taken
+
+        low, high, momentum = task.low, task.high, self.momentum
+        mean, elites = task.start, task.elites
+        best, std = mean, (self.noise_std * (high - low) / 2).expand_as(mean)
+        color = coloring_on(mean.shape[1], self.noise_exponent, mean.device, mean.dtype)
+        for i, white in enumerate(task.noise):
+            # Chance that is passed in has room for the largest population.
+            some = white if task.alone else white[:, : self.plans_at(i)]
+            drawn = (mean.unsqueeze(1) + std.unsqueeze(1) * (color @ some)).clamp(low, high)
+            # The last of the drawn plans make way for elites and, in the end, the mean.
+            known = torch.cat([elites, mean.unsqueeze(1)], 1) if i == self.iterations - 1 else elites
+            new, room = drawn.split([drawn.shape[1] - known.shape[1], known.shape[1]], 1)
+            plans = torch.cat([new, torch.where(known.isnan(), room, known)], 1)
+            elite = taken(plans, task.value(plans, i).topk(self.elites).indices)
+            mean = momentum * mean + (1 - momentum) * elite.mean(1)
+            std = momentum * std + (1 - momentum) * elite.std(1, correction=0)
+            best, elites = elite[:, 0], elite[:, : self.carried]
+        # An elite loses its first step: its last one will come from a plan drawn for it.
+        unknown = torch.full_like(elites[:, :, :1], torch.nan)
+        return Found(best, torch.cat([mean[:, 1:], mean[:, -1:]], 1), torch.cat([elites[:, :, 1:], unknown], 2))
+
+    def _noise(self, mean: Tensor, known: int, generator: torch.Generator | None) -> Iterator[Tensor]:
+        """Chance of each iteration: for new plans and old elites' last steps; NaN in the room of what needs none."""
+        import torch
+
+        for i in range(self.iterations):
+            drawn, room = (self.plans_at(i) + known, 0) if i == 0 else (self.plans_at(i), self.carried)
+            shape = (1, drawn, *mean.shape)
+            white = self.draw(shape, generator=generator, device=mean.device, dtype=mean.dtype)
+            nothing = white.new_full((1, room + (i == self.iterations - 1), *mean.shape), math.nan)
+            yield torch.cat([white, nothing], 1)
 
 
-def cut_normal(uniform: Tensor) -> Tensor:
-    """Standard normal draws given that they lie within ±2, at their share `uniform` of the way: the inverse CDF."""
-    return normal.quantile(BELOW_CUT + uniform * (1 - 2 * BELOW_CUT))
+@dataclass(frozen=True, kw_only=True)
+class MPPI(Search):
+    """MPPI: the mean of all plans tried, each weighted by e^(value / temperature) (Williams et al., 2017).
+
+    Plans are drawn around the last one, with normal noise, and cut at the bounds.
+
+    Parameters
+    ----------
+    population_size
+        Plans drawn in each iteration.
+    iterations
+        How many; published is 1 for each step.
+    temperature
+        λ, in units of the objective: of two plans one λ apart the better weighs e times as much.
+    noise_std
+        The noise's standard deviation, as a share of half the range.
+    control_cost
+        The share of λ that steering costs, the information-theoretic term λ · uᵀΣ⁻¹ε; 0 leaves the objective as it is.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from calibrl.planning.search import Bounds, MPPI
+    >>> bounds = Bounds(torch.tensor([-1.0]), torch.tensor([1.0]), horizon=3)
+    >>> mppi = MPPI(temperature=0.05, iterations=10)
+    >>> found = mppi.search(lambda plans: plans.sum((1, 2)), bounds, generator=torch.Generator().manual_seed(0))
+    >>> bool((found.plan > 0.5).all())
+    True
+    """
+
+    name: ClassVar[str] = "mppi"
+    uniform: ClassVar[bool] = False
+
+    population_size: int = _setting(500, "plans drawn in each iteration of the search")
+    iterations: int = _setting(1, "iterations per search")
+    temperature: float = _setting(1.0, "difference in return at which the better plan weighs e times as much")
+    noise_std: float = _setting(0.5, "standard deviation of the noise, relative to half the range")
+    control_cost: float = _setting(0.0, "share of the temperature that steering costs")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _check_std("noise_std", self.noise_std)
+        if not (0 < self.temperature < math.inf and 0 <= self.control_cost < math.inf):
+            raise CalibrlError(
+                f"temperature {self.temperature} must be above 0, control_cost {self.control_cost} at least 0, and "
+                "both finite"
+            )
+
+    def _search(self, task: Task) -> Found:
+        plan, std = task.start.clamp(task.low, task.high), self.noise_std * (task.high - task.low) / 2
+        for i, white in enumerate(task.noise):
+            tried = (plan.unsqueeze(1) + std * white).clamp(task.low, task.high)
+            value = task.value(tried, i)
+            steering = (plan.unsqueeze(1) * (tried - plan.unsqueeze(1)) / std.square()).sum((2, 3))
+            weight = (value / self.temperature - self.control_cost * steering).softmax(1).to(tried.dtype)
+            plan = (weight[:, :, None, None] * tried).sum(1)
+        return Found(plan, task.shifted(plan), task.elites)
 
 
-def checked_start(start: Tensor, bounds: Bounds) -> Tensor:
-    """A plan (h, a) to begin a search from, moved between the bounds."""
-    if start.shape != bounds.middle.shape:
-        raise CalibrlError(
-            f"a start of shape {tuple(start.shape)} does not fit plans of {tuple(bounds.middle.shape)}; "
-            "expected one action for each step"
-        )
-    return start.clamp(bounds.low, bounds.high)
+SEARCHES: dict[str, type[Search]] = {each.name: each for each in (CEM, ICEM, MPPI, RandomShooting)}
+"""Every search by its name."""
+
+
+def _check_elites(elites: int, population_size: int) -> None:
+    if not 1 <= elites <= population_size:
+        raise CalibrlError(f"elites {elites} of {population_size} plans cannot be; use 1 … {population_size}")
+
+
+def _check_share(name: str, share: float, cure: str) -> None:
+    if not 0 <= share < 1:
+        raise CalibrlError(f"{name} {share} is not a share in [0, 1); {cure}")
+
+
+def _check_std(name: str, std: float) -> None:
+    if not 0 < std < math.inf:
+        raise CalibrlError(f"{name} {std} is not a standard deviation; use a finite number above 0")

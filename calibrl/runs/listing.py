@@ -85,9 +85,9 @@ def _planners() -> Lines:
 
 
 def _searches() -> Lines:
-    from calibrl.control.searches import METHODS
+    from calibrl.planning.search import SEARCHES
 
-    return {name: first_line(method.search) for name, method in METHODS.items()}
+    return {name: first_line(kind) for name, kind in SEARCHES.items()}
 
 
 def _tasks() -> Lines:

@@ -30,11 +30,11 @@ _PAPERS_TASKS = dict.fromkeys(("cartpole", "halfcheetah", "pusher"), PAPER)
 def _search(prefix: str, sources: Mapping[str, str]) -> dict[str, Meaning]:
     """The cross-entropy method's settings, wherever they stand."""
     words = {
-        "population": "plans drawn in each sweep of the search",
-        "elites": "the best of them, around which the next sweep is drawn",
-        "sweeps": "sweeps per search",
-        "inertia": "share of the old mean and variance kept in each sweep",
-        "smallest_variance": "the search stops when the largest variance is below this",
+        "population_size": "plans drawn in each iteration of the search",
+        "elites": "the best of them, around which the next iteration is drawn",
+        "iterations": "iterations per search",
+        "momentum": "share of the old mean and variance kept in each iteration",
+        "min_variance": "the search stops when the largest variance is below this",
     }
     return {f"{prefix}.{name}": Meaning(meaning, sources) for name, meaning in words.items()}
 
@@ -103,10 +103,13 @@ CONTROL = {
     "planner.particles": Meaning("imagined futures per plan", _PETS),
     "planner.propagation": Meaning("how they pass through the networks: DS, TS1, TSinf, E or MM", _PETS),
     "planner.method": Meaning("how plans are searched for: cem, icem, mppi or random", _PETS),
-    "planner.colour": Meaning("icem: colour of the noise; 0 is white, larger is smoother in time"),
-    "planner.kept": Meaning("icem: share of the elites that survive"),
-    "planner.spread": Meaning("icem, mppi: initial standard deviation, relative to half the range"),
+    "planner.noise_exponent": Meaning("icem: colour of the noise; 0 is white, larger is smoother in time"),
+    "planner.keep_elites": Meaning("icem: share of the elites that survive"),
+    "planner.noise_std": Meaning("icem, mppi: initial standard deviation, relative to half the range"),
     "planner.temperature": Meaning("mppi: difference in return at which the better plan weighs e times as much"),
+    "planner.population_decay": Meaning("icem: factor by which each iteration tries fewer plans than the one before"),
+    "planner.keep_best": Meaning("cem: whether to take the best plan seen instead of the last mean"),
+    "planner.control_cost": Meaning("mppi: share of the temperature that steering costs"),
     "calibration.map": Meaning("which map R to fit; sigmoid is the paper's"),
     "calibration.held_out": Meaning("share of the rows held out to fit R", _PETS),
     "calibration.block": Meaning("consecutive rows on the same side of the split"),

@@ -21,7 +21,7 @@ from calibrl.distributions import draw
 from calibrl.errors import CalibrlError
 from calibrl.maps import fit_smooth
 from calibrl.planning.chance import ChanceConstraint, Imagined
-from calibrl.planning.search import CrossEntropy, cross_entropy
+from calibrl.planning.search import CEM
 from calibrl.runs.engine import Found, Kept, Plan
 from calibrl.runs.figures import save
 from calibrl.runs.rows import Row
@@ -33,7 +33,7 @@ ARMS = ("over-confident", "calibrated", "calibrated on plans", "conformal", "tru
 """Whose 90 %: the bare model's; R∘T's; R∘T's corrected on past plans, by a map or by ranks; the world's own."""
 
 
-SEARCH = CrossEntropy(population=64, elites=8, sweeps=3, keep_best=True)
+SEARCH = CEM(population_size=64, elites=8, iterations=3, keep_best=True)
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Preset:
     plans: int = 10
     repeats: int = 200
     particles: int = 64
-    search: CrossEntropy = SEARCH
+    search: CEM = SEARCH
 
 
 PRESETS = {
@@ -65,7 +65,7 @@ PRESETS = {
             plans=2,
             repeats=30,
             particles=20,
-            search=CrossEntropy(population=20, elites=4, sweeps=2, keep_best=True),
+            search=CEM(population_size=20, elites=4, iterations=2, keep_best=True),
         ),
     )
 }
@@ -174,7 +174,7 @@ class Agent:
         dream = imagine(self.world, start, self.model, self.preset.particles, luck)
         generator = torch.Generator().manual_seed(luck)
         objective = self.constraint(dream)
-        found = cross_entropy(objective, self.world.bounds, settings=self.preset.search, generator=generator)
+        found = self.preset.search.search(objective, self.world.bounds, generator=generator).plan
         fresh = imagine(self.world, start, self.model, self.preset.particles, luck + 100_000)
         return found, fresh(found[None]).states
 

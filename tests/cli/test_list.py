@@ -10,8 +10,8 @@ from typer.testing import CliRunner
 import calibrl
 from calibrl.bandits.policy import POLICIES
 from calibrl.cli import app
-from calibrl.control.settings import METHODS
 from calibrl.errors import CalibrlError
+from calibrl.planning.search import SEARCHES
 from calibrl.runs.experiment import EXPERIMENTS, ORDER
 from calibrl.runs.listing import KINDS, USE, listed
 from calibrl.runs.presets import SHELVES, described, find, leaves, names
@@ -30,7 +30,7 @@ def test_every_kind_is_listed_with_a_line_each():
             assert words, f"nothing is said about {kind} {name}"
             assert any(line.split("  ")[1:2] == [name] for line in found.output.splitlines()), name
     assert set(listed("policies")["policies"]) == set(POLICIES)
-    assert set(listed("searches")["searches"]) == set(METHODS)
+    assert set(listed("searches")["searches"]) == set(SEARCHES)
     assert set(listed("experiments")["experiments"]) == set(ORDER)
     assert set(json.loads(shell("list", "--json").output)) == set(KINDS)
     assert list(json.loads(shell("list", "maps", "--json").output)) == ["maps"]
@@ -62,7 +62,7 @@ def test_a_preset_is_shown_by_its_whole_or_its_short_name():
         assert words in found.output
     assert find("cartpole-demo")[0] == "control"
     fields = json.loads(shell("show", "safety/full", "--json").output)["fields"]
-    assert fields["search.population"]["value"] == 64
+    assert fields["search.population_size"]["value"] == 64
     assert fields["seeds"]["source"] == "ours"
 
 

@@ -1,5 +1,6 @@
 """Agents alone and in fleets: the same rows, the same luck for arms of one seed, files that go on."""
 
+import itertools
 from dataclasses import replace
 
 import numpy as np
@@ -16,6 +17,7 @@ from calibrl.control.settings import PRESETS, CalibrationSettings, EnsembleSetti
 from calibrl.control.world import learnt, probe, view_of
 from calibrl.errors import CalibrlError
 from calibrl.maps import IDENTITY, fit_smooth
+from calibrl.planning.search import SEARCHES
 
 TINY = replace(PRESETS["tiny"], steps=12)
 
@@ -23,7 +25,7 @@ TINY = replace(PRESETS["tiny"], steps=12)
 def small_agent(**changes):
     given = {
         "ensemble": EnsembleSettings(members=2, hidden=(8,), weight_decay=(1e-4,), epochs=1),
-        "planner": PlannerSettings(horizon=3, population=8, elites=2, sweeps=2, particles=2),
+        "planner": PlannerSettings(horizon=3, population_size=8, elites=2, iterations=2, particles=2),
     }
     return Agent(task("cartpole"), **{**given, **changes})
 
@@ -34,7 +36,7 @@ def numbers(row):
 
 @pytest.mark.parametrize("method", ["cem", "icem"])
 def test_a_fleet_gives_the_rows_of_separate_runs(method, tmp_path):
-    preset = replace(TINY, planner=replace(TINY.planner, method=method, kept=0.5))
+    preset = replace(TINY, planner=replace(TINY.planner, method=method, keep_elites=0.5))
     together = run(tmp_path / "together", replace(preset, seeds=2), seed=5).rows
     alone = [
         row
@@ -358,3 +360,19 @@ def test_agents_that_cannot_be(options, says):
 def test_a_gpu_that_is_not_there():
     with pytest.raises(CalibrlError, match="is not there; use cpu"):
         small_agent(device="cuda")
+
+
+@pytest.mark.parametrize("method", SEARCHES)
+def test_an_agent_goes_on_from_a_file_in_the_middle_of_an_episode(method, tmp_path):
+    planner = PlannerSettings(horizon=3, population_size=8, elites=4, iterations=2, particles=2, method=method)
+    first, rows = small_agent(planner=planner), np.random.default_rng(0).normal(size=(11, 4))
+    for before, after in itertools.pairwise(rows):
+        first.observe(before, np.array([0.5]), after, 1.0)
+    first.update()
+    first.begin()
+    for place in rows[:3]:
+        first.act(place)
+    first.save(tmp_path / "agent.pt")
+    second = small_agent(planner=planner).load(tmp_path / "agent.pt")
+    for place in rows[3:6]:
+        np.testing.assert_array_equal(second.act(place), first.act(place))

@@ -129,7 +129,7 @@ def test_a_video_of_the_best_trial(tmp_path):
 
 @pytest.mark.usefixtures("blank_figures")
 def test_any_environment_with_a_learnt_reward_and_an_end(tmp_path):
-    small = ["--set", "ensemble.epochs=1", "--set", "planner.horizon=3", "--set", "planner.population=8"]
+    small = ["--set", "ensemble.epochs=1", "--set", "planner.horizon=3", "--set", "planner.population_size=8"]
     done = call("--env", "calibrl-tests/Short-v0", *SMALL, *small, "--out", tmp_path)
     assert done.exit_code == 0, done.output
     rows = read(tmp_path / "rows.jsonl")
@@ -192,12 +192,15 @@ def test_diverging_physics_is_named(tmp_path):
         (["--preset", "tiny", "--set", "steps=1", "--backend", "serial"], r"a trial of 1 step leaves no row"),
         (["--preset", "tiny", "--set", "arms="], r"no arm was named; give one or more, like arms=calibrated"),
         (["--preset", "tiny", "--set", "planner.propagation=TS1"], r"3 cannot be shared out evenly among 2 networks"),
-        (["--preset", "tiny", "--set", "planner.inertia=1"], r"planner\.inertia 1\.0 is not a share in \[0, 1\)"),
-        (["--preset", "tiny", "--set", "planner.sweeps=0"], r"planner\.sweeps 0 must all be 1 or more"),
-        (["--preset", "tiny", "--set", "planner.temperature=nan"], r"planner\.temperature nan above 0, and all finite"),
-        (["--preset", "tiny", "--set", "planner.temperature=inf"], r"planner\.temperature inf above 0, and all finite"),
-        (["--preset", "tiny", "--set", "planner.colour=nan"], r"planner\.colour nan must be at least 0"),
-        (["--preset", "tiny", "--set", "planner.smallest_variance=-1"], r"smallest_variance -1\.0 is no variance"),
+        (["--preset", "tiny", "--set", "planner.momentum=1"], r"planner\.momentum 1\.0 is not a share in \[0, 1\)"),
+        (["--preset", "tiny", "--set", "planner.iterations=0"], r"planner\.iterations 0 is not a number"),
+        (["--preset", "tiny", "--set", "planner.temperature=nan"], r"planner\.temperature nan must be above 0"),
+        (["--preset", "tiny", "--set", "planner.temperature=inf"], r"planner\.temperature inf must be above 0"),
+        (
+            ["--preset", "tiny", "--set", "planner.noise_exponent=nan"],
+            r"planner\.noise_exponent nan must be at least 0",
+        ),
+        (["--preset", "tiny", "--set", "planner.min_variance=-1"], r"min_variance -1\.0 is no variance"),
         (["--preset", "tiny", "--set", "ensemble.lr=nan"], r"ensemble\.lr nan is not a step size"),
         (
             ["--preset", "tiny", "--set", "ensemble.weight_decay=-1"],
@@ -225,8 +228,8 @@ def test_published_settings():
     for one in PUBLISHED:
         assert len(one.ensemble.weight_decay) == len(one.ensemble.hidden) + 1
         assert (one.ensemble.members, one.ensemble.epochs, one.ensemble.batch_size) == (5, 5, 32)
-        assert (one.planner.sweeps, one.planner.particles, one.planner.propagation) == (5, 20, "DS")
-        work[one.name] = (one.steps, one.trials, one.planner.horizon, one.planner.population, one.planner.elites)
+        assert (one.planner.iterations, one.planner.particles, one.planner.propagation) == (5, 20, "DS")
+        work[one.name] = (one.steps, one.trials, one.planner.horizon, one.planner.population_size, one.planner.elites)
     assert work == {
         "cartpole": (200, 50, 25, 400, 40),
         "halfcheetah": (1000, 300, 30, 500, 50),
@@ -241,14 +244,14 @@ def test_one_field_changes_and_nothing_else():
     base = preset("tiny")
     assert changed(base, ["ensemble.hidden=8,4", "ensemble.weight_decay=0.1,0.2,0.3"]).ensemble.hidden == (8, 4)
     assert changed(base, ["ensemble.probabilistic=false"]).ensemble.probabilistic is False
-    assert changed(base, ["planner.inertia=0.2"]).planner.inertia == 0.2
+    assert changed(base, ["planner.momentum=0.2"]).planner.momentum == 0.2
     assert changed(base, ["trials=2"]) == base
     assert overrides(changed(base, ["trials=9", "ensemble.members=7"])) == {"ensemble.members": 7}
     assert overrides(changed(base, ["planner.method=mppi"])) == {"planner.method": "mppi"}
     assert overrides(changed(base, ["planner.method=cem", "planner.temperature=0.1"])) == {}
     # Fields that must fit each other, in whatever order.
     together = ["planner.propagation=TS1", "planner.particles=6", "ensemble.members=3", "planner.elites=20"]
-    assert changed(base, [*together, "planner.population=30"]).planner.population == 30
+    assert changed(base, [*together, "planner.population_size=30"]).planner.population_size == 30
     with pytest.raises(CalibrlError, match="3 weight decays for 2 layers"):
         changed(base, ["ensemble.weight_decay=1,2,3"])
 
@@ -315,7 +318,13 @@ def mine(tmp_path, monkeypatch):
     gymnasium.registry.pop("Mine-v0", None)
 
 
-QUICK = ["--set=ensemble.epochs=1", "--set=planner.horizon=3", "--set=planner.population=8", "--trials=1", "--no-video"]
+QUICK = [
+    "--set=ensemble.epochs=1",
+    "--set=planner.horizon=3",
+    "--set=planner.population_size=8",
+    "--trials=1",
+    "--no-video",
+]
 
 
 @pytest.mark.usefixtures("blank_figures")

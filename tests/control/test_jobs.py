@@ -50,7 +50,7 @@ class Falls(gymnasium.Env):
 
 ENV = "calibrl-tests/Falls-v0"
 gymnasium.register(ENV, Falls, max_episode_steps=60)
-SMALL = ["ensemble.epochs=2", "planner.horizon=6", "planner.population=8", "planner.sweeps=1", "trials=2"]
+SMALL = ["ensemble.epochs=2", "planner.horizon=6", "planner.population_size=8", "planner.iterations=1", "trials=2"]
 
 
 @pytest.mark.usefixtures("blank_figures")

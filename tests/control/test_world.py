@@ -105,7 +105,7 @@ def test_rows_stay_in_their_units_where_another_probe_shows_others(tmp_path):
     what = task_from_env("calibrl-tests/Seedless-v0")
     settings = {
         "ensemble": EnsembleSettings(members=2, hidden=(8,), weight_decay=(1e-4,), epochs=1),
-        "planner": PlannerSettings(horizon=3, population=8, elites=2, sweeps=1, particles=2),
+        "planner": PlannerSettings(horizon=3, population_size=8, elites=2, iterations=1, particles=2),
     }
     agent, again = Agent(what, **settings), Agent(what, **settings)
     assert not torch.equal(agent.fleet.view.scales.target, again.fleet.view.scales.target)
@@ -127,7 +127,9 @@ def test_a_forecast_is_what_planning_imagines_in_the_environments_units(propagat
     agent = Agent(
         what,
         ensemble=EnsembleSettings(members=2, hidden=(8,), weight_decay=(1e-4,), epochs=20),
-        planner=PlannerSettings(horizon=2, population=4, elites=2, sweeps=1, particles=2, propagation=propagation),
+        planner=PlannerSettings(
+            horizon=2, population_size=4, elites=2, iterations=1, particles=2, propagation=propagation
+        ),
     )
     env = what.make()
     seen, _ = env.reset(seed=0)
@@ -163,7 +165,7 @@ def test_forecasts_that_are_drawn_are_in_the_environments_units():
     agent = Agent(
         what,
         ensemble=EnsembleSettings(members=2, hidden=(8,), weight_decay=(1e-4,), epochs=5),
-        planner=PlannerSettings(horizon=2, population=4, elites=2, sweeps=1, particles=2),
+        planner=PlannerSettings(horizon=2, population_size=4, elites=2, iterations=1, particles=2),
     )
     env, fleet = what.make(), agent.fleet
     for seed in (0, 1):

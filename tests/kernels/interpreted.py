@@ -52,7 +52,7 @@ def drawn(repeat: int, tables: bool) -> float:
 
 def imagined(tables: bool, particles: int = 3) -> float:
     """A whole rollout by DS, beside `imagined_returns`; the world is not compiled here."""
-    from calibrl.planning.fused_rollout import fused_returns
+    from calibrl.planning.graph import fused_returns
     from calibrl.planning.rollout import World, imagined_returns
 
     generator = torch.Generator().manual_seed(5)

@@ -7,7 +7,7 @@ from scipy import stats
 from calibrl.errors import CalibrlError
 from calibrl.maps import fit_smooth
 from calibrl.planning.chance import ChanceConstraint, Imagined
-from calibrl.planning.search import Bounds, CrossEntropy, cross_entropy, random_shooting
+from calibrl.planning.search import CEM, Bounds, RandomShooting
 
 WALL = 1.0
 
@@ -48,10 +48,9 @@ def test_the_plan_found_goes_as_far_as_the_level_allows(search):
     objective = ChanceConstraint(margin, level=0.9)(walk(0.2))
     generator = torch.Generator().manual_seed(1)
     if search == "shooting":
-        found = random_shooting(objective, bounds, plans=3000, generator=generator)
+        found = RandomShooting(population_size=3000).search(objective, bounds, generator=generator).plan
     else:
-        settings = CrossEntropy(sweeps=10, keep_best=True)
-        found = cross_entropy(objective, bounds, settings=settings, generator=generator)
+        found = CEM(iterations=10, keep_best=True).search(objective, bounds, generator=generator).plan
     assert found.item() == pytest.approx(1 - 0.2 * stats.norm.ppf(0.9), abs=0.02)
 
 
@@ -69,7 +68,8 @@ def test_safe_plans_come_first_then_the_safest():
 def test_where_nothing_is_safe_the_safest_plan_is_taken():
     bounds = Bounds(torch.tensor([1.2], dtype=torch.float64), torch.tensor([2.0], dtype=torch.float64), horizon=1)
     objective = ChanceConstraint(margin, level=0.9)(walk(0.2))
-    found = random_shooting(objective, bounds, plans=500, generator=torch.Generator().manual_seed(2))
+    search = RandomShooting(population_size=500)
+    found = search.search(objective, bounds, generator=torch.Generator().manual_seed(2)).plan
     assert found.item() < 1.25
 
 
@@ -80,14 +80,13 @@ def test_non_finite_values_stay_visible_to_the_planner():
 
     bounds = Bounds(torch.tensor([0.0]), torch.tensor([2.0]), horizon=1)
     with pytest.raises(CalibrlError, match="finite"):
-        random_shooting(ChanceConstraint(margin)(imagine), bounds, plans=10)
+        RandomShooting(population_size=10).search(ChanceConstraint(margin)(imagine), bounds)
 
 
 def realised(constraint, *, true_spread, model_spread, trials=4000):
     bounds = Bounds(torch.tensor([0.0], dtype=torch.float64), torch.tensor([2.0], dtype=torch.float64), horizon=1)
-    plan = random_shooting(
-        constraint(walk(model_spread)), bounds, plans=2000, generator=torch.Generator().manual_seed(3)
-    )
+    search, generator = RandomShooting(population_size=2000), torch.Generator().manual_seed(3)
+    plan = search.search(constraint(walk(model_spread)), bounds, generator=generator).plan
     noise = torch.randn(trials, generator=torch.Generator().manual_seed(4), dtype=torch.float64)
     return ((plan.item() + true_spread * noise) >= WALL).double().mean().item()
 

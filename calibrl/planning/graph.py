@@ -1,0 +1,288 @@
+"""The planning of one action for many agents: a search by imagined returns, on a GPU one captured CUDA graph.
+
+Everything that planning reads lies in buffers that never move and no number is read back, so that the whole of it is
+captured once and replayed for every action. With propagation DS a GPU imagines in three kernels a step: all networks,
+the draw, and the world's own tensor functions, compiled by `torch.compile`.
+"""
+
+from __future__ import annotations
+
+import functools
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from calibrl.errors import first_line
+from calibrl.kernels.fused_nets import FusedNets, fuse
+from calibrl.kernels.packing import Networks
+from calibrl.maps.gaussian import CELLS, REACH
+from calibrl.planning.propagation import Model
+from calibrl.planning.rollout import DIVERGED, World, imagined_returns, noise_shape
+from calibrl.planning.search import Found, Search
+
+PER_UNIT = CELLS / (2 * REACH)
+
+VERSIONS = 256
+"""How often a world's functions are compiled for other sizes before PyTorch gives up; its own limit is 8 in all."""
+
+
+class Ensemble(Networks, Protocol):
+    """The networks of g agents: `calibrl.forecasters.nets.Nets`."""
+
+    def ready(self) -> Model:
+        """What answers quickest as the networks are now."""
+
+
+@dataclass(frozen=True, eq=False)
+class PlanInputs:
+    """How g agents plan, and what changes from one action to the next, written in place.
+
+    Parameters
+    ----------
+    search
+        How plans are searched for.
+    propagation, particles
+        How plans are judged: by so many imagined futures each, which E, DS, MM, TS1 or TSinf rolls through the model.
+    observation
+        Where imagination starts, (g, o).
+    start, elites
+        What the search begins from, (g, h, a), and plans it tries again, (g, k, h, a): NaN where an episode begins.
+    search_noise
+        Chance of the search, (iterations, g, population_size, h, a).
+    particle_noise
+        Chance of the imagined futures, (iterations, *noise_shape).
+    tables
+        The agents' calibrated draws, (g, d, cells, 2), or None where nobody is calibrated.
+    """
+
+    search: Search
+    propagation: str
+    particles: int
+    observation: Tensor
+    start: Tensor
+    elites: Tensor
+    search_noise: Tensor
+    particle_noise: Tensor
+    tables: Tensor | None
+
+    @classmethod
+    def empty(
+        cls,
+        search: Search,
+        *,
+        propagation: str,
+        particles: int,
+        agents: int,
+        observation_size: int,
+        outputs: int,
+        start: Tensor,
+        tables: Tensor | None,
+    ) -> PlanInputs:
+        """Buffers for so many agents, on the device of the plan (h, a) that all begin from."""
+        device = start.device
+        shape = noise_shape(
+            propagation,
+            agents=agents,
+            horizon=len(start),
+            plans=search.population_size,
+            particles=particles,
+            outputs=outputs,
+        )
+        return cls(
+            search=search,
+            propagation=propagation,
+            particles=particles,
+            observation=torch.zeros(agents, observation_size, device=device),
+            start=start.expand(agents, -1, -1).clone(),
+            elites=torch.full((agents, search.carried, *start.shape), torch.nan, device=device),
+            search_noise=torch.zeros(search.iterations, agents, search.population_size, *start.shape, device=device),
+            particle_noise=torch.zeros(search.iterations, *shape, device=device),
+            tables=tables,
+        )
+
+    def begin(self, agents: Sequence[int], start: Tensor) -> None:
+        """These agents' episodes begin: they start from a plan (h, a), and know no better one."""
+        self.start[list(agents)] = start
+        self.elites[list(agents)] = torch.nan
+
+    def go_on(self, found: Found) -> None:
+        """The first actions of plans are done: the next search begins from what this one found."""
+        self.start.copy_(found.start)
+        self.elites.copy_(found.elites)
+
+    def draw(self, generators: Sequence[torch.Generator]) -> None:
+        """Fresh chance for every agent, each from its own generator."""
+        # Drawn in one piece and then put in place: what torch draws depends on how a tensor lies in memory.
+        device = self.search_noise.device
+        for agent, generator in enumerate(generators):
+            for noise, draw in ((self.search_noise, self.search.draw), (self.particle_noise, torch.randn)):
+                own = noise[:, agent]
+                own.copy_(draw(own.shape, generator=generator, device=device))
+
+
+class Planner:
+    """Plans one action for each of g agents, by the search of its inputs and the returns that networks imagine.
+
+    Parameters
+    ----------
+    nets
+        The agents' networks.
+    world
+        How their numbers become a world.
+    inputs
+        How to plan, and what changes from one action to the next; read anew by every call.
+    low, high
+        Bounds of the actions, (a,) each.
+    fused
+        Whether networks on a GPU may be computed by fused kernels, if there are any for their sizes and for DS.
+    """
+
+    def __init__(
+        self,
+        nets: Ensemble,
+        world: World,
+        inputs: PlanInputs,
+        *,
+        low: Tensor,
+        high: Tensor,
+        fused: bool = True,
+    ) -> None:
+        self.nets, self.world, self.inputs, self.low, self.high = nets, world, inputs, low, high
+        on_gpu = low.device.type == "cuda"
+        self.fused = fuse(nets) if on_gpu and fused and inputs.propagation == "DS" else None
+        self.model = nets.ready()
+
+    def __call__(self) -> Found:
+        """Plans for what lies in the inputs now."""
+        given = self.inputs
+        return given.search.search_batch(
+            self.value, self.low, self.high, start=given.start, elites=given.elites, noise=given.search_noise
+        )
+
+    def value(self, plans: Tensor, iteration: int) -> Tensor:
+        """What plans (g, n, h, a) are imagined to earn (g, n), by the chance of that iteration of the search."""
+        given, noise = self.inputs, self.inputs.particle_noise[iteration]
+        # An iteration with fewer plans takes the first rows.
+        noise = noise[:, :, : noise.shape[2] // given.search.population_size * plans.shape[1]]
+        how: dict[str, Any] = {"particles": given.particles, "noise": noise, "tables": given.tables}
+        if self.fused is not None:
+            return fused_returns(self.fused, self.world, given.observation, plans, **how)
+        return imagined_returns(self.model, self.world, given.observation, plans, propagation=given.propagation, **how)
+
+    def networks_changed(self) -> None:
+        """Make the networks ready as they are now, for all plans until they change again."""
+        self.model = self.nets.ready()
+        if self.fused is not None:
+            self.fused.refresh()
+
+
+class CapturedPlanner:
+    """A planner on a GPU, replayed as one CUDA graph: no launch of a kernel waits for Python."""
+
+    def __init__(self, planner: Planner) -> None:
+        self.planner = planner
+        # Kernels are compiled and memory is found outside of the graph.
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            for _ in range(2):
+                planner()
+        torch.cuda.current_stream().wait_stream(side)
+        self.graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self.graph):
+            self.found = planner()
+
+    def __call__(self) -> Found:
+        """Plans, in memory that the next call overwrites."""
+        self.graph.replay()
+        return self.found
+
+    def networks_changed(self) -> None:
+        """Pack the networks anew, where the graph reads them."""
+        self.planner.networks_changed()
+
+
+def for_device(planner: Planner) -> Planner | CapturedPlanner:
+    """The quickest version of a planner where it is: captured on a GPU; on a CPU there is nothing to gain by it."""
+    return CapturedPlanner(planner) if planner.low.device.type == "cuda" else planner
+
+
+def fused_returns(
+    nets: FusedNets,
+    world: World,
+    observation: Tensor,
+    plans: Tensor,
+    *,
+    particles: int,
+    noise: Tensor,
+    tables: Tensor | None = None,
+) -> Tensor:
+    """The mean over particles of each plan's summed reward, (g, n); arguments as in `rollout.imagine`, DS."""
+    from calibrl.kernels.matched import matched_draw
+
+    g, n, h, _ = plans.shape
+    begin, advance = compiled(world)
+    x = begin(observation, plans[:, :, 0])
+    state = observation[:, None, None].expand(g, n, 1, -1)
+    total = plans.new_zeros(g, n, particles)
+    for t in range(h):
+        mean, variance = nets.moments(x)
+        lines = tables if tables is None or tables.dim() == 4 else tables[:, t]
+        target = matched_draw(mean, variance, noise[:, t], lines, PER_UNIT).view(g, n, particles, -1)
+        # The last step's next input is computed and not used: another version of `advance` would cost more.
+        state, total, x = advance(state, plans[:, :, t], plans[:, :, min(t + 1, h - 1)], target, total)
+    return total.nan_to_num(DIVERGED, posinf=DIVERGED, neginf=DIVERGED).mean(2)
+
+
+@functools.cache
+def compiled(world: World) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """What happens between two answers of the networks, each one pass: the first input, and a step."""
+    reward = world.reward
+    assert reward is not None
+
+    def begin(observation: Tensor, action: Tensor) -> Tensor:
+        """Input (g, n, in) of the first step from observations (g, o) and actions (g, n, a)."""
+        seen = world.model_input(observation)[:, None].expand(-1, action.shape[1], -1)
+        return torch.cat([seen, action], -1)
+
+    def advance(state: Tensor, action: Tensor, following: Tensor, target: Tensor, total: Tensor) -> Any:
+        """State (g, n, p, o), returns so far (g, n, p) and the next input (g, n · p, in)."""
+        before = state.expand(-1, -1, target.shape[2], -1)
+        taken, upcoming = (part[:, :, None].expand(-1, -1, target.shape[2], -1) for part in (action, following))
+        after = world.next_observation(before, target)
+        x = torch.cat([world.model_input(after), upcoming], -1).flatten(1, 2)
+        return after, total + reward(before, taken, after), x
+
+    return _compile(begin), _compile(advance)
+
+
+def _compile(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function compiled; as it is, and said once, where torch cannot compile it."""
+    fast = torch.compile(function, fullgraph=True, dynamic=False)
+    chosen: list[Callable[..., Any]] = []
+
+    def call(*arguments: Any) -> Any:
+        if not chosen:
+            try:
+                answer = _with_room(fast, *arguments)
+            except Exception as error:
+                warnings.warn(f"the world's functions are not compiled: {first_line(error)}", stacklevel=2)
+                chosen.append(function)
+            else:
+                chosen.append(fast)
+                return answer
+        return _with_room(chosen[0], *arguments)
+
+    return call
+
+
+def _with_room(function: Callable[..., Any], *arguments: Any) -> Any:
+    """Call a function that may be compiled once more: for every task and number of agents that a process plans for."""
+    config = torch._dynamo.config
+    limit = "recompile_limit" if hasattr(config, "recompile_limit") else "cache_size_limit"
+    with config.patch({limit: VERSIONS}):
+        return function(*arguments)
