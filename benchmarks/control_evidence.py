@@ -21,8 +21,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from calibrl.control import calibration
-from calibrl.control.arms import ARMS, Member
-from calibrl.control.fleet import Fleet
+from calibrl.control.policy import ARMS, Fleet, Member
 from calibrl.control.problems import task_of
 from calibrl.control.settings import (
     CalibrationSettings,

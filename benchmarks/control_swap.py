@@ -20,10 +20,8 @@ import torch
 from control_evidence import Recorded, recorded
 
 from calibrl.control import calibration
-from calibrl.control.arms import ARMS, Member
-from calibrl.control.fleet import Fleet
 from calibrl.control.loop import Environment, run_trial
-from calibrl.control.luck import episode_seed, generator
+from calibrl.control.policy import ARMS, Fleet, Member, episode_seed, stream
 from calibrl.control.problems import task_of
 from calibrl.control.world import view_of
 from calibrl.files import write_text
@@ -54,7 +52,7 @@ def act(fleet: Fleet, environments: list[Environment], maps: list[Map], *, episo
     fleet.show_maps_to_planner()
     # In place: what is captured on a GPU keeps the generators it was captured with.
     for member, luck in zip(fleet.members, fleet.planning, strict=True):
-        luck.set_state(generator(member.seed, "swap", fleet.device).get_state())
+        luck.set_state(stream(member.seed, "swap", fleet.device).get_state())
     earned = []
     for episode in range(FIRST_EPISODE, FIRST_EPISODE + episodes):
         seeds = [episode_seed(member.seed, episode) for member in fleet.members]

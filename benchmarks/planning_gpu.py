@@ -13,8 +13,7 @@ from functools import partial
 
 import torch
 
-from calibrl.control.arms import Member, arm
-from calibrl.control.fleet import Fleet
+from calibrl.control.policy import Fleet, Member, arm_named
 from calibrl.control.problems import Task, task
 from calibrl.control.settings import PRESETS, ControlSettings
 from calibrl.control.world import view_of
@@ -88,7 +87,7 @@ def late_trial(record: Record, rows: int = 50_000) -> None:
 
     preset, what = PRESETS["halfcheetah"], task("halfcheetah")
     view = view_of(what)
-    fleet = Fleet(view, [Member(arm("calibrated"), 0)], preset, low=what.low, high=what.high, device="cuda")
+    fleet = Fleet(view, [Member(arm_named("calibrated"), 0)], preset, low=what.low, high=what.high, device="cuda")
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(1, rows, view.inputs, generator=generator)
     y = 0.1 * torch.randn(1, rows, view.outputs, generator=generator)

@@ -6,7 +6,7 @@ from calibrl.lazy import exports
 
 if TYPE_CHECKING:
     from calibrl.control.agent import Agent as Agent
-    from calibrl.control.fleet import Fleet as Fleet
+    from calibrl.control.policy import Fleet as Fleet
     from calibrl.control.problems import Task as Task
     from calibrl.control.problems import task as task
     from calibrl.control.problems import task_from_env as task_from_env

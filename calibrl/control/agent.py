@@ -20,9 +20,7 @@ from torch.distributions import Distribution, Normal
 
 from calibrl.algorithm import recalibrate
 from calibrl.control import checkpoint
-from calibrl.control.arms import Member
-from calibrl.control.arms import arm as arm_named
-from calibrl.control.fleet import Fleet, check_rows
+from calibrl.control.policy import Fleet, Member, arm_named, check_rows
 from calibrl.control.problems import Task
 from calibrl.control.settings import (
     SHARED_OUT,
@@ -46,7 +44,7 @@ class Agent:
     """A probabilistic ensemble, a map R on top, and a planner that imagines with R∘T, for one task.
 
     ensemble, planner, calibration: their settings, by default small enough for a laptop. `calibrated` False leaves R
-    out and changes nothing else; `arm` names other ways to use the rows instead (see `calibrl.control.arms.ARMS`).
+    out and changes nothing else; `arm` names other ways to use the rows instead (see `calibrl.control.policy.ARMS`).
     """
 
     def __init__(

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from calibrl.control.arms import Member
+from calibrl.control.policy import Member
 from calibrl.control.settings import with_defaults
 from calibrl.errors import CalibrlError, first_line
 from calibrl.files import lock, replacing, said_if_not_written

@@ -113,8 +113,8 @@ def _chosen(
     """The preset that the options describe."""
     from dataclasses import replace
 
-    from calibrl.control.arms import arm
     from calibrl.control.environment import look_here
+    from calibrl.control.policy import arm_named
     from calibrl.control.problems import task_from_env
     from calibrl.control.settings import changed, preset, preset_for_env
     from calibrl.errors import CalibrlError
@@ -127,7 +127,7 @@ def _chosen(
     words = [*changes, *(f"{name}={value}" for name, value in asked.items() if value is not None)]
     found = replace(changed(base, words), reward=reward)
     for one in found.arms:
-        arm(one)
+        arm_named(one)
     return found
 
 

@@ -17,10 +17,8 @@ import numpy as np
 from torch import Tensor
 
 from calibrl.control import checkpoint
-from calibrl.control.arms import ARMS, Member, fleets
-from calibrl.control.fleet import Fleet
 from calibrl.control.loop import Trial, run_trial
-from calibrl.control.luck import episode_seed
+from calibrl.control.policy import ARMS, Fleet, Member, episode_seed, fleets
 from calibrl.control.problems import Task, check, name_of_reward, overrides
 from calibrl.control.rows import append_missing, clear, refuse_others
 from calibrl.control.scoring import Score, score_trial

@@ -13,10 +13,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from calibrl.control import horizon
-from calibrl.control.arms import Member
+from calibrl.control import scoring as horizon
 from calibrl.control.claim import decimals
 from calibrl.control.experiment import Outcome, Record
+from calibrl.control.policy import Member
 from calibrl.control.scoring import horizons_of
 from calibrl.control.settings import ControlSettings
 from calibrl.diagnostics import calibration_loss, noise_floor

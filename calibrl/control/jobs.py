@@ -16,8 +16,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from calibrl.control.arms import Member, arm
 from calibrl.control.experiment import EXPERIMENT, Outcome, Record, Watch, begin, one_trial
+from calibrl.control.policy import Member, arm_named
 from calibrl.control.problems import base_of, check, overrides, task_of
 from calibrl.control.settings import ControlSettings
 from calibrl.control.world import view_of
@@ -33,7 +33,7 @@ TIMES = ("acting_s", "scoring_s", "training_s")
 def plan(preset: ControlSettings, *, seed: int = 0) -> Plan:
     """One job for each agent: an arm and a seed. Arms of one seed start alike and have the same luck."""
     check(preset)
-    members = [Member(arm(name), number) for number in range(seed, seed + preset.seeds) for name in preset.arms]
+    members = [Member(arm_named(name), number) for number in range(seed, seed + preset.seeds) for name in preset.arms]
     jobs = tuple(Job(job_name(preset, member), learn_alone, (preset, member)) for member in members)
     changed = overrides(preset)
     if preset.trials != base_of(preset).trials:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
-from calibrl.control.arms import Member
+from calibrl.control.policy import Member
 from calibrl.control.problems import overrides
 from calibrl.control.settings import ControlSettings
 from calibrl.errors import CalibrlError

@@ -20,7 +20,7 @@ from calibrl.control import figures as control_figures
 from calibrl.control.checkpoint import alone_in, keep
 from calibrl.control.environment import begin_episode, make_step
 from calibrl.control.experiment import EXPERIMENT, Moment, Watch
-from calibrl.control.luck import episode_seed
+from calibrl.control.policy import episode_seed
 from calibrl.control.problems import Task, overrides, task_of
 from calibrl.control.rows import append_missing, clear
 from calibrl.control.settings import ControlSettings, threads_worth

@@ -1,18 +1,144 @@
-"""How honest agents' models were on a trajectory they have not yet seen: one step ahead, and many."""
+"""Is what planning relies on calibrated? The forecast h steps ahead, against what then happened.
+
+From many moments of a real trajectory the model imagines particles under the actions that were really taken. The
+rank of the real observation among the particles is its PIT at that horizon, dimension by dimension. A map of
+one-step forecasts cannot promise anything about ten steps; this measures whether it keeps its promise there too.
+
+How honest agents' models were on a trajectory they have not yet seen: one step ahead, and many.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
-from calibrl.control import calibration, horizon, luck
-from calibrl.control.fleet import Fleet
+from calibrl.control import calibration
+from calibrl.control import policy as luck
 from calibrl.control.loop import Trial
+from calibrl.control.policy import Fleet
 from calibrl.control.settings import SHARED_OUT, ControlSettings
 from calibrl.diagnostics import calibration_loss
-from calibrl.maps import Map
+from calibrl.errors import CalibrlError
+from calibrl.kernels import normal
+from calibrl.maps import Map, fit_smooth
+from calibrl.planning.propagation import Model
+from calibrl.planning.rollout import World, imagine, noise_shape
+
+HORIZONS = (1, 2, 5, 10, 20, 30)
+STARTS, PARTICLES = 20, 100
+
+
+def starting_steps(last: Tensor, ahead: int, starts: int = STARTS) -> Tensor:
+    """At most `starts` steps, evenly spread, from which `ahead` steps of one episode follow: (m,).
+
+    last: (T,), where an episode ends.
+    """
+    steps = len(last)
+    end = torch.full((steps,), steps)
+    for at in reversed(last.nonzero()[:, 0].tolist()):
+        end[: at + 1] = at + 1
+    able = (torch.arange(steps) + ahead <= end).nonzero()[:, 0]
+    if len(able) <= starts:
+        return able
+    return able[torch.linspace(0, len(able) - 1, starts).round().long()]
+
+
+def pits_ahead(
+    nets: Model,
+    world: World,
+    imagined: Tensor,
+    action: Tensor,
+    following: Tensor,
+    start: Tensor,
+    *,
+    horizons: Sequence[int],
+    propagation: str,
+    tables: Tensor | None,
+    generator: torch.Generator,
+    particles: int = PARTICLES,
+) -> Tensor:
+    """PITs (g, horizons, m, o) of what happened h steps after each of m starts.
+
+    imagined, following: (g, T, o), observations before and after each step, as the world imagines them; action:
+    (g, T, a); start: (g, m), or (m,), the same for all agents. Ranks are randomised between their neighbours, so that a
+    calibrated forecast's PITs are uniform whatever the number of particles.
+    """
+    furthest = max(horizons)
+    if int(start.max()) + furthest > imagined.shape[1]:
+        raise CalibrlError(f"{furthest} steps from step {int(start.max())} go beyond the {imagined.shape[1]} recorded")
+    start = start.expand(len(imagined), -1)
+    agent, window = torch.arange(len(imagined))[:, None], start[:, :, None] + torch.arange(furthest)
+    plans, real = action[agent[:, None], window], following[agent[:, None], window]
+    g, m = plans.shape[:2]
+    shape = noise_shape(
+        propagation, agents=1, horizon=furthest, plans=m, particles=particles, outputs=_outputs(world, imagined)
+    )
+    # The same luck for every agent: arms are compared under it.
+    noise = torch.randn(shape, generator=generator).to(imagined.device).expand(g, *shape[1:])
+    jitter = torch.rand(len(horizons), m, real.shape[-1], generator=generator, dtype=torch.float64)
+    found: list[Tensor] = []
+    steps = imagine(
+        nets,
+        world,
+        imagined[agent, start],
+        plans,
+        propagation=propagation,
+        particles=particles,
+        noise=noise,
+        tables=tables,
+    )
+    for ahead, step in enumerate(steps, start=1):
+        if ahead in horizons:
+            outcome = real[:, :, ahead - 1, None]
+            below = (step.after < outcome).double().sum(2).cpu()
+            level = (step.after == outcome).double().sum(2).cpu()
+            u = jitter[len(found)]
+            found.append((below + u * (level + 1)) / (step.after.shape[2] + 1))
+    return torch.stack(found, 1)
+
+
+def fit_by_horizon(pits: Tensor) -> list[Map]:
+    """One map for each horizon and dimension, from PITs (horizons, n, o) of trajectories that are over."""
+    return [fit_smooth(part) for part in pits]
+
+
+def corrected_by_earlier(pits: Sequence[Tensor]) -> list[Tensor]:
+    """What a map for each horizon makes of PITs, trial by trial, each fitted on the trials before: (horizons, m, o).
+
+    The first trial has none before it and is left out.
+    """
+    found = []
+    # No rank is 1; what is kept of it in float32 may be.
+    pits = [part.double().clamp(max=1 - 2**-24) for part in pits]
+    for trial in range(1, len(pits)):
+        maps = fit_by_horizon(torch.cat(pits[:trial], 1))
+        found.append(torch.stack([mapping(part) for mapping, part in zip(maps, pits[trial], strict=True)]))
+    return found
+
+
+def recalibrate_particles(particles: Tensor, mapping: Map) -> Tensor:
+    """Particles of one horizon (p, …, o) moved so that their quantiles are R's, each keeping its rank.
+
+    What belongs together stays together: the particle that was highest in a dimension stays the highest.
+    """
+    count = len(particles)
+    ordered, order = particles.double().sort(0)
+    rank = torch.arange(count, dtype=torch.float64) + 0.5
+    wide = (rank / count).reshape(-1, *(1 for _ in particles.shape[1:])).expand_as(particles)
+    position = (normal.cdf(mapping.inverse_z(normal.quantile(wide))) * count - 0.5).clamp(0, count - 1)
+    lower = position.floor().long().clamp(max=max(count - 2, 0))
+    share = position - lower
+    values = ordered.gather(0, lower) * (1 - share) + ordered.gather(0, (lower + 1).clamp(max=count - 1)) * share
+    return torch.empty_like(values).scatter_(0, order, values).to(particles.dtype)
+
+
+def _outputs(world: World, imagined: Tensor) -> int:
+    one = imagined[0, :1]
+    return int(world.target(one, one).shape[-1])
+
 
 Z_95 = 1.6448536269514722
 
@@ -60,7 +186,7 @@ def quantiles(z: Tensor, sd: Tensor, y: Tensor, mapping: Map) -> Tensor:
 
 def horizons_of(preset: ControlSettings) -> tuple[int, ...]:
     """How far ahead forecasts are judged: about as far as plans reach, in trials long enough."""
-    return tuple(h for h in horizon.HORIZONS if h <= min(preset.planner.horizon + 5, preset.steps // 2))
+    return tuple(h for h in HORIZONS if h <= min(preset.planner.horizon + 5, preset.steps // 2))
 
 
 def pits_by_horizon(fleet: Fleet, trial: Trial, number: int) -> list[Tensor | None]:
@@ -69,21 +195,21 @@ def pits_by_horizon(fleet: Fleet, trial: Trial, number: int) -> list[Tensor | No
     An agent starts where its own episodes leave room for the furthest horizon: None if none does.
     """
     ahead = horizons_of(fleet.settings)
-    own = [horizon.starting_steps(last, max(ahead)) for last in trial.last] if ahead else []
+    own = [starting_steps(last, max(ahead)) for last in trial.last] if ahead else []
     if not any(len(part) for part in own):
         return [None] * len(fleet)
     # As many starts as if no episode had ended: the luck of an agent is then the same in whatever company. What an
     # agent lacks is filled up with the first step, and left out of the answer.
-    starts = torch.zeros(len(own), min(horizon.STARTS, fleet.settings.steps - max(ahead) + 1), dtype=torch.long)
+    starts = torch.zeros(len(own), min(STARTS, fleet.settings.steps - max(ahead) + 1), dtype=torch.long)
     for row, part in zip(starts, own, strict=True):
         row[: len(part)] = part
     view, device, planner = fleet.view, fleet.device, fleet.settings.planner
     imagined = view.before(trial.observation.to(device))
     following = view.after(trial.next_observation.to(device), trial.reward.to(device), trial.terminated.to(device))
     members = fleet.settings.ensemble.members
-    spare = horizon.PARTICLES % members if planner.propagation in SHARED_OUT else 0
+    spare = PARTICLES % members if planner.propagation in SHARED_OUT else 0
     found = [
-        horizon.pits_ahead(
+        pits_ahead(
             fleet.ensemble.nets,
             view.world,
             imagined,
@@ -93,8 +219,8 @@ def pits_by_horizon(fleet: Fleet, trial: Trial, number: int) -> list[Tensor | No
             horizons=ahead,
             propagation=planner.propagation,
             tables=tables,
-            generator=torch.Generator().manual_seed(luck.number(0, "horizon", number)),
-            particles=horizon.PARTICLES - spare,
+            generator=torch.Generator().manual_seed(luck.stream_seed(0, "horizon", number)),
+            particles=PARTICLES - spare,
         )
         for tables in (fleet.tables(), None)
     ]

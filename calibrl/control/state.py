@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from calibrl.control.fleet import Fleet
+from calibrl.control.policy import Fleet
 from calibrl.errors import CalibrlError
 from calibrl.forecasters.ensemble_training import views
 from calibrl.maps import IDENTITY, map_from_dict

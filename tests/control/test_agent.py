@@ -9,9 +9,8 @@ import torch
 
 from calibrl.control import calibration, task
 from calibrl.control.agent import Agent
-from calibrl.control.arms import fleets
 from calibrl.control.experiment import run
-from calibrl.control.fleet import Fleet
+from calibrl.control.policy import Fleet, fleets
 from calibrl.control.problems import task_from_env
 from calibrl.control.settings import PRESETS, CalibrationSettings, EnsembleSettings, PlannerSettings
 from calibrl.control.world import learnt, probe, view_of

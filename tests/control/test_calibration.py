@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from calibrl.control import calibration
-from calibrl.control.arms import fleets
+from calibrl.control.policy import fleets
 from calibrl.control.replay import Replay
 from calibrl.diagnostics import noise_floor
 from calibrl.errors import CalibrlError

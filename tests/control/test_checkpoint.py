@@ -16,8 +16,8 @@ import pytest
 import torch
 
 from calibrl.control import checkpoint
-from calibrl.control.arms import ARMS, fleets
 from calibrl.control.experiment import Watch, run
+from calibrl.control.policy import ARMS, fleets
 from calibrl.control.settings import PRESETS, EnsembleSettings, with_defaults
 from calibrl.errors import CalibrlError
 from calibrl.runs.rows import read

@@ -4,7 +4,7 @@ import pytest
 import torch
 from scipy import stats
 
-from calibrl.control import horizon
+from calibrl.control import scoring as horizon
 from calibrl.diagnostics import calibration_loss, noise_floor
 from calibrl.errors import CalibrlError
 from calibrl.maps import Affine

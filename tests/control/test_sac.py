@@ -11,7 +11,7 @@ from gymnasium.wrappers import TimeLimit
 from stable_baselines3 import SAC
 
 from calibrl.control import sac, task, task_from_env
-from calibrl.control.luck import episode_seed
+from calibrl.control.policy import episode_seed
 from calibrl.control.sac import Episode, Sac, SacSettings, train
 from calibrl.errors import CalibrlError, MissingExtra
 

@@ -6,11 +6,9 @@ import torch
 
 from calibrl.algorithm import recalibrate
 from calibrl.control import calibration, task
-from calibrl.control.arms import fleets
 from calibrl.control.experiment import rows_of, run
-from calibrl.control.fleet import Fleet
 from calibrl.control.loop import run_trial
-from calibrl.control.luck import episode_seed
+from calibrl.control.policy import Fleet, episode_seed, fleets
 from calibrl.control.settings import PRESETS
 from calibrl.control.world import view_of
 from calibrl.diagnostics import calibration_loss, crps_each

@@ -1,14 +1,23 @@
-"""Agents side by side: probabilistic ensembles, a map R on top of each, and one planner that imagines with R∘T."""
+"""Where chance comes from: every purpose of every agent has a generator of its own.
+
+An agent's luck depends on its seed alone, not on who else is in the fleet; arms of one seed have the same luck.
+
+The arms of the experiment: what an agent trains on, and what its map R is fitted on.
+
+Agents side by side: probabilistic ensembles, a map R on top of each, and one planner that imagines with R∘T.
+"""
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Sequence
+from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from calibrl.control import calibration, luck
-from calibrl.control.arms import Member
+from calibrl.control import calibration
 from calibrl.control.replay import Replay
 from calibrl.control.settings import SHARED_OUT, ControlSettings
 from calibrl.control.world import View
@@ -20,6 +29,82 @@ from calibrl.maps import IDENTITY, Map
 from calibrl.planning.candidates import refuse_lost_plans
 from calibrl.planning.graph import CapturedPlanner, PlanInputs, Planner, for_device
 from calibrl.planning.propagation import stacked_tables
+
+
+def stream_seed(seed: int, purpose: str, index: int = 0) -> int:
+    """A 31-bit seed for one purpose, different for each index (of a trial, say)."""
+    words = np.random.SeedSequence([seed, zlib.crc32(purpose.encode()), index]).generate_state(1)
+    return int(words[0]) & 0x7FFFFFFF
+
+
+def episode_seed(seed: int, episode: int) -> int:
+    """The seed of an agent's episode, counted from 0."""
+    return int(np.random.SeedSequence([seed, episode]).generate_state(1)[0])
+
+
+def stream(seed: int, purpose: str, device: torch.device | str = "cpu") -> torch.Generator:
+    """A generator for one purpose of one agent."""
+    return torch.Generator(device).manual_seed(stream_seed(seed, purpose))
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One way to use the rows of experience.
+
+    evidence: which rows R is fitted on. "none": R is the identity. "held-out": rows that picked their side once, on
+    arrival, and that the networks never see; newer ones weigh more. "re-split": the same share, but every row
+    draws its side anew after every trial, as the paper's released code does. "fresh": each trial's rows, judged
+    before they are trained on.
+    holds_out: whether the networks go without the held-out rows. map: a map by name, if not the preset's. wary: whether
+    forecasts are widened as much as new trajectories lay further out than the held-out rows had promised.
+    """
+
+    name: str
+    evidence: str
+    holds_out: bool
+    map: str | None = None
+    wary: bool = False
+
+
+ARMS = {
+    arm.name: arm
+    for arm in (
+        Arm("calibrated", "held-out", holds_out=True),
+        Arm("uncalibrated", "none", holds_out=True),
+        Arm("uncalibrated-all", "none", holds_out=False),
+        Arm("calibrated-paper", "re-split", holds_out=True, map="sigmoid"),
+        Arm("calibrated-fresh", "fresh", holds_out=False),
+        Arm("calibrated-wary", "held-out", holds_out=True, wary=True),
+    )
+}
+
+
+def arm_named(name: str) -> Arm:
+    """The arm of that name, or an error that lists the known ones."""
+    if name not in ARMS:
+        raise CalibrlError(f"arm {name!r} is unknown; use one of {', '.join(ARMS)}")
+    return ARMS[name]
+
+
+@dataclass(frozen=True)
+class Member:
+    """One agent of a fleet: its arm and its seed. Arms of one seed share all luck."""
+
+    arm: Arm
+    seed: int
+
+    @property
+    def name(self) -> str:
+        """As files and messages call it."""
+        return f"{self.arm.name}-{self.seed}"
+
+
+def fleets(arms: Sequence[str], seeds: Sequence[int]) -> list[list[Member]]:
+    """Agents grouped so that those of a group have equally many training rows and can share a batch."""
+    chosen = [arm_named(name) for name in dict.fromkeys(arms)]
+    groups = ([one for one in chosen if one.holds_out], [one for one in chosen if not one.holds_out])
+    return [[Member(one, seed) for seed in seeds for one in group] for group in groups if group]
+
 
 REMEMBERED_TRIALS = 10
 """Trials whose fresh z-scores are kept; what is older would hardly count."""
@@ -51,13 +136,13 @@ class Fleet:
         self.device = torch.device(device)
         self.low, self.high = low.float().to(self.device), high.float().to(self.device)
         seeds = [member.seed for member in members]
-        self.exploring = [luck.generator(seed, "explore") for seed in seeds]
-        self.planning = [luck.generator(seed, "plan", self.device) for seed in seeds]
-        self.splitting = [luck.generator(seed, "split") for seed in seeds]
+        self.exploring = [stream(seed, "explore") for seed in seeds]
+        self.planning = [stream(seed, "plan", self.device) for seed in seeds]
+        self.splitting = [stream(seed, "split") for seed in seeds]
         self.ensemble = BatchedEnsemble(
             _shape(view, settings),
             training=_training(settings),
-            generators=[luck.generator(seed, "train") for seed in seeds],
+            generators=[stream(seed, "train") for seed in seeds],
             device=self.device,
         )
         self.replay = Replay(len(members), view.inputs, view.outputs)
