@@ -203,9 +203,10 @@ def carry_out_all(
                     tasks[name] = _Task(job, store, missing)
 
         def on_item(job: Job, item: Yielded) -> None:
-            for row in tasks[job.name].write(item):
+            new = list(tasks[job.name].write(item))
+            for row in new:
                 watcher.row(row)
-            if deadline is not None and time.monotonic() > deadline:
+            if new and deadline is not None and time.monotonic() > deadline:
                 raise TimeIsUp
 
         def on_done(job: Job, _: list[Yielded]) -> None:

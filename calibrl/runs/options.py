@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import inspect
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -70,7 +70,7 @@ def command_for(what: Experiment[Any]) -> Callable[..., None]:
 
     def call(*, preset: str | None, rows: Path | None, set_: list[str] | None, **given: Any) -> None:
         custom = given.pop("custom", None)
-        asked = {leaf: given.pop(name) for name, leaf in flags.items()}
+        asked = [(leaf, given.pop(name)) for name, leaf in flags.items()]
         settings = _base(what, preset, custom)
         changes = parse_changes(settings, set_ or ()) | _values(asked)
         options = Options(preset=preset, changes=changes, **given)
@@ -99,10 +99,10 @@ def _base(what: Experiment[Any], preset: str | None, custom: str | None) -> Any:
     return what.custom.settings(custom)
 
 
-def _values(asked: Mapping[Leaf, Any]) -> dict[str, Any]:
+def _values(asked: Iterable[tuple[Leaf, Any]]) -> dict[str, Any]:
     """What was given for fields, by path."""
     found = {}
-    for leaf, value in asked.items():
+    for leaf, value in asked:
         if leaf.repeatable and value:
             found[leaf.path] = tuple(value)
         elif typing.get_origin(leaf.type) is tuple and value is not None:

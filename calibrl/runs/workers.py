@@ -51,7 +51,7 @@ class Job:
     checkpoint : str
         In an experiment: a job that can go on where it was stopped. `function` gets a keyword `checkpoint`, the folder
         of that name in the run's `checkpoint/`. It saves there *before* it yields a step's rows, and begins by yielding
-        what it had saved again: rows that are on the disk are not written twice.
+        all rows it had saved again, as one list: those that are on the disk are not written twice.
     rows : int
         A part that has fewer rows than this is not finished, whatever was said: more trials go on from a checkpoint.
     """
