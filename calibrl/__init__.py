@@ -44,7 +44,6 @@ if TYPE_CHECKING:
     from calibrl.diagnostics import class_summary as class_summary
     from calibrl.diagnostics import coverage as coverage
     from calibrl.diagnostics import crps as crps
-    from calibrl.diagnostics import diagnose as diagnose
     from calibrl.diagnostics import ece as ece
     from calibrl.diagnostics import nll as nll
     from calibrl.diagnostics import noise_floor as noise_floor

@@ -34,7 +34,24 @@ FINE_LEVELS = np.linspace(0.01, 0.99, 99)
 def reliability(
     pit: Array, ax: Axes | None = None, *, label: str | None = None, color: str = BEFORE, band: bool = True
 ) -> Axes:
-    """The reliability curve: predicted level against observed share, with a 90 % bootstrap band."""
+    """Draw the reliability curve: predicted level against observed share.
+
+    Parameters
+    ----------
+    pit : array
+        PITs of any shape, NaN where unseen.
+    ax : Axes, optional
+        A new one if not given.
+    label, color : str, optional
+        Of the curve.
+    band : bool
+        Whether a 90 % bootstrap band is drawn around it.
+
+    Returns
+    -------
+    Axes
+        The one drawn on.
+    """
     ax = _axes(ax)
     p = _flat(pit)
     curve = reliability_curve(p, FINE_LEVELS)
@@ -50,7 +67,24 @@ def reliability(
 def pit_bars(
     pit: Array, ax: Axes | None = None, *, bins: int = 20, label: str | None = None, color: str = BEFORE
 ) -> Axes:
-    """The PIT histogram: flat when calibrated, a bowl when over-confident, a hill when under-confident."""
+    """Draw the PIT histogram: flat when calibrated, a bowl when over-confident, a hill when under-confident.
+
+    Parameters
+    ----------
+    pit : array
+        PITs of any shape, NaN where unseen.
+    ax : Axes, optional
+        A new one if not given.
+    bins : int
+        How many bars.
+    label, color : str, optional
+        Of the bars.
+
+    Returns
+    -------
+    Axes
+        The one drawn on.
+    """
     ax = _axes(ax)
     p = _flat(pit)
     height = pit_histogram(p, bins)
@@ -67,7 +101,22 @@ def pit_bars(
 
 
 def interval_coverage(pit: Array, ax: Axes | None = None, *, label: str | None = None, color: str = BEFORE) -> Axes:
-    """Share of outcomes inside central intervals, by the interval's nominal probability."""
+    """Draw the share of outcomes inside central intervals by the interval's nominal probability.
+
+    Parameters
+    ----------
+    pit : array
+        PITs of any shape, NaN where unseen.
+    ax : Axes, optional
+        A new one if not given.
+    label, color : str, optional
+        Of the curve.
+
+    Returns
+    -------
+    Axes
+        The one drawn on.
+    """
     ax = _axes(ax)
     p = _flat(pit)
     levels = np.linspace(0.02, 0.98, 49)
@@ -80,7 +129,22 @@ def interval_coverage(pit: Array, ax: Axes | None = None, *, label: str | None =
 def sharpness_bars(
     forecast: Distribution, ax: Axes | None = None, *, label: str | None = None, color: str = BEFORE
 ) -> Axes:
-    """How wide the forecasts are: a histogram of predictive standard deviations."""
+    """Draw how wide the forecasts are: a histogram of predictive standard deviations.
+
+    Parameters
+    ----------
+    forecast : Distribution
+        Of any batch shape.
+    ax : Axes, optional
+        A new one if not given.
+    label, color : str, optional
+        Of the bars.
+
+    Returns
+    -------
+    Axes
+        The one drawn on.
+    """
     ax = _axes(ax)
     deviation = forecast.stddev.detach().double().reshape(-1).cpu().numpy()
     ax.hist(deviation, bins=30, color=color, alpha=0.6, label=label)
@@ -89,7 +153,22 @@ def sharpness_bars(
 
 
 def map_curve(mapping: Map, ax: Axes | None = None, *, label: str | None = None, color: str = AFTER) -> Axes:
-    """The map R: what the forecaster said against what it should have said; a line per column."""
+    """Draw the map R: what the forecaster said against what it should have said; a line per column.
+
+    Parameters
+    ----------
+    mapping : Map
+        What a fit returned.
+    ax : Axes, optional
+        A new one if not given.
+    label, color : str, optional
+        Of the curve.
+
+    Returns
+    -------
+    Axes
+        The one drawn on.
+    """
     ax = _axes(ax)
     p = torch.linspace(0, 1, 401, dtype=torch.float64)
     ax.plot([0, 1], [0, 1], color=FAINT, lw=1, ls="--")
@@ -110,7 +189,28 @@ def intervals(
     label: str | None = None,
     color: str = AFTER,
 ) -> Axes:
-    """Forecast medians with central intervals, sorted by median, and the outcomes on top; misses are crosses."""
+    """Draw forecast medians with central intervals, sorted by median, and the outcomes on top; misses are crosses.
+
+    Parameters
+    ----------
+    forecast : Distribution
+        Of batch shape (n,).
+    y : array
+        (n,) outcomes.
+    ax : Axes, optional
+        A new one if not given.
+    level : float
+        Probability of an interval, in (0, 1).
+    most : int
+        Rows that are drawn, from the first.
+    label, color : str, optional
+        Of the intervals.
+
+    Returns
+    -------
+    Axes
+        The one drawn on.
+    """
     outcome, shape = as_tensor(y).double().cpu(), forecast.batch_shape
     if len(shape) != 1 or outcome.shape != shape:
         raise CalibrlError(
@@ -144,9 +244,27 @@ def class_reliability_curve(
     label: str | None = None,
     color: str = BEFORE,
 ) -> Axes:
-    """Confidence against accuracy; the area of a dot is the number of rows behind it.
+    """Draw confidence against accuracy; the area of a dot is the number of rows behind it.
 
     Bins with less than half a percent of the rows are left out: their share is chance.
+
+    Parameters
+    ----------
+    probs : array
+        (n,) probabilities of an event, or (n, k) of classes.
+    outcome : array
+        (n,) numbers of the classes that came true.
+    ax : Axes, optional
+        A new one if not given.
+    bins : int
+        How many.
+    label, color : str, optional
+        Of the curve.
+
+    Returns
+    -------
+    Axes
+        The one drawn on.
     """
     ax = _axes(ax)
     curve = class_reliability(probs, outcome, bins=bins)
@@ -160,7 +278,20 @@ def class_reliability_curve(
 
 
 def brier_bars(parts: dict[str, BrierParts], ax: Axes | None = None) -> Axes:
-    """Brier scores stacked from what calibration could win and what only a better model can."""
+    """Draw Brier scores stacked from what calibration could win and what only a better model can.
+
+    Parameters
+    ----------
+    parts : dict of str to BrierParts
+        By name, as `brier` returns them.
+    ax : Axes, optional
+        A new one if not given.
+
+    Returns
+    -------
+    Axes
+        The one drawn on.
+    """
     ax = _axes(ax)
     names = list(parts)
     sharp = [parts[name].sharpness for name in names]
@@ -173,7 +304,20 @@ def brier_bars(parts: dict[str, BrierParts], ax: Axes | None = None) -> Axes:
 
 
 def overview(pits: dict[str, Array], *, title: str = "") -> Figure:
-    """Reliability curves side by side with a PIT histogram for each named set of PITs (at most two)."""
+    """Draw reliability curves side by side with a PIT histogram for each named set of PITs.
+
+    Parameters
+    ----------
+    pits : dict of str to array
+        One or two, such as before and after a map.
+    title : str
+        Of the figure.
+
+    Returns
+    -------
+    Figure
+        A new one.
+    """
     if not 1 <= len(pits) <= 2:
         raise CalibrlError(f"{len(pits)} sets of PITs were given; pass one or two, such as before and after")
     colors = (BEFORE, AFTER)
@@ -196,7 +340,18 @@ def _axes(ax: Axes | None) -> Axes:
 
 
 def tidy(figure: Figure) -> Figure:
-    """Take the upper and right spines off all axes of a figure, and return it."""
+    """Take the upper and right spines off all axes of a figure.
+
+    Parameters
+    ----------
+    figure : Figure
+        It is changed.
+
+    Returns
+    -------
+    Figure
+        The same.
+    """
     for ax in figure.axes:
         ax.spines[["top", "right"]].set_visible(False)
     return figure

@@ -61,7 +61,7 @@ def test_every_public_name_is_documented(site):
 def test_what_a_calibrated_forecast_can_do_is_documented(site):
     page = (site / "api" / "distributions.html").read_text(encoding="utf-8")
     for name in ("cdf", "icdf", "sample", "log_prob", "mean", "variance", "interval"):
-        assert f'id="calibrl.distributions.Recalibrated.{name}"' in page
+        assert f'id="calibrl.distributions.recalibrated.Recalibrated.{name}"' in page
 
 
 def test_calling_is_documented(site):

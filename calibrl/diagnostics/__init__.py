@@ -22,7 +22,7 @@ from calibrl.diagnostics.classes import (
     ece,
 )
 from calibrl.diagnostics.scores import crps, crps_each, nll, pinball, sharpness, width
-from calibrl.diagnostics.summary import Summary, check, diagnose, summary
+from calibrl.diagnostics.summary import Summary, check, summary
 from calibrl.distributions import pit, pit_z
 
 __all__ = [
@@ -42,7 +42,6 @@ __all__ = [
     "coverage",
     "crps",
     "crps_each",
-    "diagnose",
     "ece",
     "nll",
     "noise_floor",

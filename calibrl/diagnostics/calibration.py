@@ -31,9 +31,19 @@ class Band(NamedTuple):
 
 @returns_what_was_given
 def reliability_curve(pit: Array, levels: Array = LEVELS) -> ReliabilityCurve:
-    """p̂_j = |{t : F_t(y_t) ≤ p_j}| / N for each threshold p_j.
+    """How often outcomes fell below predicted quantiles: p̂_j = |{t : F_t(y_t) ≤ p_j}| / N for each level p_j.
 
-    pit: (n,) or (n, d), NaN where the outcome was not seen. A calibrated forecaster's curve is p̂_j = p_j.
+    Parameters
+    ----------
+    pit : array
+        PITs, (n,) or (n, d), NaN where the outcome was not seen.
+    levels : array
+        p_j, (m,) numbers in [0, 1].
+
+    Returns
+    -------
+    ReliabilityCurve
+        A calibrated forecaster's has p̂_j = p_j.
     """
     p = _pits(pit)
     at = _levels(levels).to(p.device)
@@ -48,16 +58,41 @@ def reliability_curve(pit: Array, levels: Array = LEVELS) -> ReliabilityCurve:
 
 
 def calibration_loss(pit: Array, levels: Array = LEVELS) -> float:
-    """The calibration loss Σ_j (p̂_j - p_j)², as the paper prints it; columns are averaged.
+    """The calibration loss Σ_j (p̂_j - p_j)², as the paper prints it.
 
     Zero only for a perfect forecaster with endless data: see `noise_floor`.
+
+    Parameters
+    ----------
+    pit : array
+        PITs, (n,) or (n, d), NaN where the outcome was not seen.
+    levels : array
+        p_j, (m,) numbers in [0, 1].
+
+    Returns
+    -------
+    float
+        The mean over columns.
     """
     curve = reliability_curve(_pits(pit), levels)
     return float((curve.observed - _beside(curve.level, curve.observed)).square().sum(0).mean())
 
 
 def calibration_error(pit: Array, levels: Array = LEVELS) -> float:
-    """The mean of |p̂_j - p_j| over levels and columns: 0.05 means shares are off by five points."""
+    """The mean of |p̂_j - p_j| over levels and columns: 0.05 means shares are off by five points.
+
+    Parameters
+    ----------
+    pit : array
+        PITs, (n,) or (n, d), NaN where the outcome was not seen.
+    levels : array
+        p_j, (m,) numbers in [0, 1].
+
+    Returns
+    -------
+    float
+        0 is best.
+    """
     curve = reliability_curve(_pits(pit), levels)
     return float((curve.observed - _beside(curve.level, curve.observed)).abs().mean())
 
@@ -65,7 +100,17 @@ def calibration_error(pit: Array, levels: Array = LEVELS) -> float:
 def noise_floor(n: float | Array, levels: Array = LEVELS) -> float:
     """The calibration loss that chance alone gives a perfect forecaster on n outcomes: Σ_j p_j (1 - p_j) / n.
 
-    With one n per column, the mean over columns, as `calibration_loss` takes it.
+    Parameters
+    ----------
+    n : float or array
+        How many outcomes were seen; one number for each column is averaged over columns, as `calibration_loss` is.
+    levels : array
+        p_j, (m,) numbers in [0, 1].
+
+    Returns
+    -------
+    float
+        The expected loss.
     """
     at, count = _levels(levels), torch.as_tensor(n, dtype=torch.float64)
     if not bool((count > 0).all()):
@@ -75,7 +120,20 @@ def noise_floor(n: float | Array, levels: Array = LEVELS) -> float:
 
 @returns_what_was_given
 def pit_histogram(pit: Array, bins: int = 20) -> Tensor:
-    """Density of the PITs in equal bins of [0, 1]: (bins,) or (bins, d); all ones when calibrated."""
+    """Density of the PITs in equal bins of [0, 1]; all ones when calibrated.
+
+    Parameters
+    ----------
+    pit : array
+        PITs, (n,) or (n, d), NaN where the outcome was not seen.
+    bins : int
+        How many.
+
+    Returns
+    -------
+    array
+        (bins,) or (bins, d).
+    """
     if bins < 1:
         raise CalibrlError(f"bins {bins} is not a number of bins; use 1 or more")
     p = _pits(pit)
@@ -100,8 +158,26 @@ def reliability_band(
 ) -> Band:
     """A bootstrap band around the reliability curve: where it might lie had other rows been seen.
 
-    pit: (n,) or (n, d). `block` consecutive rows, unseen ones too, are drawn together: use a trajectory's length,
-    or the band will be too narrow. Without a generator the draws are seeded with 0.
+    Parameters
+    ----------
+    pit : array
+        PITs, (n,) or (n, d), NaN where the outcome was not seen.
+    levels : array
+        p_j, (m,) numbers in [0, 1].
+    confidence : float
+        Share of bootstrap curves inside, level by level.
+    draws : int
+        Bootstrap draws.
+    block : int
+        Consecutive rows, unseen ones too, that are drawn together: use a trajectory's length, or the band will be too
+        narrow.
+    generator : torch.Generator, optional
+        Seeds the draws; without one they are the same every time.
+
+    Returns
+    -------
+    Band
+        Its lower and upper edge, (m,) or (m, d) each.
     """
     if not 0 < confidence < 1:
         raise CalibrlError(f"confidence {confidence} is not between 0 and 1; 0.9 gives a 90 % band")
@@ -123,7 +199,20 @@ def reliability_band(
 
 
 def coverage(pit: Array, level: float) -> float:
-    """The share of outcomes inside the central interval of probability `level`, over all columns."""
+    """The share of outcomes inside the central interval of probability `level`, over all columns.
+
+    Parameters
+    ----------
+    pit : array
+        PITs, (n,) or (n, d), NaN where the outcome was not seen.
+    level : float
+        In (0, 1).
+
+    Returns
+    -------
+    float
+        `level` when calibrated.
+    """
     if not 0 < level < 1:
         raise CalibrlError(f"level {level} is not between 0 and 1; 0.9 asks about the 90 % interval")
     p = _pits(pit)

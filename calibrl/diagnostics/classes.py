@@ -33,8 +33,19 @@ class BrierParts(NamedTuple):
 def brier(probs: Array, outcome: Array) -> BrierParts:
     """The Brier score mean Σ_j (p_j - 1[y = j])² and its parts, found by isotonic regression, without bins.
 
-    probs (n,) for one event: the score is (p - y)²; (n, k) for classes: summed over classes. The parts are
-    those of the CORP decomposition (Dimitriadis, Gneiting & Jordan, 2021).
+    The parts are those of the CORP decomposition (Dimitriadis, Gneiting & Jordan, 2021).
+
+    Parameters
+    ----------
+    probs : array
+        (n,) probabilities of one event, whose score is (p - y)², or (n, k) of classes, summed over classes.
+    outcome : array
+        (n,) numbers of the classes that came true, or 0 and 1.
+
+    Returns
+    -------
+    BrierParts
+        The score, and what calibration could win of it.
     """
     wide, label = check_classes(probs, outcome)
     single = as_tensor(probs).dim() == 1
@@ -63,7 +74,22 @@ class ClassReliability(NamedTuple):
 
 
 def class_reliability(probs: Array, outcome: Array, *, bins: int = 15) -> ClassReliability:
-    """Reliability of the event's probability (n,), or of the most likely class (n, k), in equal bins."""
+    """How often events came true, by the probability they were given, in equal bins of it.
+
+    Parameters
+    ----------
+    probs : array
+        (n,) probabilities of one event, or (n, k) of classes, of which the most likely one is judged.
+    outcome : array
+        (n,) numbers of the classes that came true, or 0 and 1.
+    bins : int
+        How many.
+
+    Returns
+    -------
+    ClassReliability
+        Mean probability, observed share and number of rows of each bin.
+    """
     if bins < 1:
         raise CalibrlError(f"bins {bins} is not a number of bins; use 1 or more")
     wide, label = check_classes(probs, outcome)
@@ -78,7 +104,22 @@ def class_reliability(probs: Array, outcome: Array, *, bins: int = 15) -> ClassR
 
 
 def ece(probs: Array, outcome: Array, *, bins: int = 15) -> float:
-    """Expected calibration error: the mean gap between predicted and observed share, bins weighted by rows."""
+    """Expected calibration error: the mean gap between predicted and observed share, bins weighted by rows.
+
+    Parameters
+    ----------
+    probs : array
+        (n,) probabilities of one event, or (n, k) of classes, of which the most likely one is judged.
+    outcome : array
+        (n,) numbers of the classes that came true, or 0 and 1.
+    bins : int
+        How many.
+
+    Returns
+    -------
+    float
+        0 is best.
+    """
     return class_reliability(probs, outcome, bins=bins).gap
 
 
@@ -101,7 +142,7 @@ class ClassSummary:
         """Plain numbers, ready for JSON."""
         return asdict(self)
 
-    def words(self) -> list[str]:
+    def verdict(self) -> list[str]:
         """The verdict in plain sentences, the most important first."""
         words: list[str] = []
         gap = self.confidence - self.accuracy
@@ -125,11 +166,24 @@ class ClassSummary:
         return words
 
     def __str__(self) -> str:
-        return "\n".join(self.words())
+        return "\n".join(self.verdict())
 
 
 def class_summary(probs: Array, outcome: Array) -> ClassSummary:
-    """All diagnostics of class probabilities: probs (n,) or (n, k), outcome (n,)."""
+    """All diagnostics of class probabilities.
+
+    Parameters
+    ----------
+    probs : array
+        (n,) probabilities of one event, or (n, k) of classes.
+    outcome : array
+        (n,) numbers of the classes that came true, or 0 and 1.
+
+    Returns
+    -------
+    ClassSummary
+        The numbers; printed, the verdict in sentences.
+    """
     wide, label = check_classes(probs, outcome)
     parts = brier(probs, outcome)
     curve = class_reliability(probs, outcome)

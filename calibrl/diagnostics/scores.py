@@ -32,6 +32,7 @@ from calibrl.distributions import (
     zscore,
     zscore_left,
 )
+from calibrl.distributions.families import Grouped
 from calibrl.distributions.kinds import by_column, device_of
 from calibrl.distributions.zscores import breaks, count_range, counts_within, log_prob
 from calibrl.errors import CalibrlError
@@ -41,12 +42,25 @@ from calibrl.maps import IDENTITY, Chain, Map, gaussian_law
 
 @returns_what_was_given
 def crps_each(forecast: Distribution, y: Array) -> Tensor:
-    """The continuous ranked probability score ∫ (F(x) - 1[x ≥ y])² dx of each outcome, in y's units."""
+    """The continuous ranked probability score ∫ (F(x) - 1[x ≥ y])² dx of each outcome.
+
+    Parameters
+    ----------
+    forecast : Distribution
+        Of batch shape (n,) or (n, d).
+    y : array
+        Outcomes of that shape, NaN where none was seen.
+
+    Returns
+    -------
+    array
+        Scores in y's units and shape, NaN where y is.
+    """
     forecast = by_column(forecast)
     outcome = outcomes_for(forecast, y)
     if forecast.batch_shape != outcome.shape:  # one forecast of many outcomes
         forecast = forecast.expand(outcome.shape)
-    if hasattr(forecast, "parts"):  # put together from others: each is scored in its own way
+    if isinstance(forecast, Grouped):  # put together from others: each is scored in its own way
         score = torch.empty_like(outcome)
         for rows, part in forecast.parts:
             score[rows] = crps_each(part, outcome[rows])
@@ -66,19 +80,66 @@ def crps_each(forecast: Distribution, y: Array) -> Tensor:
 
 
 def crps(forecast: Distribution, y: Array) -> float:
-    """Mean CRPS over seen outcomes: the absolute error of a forecast that is a distribution. Lower is better."""
+    """Mean CRPS over seen outcomes: the absolute error of a forecast that is a distribution. Lower is better.
+
+    Parameters
+    ----------
+    forecast : Distribution
+        Of batch shape (n,) or (n, d).
+    y : array
+        Outcomes of that shape, NaN where none was seen.
+
+    Returns
+    -------
+    float
+        In y's units.
+
+    Examples
+    --------
+    >>> import torch, calibrl as cal
+    >>> round(cal.crps(torch.distributions.Normal(torch.zeros(2), 1.0), [0.0, 3.0]), 3)
+    1.335
+    """
     return _mean(crps_each(forecast, as_tensor(y, "y")))
 
 
 def nll(forecast: Distribution, y: Array) -> float:
-    """Mean negative log-likelihood over seen outcomes. Lower is better; +inf where an outcome was impossible."""
+    """Mean negative log-likelihood over seen outcomes. Lower is better.
+
+    Parameters
+    ----------
+    forecast : Distribution
+        Of batch shape (n,) or (n, d).
+    y : array
+        Outcomes of that shape, NaN where none was seen.
+
+    Returns
+    -------
+    float
+        +inf where an outcome was impossible.
+    """
     forecast = by_column(forecast)
     outcome = outcomes_for(forecast, y)
     return -_mean(log_prob(forecast, outcome))
 
 
 def pinball(forecast: Distribution, y: Array, levels: Array = LEVELS) -> float:
-    """Mean pinball loss of the quantiles at `levels`: what being wrong costs if each side has its price."""
+    """Mean pinball loss of the quantiles at `levels`: what being wrong costs if each side has its price.
+
+    Parameters
+    ----------
+    forecast : Distribution
+        Of batch shape (n,) or (n, d).
+    y : array
+        Outcomes of that shape, NaN where none was seen.
+    levels : array
+        (m,) probabilities in (0, 1).
+
+    Returns
+    -------
+    float
+        In y's units; lower is better.
+    """
     forecast = by_column(forecast)
     outcome = outcomes_for(forecast, y)
     at = as_tensor(levels, "levels").double().to(outcome.device)
@@ -92,12 +153,36 @@ def pinball(forecast: Distribution, y: Array, levels: Array = LEVELS) -> float:
 
 
 def sharpness(forecast: Distribution) -> float:
-    """Root-mean-square predictive standard deviation: how much the forecast dares. Lower is sharper."""
+    """Root-mean-square predictive standard deviation: how much the forecast dares. Lower is sharper.
+
+    Parameters
+    ----------
+    forecast : Distribution
+        Of any batch shape.
+
+    Returns
+    -------
+    float
+        In the outcome's units.
+    """
     return math.sqrt(_mean(forecast.variance.double()))
 
 
 def width(forecast: Distribution, level: float) -> float:
-    """Mean width of the central interval of probability `level`."""
+    """Mean width of the central interval of probability `level`.
+
+    Parameters
+    ----------
+    forecast : Distribution
+        Of any batch shape.
+    level : float
+        In (0, 1).
+
+    Returns
+    -------
+    float
+        In the outcome's units.
+    """
     if not 0 < level < 1:
         raise CalibrlError(f"level {level} is not between 0 and 1; 0.9 asks about the 90 % interval")
     forecast = by_column(forecast)

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.distributions import Bernoulli, Categorical, Distribution
 
 from calibrl.arrays import Array
-from calibrl.data import Data
+from calibrl.data import Data, SeenRows
 from calibrl.diagnostics.calibration import calibration_error, calibration_loss, coverage, noise_floor
 from calibrl.diagnostics.classes import ClassSummary, class_summary
 from calibrl.diagnostics.scores import crps, nll, pinball, sharpness, width
@@ -55,7 +55,7 @@ class Summary:
             plain[name] = {f"{level:g}": value for level, value in plain[name].items()}
         return {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in plain.items()}
 
-    def words(self) -> list[str]:
+    def verdict(self) -> list[str]:
         """The verdict in plain sentences, the most important first."""
         ratio = self.calibration_loss / self.noise_floor
         inside = self.coverage[0.9]
@@ -86,14 +86,36 @@ class Summary:
         return words
 
     def __str__(self) -> str:
-        return "\n".join(self.words())
+        return "\n".join(self.verdict())
 
 
 def summary(forecast: Distribution, y: Array, *, generator: torch.Generator | None = None) -> Summary:
-    """Every diagnostic of a forecast of batch shape (n,) or (n, d) against outcomes y; columns are pooled.
+    """Every diagnostic of a forecast against outcomes; columns are pooled.
 
-    `generator` randomises the PITs of forecasts with atoms (counts). Warns with `ReusedRows` when the rows
-    are those a map was fitted on.
+    Warns with `ReusedRows` when the rows are those a map was fitted on.
+
+    Parameters
+    ----------
+    forecast : Distribution
+        Of batch shape (n,) or (n, d).
+    y : array
+        Outcomes of that shape, NaN where none was seen.
+    generator : torch.Generator, optional
+        Randomises the PITs of forecasts with atoms (counts), which need it.
+
+    Returns
+    -------
+    Summary
+        The numbers; printed, the verdict in sentences.
+
+    Examples
+    --------
+    >>> import torch, calibrl as cal
+    >>> y = 2 * torch.randn(1000, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    >>> print(cal.summary(torch.distributions.Normal(torch.zeros_like(y), 1.0), y))  # doctest: +ELLIPSIS
+    Over-confident: outcomes spread 2 times as wide as forecast.
+    The 90 % interval holds 59...% of outcomes, the 50 % interval 2...%.
+    Calibration loss 0.2...; chance alone would give 0.0033 (...times that).
     """
     forecast = by_column(forecast)
     outcome = outcomes_for(forecast, y)
@@ -125,18 +147,38 @@ def _summary(forecast: Distribution, outcome: Tensor, generator: torch.Generator
     )
 
 
-def diagnose(found: Summary | ClassSummary) -> list[str]:
-    """The verdict in plain sentences, the most important first."""
-    return found.words()
-
-
 class _Model(Protocol):
     def __call__(self, x: Tensor) -> Distribution: ...
 
 
 def check(model: _Model, data: Data, *, generator: torch.Generator | None = None) -> Summary | ClassSummary:
-    """Judge a forecaster on rows; warns with `ReusedRows` if it was trained or calibrated on any of them."""
-    overlap = model.seen.overlap(data) if hasattr(model, "seen") else 0.0
+    """Judge a forecaster on rows; warns with `ReusedRows` if it was trained or calibrated on any of them.
+
+    Parameters
+    ----------
+    model : Forecaster
+        Answers x with a distribution.
+    data : Data
+        Rows it has never seen: x (n, …), y (n,) or (n, d).
+    generator : torch.Generator, optional
+        Randomises the PITs of forecasts with atoms (counts), which need it.
+
+    Returns
+    -------
+    Summary or ClassSummary
+        The latter for forecasts of classes.
+
+    Examples
+    --------
+    >>> import torch, calibrl as cal
+    >>> x = torch.linspace(-1, 1, 400, dtype=torch.float64)[:, None]
+    >>> y = x[:, 0] + torch.randn(400, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    >>> found = cal.check(lambda x: torch.distributions.Normal(x[:, 0], 1.0), cal.Data(x, y))
+    >>> print(str(found).splitlines()[0])
+    Calibrated as far as 400 outcomes can tell.
+    """
+    seen: SeenRows | None = getattr(model, "seen", None)  # the wrappers of `algorithm` keep one
+    overlap = 0.0 if seen is None else seen.overlap(data)
     if overlap > 0:
         warnings.warn(
             f"{overlap:.0%} of these rows were used to train or calibrate the model: it will look better than it is; "

@@ -9,12 +9,12 @@ from torch import Size, Tensor
 from torch.distributions import constraints
 
 from calibrl.arrays import Array, as_tensor, returns_what_was_given
-from calibrl.distributions.families import Scored
+from calibrl.distributions.kinds import Scored
 from calibrl.errors import CalibrlError
 from calibrl.kernels import normal
 
 
-class _Interpolated(Scored):
+class Interpolated(Scored):
     """A quantile function that is piecewise straight in z, with Gaussian tails beyond its ends.
 
     knots: (*batch, k) ascending, ties allowed (they are atoms); levels z: (k,); tail: (*batch,) the scale at
@@ -135,13 +135,17 @@ class _Interpolated(Scored):
         return values.reshape(lead.numel(), *self.batch_shape).movedim(0, -1)
 
 
-class Empirical(_Interpolated):
+class Empirical(Interpolated):
     """The distribution that a set of samples describes.
 
-    samples: (s, *batch), s ≥ 2 draws per forecast. Between the sorted samples, which sit at levels
-    (i - ½)/s, the quantile function is interpolated; beyond them it goes on with a Gaussian tail of the
-    samples' own standard deviation, so that no outcome is impossible. Repeated samples (closed days,
-    counts) are atoms: ask for randomised PITs there. Mean and variance are those of the samples.
+    Between the sorted samples, which sit at levels (i - ½)/s, the quantile function is interpolated; beyond them it
+    goes on with a Gaussian tail of the samples' own standard deviation, so that no outcome is impossible. Repeated
+    samples (closed days, counts) are atoms: ask for randomised PITs there. Mean and variance are those of the samples.
+
+    Parameters
+    ----------
+    samples : array
+        (s, *batch): s ≥ 2 finite draws of each forecast.
     """
 
     def __init__(self, samples: Array) -> None:
@@ -174,11 +178,24 @@ class Empirical(_Interpolated):
         return f"Empirical({len(self.samples)} samples, batch {tuple(self.batch_shape)})"
 
 
-class Quantiles(_Interpolated):
+class Quantiles(Interpolated):
     """The distribution that a set of quantiles describes.
 
-    values: (k, *batch), not decreasing along the first dimension; levels: (k,) ascending in (0, 1), k ≥ 2.
     Straight in z between the levels and beyond them, so that two quantiles make a Gaussian.
+
+    Parameters
+    ----------
+    values : array
+        (k, *batch): quantiles, not decreasing along the first dimension.
+    levels : array
+        (k,): their probabilities, ascending in (0, 1), k ≥ 2.
+
+    Examples
+    --------
+    >>> import calibrl as cal
+    >>> forecast = cal.Quantiles([[8.0], [10.0], [14.0]], [0.1, 0.5, 0.9])
+    >>> forecast.cdf([10.0]).item(), forecast.icdf(0.9).item()
+    (0.5, 14.0)
     """
 
     def __init__(self, values: Array, levels: Array) -> None:

@@ -1,11 +1,7 @@
-"""What our distributions share, and those made of others: rounded to counts, put together by group, mixed.
-
-Each says how outcomes and z-scores belong together; CDF and quantiles follow.
-"""
+"""Distributions made of others: rounded to counts, put together by group, mixed."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -14,7 +10,7 @@ from torch import Size, Tensor
 from torch.distributions import Distribution, constraints
 
 from calibrl.arrays import Array, as_tensor, returns_what_was_given
-from calibrl.distributions.kinds import device_of, dtype_of, is_discrete
+from calibrl.distributions.kinds import Scored, device_of, dtype_of, is_discrete
 from calibrl.distributions.zscores import (
     COMPONENT_CUTS,
     count_moments,
@@ -30,48 +26,14 @@ from calibrl.errors import CalibrlError
 from calibrl.kernels import normal
 
 
-class Scored(Distribution, ABC):
-    """A distribution known by its z-scores z = Φ⁻¹(F(y)), which do not round to 0 or 1 as probabilities do."""
-
-    arg_constraints: dict[str, Any] = {}  # noqa: RUF012 (torch's own protocol)
-
-    @abstractmethod
-    def zscore(self, y: Tensor) -> Tensor:
-        """Φ⁻¹(F(y)) in float64. y: (…, *batch)."""
-
-    @abstractmethod
-    def from_zscore(self, z: Tensor) -> Tensor:
-        """F⁻¹(Φ(z)) in float64. z: (…, *batch)."""
-
-    @returns_what_was_given
-    def cdf(self, value: Array) -> Tensor:
-        """P(Y ≤ value). value: (…, *batch)."""
-        value = as_tensor(value)
-        return normal.cdf(self.zscore(value)).to(self._dtype_with(value))
-
-    @returns_what_was_given
-    def icdf(self, value: Array) -> Tensor:
-        """The quantile at probability `value`: (…, *batch). Finite: 0 and 1 mean the nearest number inside."""
-        value = as_tensor(value)
-        outside = (value < 0) | (value > 1)
-        if bool(outside.any()):
-            raise CalibrlError(f"probability {value[outside][0].item():g} is outside [0, 1]; ask for a quantile inside")
-        z = normal.finite_quantile(value)
-        z = z.expand(torch.broadcast_shapes(z.shape, self.batch_shape))
-        return self.from_zscore(z).to(self._dtype_with(value))
-
-    @property
-    def _dtype(self) -> torch.dtype:
-        """What the forecast's own numbers are held in."""
-        return dtype_of(self)
-
-    def _dtype_with(self, value: Tensor) -> torch.dtype:
-        """What an answer about `value` is given in."""
-        return torch.promote_types(self._dtype, value.dtype)
-
-
 class Rounded(Scored):
-    """max(0, round(Y)) for a continuous forecast Y: mass F(k + ½) - F(k - ½) on k, all below ½ on 0."""
+    """Counts max(0, round(Y)) from a continuous forecast Y: mass F(k + ½) - F(k - ½) on k, all below ½ on 0.
+
+    Parameters
+    ----------
+    base : Distribution
+        Y: a continuous forecast, such as the Gaussian of units sold, of batch shape (*batch).
+    """
 
     support = constraints.nonnegative_integer
     has_rsample = False
@@ -129,10 +91,13 @@ class Rounded(Scored):
 
 
 class Grouped(Scored):
-    """n continuous forecasts, some from each part.
+    """n continuous forecasts, put together from parts that were calibrated apart.
 
-    parts: pairs of rows, (m,) of their numbers from 0, and their forecasts, of batch shape (m,). Every row belongs
-    to exactly one part.
+    Parameters
+    ----------
+    parts : sequence of (Tensor, Distribution)
+        Rows, (m,) of their numbers from 0, and their forecasts, of batch shape (m,). Every row belongs to exactly one
+        part.
     """
 
     support = constraints.real
@@ -189,10 +154,24 @@ class Grouped(Scored):
 
 
 class Mixture(Scored):
-    """Σ_k w_k F_k over component forecasts of one batch shape.
+    """Several forecasts blended into one, Σ_k w_k F_k: ensembles, model averages.
 
-    components: continuous distributions, all of batch shape (*batch); weights: (k,), equal if not given.
     A mixture of calibrated forecasts is not calibrated: recalibrate the mixture, last.
+
+    Parameters
+    ----------
+    components : sequence of Distribution
+        Continuous forecasts, all of one batch shape (*batch).
+    weights : array, optional
+        (k,) numbers ≥ 0; equal if not given.
+
+    Examples
+    --------
+    >>> from torch.distributions import Normal
+    >>> import torch, calibrl as cal
+    >>> blend = cal.Mixture([Normal(torch.tensor([-1.0]), 1.0), Normal(torch.tensor([1.0]), 1.0)])
+    >>> blend.mean.item(), blend.variance.item()
+    (0.0, 2.0)
     """
 
     has_rsample = False

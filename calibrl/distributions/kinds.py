@@ -1,16 +1,15 @@
-"""What kind of forecast a torch distribution is, in which dtype and where.
-
-Counts of torch, which have no CDF: both tails are summed, each on its own, so that neither rounds to nothing.
-"""
+"""What kind of forecast a distribution is, in which dtype and where; what ours have in common; counts of torch."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.distributions import Bernoulli, Categorical, Distribution, Independent, Normal, Poisson
 
+from calibrl.arrays import Array, as_tensor, returns_what_was_given
 from calibrl.errors import CalibrlError
 from calibrl.kernels import normal
 
@@ -48,7 +47,18 @@ def class_rows(forecast: Categorical | Bernoulli, y: Tensor) -> tuple[Tensor, Te
 
 
 def is_discrete(forecast: Distribution) -> bool:
-    """Whether outcomes are whole numbers (counts)."""
+    """Whether outcomes are whole numbers (counts).
+
+    Parameters
+    ----------
+    forecast : Distribution
+        Any.
+
+    Returns
+    -------
+    bool
+        False also where the forecast does not say what outcomes are possible.
+    """
     try:
         support: Any = forecast.support
     except NotImplementedError:
@@ -78,6 +88,66 @@ def _parameter(forecast: Distribution) -> Tensor:
     mean: Tensor = forecast.mean
     return mean
 
+
+class Scored(Distribution, ABC):
+    """A distribution known by its z-scores z = Φ⁻¹(F(y)), which do not round to 0 or 1 as probabilities do.
+
+    What our own distributions share: each says how outcomes and z-scores belong together; CDF and quantiles follow.
+    """
+
+    arg_constraints: dict[str, Any] = {}  # noqa: RUF012 (torch's own protocol)
+
+    @abstractmethod
+    def zscore(self, y: Tensor) -> Tensor:
+        """Φ⁻¹(F(y)) in float64. y: (…, *batch)."""
+
+    @abstractmethod
+    def zscore_left(self, y: Tensor) -> Tensor:
+        """Φ⁻¹(P(Y < y)) in float64, less than `zscore` on an atom. y: (…, *batch)."""
+
+    @abstractmethod
+    def from_zscore(self, z: Tensor) -> Tensor:
+        """F⁻¹(Φ(z)) in float64. z: (…, *batch)."""
+
+    @property
+    def breaks(self) -> Tensor:
+        """z-scores where the quantile function bends, for quadrature to stop at: (k, …), broadcast to the batch."""
+        return usual_breaks(self)
+
+    @returns_what_was_given
+    def cdf(self, value: Array) -> Tensor:
+        """P(Y ≤ value), of the shape of `value`: (…, *batch)."""
+        value = as_tensor(value)
+        return normal.cdf(self.zscore(value)).to(self._dtype_with(value))
+
+    @returns_what_was_given
+    def icdf(self, value: Array) -> Tensor:
+        """The quantile at probability `value`, (…, *batch). Finite: 0 and 1 mean the nearest number inside."""
+        value = as_tensor(value)
+        outside = (value < 0) | (value > 1)
+        if bool(outside.any()):
+            raise CalibrlError(f"probability {value[outside][0].item():g} is outside [0, 1]; ask for a quantile inside")
+        z = normal.finite_quantile(value)
+        z = z.expand(torch.broadcast_shapes(z.shape, self.batch_shape))
+        return self.from_zscore(z).to(self._dtype_with(value))
+
+    @property
+    def _dtype(self) -> torch.dtype:
+        """What the forecast's own numbers are held in."""
+        return dtype_of(self)
+
+    def _dtype_with(self, value: Tensor) -> torch.dtype:
+        """What an answer about `value` is given in."""
+        return torch.promote_types(self._dtype, value.dtype)
+
+
+def usual_breaks(forecast: Distribution) -> Tensor:
+    """Where `from_zscore` stops, because a float64 probability cannot go on, and where a Laplace has its peak: (4,)."""
+    bends = [normal.LOWEST_Z, 0.0, normal.HIGHEST_Z, -normal.LOWEST_Z]
+    return torch.tensor(bends, dtype=torch.float64, device=device_of(forecast))
+
+
+# Counts of torch, which have no CDF: both tails are summed, each on its own, so that neither rounds to nothing.
 
 TABLE_LIMIT = 50_000_000
 """Entries of the largest probability table built for a count distribution that has no CDF."""

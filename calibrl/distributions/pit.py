@@ -1,7 +1,4 @@
-"""PIT values: where in its forecast each outcome fell.
-
-Repeatable draws: the quantile function at explicit random numbers.
-"""
+"""PIT values, where in its forecast each outcome fell; and the way back: draws at explicit random numbers."""
 
 from __future__ import annotations
 
@@ -12,7 +9,7 @@ from torch import Size, Tensor
 from torch.distributions import Bernoulli, Categorical, Distribution, Normal
 
 from calibrl.arrays import Array, as_tensor, returns_what_was_given
-from calibrl.distributions.kinds import by_column, device_of, dtype_of, is_discrete, refuse_joint
+from calibrl.distributions.kinds import Scored, by_column, device_of, dtype_of, is_discrete, refuse_joint
 from calibrl.distributions.recalibrated import Recalibrated
 from calibrl.distributions.zscores import from_zscore, zscore, zscore_left
 from calibrl.errors import CalibrlError
@@ -21,18 +18,53 @@ from calibrl.kernels import normal
 
 @returns_what_was_given
 def pit(forecast: Distribution, y: Array, *, generator: torch.Generator | None = None) -> Tensor:
-    """p_t = F_t(y_t) in float64, of y's shape: uniform on [0, 1] exactly when the forecast is calibrated.
+    """PITs p_t = F_t(y_t): uniform on [0, 1] exactly when the forecast is calibrated.
 
-    Where a forecast puts mass on single outcomes (counts, closed days, rewards in {0, 1}), F_t(y_t) cannot be
-    uniform; there p_t is drawn between P(Y < y_t) and P(Y ≤ y_t) with `generator`, which restores that
-    exactly. NaN outcomes give NaN. PITs of very over-confident forecasts round to 0 and 1: see `pit_z`.
+    Where a forecast puts mass on single outcomes (counts, closed days, rewards in {0, 1}), F_t(y_t) cannot be uniform;
+    there p_t is drawn between P(Y < y_t) and P(Y ≤ y_t), which restores that exactly. PITs of very over-confident
+    forecasts round to 0 and 1: see `pit_z`.
+
+    Parameters
+    ----------
+    forecast : Distribution
+        Of batch shape (n,) or (n, d).
+    y : array
+        Outcomes of that shape, NaN where none was seen.
+    generator : torch.Generator, optional
+        Needed where a forecast puts mass on an outcome.
+
+    Returns
+    -------
+    array
+        The PITs in float64, of y's shape and kind (tensor or NumPy), NaN where y is.
+
+    Examples
+    --------
+    >>> import numpy as np, torch, calibrl as cal
+    >>> cal.pit(torch.distributions.Normal(torch.zeros(3), 1.0), np.array([-1.645, 0.0, np.nan])).round(2)
+    array([0.05, 0.5 ,  nan])
     """
     return normal.cdf(pit_z(forecast, as_tensor(y, "y"), generator=generator))
 
 
 @returns_what_was_given
 def pit_z(forecast: Distribution, y: Array, *, generator: torch.Generator | None = None) -> Tensor:
-    """The PITs as z-scores Φ⁻¹(p_t): the same evidence, which never rounds to 0 or 1."""
+    """PITs as z-scores Φ⁻¹(p_t): the same evidence as `pit`, which never rounds to 0 or 1.
+
+    Parameters
+    ----------
+    forecast : Distribution
+        Of batch shape (n,) or (n, d).
+    y : array
+        Outcomes of that shape, NaN where none was seen.
+    generator : torch.Generator, optional
+        Needed where a forecast puts mass on an outcome.
+
+    Returns
+    -------
+    array
+        z-scores in float64, of y's shape and kind; standard normal exactly when the forecast is calibrated.
+    """
     forecast = by_column(forecast)
     outcome = outcomes_for(forecast, y)
     high = zscore(forecast, outcome)
@@ -41,7 +73,7 @@ def pit_z(forecast: Distribution, y: Array, *, generator: torch.Generator | None
             f"outcome {outcome.expand(high.shape)[impossible][0].item():g} is impossible under its "
             f"{type(forecast).__name__} forecast; drop it or choose a forecast whose support holds it"
         )
-    if not is_discrete(forecast) and not hasattr(forecast, "zscore_left"):
+    if not is_discrete(forecast) and not isinstance(forecast, Scored):
         return _checked(high, outcome)
     low = zscore_left(forecast, outcome)
     # An impossible count is taken for one that is nearly so.
@@ -63,7 +95,20 @@ def pit_z(forecast: Distribution, y: Array, *, generator: torch.Generator | None
 
 
 def outcomes_for(forecast: Distribution, y: Array) -> Tensor:
-    """Outcomes as a float64 tensor of the forecast's batch shape and on its device, or a clear error."""
+    """Outcomes as a tensor that fits a forecast, or a clear error.
+
+    Parameters
+    ----------
+    forecast : Distribution
+        Of batch shape (*batch), not of classes.
+    y : array
+        Outcomes, (*batch), or with a column of one more or less; of a single forecast, any number of them.
+
+    Returns
+    -------
+    Tensor
+        In float64, on the forecast's device.
+    """
     if isinstance(forecast, (Categorical, Bernoulli)):
         raise CalibrlError(
             f"{type(forecast).__name__} forecasts classes, which have no PIT; "
@@ -94,10 +139,24 @@ def _checked(z: Tensor, outcome: Tensor) -> Tensor:
 
 
 def draw(forecast: Distribution, generator: torch.Generator | None = None, shape: Any = ()) -> Tensor:
-    """Draws of shape (*shape, *batch): F⁻¹(u) at u = Φ(ε), ε standard normal from `generator`.
+    """Repeatable draws: F⁻¹(u) at u = Φ(ε), ε standard normal from `generator`.
 
-    The same generator state gives the same u for every forecast, so that a calibrated and an uncalibrated
-    arm of an experiment share their random draws, and their difference is not due to chance.
+    The same generator state gives the same u for every forecast, so that a calibrated and an uncalibrated arm of an
+    experiment share their random draws, and their difference is not due to chance.
+
+    Parameters
+    ----------
+    forecast : Distribution
+        Of batch shape (*batch).
+    generator : torch.Generator, optional
+        torch's global one if not given.
+    shape : tuple of int
+        How many draws.
+
+    Returns
+    -------
+    Tensor
+        (*shape, *batch), in the forecast's dtype and on its device.
     """
     forecast = by_column(forecast)
     refuse_joint(forecast)

@@ -9,8 +9,8 @@ from torch import Size, Tensor
 from torch.distributions import Bernoulli, Categorical, Distribution, Normal, OneHotCategorical
 
 from calibrl.arrays import Array, as_tensor, returns_what_was_given
-from calibrl.distributions.families import Scored
-from calibrl.distributions.kinds import by_column, device_of, dtype_of, is_discrete, refuse_joint
+from calibrl.distributions.empirical import Interpolated
+from calibrl.distributions.kinds import Scored, by_column, device_of, dtype_of, is_discrete, refuse_joint
 from calibrl.distributions.zscores import (
     AT_ONCE,
     breaks,
@@ -28,11 +28,28 @@ from calibrl.maps.gaussian import nodes
 
 
 class Recalibrated(Scored):
-    """The distribution with CDF R∘F and quantile function F⁻¹∘R⁻¹.
+    """The calibrated forecast: the distribution with CDF R∘F and quantile function F⁻¹∘R⁻¹.
 
-    `base` is any distribution with a CDF, batch shape (n,) or (n, d), another `Recalibrated` too; `mapping`
-    holds one R for all or one per column. Everything a planner asks of a forecast works: samples, moments,
-    density, gradients with respect to the base's parameters, on the base's device and in its dtype.
+    Everything a planner asks of a forecast works: samples, moments, density, gradients with respect to the base's
+    parameters, on the base's device and in its dtype.
+
+    Parameters
+    ----------
+    base : Distribution
+        F: any distribution with a CDF, batch shape (n,) or (n, d), another `Recalibrated` too.
+    mapping : Map
+        R: one for all forecasts, or one per column, as `fit_smooth` and its siblings return it.
+
+    Examples
+    --------
+    Forecasts half as wide as they should be, made honest:
+
+    >>> import torch, calibrl as cal
+    >>> y = 2 * torch.randn(1000, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    >>> forecast = torch.distributions.Normal(torch.zeros_like(y), 1.0)
+    >>> honest = cal.Recalibrated(forecast, cal.fit_affine(z=cal.pit_z(forecast, y)))
+    >>> round(float(honest.stddev[0]), 1)
+    2.0
     """
 
     def __init__(self, base: Distribution, mapping: Map) -> None:
@@ -101,7 +118,18 @@ class Recalibrated(Scored):
             return self.rsample(sample_shape)
 
     def push(self, epsilon: Tensor) -> Tensor:
-        """Turn standard normal draws into draws of this forecast: F⁻¹(R⁻¹(Φ(ε))). epsilon: (…, *batch)."""
+        """Turn standard normal draws into draws of this forecast: F⁻¹(R⁻¹(Φ(ε))).
+
+        Parameters
+        ----------
+        epsilon : Tensor
+            Standard normal draws, (…, *batch).
+
+        Returns
+        -------
+        Tensor
+            Draws of epsilon's shape and dtype.
+        """
         if isinstance(self.base, Normal):
             moved = draw_table(self.mapping, epsilon.device, epsilon.dtype)(epsilon)
             # A draw that carries no gradients can take the place of its noise.
@@ -120,16 +148,27 @@ class Recalibrated(Scored):
         return self._moments()[1]
 
     def interval(self, level: float, guarantee: Literal["conformal"] | None = None) -> tuple[Tensor, Tensor]:
-        """The central interval that should hold the outcome with probability `level`: two (*batch) tensors.
+        """The central interval that should hold the outcome with probability `level`.
 
-        `guarantee="conformal"` takes it from the ranks of the n calibration PITs instead of from R: with
-        α = 1 - level, the outcome lies between F⁻¹ of the ⌊(n+1)α/2⌋-th and the ⌈(n+1)(1-α/2)⌉-th smallest
-        PIT. The theorem (split conformal prediction; Vovk et al., 2005): P(outcome inside) ≥ level, for every
-        n and whatever the forecaster, *if* the calibration rows and the new row are exchangeable (i.i.d. is
-        enough), the forecaster was not trained on the calibration rows, and no row was weighted. It is a
-        statement about the average over such rows, not about any one context, and it does not hold under
-        drift or along one trajectory. With n < 2/α - 1 rows nothing finite can be promised, and the interval
-        is infinite.
+        The theorem behind "conformal" (split conformal prediction; Vovk et al., 2005): P(outcome inside) ≥ level, for
+        every n and whatever the forecaster, *if* the calibration rows and the new row are exchangeable (i.i.d. is
+        enough), the forecaster was not trained on the calibration rows, and no row was weighted. It is a statement
+        about the average over such rows, not about any one context, and it does not hold under drift or along one
+        trajectory.
+
+        Parameters
+        ----------
+        level : float
+            In (0, 1).
+        guarantee : {"conformal"}, optional
+            Take the interval from the ranks of the n calibration PITs instead of from R: with α = 1 - level, it reaches
+            from F⁻¹ of the ⌊(n+1)α/2⌋-th to that of the ⌈(n+1)(1-α/2)⌉-th smallest PIT. With n < 2/α - 1 rows nothing
+            finite can be promised, and the interval is infinite.
+
+        Returns
+        -------
+        low, high : Tensor
+            Its ends, (*batch) each.
         """
         if not 0 < level < 1:
             raise CalibrlError(f"level {level} is not between 0 and 1; ask for 0.9 to get a 90 % interval")
@@ -168,7 +207,7 @@ class Recalibrated(Scored):
             law = gaussian_law(self.mapping, self.base.loc.device)
             mean = self.base.loc + self.base.scale * law.mean
             return mean.to(dtype), (self.base.scale.double().square() * law.variance).to(dtype)
-        if hasattr(self.base, "moments_at") and not self.mapping.columns:
+        if isinstance(self.base, Interpolated) and not self.mapping.columns:
             epsilon, weight = nodes(self.breaks)
             mean, variance = self.base.moments_at(self.mapping.inverse_z(epsilon), weight)
         else:

@@ -1,6 +1,4 @@
-"""Bisection over the floating-point numbers themselves.
-
-Any torch distribution as a function between outcomes y and z-scores z = Φ⁻¹(F(y)).
+"""Any torch distribution as a function between outcomes y and z-scores z = Φ⁻¹(F(y)).
 
 Distributions of ours say `zscore`, `from_zscore` and `zscore_left` themselves; for torch's own this module
 knows how: by the tails of the families that have exact ones, through the transforms of those that are made of
@@ -28,7 +26,7 @@ from torch.distributions import (
     TransformedDistribution,
 )
 
-from calibrl.distributions.kinds import count_from_zscore, count_zscore, device_of, is_discrete
+from calibrl.distributions.kinds import Scored, count_from_zscore, count_zscore, device_of, is_discrete, usual_breaks
 from calibrl.errors import CalibrlError
 from calibrl.kernels import normal
 
@@ -73,16 +71,25 @@ COMPONENT_CUTS = torch.linspace(-8, 8, 17, dtype=torch.float64)
 
 
 def zscore(forecast: Distribution, y: Tensor) -> Tensor:
-    """Φ⁻¹(F(y)) in float64; NaN where y is NaN; infinite outside the support, and for a count with none above it.
+    """Outcomes as z-scores Φ⁻¹(F(y)) of a forecast.
 
-    y: (…, *batch).
+    Parameters
+    ----------
+    forecast : Distribution
+        Any of torch's or ours, of batch shape (*batch).
+    y : Tensor
+        Outcomes, (…, *batch).
+
+    Returns
+    -------
+    Tensor
+        In float64; NaN where y is NaN, infinite outside the support, and for a count with none above it.
     """
     y = _for_each(forecast, y)
     if isinstance(forecast, Normal):
         return (y - forecast.loc) / forecast.scale
-    if hasattr(forecast, "zscore"):
-        score: Tensor = forecast.zscore(y)
-        return score
+    if isinstance(forecast, Scored):
+        return forecast.zscore(y)
     if isinstance(forecast, LogNormal):
         # Zero is where a small outcome rounds to.
         return torch.where(y < 0, -torch.inf, (y.clamp(min=1e-300).log() - forecast.loc) / forecast.scale)
@@ -98,23 +105,47 @@ def zscore(forecast: Distribution, y: Tensor) -> Tensor:
 
 
 def zscore_left(forecast: Distribution, y: Tensor) -> Tensor:
-    """Φ⁻¹(P(Y < y)): equals `zscore` except where the forecast puts mass on y itself."""
-    if hasattr(forecast, "zscore_left"):
-        score: Tensor = forecast.zscore_left(y)
-        return score
+    """Outcomes as z-scores Φ⁻¹(P(Y < y)): those of `zscore` but where the forecast puts mass on y itself.
+
+    Parameters
+    ----------
+    forecast : Distribution
+        Of batch shape (*batch).
+    y : Tensor
+        Outcomes, (…, *batch).
+
+    Returns
+    -------
+    Tensor
+        In float64.
+    """
+    if isinstance(forecast, Scored):
+        return forecast.zscore_left(y)
     if is_discrete(forecast):
         return count_zscore(forecast, torch.ceil(y) - 1)
     return zscore(forecast, y)
 
 
 def from_zscore(forecast: Distribution, z: Tensor) -> Tensor:
-    """F⁻¹(Φ(z)) in float64. z: (…, *batch)."""
+    """Quantiles F⁻¹(Φ(z)) of a forecast at z-scores.
+
+    Parameters
+    ----------
+    forecast : Distribution
+        Of batch shape (*batch).
+    z : Tensor
+        z-scores, (…, *batch).
+
+    Returns
+    -------
+    Tensor
+        Outcomes in float64.
+    """
     z = _for_each(forecast, z)
     if isinstance(forecast, Normal):
         return forecast.loc + forecast.scale * z
-    if hasattr(forecast, "from_zscore"):
-        y: Tensor = forecast.from_zscore(z)
-        return y
+    if isinstance(forecast, Scored):
+        return forecast.from_zscore(z)
     if isinstance(forecast, Exponential):
         return -torch.special.log_ndtr(-z) / forecast.rate
     if isinstance(forecast, Laplace):
@@ -159,7 +190,7 @@ def searched(forecast: Distribution, y: Tensor, z: Tensor) -> Tensor:
 
 def _score(forecast: Distribution, y: Tensor) -> Tensor:
     """Φ⁻¹(F(y)) of an outcome inside the support, or beside it by rounding."""
-    if isinstance(forecast, Normal) or hasattr(forecast, "zscore"):
+    if isinstance(forecast, (Normal, Scored)):
         return zscore(forecast, y)
     if not _is_bijective(forecast):
         return normal.quantile_of(*_tails(forecast, y)).clamp(normal.LOWEST_Z, -normal.LOWEST_Z)
@@ -236,7 +267,20 @@ class _IncompleteGamma(torch.autograd.Function):
 
 
 def cdf(forecast: Distribution, y: Tensor) -> Tensor:
-    """P(Y ≤ y) in float64, also for torch's count distributions, which have no CDF of their own."""
+    """P(Y ≤ y), also of torch's count distributions, which have no CDF of their own.
+
+    Parameters
+    ----------
+    forecast : Distribution
+        Of batch shape (*batch).
+    y : Tensor
+        Outcomes, (…, *batch).
+
+    Returns
+    -------
+    Tensor
+        In float64.
+    """
     return normal.cdf(zscore(forecast, y))
 
 
@@ -280,18 +324,15 @@ def _possible(forecast: Distribution, y: Tensor) -> Tensor:
 
 def breaks(forecast: Distribution) -> Tensor:
     """z-scores where the quantile function bends, for quadrature to stop at: (k, …), broadcast to the batch."""
-    if hasattr(forecast, "breaks"):
-        found: Tensor = forecast.breaks
-        return found
+    if isinstance(forecast, Scored):
+        return forecast.breaks
     if isinstance(forecast, (Normal, LogNormal)):
         return torch.zeros(0, dtype=torch.float64, device=device_of(forecast))
     if isinstance(forecast, MixtureSameFamily):
         every = forecast.component_distribution
         parts = [from_zscore(every, cut.expand(every.batch_shape)) for cut in COMPONENT_CUTS.to(device_of(forecast))]
         return zscore(forecast, torch.cat(parts, -1).movedim(-1, 0)).detach()
-    # Where `from_zscore` stops, because a float64 probability cannot go on, and where a Laplace has its peak.
-    bends = [normal.LOWEST_Z, 0.0, normal.HIGHEST_Z, -normal.LOWEST_Z]
-    return torch.tensor(bends, dtype=torch.float64, device=device_of(forecast))
+    return usual_breaks(forecast)
 
 
 def _typical(forecast: Distribution) -> Tensor:

@@ -24,6 +24,17 @@ class DenseNet(nn.Module):
     """Layers that each see the input and the outputs of all layers before them (Huang et al., 2017).
 
     inputs → `layers` × [linear to `width`, PReLU, dropout] → one linear read-out of everything.
+
+    Parameters
+    ----------
+    inputs, outputs : int
+        Numbers in and out.
+    layers, width : int
+        Hidden layers, and units in each.
+    dropout : float
+        The chance that a unit is left out, in (0, 1).
+    seed : int
+        Of the initial weights.
     """
 
     def __init__(
@@ -105,8 +116,13 @@ SMALLEST_SD = 1e-4
 class Passes(Normal):
     """The Gaussian with the mean and variance of many passes, which remembers the passes for joint draws.
 
-    passes: (m, *batch), what each pass expects; noise: (*batch), the learnt sd of an outcome around a pass, or None:
-    then the spread is what the passes disagree about and nothing else, as in the paper.
+    Parameters
+    ----------
+    passes : Tensor
+        (m, *batch), m ≥ 2: what each pass expects.
+    noise : Tensor, optional
+        (*batch), the learnt standard deviation of an outcome around a pass; without, the spread is what the passes
+        disagree about and nothing else, as in the paper.
     """
 
     def __init__(self, passes: Tensor, noise: Tensor | None = None) -> None:
@@ -216,9 +232,23 @@ class DropoutTraining:
 class BayesianDenseNet:
     """A DenseNet with dropout as a `Forecaster`: the next days' demand as the Gaussian of many passes.
 
-    noise=False is the paper's reading of dropout: the passes' mean and variance, nothing else. noise=True learns
-    how much an outcome scatters around a pass as well. x (n, k), y (n, d) in numbers around one, in the order of
-    time. `update` learns all rows so far afresh.
+    Rows have x (n, k) and y (n, d) in numbers around one, in the order of time. `update` learns all rows so far afresh.
+
+    Parameters
+    ----------
+    passes : int
+        How many times the network is asked, 2 or more.
+    noise : bool
+        Whether how much an outcome scatters around a pass is learnt as well; False is the paper's reading of dropout,
+        the passes' mean and variance and nothing else.
+    layers, width, dropout :
+        As in `DenseNet`.
+    training : DropoutTraining, optional
+        How it learns.
+    seed : int
+        Of weights, batches and dropout.
+    device : str
+        "cpu" or "cuda".
     """
 
     def __init__(

@@ -24,9 +24,22 @@ FIRST_ROOM = 1024
 class BatchedEnsemble:
     """Ensembles of networks, one per agent, trained and asked in one batched computation.
 
-    One generator per agent draws its first weights, its bootstrap samples and the order of its batches, so that an
-    agent learns the same alone as in a fleet. With one agent it is a `Forecaster`: `combine` makes one forecast of the
-    networks', `moment_matched` or `calibrl.Mixture`. Missing outcomes (NaN) add nothing to the loss.
+    With one agent it is a `Forecaster`. An agent learns the same alone as in a fleet. Missing outcomes (NaN) add
+    nothing to the loss.
+
+    Parameters
+    ----------
+    shape : Shape
+        How an agent's networks are built.
+    training : EnsembleTraining, optional
+        How they learn.
+    generators : torch.Generator, or a sequence of them, optional
+        One per agent: draws its first weights, its bootstrap samples and the order of its batches. One agent, seeded
+        with 0, if not given.
+    combine : callable
+        Makes one forecast of the networks': `moment_matched` or `calibrl.Mixture`.
+    device : torch.device or str
+        Where networks and rows are kept.
     """
 
     def __init__(
@@ -63,9 +76,16 @@ class BatchedEnsemble:
     # Learning
 
     def update_fleet(self, x: Tensor, y: Tensor, *, events: Tensor | None = None) -> None:
-        """Every agent learns as many new rows: x (g, n, in), y (g, n, d); then all rows again, from where it stands.
+        """Every agent learns as many new rows, then all rows again, from where it stands.
 
-        events: (g, d), which outcomes of which agents are 0 or 1; their forecast mean is the chance of 1.
+        Parameters
+        ----------
+        x : Tensor
+            (g, n, in), inputs of each agent.
+        y : Tensor
+            (g, n, d), outcomes, NaN where missing.
+        events : Tensor, optional
+            (g, d) bool, which outcomes of which agents are 0 or 1; their forecast mean is the chance of 1.
         """
         batches = self.prepare(x, y, events=events)
         with torch.no_grad():

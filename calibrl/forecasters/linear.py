@@ -16,9 +16,20 @@ SMALLEST_SD = 1e-9
 class RidgeArms:
     """One ridge regression per arm: the reward of arm a at x is forecast as N(xᵀθ_a, xᵀP_a x + noise²).
 
-    P_a = (ridge · I + Σ x xᵀ)⁻¹ and θ_a = P_a Σ x r over the rows where arm a was pulled: the posterior of a
-    linear model with unit noise. LinUCB's forecast is of the *expected* reward, so `noise` is 0; set it to
-    forecast single rewards. Rows have x (n, d) and y (n, k), NaN for the other arms.
+    P_a = (ridge · I + Σ x xᵀ)⁻¹ and θ_a = P_a Σ x r over the rows where arm a was pulled: the posterior of a linear
+    model with unit noise. Rows have x (n, d) and y (n, k), NaN for the other arms.
+
+    Parameters
+    ----------
+    arms : int
+        k.
+    dim : int
+        d, the features of a context.
+    ridge : float
+        Above 0.
+    noise : float
+        Standard deviation of a reward around its expectation. LinUCB's forecast is of the *expected* reward, so it is
+        0; set it to forecast single rewards.
     """
 
     def __init__(self, arms: int, dim: int, *, ridge: float = 1.0, noise: float = 0.0) -> None:
@@ -46,9 +57,19 @@ class RidgeArms:
 
 
 class RidgeShared:
-    """One ridge regression for all arms, told apart by their features: x (n, k, d) holds a row per arm.
+    """One ridge regression for all arms, told apart by their features.
 
-    An arm never pulled is forecast from what arms like it paid.
+    An arm never pulled is forecast from what arms like it paid. Rows have x (n, k, d), a row of features per arm, and y
+    (n, k), NaN for the arms not pulled.
+
+    Parameters
+    ----------
+    dim : int
+        d, the features of an arm.
+    ridge : float
+        Above 0.
+    noise : float
+        Standard deviation of a reward around its expectation.
     """
 
     def __init__(self, dim: int, *, ridge: float = 1.0, noise: float = 0.0) -> None:

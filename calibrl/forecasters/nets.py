@@ -35,8 +35,20 @@ START_MAX_LOGVAR, START_MIN_LOGVAR = 0.5, -10.0
 class Shape:
     """How the networks of one agent are built.
 
-    inputs: of the model, action included; outputs: d, what is forecast; hidden: the widths between them.
-    members 1 and probabilistic: P; more members: PE; not probabilistic: D and DE.
+    members 1 and probabilistic: P of PETS; more members: PE; not probabilistic: D and DE.
+
+    Parameters
+    ----------
+    inputs : int
+        Of the model, action included.
+    outputs : int
+        d, how many numbers are forecast.
+    hidden : tuple of int
+        Widths of the layers between them.
+    members : int
+        e, networks of one agent.
+    probabilistic : bool
+        Whether networks forecast variances beside means.
     """
 
     inputs: int

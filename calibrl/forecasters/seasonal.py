@@ -31,11 +31,16 @@ class _Point(Protocol):
 
 
 class SeasonalNaive:
-    """Demand will be what it was on the same weekday: the mean of the last `weeks` of them.
+    """Demand will be what it was on the same weekday: the mean of the last weeks'.
 
-    Rows have x (n, days), the last days' demand, newest first, NaN where unknown (the recipe "history"), y (n, leads).
-    The variance of each lead day is learnt: so much of a constant, of the squared mean, and of the variance of the
-    same weekday in the row's own history.
+    The variance of each lead day is learnt: so much of a constant, of the squared mean, and of the variance of the same
+    weekday in the row's own history. Rows have x (n, days), the last days' demand, newest first, NaN where unknown (the
+    recipe "history"), and y (n, leads).
+
+    Parameters
+    ----------
+    weeks : int
+        How many of the last ones are averaged.
     """
 
     def __init__(self, *, weeks: int = 4) -> None:
@@ -64,9 +69,13 @@ class SeasonalNaive:
 class ExponentialSmoothing:
     """A level that follows recent days, times the weekday's share of it.
 
-    The level is the average of the days in x, each divided by its weekday's share, with weights that fall by a factor
-    1 - α a day; α is the one of `alphas` with the least squared error on the last 20 000 rows. Rows as for
-    `SeasonalNaive`.
+    The level is the average of the days in x, each divided by its weekday's share, with weights that fall by a factor 1
+    - α a day. Rows are those of `SeasonalNaive`.
+
+    Parameters
+    ----------
+    alphas : tuple of float
+        Of these the α with the least squared error on the last 20 000 rows is used.
     """
 
     def __init__(self, *, alphas: tuple[float, ...] = (0.02, 0.05, 0.1, 0.2, 0.3, 0.5)) -> None:

@@ -24,10 +24,26 @@ LEVELS = (0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95)
 
 
 class SklearnForecaster:
-    """A regressor whose `predict(X, return_std=True)` gives a standard deviation → `Normal`.
+    """A scikit-learn regressor whose `predict(X, return_std=True)` gives a standard deviation, as Gaussian forecasts.
 
-    GaussianProcessRegressor, BayesianRidge, ARDRegression and the like. x of shape (n, …) is flattened to
-    (n, features); each column of y gets its own estimator, fitted on the rows where it was observed.
+    x of shape (n, …) is flattened to (n, features); each column of y gets its own estimator, fitted on the rows where
+    it was observed.
+
+    Parameters
+    ----------
+    estimator : regressor
+        GaussianProcessRegressor, BayesianRidge, ARDRegression and the like, or a pipeline that ends in one. It is
+        cloned, never changed.
+
+    Examples
+    --------
+    >>> import numpy as np, calibrl as cal
+    >>> from sklearn.linear_model import BayesianRidge
+    >>> model = cal.SklearnForecaster(BayesianRidge())
+    >>> x = np.linspace(0, 1, 50)[:, None]
+    >>> model.update(cal.Data(x, 3 * x[:, 0] + 0.1 * np.cos(50 * x[:, 0])))
+    >>> round(model(np.array([[0.5]])).mean.item(), 1)
+    1.5
     """
 
     def __init__(self, estimator: Estimator) -> None:
@@ -65,10 +81,17 @@ class SklearnForecaster:
 
 
 class SklearnQuantiles:
-    """One quantile regressor per level → `calibrl.Quantiles`.
+    """One scikit-learn quantile regressor per level, as `calibrl.Quantiles`.
 
-    `make(level)` builds the regressor of one level: `lambda q: QuantileRegressor(quantile=q, alpha=0)`, or
-    gradient boosting with a quantile loss. They are trained separately, so quantiles may cross: they are sorted.
+    They are trained separately, so quantiles may cross: they are sorted.
+
+    Parameters
+    ----------
+    make : callable
+        Builds the regressor of one level: `lambda q: QuantileRegressor(quantile=q, alpha=0)`, or gradient boosting with
+        a quantile loss.
+    levels : sequence of float
+        Two or more, ascending in (0, 1).
     """
 
     def __init__(self, make: Callable[[float], Estimator], *, levels: Sequence[float] = LEVELS) -> None:
@@ -97,9 +120,14 @@ class SklearnQuantiles:
 
 
 class SklearnClassifier:
-    """A classifier's `predict_proba` → `Categorical` over the classes 0 … k-1.
+    """A scikit-learn classifier's `predict_proba`, as `Categorical` over the classes 0 … k-1.
 
-    `classes` is k: a class that is missing from the training rows gets probability 0.
+    Parameters
+    ----------
+    estimator : classifier
+        It is cloned, never changed.
+    classes : int
+        k: a class that is missing from the training rows gets probability 0.
     """
 
     def __init__(self, estimator: Estimator, *, classes: int) -> None:

@@ -21,11 +21,20 @@ Floats = NDArray[np.float64]
 
 
 class TabularTransitions:
-    """How often each outcome followed each state and action.
+    """How often each outcome followed each state and action, as `Categorical` forecasts.
 
-    `prior` rows are imagined beforehand, spread evenly over the outcomes; with prior 0 the forecast is the
-    bare frequency, which after one row is certain of what it saw. A state and action never seen gets the
-    even forecast. `classes` (S,) pools states: those with the same number share their counts.
+    A state and action never seen gets the even forecast. Rows have x (n, 2), the numbers of state and action, and y
+    (n,), the number of the outcome.
+
+    Parameters
+    ----------
+    states, actions, outcomes : int
+        How many of each there are.
+    prior : float
+        Rows imagined beforehand, spread evenly over the outcomes; with 0 the forecast is the bare frequency, which
+        after one row is certain of what it saw.
+    classes : array, optional
+        (S,) whole numbers: states with the same one share their counts.
     """
 
     def __init__(
@@ -60,8 +69,19 @@ class TabularTransitions:
 class SoftmaxTransitions:
     """A softmax over features of the state, one set of weights for each action: what a linear model can see.
 
-    features: (S, f). Fitted on all rows seen so far, with `ridge` times half the squared weights as penalty,
-    so that outcomes never seen keep a finite (if small) chance.
+    Fitted on all rows seen so far; outcomes never seen keep a finite (if small) chance. Rows are those of
+    `TabularTransitions`.
+
+    Parameters
+    ----------
+    features : array
+        (S, f), a row for each state.
+    actions, outcomes : int
+        How many of each there are.
+    ridge : float
+        Factor of half the squared weights, above 0.
+    max_iter : int
+        The most steps of Newton's method.
     """
 
     def __init__(

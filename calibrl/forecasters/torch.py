@@ -67,14 +67,42 @@ class _Adam:
 
 
 def adam(*, epochs: int = 200, lr: float = 1e-2, batch_size: int = 256, weight_decay: float = 0.0) -> Train:
-    """Adam over shuffled batches: `epochs` passes, learning rate `lr`."""
+    """A training loop for modules: Adam over shuffled batches. Missing outcomes (NaN) add nothing to the loss.
+
+    Parameters
+    ----------
+    epochs : int
+        Passes over all rows.
+    lr : float
+        The learning rate.
+    batch_size : int
+        Rows in a batch.
+    weight_decay : float
+        Adam's weight decay.
+
+    Returns
+    -------
+    Train
+        To be passed as `train=` to `TorchForecaster` or `MCDropout`.
+    """
     if epochs < 1 or batch_size < 1 or lr <= 0:
         raise CalibrlError(f"epochs {epochs}, batch_size {batch_size} and lr {lr:g} must all be positive")
     return _Adam(epochs, lr, batch_size, weight_decay)
 
 
 def gaussian(output: Any) -> Distribution:
-    """A module's output as a forecast: a `Distribution` as it is, a pair (mean, log-variance) as a `Normal`."""
+    """A module's output as a forecast: a `Distribution` as it is, a pair (mean, log-variance) as a `Normal`.
+
+    Parameters
+    ----------
+    output : Distribution, or tuple of two Tensors
+        What the module returned for a batch.
+
+    Returns
+    -------
+    Distribution
+        Of batch shape (n,) or (n, d).
+    """
     if isinstance(output, Distribution):
         return output
     if isinstance(output, (tuple, list)) and len(output) == 2 and all(isinstance(part, Tensor) for part in output):
@@ -153,8 +181,32 @@ def new_seed(generator: torch.Generator) -> int:
 class TorchForecaster:
     """A module that returns (mean, log-variance) or a `Distribution`, trained by maximum likelihood.
 
-    `update` trains it on all rows so far, starting from its current weights. `train` is `adam()` or your own
-    function; `to_distribution` turns other outputs into forecasts. Standardise x and y, as for any network.
+    `update` trains it on all rows so far, starting from its current weights. Standardise x and y, as for any network.
+
+    Parameters
+    ----------
+    module : torch.nn.Module
+        Maps x (n, …) to forecasts of y (n,) or (n, d).
+    train : Train, optional
+        `adam()`, or your own function with its signature.
+    to_distribution : callable, optional
+        Turns other outputs of the module into forecasts.
+    generator : torch.Generator, optional
+        Draws the order of batches and seeds dropout; seeded with 0 if not given.
+
+    Examples
+    --------
+    >>> import torch, calibrl as cal
+    >>> class Net(torch.nn.Module):
+    ...     def __init__(self):
+    ...         super().__init__()
+    ...         self.line = torch.nn.Linear(1, 2)
+    ...     def forward(self, x):
+    ...         return self.line(x).unbind(-1)  # mean, log-variance
+    >>> model = cal.TorchForecaster(Net(), train=cal.forecasters.adam(epochs=5))
+    >>> model.update(cal.Data(torch.randn(100, 1), torch.randn(100)))
+    >>> model(torch.zeros(3, 1))
+    Normal(loc: torch.Size([3]), scale: torch.Size([3]))
     """
 
     def __init__(
@@ -186,11 +238,31 @@ class TorchForecaster:
 
 
 class MCDropout:
-    """A module with dropout layers, run `passes` times with dropout left on → `Empirical` of the outputs.
+    """A module with dropout layers, run many times with dropout left on: an `Empirical` of its outputs.
 
-    The module returns one number per outcome, or (mean, log-variance) or a `Distribution`, of which each pass
-    then contributes a sample; otherwise the spread reflects only uncertainty about the weights, not the
-    noise in y. The same query always gets the same answer: the passes start from one seed.
+    The same query always gets the same answer: the passes start from one seed.
+
+    Parameters
+    ----------
+    module : torch.nn.Module
+        Returns one number per outcome, or (mean, log-variance) or a `Distribution`, of which each pass then contributes
+        a sample; of single numbers the spread reflects only uncertainty about the weights, not the noise in y.
+    passes : int
+        How many times it is run, 2 or more.
+    train : Train, optional
+        `adam()`, or your own function with its signature.
+    generator : torch.Generator, optional
+        Draws the order of batches and seeds dropout; seeded with 0 if not given.
+
+    Examples
+    --------
+    >>> import torch, calibrl as cal
+    >>> from torch.nn import Dropout, Flatten, Linear, Sequential
+    >>> module = Sequential(Linear(1, 8), Dropout(0.5), Linear(8, 1), Flatten(0))
+    >>> model = cal.MCDropout(module, passes=20, train=cal.forecasters.adam(epochs=5))
+    >>> model.update(cal.Data(torch.randn(100, 1), torch.randn(100)))
+    >>> model(torch.zeros(3, 1))
+    Empirical(20 samples, batch (3,))
     """
 
     def __init__(
@@ -245,9 +317,26 @@ class MCDropout:
 class Ensemble:
     """Several forecasters as one: each learns, all answer, `combine` makes one forecast of theirs.
 
-    `combine` is `moment_matched` (a Gaussian with the mixture's mean and variance: fast to sample) or
-    `calibrl.Mixture` (exact). Members with the same initial weights should see different rows: give `bootstrap` a
-    generator, and each is trained on its own sample, drawn with replacement, of every batch of new rows.
+    Parameters
+    ----------
+    members : sequence of Forecaster
+        Two or more.
+    combine : callable, optional
+        `moment_matched` (a Gaussian with the mixture's mean and variance: fast to sample; the default) or
+        `calibrl.Mixture` (exact).
+    bootstrap : torch.Generator, optional
+        Members with the same initial weights should see different rows: with a generator each is trained on its own
+        sample, drawn with replacement, of every batch of new rows.
+
+    Examples
+    --------
+    >>> import torch, calibrl as cal
+    >>> from sklearn.linear_model import BayesianRidge
+    >>> members = [cal.SklearnForecaster(BayesianRidge()) for _ in range(3)]
+    >>> model = cal.Ensemble(members, bootstrap=torch.Generator().manual_seed(0))
+    >>> model.update(cal.Data(torch.randn(50, 1), torch.randn(50)))
+    >>> model(torch.zeros(2, 1))
+    Normal(loc: torch.Size([2]), scale: torch.Size([2]))
     """
 
     def __init__(
@@ -275,7 +364,18 @@ class Ensemble:
 
 
 def moment_matched(forecasts: Sequence[Distribution]) -> Normal:
-    """The Gaussian with the mean and variance of the forecasts' equal mixture."""
+    """The Gaussian with the mean and variance of the forecasts' equal mixture.
+
+    Parameters
+    ----------
+    forecasts : sequence of Distribution
+        All of one batch shape.
+
+    Returns
+    -------
+    Normal
+        Of that batch shape.
+    """
     means = torch.stack([forecast.mean for forecast in forecasts])
     variances = torch.stack([forecast.variance for forecast in forecasts])
     spread = (variances + (means - means.mean(0)).square()).mean(0).sqrt()

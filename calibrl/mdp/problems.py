@@ -30,7 +30,22 @@ TRY, ALTERNATIVE = 0, 1
 def random_mdp(
     states: int, actions: int, successors: int, *, generator: np.random.Generator, discount: float = 0.95
 ) -> MDP:
-    """An MDP whose every action leads to `successors` random states with random chances; rewards are N(0, 1)."""
+    """An MDP whose every action leads to random states with random chances; rewards are N(0, 1).
+
+    Parameters
+    ----------
+    states, actions, successors : int
+        How many states and actions there are, and to how many states an action may lead.
+    generator : numpy.random.Generator
+        Draws it.
+    discount : float
+        γ.
+
+    Returns
+    -------
+    MDP
+        In lists of successors.
+    """
     if min(states, actions, successors) < 1:
         raise CalibrlError(
             f"{states} states, {actions} actions, {successors} successors make no MDP; use 1 or more of each"
@@ -46,15 +61,41 @@ def random_mdp(
 
 
 def random_policy(states: int, actions: int, *, generator: np.random.Generator) -> Floats:
-    """The chances (S, A) of a policy drawn evenly from all policies."""
+    """A policy drawn evenly from all policies.
+
+    Parameters
+    ----------
+    states, actions : int
+        S and A.
+    generator : numpy.random.Generator
+        Draws it.
+
+    Returns
+    -------
+    ndarray
+        (S, A) chances.
+    """
     return generator.dirichlet(np.ones(actions), size=states)
 
 
 def two_state(stay: float = 0.8, *, alternative: float = 0.7, recover: float = 0.5, discount: float = 0.9) -> MDP:
-    """GOOD pays 1 and BAD -1 on arrival; in GOOD, TRY stays with chance `stay`, ALTERNATIVE with `alternative`.
+    """The paper's example: state GOOD pays 1 and BAD -1 on arrival.
 
-    From BAD either action leads back with chance `recover`. The paper's numbers: the truth stays with
-    80 %, a model says 60 %, an over-confident one 0 %.
+    The paper's numbers: the truth stays with 80 %, a model says 60 %, an over-confident one 0 %.
+
+    Parameters
+    ----------
+    stay, alternative : float
+        The chances that actions TRY and ALTERNATIVE stay in GOOD.
+    recover : float
+        The chance that either leads back from BAD.
+    discount : float
+        γ.
+
+    Returns
+    -------
+    MDP
+        Of 2 states and 2 actions.
     """
     for name, chance in (("stay", stay), ("alternative", alternative), ("recover", recover)):
         if not 0 <= chance <= 1:
@@ -73,8 +114,22 @@ MOVES = ((-1, 0), (0, 1), (1, 0), (0, -1))
 class Task:
     """A task with S states, the last of which is the end, A actions and k effects.
 
-    successor: (S, k) where each effect leads; reward: (S, k) what it pays; chance: (S, A, k) the truth;
-    start: (S,); coarse: (S, f) the features of a learner that sees too little; discount γ.
+    Parameters
+    ----------
+    name : str
+        What rows call it.
+    successor : ndarray
+        (S, k), where each effect leads.
+    reward : ndarray
+        (S, k), what it pays.
+    chance : ndarray
+        (S, A, k), the truth.
+    start : ndarray
+        (S,), the chances of beginning in each state.
+    coarse : ndarray
+        (S, f), the features of a learner that sees too little.
+    discount : float
+        γ.
     """
 
     name: str
@@ -148,10 +203,24 @@ def build_task(
 
 
 def maze(size: int, *, generator: np.random.Generator, discount: float = 0.99) -> Task:
-    """A size x size maze with walls, pits and ice: reach the far corner; ice makes steps slip sideways.
+    """A maze with walls, pits and ice: reach the far corner; ice makes steps slip sideways.
 
-    Arriving pays 1, falling into a pit costs 1, both end the episode. The chance of a slip is between 2 % and
-    50 % and changes smoothly from place to place.
+    Arriving pays 1, falling into a pit costs 1, both end the episode. The chance of a slip is between 2 % and 50 % and
+    changes smoothly from place to place.
+
+    Parameters
+    ----------
+    size : int
+        Cells of a side, 4 or more.
+    generator : numpy.random.Generator
+        Draws it.
+    discount : float
+        γ.
+
+    Returns
+    -------
+    Task
+        With one state for each cell that can be reached, and the end.
     """
     if size < 4:
         raise CalibrlError(f"size {size} leaves no room for a maze; use 4 or more")
@@ -220,10 +289,22 @@ def _blocks(places: Ints) -> Floats:
 
 @cache
 def gym_task(name: str, *, discount: float = 0.95) -> Task:
-    """`frozen-lake` (8 x 8, slippery), `cliff-walking` (slippery) or `taxi` (in the rain).
+    """A table of Gymnasium as a task: FrozenLake (8 x 8, slippery), CliffWalking (slippery) or Taxi (in the rain).
 
-    The effects are what each action does when nothing slips, read from the same environment without its
-    noise; the chances are those of the noisy environment's own table.
+    The effects are what each action does when nothing slips, read from the same environment without its noise; the
+    chances are those of the noisy environment's own table.
+
+    Parameters
+    ----------
+    name : str
+        `frozen-lake`, `cliff-walking` or `taxi`.
+    discount : float
+        γ.
+
+    Returns
+    -------
+    Task
+        With the states that can be reached.
     """
     if name not in _TABLES:
         raise CalibrlError(f"task {name!r} is unknown; use one of {', '.join(_TABLES)}")

@@ -19,7 +19,20 @@ from calibrl.planning.value_iteration import MDP, Floats, as_chances, chain_valu
 
 
 def stationary(mdp: MDP, policy: Array) -> Floats:
-    """σ (S,): the share of time a policy spends in each state in the long run. σP = σ."""
+    """σ: the share of time a policy spends in each state in the long run, σP = σ.
+
+    Parameters
+    ----------
+    mdp : MDP
+        With S states and A actions.
+    policy : array
+        (S,) actions, or (S, A) chances of each.
+
+    Returns
+    -------
+    ndarray
+        (S,). An error where the long run depends on the start.
+    """
     chain, _ = mdp.chain(policy)
     closed = _closed_sets(chain)
     if len(closed) > 1:
@@ -40,9 +53,23 @@ def stationary(mdp: MDP, policy: Array) -> Floats:
 
 
 def occupancy(mdp: MDP, policy: Array, start: Array) -> Floats:
-    """D (S,): the discounted share of time a policy spends in each state when it begins in `start` (S,).
+    """D: the discounted share of time a policy spends in each state, d = (1-γ) Σ_t γᵗ P(s_t = ·).
 
-    d = (1-γ) Σ_t γᵗ P(s_t = ·). From the stationary distribution it is the stationary distribution.
+    From the stationary distribution it is the stationary distribution.
+
+    Parameters
+    ----------
+    mdp : MDP
+        With S states and A actions.
+    policy : array
+        (S,) actions, or (S, A) chances of each.
+    start : array
+        (S,), the chances of beginning in each state.
+
+    Returns
+    -------
+    ndarray
+        (S,).
     """
     begin = check_start(start, mdp.states)
     chain, _ = mdp.chain(policy)
@@ -50,13 +77,41 @@ def occupancy(mdp: MDP, policy: Array, start: Array) -> Floats:
 
 
 def pairs(share: Array, policy: Array, actions: int) -> Floats:
-    """The joint distribution (S, A) of states (S,) and the actions a policy takes there."""
+    """The joint distribution of states and the actions that a policy takes there.
+
+    Parameters
+    ----------
+    share : array
+        (S,), of states.
+    policy : array
+        (S,) actions, or (S, A) chances of each.
+    actions : int
+        A.
+
+    Returns
+    -------
+    ndarray
+        (S, A).
+    """
     state = np.asarray(share, dtype=np.float64)
     return state[:, None] * as_chances(policy, len(state), actions)
 
 
 def reachable(mdp: MDP, start: Array) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    """Which states (S,) some policy can reach from where `start` (S,) begins."""
+    """Which states some policy can reach.
+
+    Parameters
+    ----------
+    mdp : MDP
+        With S states.
+    start : array
+        (S,), the chances of beginning in each state.
+
+    Returns
+    -------
+    ndarray
+        (S,) bool.
+    """
     begin = check_start(start, mdp.states)
     moves = mdp.matrix()
     seen = begin > 0
@@ -70,7 +125,15 @@ def reachable(mdp: MDP, start: Array) -> np.ndarray[tuple[int], np.dtype[np.bool
 
 
 def check_reachable(mdp: MDP, start: Array) -> None:
-    """Refuse an MDP with states that no policy reaches from `start`: nothing can be learnt or said about them."""
+    """Refuse an MDP with states that no policy reaches: nothing can be learnt or said about them.
+
+    Parameters
+    ----------
+    mdp : MDP
+        With S states.
+    start : array
+        (S,), the chances of beginning in each state.
+    """
     lost = np.flatnonzero(~reachable(mdp, start))
     if len(lost):
         raise CalibrlError(
@@ -106,7 +169,20 @@ SAME = 1e-12
 
 
 def with_transitions(mdp: MDP, probability: Floats) -> MDP:
-    """The same rewards r(s, a) and discount, other beliefs about what happens next: (S, A, S)."""
+    """The same rewards r(s, a) and discount, other beliefs about what happens next.
+
+    Parameters
+    ----------
+    mdp : MDP
+        With S states and A actions.
+    probability : array
+        (S, A, S).
+
+    Returns
+    -------
+    MDP
+        A new one.
+    """
     return MDP.dense(probability, mdp.reward, discount=mdp.discount)
 
 
@@ -114,10 +190,24 @@ def with_transitions(mdp: MDP, probability: Floats) -> MDP:
 
 
 def aggregate(mdp: MDP, weights: Array, classes: Array) -> MDP:
-    """The model that cannot tell apart the states of a class: their transitions are averaged with `weights`.
+    """The model that cannot tell apart the states of a class: their transitions are averaged.
 
-    It is calibrated with respect to these weights, however few classes (S,) there are; with one class it is
-    the bluntest calibrated model.
+    It is calibrated with respect to `weights`, however few classes there are; with one it is the bluntest calibrated
+    model.
+
+    Parameters
+    ----------
+    mdp : MDP
+        The truth, with S states and A actions.
+    weights : array
+        (S, A), the joint distribution of states and actions.
+    classes : array
+        (S,) whole numbers from 0 without gaps.
+
+    Returns
+    -------
+    MDP
+        The model.
     """
     joint = check_weights(weights, mdp)
     label = np.asarray(classes)
@@ -145,11 +235,25 @@ def aggregate(mdp: MDP, weights: Array, classes: Array) -> MDP:
 
 
 def classwise_example(*, size: float = 0.1, discount: float = 0.9) -> tuple[MDP, MDP, Floats]:
-    """A truth, a model and weights: calibrated for each next state by itself, but not for the forecast as a whole.
+    """A model calibrated for each next state by itself, but not for the forecast as a whole.
 
-    Three states, two actions, the policy picks either. The model's six forecasts are the six orders of
-    (0.2, 0.3, 0.5); the truth moves each by ±`size`·(1, -1, 0), plus for even orders, minus for odd ones.
-    Two orders that share an entry have opposite signs, so on average each entry is right.
+    Three states, two actions, the policy picks either. The model's six forecasts are the six orders of (0.2, 0.3, 0.5);
+    the truth moves each by ±`size`·(1, -1, 0), plus for even orders, minus for odd ones. Two orders that share an entry
+    have opposite signs, so on average each entry is right.
+
+    Parameters
+    ----------
+    size : float
+        How far the truth is from the model.
+    discount : float
+        γ.
+
+    Returns
+    -------
+    truth, model : MDP
+        Of 3 states and 2 actions.
+    weights : ndarray
+        (3, 2), the joint distribution of states and actions.
     """
     base = np.array([0.2, 0.3, 0.5])
     even = np.stack([np.roll(base, k) for k in range(3)])
@@ -167,7 +271,20 @@ def classwise_example(*, size: float = 0.1, discount: float = 0.9) -> tuple[MDP,
 
 
 def sharpen(mdp: MDP, power: float) -> MDP:
-    """The over-confident model T^power, scaled to sum to one; below 1 it is under-confident."""
+    """The over-confident model T^power, scaled to sum to one.
+
+    Parameters
+    ----------
+    mdp : MDP
+        The truth.
+    power : float
+        Above 1 sharpens, below 1 blunts (under-confident).
+
+    Returns
+    -------
+    MDP
+        The model.
+    """
     if not power > 0:
         raise CalibrlError(f"power {power} is not above 0; above 1 sharpens, below 1 blunts")
     raised = mdp.to_dense() ** power
@@ -175,7 +292,18 @@ def sharpen(mdp: MDP, power: float) -> MDP:
 
 
 def motionless(mdp: MDP) -> MDP:
-    """The model in which no action ever changes the state: certain, and wrong."""
+    """The model in which no action ever changes the state: certain, and wrong.
+
+    Parameters
+    ----------
+    mdp : MDP
+        The truth.
+
+    Returns
+    -------
+    MDP
+        The model.
+    """
     still = np.broadcast_to(np.eye(mdp.states)[:, None], (mdp.states, mdp.actions, mdp.states))
     return with_transitions(mdp, still)
 
@@ -184,7 +312,20 @@ def motionless(mdp: MDP) -> MDP:
 
 
 def classwise_error(model: MDP, truth: MDP, weights: Array) -> float:
-    """Σ over s′ of E|P(S′ = s′ | T̂(s′|S,A)) - T̂(s′|S,A)|: zero exactly when the paper's definition holds."""
+    """Σ over s′ of E|P(S′ = s′ | T̂(s′|S,A)) - T̂(s′|S,A)|: zero exactly when the paper's definition holds.
+
+    Parameters
+    ----------
+    model, truth : MDP
+        Of S states and A actions both.
+    weights : array
+        (S, A), the joint distribution of states and actions.
+
+    Returns
+    -------
+    float
+        0 when calibrated.
+    """
     joint, said, true = _compared(model, truth, weights)
     weight = np.broadcast_to(joint[..., None], said.shape)
     # Forecasts of different next states are kept apart by different whole numbers.
@@ -193,35 +334,101 @@ def classwise_error(model: MDP, truth: MDP, weights: Array) -> float:
 
 
 def marginal_error(model: MDP, truth: MDP, weights: Array) -> float:
-    """Σ over s′ of |E[T̂(s′|S,A)] - P(S′ = s′)|: zero exactly when the lemma's conclusion holds for every function."""
+    """Σ over s′ of |E[T̂(s′|S,A)] - P(S′ = s′)|: zero exactly when the lemma's conclusion holds for every function.
+
+    Parameters
+    ----------
+    model, truth : MDP
+        Of S states and A actions both.
+    weights : array
+        (S, A), the joint distribution of states and actions.
+
+    Returns
+    -------
+    float
+        0 where expectations are right.
+    """
     joint, said, true = _compared(model, truth, weights)
     return float(np.abs(np.einsum("sa,sat->t", joint, said - true)).sum())
 
 
 def pooled_error(model: MDP, truth: MDP, weights: Array) -> float:
-    """The calibration error when all next states are thrown together: "events given 80 % happen 80 % of the time"."""
+    """The calibration error when all next states are thrown together: "events given 80 % happen 80 % of the time".
+
+    Parameters
+    ----------
+    model, truth : MDP
+        Of S states and A actions both.
+    weights : array
+        (S, A), the joint distribution of states and actions.
+
+    Returns
+    -------
+    float
+        0 is best.
+    """
     joint, said, true = _compared(model, truth, weights)
     weight = np.broadcast_to(joint[..., None], said.shape)
     return _grouped_error(said.ravel(), (weight * (true - said)).ravel())
 
 
 def brier(model: MDP, truth: MDP, weights: Array) -> float:
-    """The expected Brier score Σ over s′ of (T̂(s′) - 1{S′ = s′})², a proper score: smaller is better."""
+    """The expected Brier score Σ over s′ of (T̂(s′) - 1{S′ = s′})², a proper score.
+
+    Parameters
+    ----------
+    model, truth : MDP
+        Of S states and A actions both.
+    weights : array
+        (S, A), the joint distribution of states and actions.
+
+    Returns
+    -------
+    float
+        Smaller is better.
+    """
     joint, said, true = _compared(model, truth, weights)
     return float((joint[..., None] * (said**2 - 2 * said * true + true)).sum())
 
 
 def value_error(model: MDP, truth: MDP, policy: Array, start: Array) -> float:
-    """How far off the policy's value is, on average over where it starts (S,): V̂(π) - V(π)."""
+    """How far off the policy's value is, on average over where it starts: V̂(π) - V(π).
+
+    Parameters
+    ----------
+    model, truth : MDP
+        Of S states and A actions both.
+    policy : array
+        (S,) actions, or (S, A) chances of each.
+    start : array
+        (S,), the chances of beginning in each state.
+
+    Returns
+    -------
+    float
+        In units of reward.
+    """
     begin = check_start(start, truth.states)
     return float(begin @ (policy_value(model, policy) - policy_value(truth, policy)))
 
 
 def value_error_bound(calibration_error: float, believed: Array, discount: float) -> float:
-    """γ/(1-γ) · half the spread of V̂ (S,) · the class-wise calibration error: |V̂(π) - V(π)| is never above it.
+    """γ/(1-γ) · half the spread of V̂ · the class-wise calibration error: |V̂(π) - V(π)| is never above it.
 
-    The calibration error is that with respect to the policy's discounted occupancy from the start at which
-    the values are compared, which is its stationary distribution if it starts there.
+    Parameters
+    ----------
+    calibration_error : float
+        With respect to the policy's discounted occupancy from the start at which the values are compared, which is its
+        stationary distribution if it starts there.
+    believed : array
+        V̂, (S,).
+    discount : float
+        γ.
+
+    Returns
+    -------
+    float
+        In units of reward.
     """
     check_discount(discount)
     spread = float(np.ptp(np.asarray(believed, dtype=np.float64)))

@@ -43,9 +43,22 @@ ACCEPTED = {
 class Forecasts:
     """The forecasts of a table.
 
-    source: the file; kind: a key of `ACCEPTED`; columns: the k that spell the forecast; values: (n, k) float64;
-    y: (n,) float64, NaN where unseen, or None without a column y; frame: the table; number: (n,) the row of the
-    file each came from.
+    Parameters
+    ----------
+    source : str
+        The file, as errors call it.
+    kind : str
+        A key of `ACCEPTED`.
+    columns : tuple of str
+        The k that spell the forecast.
+    values : Tensor
+        (n, k) float64.
+    y : Tensor or None
+        (n,) float64 outcomes, NaN where unseen; None without a column y.
+    frame : polars.DataFrame
+        The table.
+    number : ndarray
+        (n,), the row of the file each came from.
     """
 
     source: str
@@ -123,18 +136,57 @@ class Forecasts:
 
 
 def quantile_column(level: float) -> str:
-    """The column of the quantile at `level`, with all digits: different levels never share a name."""
+    """The name of the column of a quantile, with all digits: different levels never share one.
+
+    Parameters
+    ----------
+    level : float
+        In (0, 1).
+
+    Returns
+    -------
+    str
+        Such as q0.05.
+    """
     return f"q{float(level)!r}"
 
 
 def read_forecasts(path: str | Path, *, kind: str | None = None) -> Forecasts:
-    """The forecasts of a file, every number checked; `kind` picks one where the file holds several."""
+    """The forecasts of a file, every number checked.
+
+    Parameters
+    ----------
+    path : str or Path
+        A CSV, TSV or Parquet file.
+    kind : str, optional
+        Which forecast to take where the file holds several: a key of `ACCEPTED`.
+
+    Returns
+    -------
+    Forecasts
+        One row for each of the file that is not empty.
+    """
     frame = read_table(path, as_text=True)
     return parse_forecasts(frame, source=str(path), kind=kind)
 
 
 def parse_forecasts(frame: pl.DataFrame, *, source: str, kind: str | None = None) -> Forecasts:
-    """The forecasts of a data frame, every number checked; `source` is what errors call it."""
+    """The forecasts of a data frame, every number checked.
+
+    Parameters
+    ----------
+    frame : polars.DataFrame
+        Columns as at the head of this module.
+    source : str
+        What errors call it.
+    kind : str, optional
+        Which forecast to take where it holds several.
+
+    Returns
+    -------
+    Forecasts
+        One row for each that is not empty.
+    """
     number = np.arange(1, len(frame) + 1)
     blank = frame.select(pl.all_horizontal(pl.all().is_null())).to_series().to_numpy()
     if blank.any():  # a line left empty is no forecast

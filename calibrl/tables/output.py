@@ -37,9 +37,9 @@ def print_check(found: dict[str, Any], *, group: str | None, as_json: bool) -> N
     if as_json:
         _print_json(found)
         return
-    lines = [what_was_read(found), "", *_wrapped(verdict(before["summary"]))]
+    lines = [what_was_read(found), "", *_wrapped(before["summary"].verdict())]
     if after:
-        lines += ["", f"After {after['map']} ({after['fitted']}):", *_wrapped(verdict(after["summary"]))]
+        lines += ["", f"After {after['map']} ({after['fitted']}):", *_wrapped(after["summary"].verdict())]
     lines += ["", *_table(number_rows(before["summary"], after and after["summary"]), text_columns=(0,))]
     if group is not None:
         rows = group_rows(group, before["groups"], after and after["groups"])
@@ -102,13 +102,6 @@ def what_was_read(found: dict[str, Any]) -> str:
     """What was read, in a line."""
     skipped = f", {found['unseen']} without outcome skipped" if found["unseen"] else ""
     return f"{found['file']}: {found['rows']} forecasts by {_span(found['columns'])}{skipped}"
-
-
-def verdict(found: Summary | ClassSummary) -> list[str]:
-    """What a diagnosis means, in sentences."""
-    from calibrl.diagnostics import diagnose
-
-    return diagnose(found)
 
 
 def _wrapped(sentences: list[str]) -> list[str]:
@@ -182,7 +175,7 @@ def _share_and_loss(found: Summary | ClassSummary) -> tuple[str, str]:
 
 def _headline(found: Summary | ClassSummary) -> str:
     """The verdict in a word or two: up to its colon, or its first word."""
-    first = verdict(found)[0]
+    first = found.verdict()[0]
     return first.split(":")[0] if ":" in first else first.split()[0]
 
 
@@ -220,14 +213,16 @@ def _print_json(found: dict[str, Any]) -> None:
 
 def _plain(value: Any) -> Any:
     """Diagnoses as dictionaries, with their verdict; numbers JSON cannot hold as null."""
+    from calibrl.diagnostics import ClassSummary, Summary
+
     if isinstance(value, dict):
         return {name: _plain(part) for name, part in value.items()}
     if isinstance(value, list):
         return [_plain(part) for part in value]
     if isinstance(value, float):
         return value if math.isfinite(value) else None
-    if hasattr(value, "to_dict"):
-        return {"verdict": verdict(value), **_plain(value.to_dict())}
+    if isinstance(value, (Summary, ClassSummary)):
+        return {"verdict": value.verdict(), **_plain(value.to_dict())}
     return value
 
 
@@ -282,7 +277,7 @@ def html_page(found: dict[str, Any], figure: Figure, *, group: str | None) -> st
 
 
 def _html_verdict(heading: str, found: Any) -> str:
-    first, *others = (html.escape(sentence) for sentence in verdict(found))
+    first, *others = (html.escape(sentence) for sentence in found.verdict())
     head = f"<h2>{html.escape(heading)}</h2>" if heading else ""
     return f"{head}<p>{'<br>'.join([f'<strong>{first}</strong>', *others])}</p>"
 

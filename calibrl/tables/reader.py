@@ -41,8 +41,20 @@ def cure(text: str, *, expected: str = "a number or an empty cell") -> str:
 def read_table(path: str | Path, *, as_text: bool = False) -> pl.DataFrame:
     """A CSV, TSV or Parquet file as a data frame.
 
-    Column types are inferred from all rows; with `as_text` every cell of a text file stays as it was written
-    (an id of 007 stays 007). Commas, semicolons and tabs are told apart by the header line.
+    Commas, semicolons and tabs are told apart by the header line.
+
+    Parameters
+    ----------
+    path : str or Path
+        The file.
+    as_text : bool
+        Whether every cell of a text file stays as it was written (an id of 007 stays 007); otherwise column types are
+        inferred from all rows.
+
+    Returns
+    -------
+    polars.DataFrame
+        At least one row; no two columns of one name.
     """
     file = Path(path)
     if not file.is_file():
@@ -72,7 +84,15 @@ def read_table(path: str | Path, *, as_text: bool = False) -> pl.DataFrame:
 
 
 def write_table(frame: pl.DataFrame, path: str | Path) -> None:
-    """Write a data frame as CSV, TSV or Parquet, by the suffix of `path`: the whole file or none of it."""
+    """Write a data frame as CSV, TSV or Parquet: the whole file or none of it.
+
+    Parameters
+    ----------
+    frame : polars.DataFrame
+        What to write.
+    path : str or Path
+        Its suffix says how.
+    """
     file = Path(path)
     suffix = _suffix(file)
     try:

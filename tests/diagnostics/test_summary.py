@@ -24,7 +24,7 @@ def forecast_of(n, scale=1.0, shift=0.0):
 def test_the_verdict_names_what_is_wrong(generator, scale, shift, word):
     y = torch.randn(2000, generator=generator, dtype=D)
     found = cal.summary(forecast_of(2000, scale, shift), y)
-    assert cal.diagnose(found)[0].startswith(word)
+    assert found.verdict()[0].startswith(word)
     assert word in str(found)
     json.dumps(found.to_dict(), allow_nan=False)
 
@@ -32,7 +32,7 @@ def test_the_verdict_names_what_is_wrong(generator, scale, shift, word):
 def test_a_wrong_shape_is_told_from_a_wrong_width(generator):
     y = torch.where(torch.rand(3000, generator=generator) < 0.5, 1.0, -1.0).double()
     found = cal.summary(forecast_of(3000), y + 0.1 * torch.randn(3000, generator=generator, dtype=D))
-    assert cal.diagnose(found)[0].startswith("Wrong in shape")
+    assert found.verdict()[0].startswith("Wrong in shape")
 
 
 def test_tails_alone_give_a_forecast_away():
@@ -41,7 +41,7 @@ def test_tails_alone_give_a_forecast_away():
     p = torch.from_numpy(np.sort(np.concatenate([low, middle, 1 - low])))
     found = cal.summary(forecast_of(1000), torch.special.ndtri(p))
     assert found.calibration_loss < 3 * found.noise_floor
-    assert cal.diagnose(found)[0].startswith("Wrong in shape")
+    assert found.verdict()[0].startswith("Wrong in shape")
 
 
 def test_coverage_alone_does_not_make_a_forecast_calibrated():
@@ -51,7 +51,7 @@ def test_coverage_alone_does_not_make_a_forecast_calibrated():
         forecast_of(1000), torch.special.ndtri(torch.from_numpy(np.concatenate([low, middle, 1 - low])))
     )
     assert found.coverage[0.9] == 0.9
-    assert cal.diagnose(found)[0].startswith("Biased: outcomes are lower")
+    assert found.verdict()[0].startswith("Biased: outcomes are lower")
 
 
 def test_columns_are_pooled_and_a_perfect_forecast_scores_noise(generator):
@@ -70,7 +70,7 @@ def test_columns_seen_unequally_often_have_the_floor_that_chance_gives(generator
         y[10:, 1] = torch.nan
         found.append(cal.summary(forecast, y))
     assert np.mean([one.calibration_loss for one in found]) == pytest.approx(found[0].noise_floor, rel=0.15)
-    assert np.mean(["Calibrated" in cal.diagnose(one)[0] for one in found]) > 0.9
+    assert np.mean(["Calibrated" in one.verdict()[0] for one in found]) > 0.9
 
 
 def test_recalibration_shows_in_every_number(generator):
@@ -130,12 +130,12 @@ def test_the_floor_of_the_expected_calibration_error_is_what_chance_gives(genera
 def test_class_verdicts(generator):
     p = torch.rand(3000, generator=generator, dtype=D)
     honest = cal.class_summary(p, torch.bernoulli(p, generator=generator))
-    assert cal.diagnose(honest)[0].startswith("Calibrated")
+    assert honest.verdict()[0].startswith("Calibrated")
     bold = cal.class_summary(p, torch.bernoulli(torch.sigmoid(0.3 * torch.logit(p)), generator=generator))
-    assert cal.diagnose(bold)[0].startswith("Over-confident")
+    assert bold.verdict()[0].startswith("Over-confident")
     meek = cal.class_summary(p, torch.bernoulli(torch.sigmoid(4 * torch.logit(p)), generator=generator))
-    assert cal.diagnose(meek)[0].startswith("Under-confident")
-    assert str(meek) == "\n".join(cal.diagnose(meek))
+    assert meek.verdict()[0].startswith("Under-confident")
+    assert str(meek) == "\n".join(meek.verdict())
     json.dumps(bold.to_dict(), allow_nan=False)
 
 

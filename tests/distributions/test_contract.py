@@ -9,7 +9,8 @@ from torch import distributions as td
 import calibrl as cal
 from calibrl.diagnostics import crps_each
 from calibrl.distributions import from_zscore, zscore
-from calibrl.distributions.families import Grouped, Scored
+from calibrl.distributions.families import Grouped
+from calibrl.distributions.kinds import Scored
 
 D = torch.float64
 
