@@ -92,9 +92,9 @@ def forecasters() -> None:
         bakery_file(path)
         shop = read_shop(path, today=np.datetime64("2018-11-30"))
     for name, make in {"weekday": same_weekday, "line": LinearDemand, "line and trees": BoostedDemand}.items():
-        found = run_backtest(shop, 91, make=make)
+        found = run_backtest(shop, 91, make_forecaster=make)
         saved, low, high = found.saving(CALIBRATED, UNCALIBRATED)
-        costs = ", ".join(f"{policy} {found.money(policy).sum():.0f}" for policy in found.outcome)
+        costs = ", ".join(f"{policy} {found.money(policy).sum():.0f}" for policy in found.units)
         print(f"{name}: {costs}; calibration saves {saved:.0f} ({low:.0f} to {high:.0f})", flush=True)
 
 

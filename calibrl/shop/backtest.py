@@ -1,8 +1,8 @@
-"""The past, replayed: what each way of ordering would have thrown away, missed and cost.
+"""What each way of ordering would have thrown away, missed and cost over the last weeks.
 
 Every evening the tool sees what it would have seen then, by the code that orders tonight (`History.at`), places the
 orders that were due, and the next day's sales are served from the shelf that resulted. Shelves are empty some days
-before the count begins, but for what the shop's own earlier deliveries left on them if these are replayed. All policies
+before the count begins, but for what the shop's own earlier deliveries left on them if these are given. All policies
 meet the same demand. An item takes part from the evening on which the file first knows of it, by a sale or a plan, and
 is not ordered while it is off the list.
 
@@ -13,10 +13,11 @@ bridged with (`record._at_least`).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
+import polars as pl
 from numpy.typing import NDArray
 
 from calibrl.algorithm import Forecaster
@@ -26,8 +27,8 @@ from calibrl.inventory.store import one_day
 from calibrl.shop.demand import BoostedDemand, DemandModel, calibrate, paths, ranks, train
 from calibrl.shop.features import MovingSums, moving_sums
 from calibrl.shop.files import Batch, Item
-from calibrl.shop.orders import Decision, Shop, Situation, best_order, decide_all, leads_needed, order_up_to, schedule
-from calibrl.shop.record import AHEAD, History, Record, make_record
+from calibrl.shop.orders import Decision, Shop, Situation, best_order, decide_all, order_up_to, schedule
+from calibrl.shop.record import AHEAD, History, Key, Record, make_record
 
 Counts = NDArray[np.int64]
 
@@ -35,10 +36,10 @@ WARM_UP = 14
 """Days before the count, in which shelves fill."""
 
 TRAIN_EVERY, CALIBRATE_EVERY = 28, 7
-"""Days between two lessons of the forecaster, and of its map."""
+"""Days after which the forecaster is trained anew, and its map."""
 
 LEAST_HISTORY = 56
-"""Days that must be known before the replay begins."""
+"""Days that must be known before the backtest begins."""
 
 FACTOR = 1.5
 """The heuristic of the paper: stock up to this times the expected demand."""
@@ -57,7 +58,7 @@ LEAST_PARTS = 4
 
 @dataclass(frozen=True)
 class DailyUnits:
-    """What a policy did on each of n days, for s item-stores: (s, n) units each."""
+    """Units that a policy sold, wasted and could not sell on each of n days, for s item-stores: (s, n) each."""
 
     sold: Counts
     wasted: Counts
@@ -66,33 +67,45 @@ class DailyUnits:
 
 @dataclass(frozen=True)
 class Backtest:
-    """The outcomes of all policies over the days that count.
+    """What all policies did over the days that count; made by `run_backtest`.
 
-    rules: s; dates: (n,); outcome: by policy; sold_out: item-days whose demand is an estimate, and estimated: the
-    units by which it exceeds what was sold on them; held: by policy, the share of open days with known demand on
-    which tomorrow's demand fell inside its 90 % interval.
+    Parameters
+    ----------
+    rules : tuple of s Item
+        What each item-store's waste and lost sales cost.
+    dates : array (n,) of datetime64[D]
+        The days that count.
+    units : dict of str to DailyUnits
+        By policy, (s, n) each.
+    sold_out : int
+        Item-days whose demand is an estimate.
+    estimated : int
+        Units by which that exceeds what was sold on them.
+    held : dict of str to float
+        By policy, the share of open days with known demand on which tomorrow's fell inside its 90 % interval.
     """
 
     rules: tuple[Item, ...]
     dates: NDArray[np.datetime64]
-    outcome: dict[str, DailyUnits]
+    units: dict[str, DailyUnits]
     sold_out: int = 0
     estimated: int = 0
     held: dict[str, float] = field(default_factory=dict)
 
     def money(self, policy: str) -> Floats:
         """(s, n): the cost of waste and lost sales."""
-        of = self.outcome[policy]
+        of = self.units[policy]
         waste = np.array([item.cost_of_waste for item in self.rules])[:, None]
         lost = np.array([item.cost_of_lost_sale for item in self.rules])[:, None]
         return waste * of.wasted + lost * of.unmet
 
     def saving(self, policy: str, than: str, *, seed: int = 0) -> tuple[float, float, float]:
-        """How much less a policy cost than another, with a 95 % bootstrap interval (see `resampled_by`)."""
+        """How much less a policy cost than another, and a 95 % bootstrap interval of it (see `resampled_by`)."""
         less = self.money(than) - self.money(policy)
-        parts = less.sum(1) if self.resampled_by == "item-stores" else _by_week(less.sum(0))
-        rng = np.random.default_rng(seed)
-        drawn = rng.choice(parts, (2000, len(parts))).sum(1)
+        daily, weeks = less.sum(0), range(0, len(self.dates), 7)
+        by_item = self.resampled_by == "item-stores"
+        parts = less.sum(1) if by_item else np.array([daily[start : start + 7].sum() for start in weeks])
+        drawn = np.random.default_rng(seed).choice(parts, (2000, len(parts))).sum(1)
         low, high = np.quantile(drawn, [0.025, 0.975])
         return float(less.sum()), float(low), float(high)
 
@@ -107,9 +120,45 @@ class Backtest:
         return len(self.rules) if self.resampled_by == "item-stores" else -(-len(self.dates) // 7)
 
 
-def _by_week(daily: Floats) -> Floats:
-    weeks = -(-len(daily) // 7)
-    return np.array([daily[7 * k : 7 * k + 7].sum() for k in range(weeks)])
+def backtest_frame(backtest: Backtest, keys: Sequence[Key], *, stores: bool) -> pl.DataFrame:
+    """A backtest as a table.
+
+    Parameters
+    ----------
+    backtest : Backtest
+        From `run_backtest`.
+    keys : sequence of s (item, store)
+        `shop.history.keys`.
+    stores : bool
+        Whether to name the stores.
+
+    Returns
+    -------
+    polars DataFrame
+        One row per policy and item-store: units and money over all days.
+    """
+    rows = []
+    for name, found in backtest.units.items():
+        money = backtest.money(name).sum(1)
+        for k, (item, store) in enumerate(keys):
+            sold, unmet = int(found.sold[k].sum()), int(found.unmet[k].sum())
+            rows.append(
+                {
+                    "policy": name,
+                    "item": item,
+                    "store": store,
+                    "from": backtest.dates[0].item(),
+                    "to": backtest.dates[-1].item(),
+                    "demand": sold + unmet,
+                    "sold": sold,
+                    "wasted": int(found.wasted[k].sum()),
+                    "lost_sales": unmet,
+                    "fill_rate": round(sold / (sold + unmet), 4) if sold + unmet else None,
+                    "cost": round(float(money[k]), 2),
+                }
+            )
+    frame = pl.DataFrame(rows, infer_schema_length=None)
+    return frame if stores else frame.drop("store")
 
 
 def run_backtest(
@@ -119,12 +168,33 @@ def run_backtest(
     delivered: Floats | None = None,
     seed: int = 0,
     workers: int = 1,
-    make: Callable[[], Forecaster] = BoostedDemand,
+    make_forecaster: Callable[[], Forecaster] = BoostedDemand,
     on_day: Callable[[str], None] = lambda _: None,
 ) -> Backtest:
-    """Replay the last `days` days with forecasters from `make`.
+    """Order on each of the last evenings with what was known then, and count what that would have cost.
 
-    delivered: (s, t) what was really put on the shelf, if that is known.
+    Parameters
+    ----------
+    shop : Shop
+        From `read_shop`.
+    days : int
+        How many days count, up to today. Shelves fill on the two weeks before.
+    delivered : array (s, t), optional
+        Units that were really put on the shelf before each day of the history opened (`read_deliveries`). Without it
+        a stand-in orders what last week sold.
+    seed : int
+        Of demand paths, and of which unit a customer takes.
+    workers : int
+        How many item-stores are decided about at once.
+    make_forecaster : function of no arguments
+        Builds the forecaster, which is trained every four weeks and calibrated every week.
+    on_day : function of a date
+        Is told how far it is.
+
+    Returns
+    -------
+    Backtest
+        Units and money by policy, item-store and day.
     """
     history = shop.history
     start = history.today - days - WARM_UP
@@ -134,63 +204,62 @@ def run_backtest(
             f"a backtest of {days} days needs {days + WARM_UP + LEAST_HISTORY} days of sales, the file has {known}; "
             f"try --backtest {max(7, known - WARM_UP - LEAST_HISTORY - 1)}d"
         )
-    if delivered is not None:
-        _refuse_uncovered(delivered, history, days)
     present = STAND_IN if delivered is None else AS_DELIVERED
-    longest = history.today + AHEAD
-    worlds = {
-        name: _World(shop.rules, seed, longest=longest) for name in (present, HEURISTIC, UNCALIBRATED, CALIBRATED)
+    shelves = {
+        name: _Shelves(shop.rules, seed, longest=history.today + AHEAD)
+        for name in (present, HEURISTIC, UNCALIBRATED, CALIBRATED)
     }
-    teacher = _Teacher(shop.rules, seed, make)
+    forecasts = _Forecasts(shop.rules, seed, make_forecaster)
     customers = _customers(shop)
     if delivered is not None:
+        _refuse_uncovered(delivered, history, days)
         oldest = start - max(item.shelf_life for item in shop.rules)
         for day in range(max(1, oldest), start + 1):
-            worlds[AS_DELIVERED].lived(delivered, customers, day, listed=replace(history, today=day - 1).listed)
+            listed = replace(history, today=day - 1).listed
+            shelves[AS_DELIVERED].receive(delivered[:, day], listed=listed)
+            shelves[AS_DELIVERED].serve(np.where(listed, customers[:, day], 0.0))
     inside: dict[str, list[Floats]] = {UNCALIBRATED: [], CALIBRATED: []}
     for evening in range(start, history.today):
-        now = history.at(evening)
+        now, tomorrow = history.at(evening), evening + 1
         on_day(str(now.date))
         record = make_record(now)
-        of = moving_sums(record)
         when = {item: schedule(item, now.date) for item in set(shop.rules)}
         tonight = np.array([when[item].day[0] == item.lead_days - 1 for item in shop.rules])
-        due = np.flatnonzero(tonight & now.listed & ~now.dormant)
-        demand = teacher.lesson(of)
-        for name, days_held in inside.items():
-            drawn = teacher.paths(demand, of, calibrated=name == CALIBRATED)
-            days_held.append(_inside(drawn[..., 0], history.sales.demand[:, evening + 1]))
-        for name, world in worlds.items():
+        due = np.flatnonzero(tonight & now.listed & ~now.discontinued)
+        forecasts.see(moving_sums(record))
+        for name, share in inside.items():
+            drawn = forecasts.paths(calibrated=name == CALIBRATED)
+            share.append(_inside(drawn[..., 0], history.sales.demand[:, tomorrow]))
+        for name, shelf in shelves.items():
             if delivered is not None and name == AS_DELIVERED:
-                world.lived(delivered, customers, evening + 1, listed=now.listed)
-                continue
-            if len(due):
+                shelf.receive(delivered[:, tomorrow], listed=now.listed)
+            elif len(due):
                 decide, calibrated = _DECIDE[name]
-                drawn = teacher.paths(demand, of, calibrated=calibrated) if name != STAND_IN else _last_week(record)
-                planned = decide_all(
+                drawn = _last_week(record) if name == STAND_IN else forecasts.paths(calibrated=calibrated)
+                decided = decide_all(
                     [shop.rules[k] for k in due],
                     [when[shop.rules[k]] for k in due],
                     drawn[due],
-                    [world.batches(int(k)) for k in due],
+                    [shelf.batches(int(k)) for k in due],
                     workers=workers,
                     decide=decide,
                 )
-                world.order(due, [found.units for _, found in planned])
-            world.live(np.where(now.listed, customers[:, evening + 1], 0.0))
+                shelf.order(due, [found.units for _, found in decided])
+            shelf.serve(np.where(now.listed, customers[:, tomorrow], 0.0))
     counted = slice(history.today + 1 - days, history.today + 1)
-    blind = history.sales.censored[:, counted]
+    sold_out = history.sales.censored[:, counted]
     return Backtest(
         rules=shop.rules,
         dates=history.sales.dates[counted],
-        outcome={name: world.outcome(days) for name, world in worlds.items()},
-        sold_out=int(blind.sum()),
-        held={name: float(np.nanmean(part[-days:])) for name, part in inside.items()},
-        estimated=round(float((customers - history.sales.units)[:, counted][blind].sum())),
+        units={name: shelf.units(days) for name, shelf in shelves.items()},
+        sold_out=int(sold_out.sum()),
+        held={name: float(np.nanmean(share[-days:])) for name, share in inside.items()},
+        estimated=round(float((customers - history.sales.units)[:, counted][sold_out].sum())),
     )
 
 
 def _refuse_uncovered(delivered: Floats, history: History, days: int) -> None:
-    """An error if a week or more at either end of the replay has no delivery: the shop would look empty then."""
+    """An error if a week or more at either end of the backtest has no delivery: the shop would look empty then."""
     dates = history.sales.dates
     first, last = history.today + 1 - days, history.today
     known = np.flatnonzero(np.nansum(delivered[:, : last + 1], 0) > 0)
@@ -223,8 +292,7 @@ def _stock_up(factor: float) -> Callable[[Situation], Decision]:
     """Order up to a factor times the mean demand between two deliveries."""
 
     def decide(at: Situation) -> Decision:
-        expected = float(at.paths[:, at.when.cover.start : at.when.cover.stop].sum(1).mean())
-        return Decision(order_up_to(at, factor * expected), 0.0, 0.0, 0.0, 0.0, 0.0)
+        return order_up_to(at, factor * float(at.paths[:, at.when.cover.start : at.when.cover.stop].sum(1).mean()))
 
     return decide
 
@@ -242,44 +310,41 @@ def _last_week(record: Record) -> Floats:
     """(s, 1, AHEAD): the latest known same weekday's sales, as the only path."""
     now = record.today
     ahead = np.arange(record.usual.shape[1] - now - 1)
-    known = np.nan_to_num(record.units[:, now - 6 + ahead % 7])
-    return known[:, None, :]
+    return np.nan_to_num(record.units[:, now - 6 + ahead % 7])[:, None, :]
 
 
-@dataclass
-class _Teacher:
-    """Trains every month, calibrates every week, and draws an evening's paths once for all policies."""
+class _Forecasts:
+    """Trains every four weeks, calibrates every week, and draws an evening's paths once for all policies."""
 
-    rules: tuple[Item, ...]
-    seed: int
-    make: Callable[[], Forecaster]
-    _demand: DemandModel | None = None
-    _trained: int = 0
-    _drawn: dict[bool, Floats] = field(default_factory=dict)
+    def __init__(self, rules: tuple[Item, ...], seed: int, make_forecaster: Callable[[], Forecaster]) -> None:
+        self.rules, self.seed, self.make_forecaster = rules, seed, make_forecaster
+        self._model: DemandModel | None = None
+        self._trained = 0
 
-    def lesson(self, of: MovingSums) -> DemandModel:
-        """The forecaster and its map as of the record's evening."""
-        self._drawn, record = {}, of.record
-        rng = np.random.default_rng([self.seed, record.today])
-        if self._demand is None or record.today - self._trained >= TRAIN_EVERY:
-            leads = max(leads_needed(self.rules, record.history.date + ahead) for ahead in range(7))
-            self._demand, self._trained = train(of, leads=leads, rng=rng, make=self.make), record.today
-        elif (record.today - self._trained) % CALIBRATE_EVERY == 0:
-            now = self._demand
-            self._demand = calibrate(now.forecaster, of, since=now.taught, leads=now.leads, rng=rng)
-        return self._demand
+    def see(self, sums: MovingSums) -> None:
+        """Learn what is due on the record's evening."""
+        today, date = sums.record.today, sums.record.history.date
+        self._sums, self._drawn = sums, dict[bool, Floats]()
+        rng = np.random.default_rng([self.seed, today])
+        if self._model is None or today - self._trained >= TRAIN_EVERY:
+            leads = max(schedule(item, date + ahead).horizon for item in set(self.rules) for ahead in range(7))
+            self._model = train(sums, leads=leads, rng=rng, make_forecaster=self.make_forecaster)
+            self._trained = today
+        elif (today - self._trained) % CALIBRATE_EVERY == 0:
+            self._model = calibrate(self._model, sums, rng=rng)
 
-    def paths(self, demand: DemandModel, of: MovingSums, *, calibrated: bool) -> Floats:
-        """(s, m, leads) demand paths of the evening."""
+    def paths(self, *, calibrated: bool) -> Floats:
+        """(s, m, leads) demand paths of the evening, from the same random numbers calibrated and not."""
+        assert self._model is not None
         if calibrated not in self._drawn:
-            # The same luck for both.
-            rank = ranks(demand.rho, PATHS, np.random.default_rng([self.seed, of.record.today, 1]))
-            new = of.record.history.days_on_record == 0
-            self._drawn[calibrated] = paths(demand.forecast(of, calibrated=calibrated), rank, new=new)
+            record = self._sums.record
+            rank = ranks(self._model.rho, PATHS, np.random.default_rng([self.seed, record.today, 1]))
+            forecast = self._model.forecast(self._sums, calibrated=calibrated)
+            self._drawn[calibrated] = paths(forecast, rank, new=record.history.days_on_record == 0)
         return self._drawn[calibrated]
 
 
-class _World:
+class _Shelves:
     """The shelves of one policy: whole units by days of life left, and what is under way."""
 
     def __init__(self, rules: tuple[Item, ...], seed: int, *, longest: int) -> None:
@@ -291,7 +356,7 @@ class _World:
         self.days: list[tuple[list[int], list[int], list[int]]] = []
 
     def batches(self, k: int) -> tuple[Batch, ...]:
-        """What an item-store has and expects, as the planner reads it."""
+        """What an item-store has and expects, as decisions see it."""
         here = [Batch(float(units), 0, left + 1) for left, units in enumerate(self.stock[k]) if units]
         life = len(self.stock[k])
         ahead = [Batch(float(units), day + 1, day + life) for day, units in enumerate(self.coming[k]) if units]
@@ -302,25 +367,18 @@ class _World:
         for k, amount in zip(which, units, strict=True):
             self.coming[k][self.rules[k].lead_days - 1] += amount
 
-    def lived(self, delivered: Floats, customers: Floats, day: int, *, listed: Flags) -> None:
-        """A day as it was: deliveries and customers (s, t) of the item-stores that were sold then."""
-        for k, amount in enumerate(np.where(listed, np.rint(delivered[:, day]), 0).astype(int).tolist()):
+    def receive(self, delivered: Floats, *, listed: Flags) -> None:
+        """What really came before the next day opened (s,), of the item-stores that were sold then."""
+        for k, amount in enumerate(np.where(listed, np.rint(delivered), 0).astype(int).tolist()):
             self.coming[k][0] += amount
-        self.live(np.where(listed, customers[:, day], 0.0))
 
-    def live(self, customers: Floats) -> None:
+    def serve(self, customers: Floats) -> None:
         """A day: deliveries, customers (s,), waste. On a day without customers food still ages."""
-        sold, wasted, unmet = [], [], []
-        for k, wanted in enumerate(customers):
-            day = one_day(self.stock[k], wanted, self.coming[k][0], rng=self.rngs[k])
-            self.stock[k] = day.stock
-            self.coming[k] = [*self.coming[k][1:], 0]
-            sold.append(day.sold)
-            wasted.append(day.wasted)
-            unmet.append(day.unmet)
-        self.days.append((sold, wasted, unmet))
+        served = [one_day(self.stock[k], customers[k], self.coming[k][0], rng=rng) for k, rng in enumerate(self.rngs)]
+        self.stock = [day.stock for day in served]
+        self.coming = [[*coming[1:], 0] for coming in self.coming]
+        self.days.append(([day.sold for day in served], [day.wasted for day in served], [day.unmet for day in served]))
 
-    def outcome(self, days: int) -> DailyUnits:
+    def units(self, days: int) -> DailyUnits:
         """What happened on the last `days` days."""
-        sold, wasted, unmet = (np.array(part, dtype=np.int64).T for part in zip(*self.days[-days:], strict=True))
-        return DailyUnits(sold, wasted, unmet)
+        return DailyUnits(*(np.array(part, dtype=np.int64).T for part in zip(*self.days[-days:], strict=True)))

@@ -60,15 +60,15 @@ def order(
     if deliveries is not None and days is None:
         raise CalibrlError(f"--deliveries {deliveries} is for a backtest; add --backtest 90d")
     shop = read_shop(sales, stock=stock, items=items, today=_date(date))
-    replay = None
+    tested = None
     if days is not None:
-        replay = _replayed(shop, days, deliveries, sales=sales, seed=seed, workers=workers)
+        tested = _tested(shop, days, deliveries, sales=sales, seed=seed, workers=workers)
     orders = make_orders(shop, seed=seed, workers=workers, backend=backend, address=address)
-    written = _write(out, shop, orders, replay, plot)
+    written = _write(out, shop, orders, tested, plot)
     _warn(shop)
     _show(shop, orders, written)
-    if replay is not None:
-        _show_replay(replay)
+    if tested is not None:
+        _show_backtest(tested)
 
 
 def _outputs(out: Path, plot: Path | None, days: int | None) -> list[Path]:
@@ -94,9 +94,7 @@ def _refuse_overwriting(written: Sequence[Path], read: Sequence[Path | None]) ->
 
 def _warn(shop: Shop) -> None:
     """Say on stderr which orders are guesses."""
-    from calibrl.shop.orders import new_items
-
-    new = new_items(shop)
+    new = shop.new_items
     if new:
         named = ", ".join(new[:4]) + (f" and {len(new) - 4} more" if len(new) > 4 else "")
         typer.echo(
@@ -128,7 +126,7 @@ def _date(text: str | None) -> np.datetime64 | None:
         raise CalibrlError(f"--date {text!r} is not a date; write it like 2018-05-31") from None
 
 
-def _replayed(shop: Shop, days: int, deliveries: Path | None, *, sales: Path, seed: int, workers: int) -> Backtest:
+def _tested(shop: Shop, days: int, deliveries: Path | None, *, sales: Path, seed: int, workers: int) -> Backtest:
     from calibrl.runs.show import progress
     from calibrl.shop.backtest import WARM_UP, run_backtest
     from calibrl.shop.files import read_deliveries
@@ -138,13 +136,14 @@ def _replayed(shop: Shop, days: int, deliveries: Path | None, *, sales: Path, se
         return run_backtest(shop, days, delivered=delivered, seed=seed, workers=workers, on_day=step)
 
 
-def _write(out: Path, shop: Shop, orders: Sequence[Order], replay: Backtest | None, plot: Path | None) -> list[Path]:
+def _write(out: Path, shop: Shop, orders: Sequence[Order], tested: Backtest | None, plot: Path | None) -> list[Path]:
     """The orders, their picture and, after a backtest, its table and figure beside them: all of the files or none."""
     from contextlib import ExitStack
 
     from calibrl.files import replacing, said_if_no_place
+    from calibrl.shop.backtest import backtest_frame
     from calibrl.shop.figures import backtest_figure, orders_figure
-    from calibrl.shop.reasons import backtest_frame, orders_frame
+    from calibrl.shop.reasons import orders_frame
     from calibrl.tables import write_table
 
     stores = shop.history.stores
@@ -154,9 +153,9 @@ def _write(out: Path, shop: Shop, orders: Sequence[Order], replay: Backtest | No
     }
     if plot is not None:
         written[plot] = lambda path: orders_figure(orders, shop.history).savefig(path, dpi=130)
-    if replay is not None:
-        written[table] = lambda path: write_table(backtest_frame(replay, shop.history.keys, stores=stores), path)
-        written[picture] = lambda path: backtest_figure(replay).savefig(path, dpi=130)
+    if tested is not None:
+        written[table] = lambda path: write_table(backtest_frame(tested, shop.history.keys, stores=stores), path)
+        written[picture] = lambda path: backtest_figure(tested).savefig(path, dpi=130)
     with said_if_no_place(out), ExitStack() as files:
         for path, write in written.items():
             write(files.enter_context(replacing(path)))
@@ -197,21 +196,21 @@ def _row(one: Order, *, stores: bool) -> dict[str, str]:
     }
 
 
-def _show_replay(replay: Backtest) -> None:
+def _show_backtest(tested: Backtest) -> None:
     """Money and units by policy, and what the calibrated plan saves over each other."""
     from calibrl.shop.backtest import CALIBRATED, LEAST_PARTS, STAND_IN, UNCALIBRATED
 
-    typer.echo(f"\nBacktest, {replay.dates[0]} to {replay.dates[-1]} ({len(replay.dates)} days):\n")
+    typer.echo(f"\nBacktest, {tested.dates[0]} to {tested.dates[-1]} ({len(tested.dates)} days):\n")
     rows = []
-    for name, found in replay.outcome.items():
+    for name, found in tested.units.items():
         demand = found.sold.sum() + found.unmet.sum()
-        saved, *between = (f"{money:,.0f}" for money in replay.saving(CALIBRATED, name))
-        if replay.parts >= LEAST_PARTS:
+        saved, *between = (f"{money:,.0f}" for money in tested.saving(CALIBRATED, name))
+        if tested.parts >= LEAST_PARTS:
             saved += f" ({' to '.join(between)})"
         rows.append(
             {
                 "policy": name,
-                "cost": f"{replay.money(name).sum():,.0f}",
+                "cost": f"{tested.money(name).sum():,.0f}",
                 "wasted": f"{found.wasted.sum():,}",
                 "lost sales": f"{found.unmet.sum():,}",
                 "fill rate": f"{found.sold.sum() / max(demand, 1):.1%}",
@@ -219,22 +218,22 @@ def _show_replay(replay: Backtest) -> None:
             }
         )
     print_rows(rows, text=("policy",))
-    if replay.parts >= LEAST_PARTS:
-        _say(f"In brackets a 95 % interval from resampling {replay.resampled_by}.")
+    if tested.parts >= LEAST_PARTS:
+        _say(f"In brackets a 95 % interval from resampling {tested.resampled_by}.")
     else:
         _say("How much of this is luck, so few weeks cannot tell; replay four or more.")
     _say(
-        f"Tomorrow's demand fell inside its 90 % interval on {replay.held[CALIBRATED]:.1%} of days "
-        f"({replay.held[UNCALIBRATED]:.1%} uncalibrated)."
+        f"Tomorrow's demand fell inside its 90 % interval on {tested.held[CALIBRATED]:.1%} of days "
+        f"({tested.held[UNCALIBRATED]:.1%} uncalibrated)."
     )
-    if STAND_IN in replay.outcome:
+    if STAND_IN in tested.units:
         _say(
             "How the shop orders now is not in the files, so a stand-in takes its place: up to last week's sales "
             "of the same days. With --deliveries the real deliveries are replayed."
         )
-    if replay.sold_out:
+    if tested.sold_out:
         _say(
-            f"On {replay.sold_out} item-days the shelf sold out; their demand is estimated, {replay.estimated:,} units "
+            f"On {tested.sold_out} item-days the shelf sold out; their demand is estimated, {tested.estimated:,} units "
             "more than was sold, and counted alike for every policy."
         )
 

@@ -1,26 +1,25 @@
-"""The shop's forecaster: one robust linear model for all items, in units of each item's level, a lead day at a time.
+"""How a shop's demand is forecast: a line for all items, trees that correct it, a map on top, and paths of days.
 
-It starts from the mean of the last four same weekdays and departs from it only as far as the rows insist (a ridge
-around that mean). Medians are regressed, not means: one wedding cake for two hundred must not move Tuesday's bread.
+**The line** is one robust linear model for all items, in units of each item's level, a lead day at a time. It starts
+from the mean of the last four same weekdays and departs from it only as far as the rows insist (a ridge around that
+mean). Medians are regressed, not means: one wedding cake for two hundred must not move Tuesday's bread.
 
-The shop's default forecaster: the linear model, and trees that learn where it is wrong.
+**The trees** learn where it is wrong. Holidays, promotions and prices act differently on every item and weekday; a line
+cannot say "closed on holidays, unless the shop opens on Sundays". Gradient-boosted trees can, given enough rows. With
+few, the line is kept.
 
-Holidays, promotions and prices act differently on every item and weekday; a line cannot say "closed on holidays,
-unless the shop opens on Sundays". Gradient-boosted trees can, given enough rows. With few, the line is kept.
+**The map** has one column per lead day, pooled over all items, and is learnt on days after those that the forecaster is
+trained on. A day that sold out enters as "demand was at least this", by the weights of Kaplan and Meier: its share of
+the evidence goes to the days that did better. Where few or none did, the forecast itself says how much more there could
+have been: goods that always sell out teach a map that changes nothing.
 
-Days that go together: demand paths with each day's own margin, joined by the ranks of correlated draws.
-
-Steps 2 to 5 of Algorithm 1 for a shop: train on the past, calibrate on the months after it.
-
-One map per lead day, pooled over all items. A day that sold out enters as "demand was at least this", by the weights
-of Kaplan and Meier: its share of the evidence goes to the days that did better. Where few or none did, the forecast
-itself says how much more there could have been: goods that always sell out teach a map that changes nothing.
+**Paths** have each day's own margin, joined by the ranks of correlated draws, because good days come together.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import cast
 
 import numpy as np
@@ -52,6 +51,26 @@ PRIOR_ROWS = 5.0
 
 ROUNDS = 8
 """Reweighted least squares towards the median."""
+
+ENOUGH_ROWS = 5_000
+"""Rows from which on trees are grown."""
+
+MOST_OUTCOMES = 60_000
+"""Outcomes, over all lead days, that the trees are grown on: more take longer and gain little."""
+
+TREES, LEARNING_RATE, LEAVES, LEAST_IN_LEAF = 60, 0.15, 31, 60
+
+OUTCOMES = 200_000
+"""Outcomes, over all lead days, to train on and to calibrate on: more change nothing and take longer."""
+
+HELD_OUT = 120
+"""Days at the end that the forecaster is not trained on; a quarter of a shorter history."""
+
+PAST = 730
+"""Days before those to train on."""
+
+BELIEF, SHARES = 20.0, 200
+"""Outcomes that the forecast's own word is worth where days sold out, and shares it is given in."""
 
 
 @dataclass(frozen=True)
@@ -170,15 +189,6 @@ def _width(x: Floats, y: Floats, middle: Floats) -> Floats:
     return np.maximum(found, [0.05, 0.05, 0.0])
 
 
-ENOUGH_ROWS = 5_000
-"""Rows from which on trees are grown."""
-
-MOST_OUTCOMES = 60_000
-"""Outcomes, over all lead days, that the trees are grown on: more take longer and gain little."""
-
-TREES, LEARNING_RATE, LEAVES, LEAST_IN_LEAF = 60, 0.15, 31, 60
-
-
 class BoostedDemand:
     """Medians by trees over the linear model's features and its answer; spreads as in the linear model.
 
@@ -258,8 +268,7 @@ def correlation(z: Floats) -> Floats:
 def ranks(rho: Floats, count: int, rng: np.random.Generator) -> NDArray[np.int64]:
     """(count, d): the ranks of `count` joint draws with these correlations, each column a permutation."""
     draws = rng.standard_normal((count, len(rho))) @ np.linalg.cholesky(rho).T
-    found: NDArray[np.int64] = draws.argsort(0).argsort(0)
-    return found
+    return np.asarray(draws.argsort(0).argsort(0), dtype=np.int64)
 
 
 def paths(forecast: Distribution, rank: NDArray[np.int64], *, new: Flags) -> Floats:
@@ -280,97 +289,73 @@ def paths(forecast: Distribution, rank: NDArray[np.int64], *, new: Flags) -> Flo
     return found
 
 
-Index = NDArray[np.int64]
-
-OUTCOMES = 200_000
-"""Outcomes, over all lead days, to train on and to calibrate on: more change nothing and take longer."""
-
-HELD_OUT = 120
-"""Days at the end that the forecaster is not trained on; a quarter of a shorter history."""
-
-BELIEF, SHARES = 20.0, 200
-"""Outcomes that the forecast's own word is worth where days sold out, and shares it is given in."""
-
-PAST = 730
-"""Days before those to train on."""
-
-
 @dataclass(frozen=True)
 class DemandModel:
-    """A forecaster with its honest map, as learnt on one evening.
+    """A forecaster with its calibration map, as learnt on one evening.
 
-    leads: days ahead; mapping: R, one per lead day; rho: (leads, leads) correlation of the days' z-scores; taught:
-    the last day the forecaster was trained on; rows: how many forecasts the map was learnt from.
+    leads: days ahead; mapping: R, one column per lead day; rho: (leads, leads) correlation of the days' z-scores;
+    trained_until: the last day the forecaster was trained on.
     """
 
     forecaster: Forecaster
     mapping: Map
     rho: Floats
     leads: int
-    taught: int
-    rows: int
+    trained_until: int
 
-    def forecast(self, of: MovingSums, *, calibrated: bool = True) -> Distribution:
+    def forecast(self, sums: MovingSums, *, calibrated: bool = True) -> Distribution:
         """Demand of the next days, batch shape (s, leads), as seen on the record's last evening."""
-        count = len(of.record.units)
-        evening = np.full(count, of.record.today)
-        x = rows(of, np.arange(count), evening, self.leads)
+        count = len(sums.record.units)
+        x = rows(sums, np.arange(count), np.full(count, sums.record.today), self.leads)
         forecast = self.forecaster(torch.from_numpy(x))
         return recalibrate(forecast, self.mapping) if calibrated else forecast
 
 
 @one_thread()  # trees of this size are grown no sooner by two, and three times as late beside other work
 def train(
-    of: MovingSums,
+    sums: MovingSums,
     *,
     leads: int,
     rng: np.random.Generator,
-    make: Callable[[], Forecaster] = BoostedDemand,
+    make_forecaster: Callable[[], Forecaster] = BoostedDemand,
     fit_map: FitMap = fit_isotonic,
 ) -> DemandModel:
     """Train a forecaster on what is known, and calibrate it on the latest days, which it has not seen."""
-    forecaster, today = make(), of.record.today
+    forecaster, today = make_forecaster(), sums.record.today
     cut = today - min(HELD_OUT, (today + 1) // 4)
-    train, _ = _data(of, range(max(28, cut - PAST), cut), cut, leads, rng, teaching=True)
-    forecaster.update(train)
-    return calibrate(forecaster, of, since=cut, leads=leads, rng=rng, fit_map=fit_map)
+    forecaster.update(_data(sums, range(max(28, cut - PAST), cut), cut, leads, rng, teaching=True)[0])
+    return calibrate(DemandModel(forecaster, IDENTITY, np.eye(leads), leads, cut), sums, rng=rng, fit_map=fit_map)
 
 
 @one_thread()
 def calibrate(
-    forecaster: Forecaster,
-    of: MovingSums,
-    *,
-    since: int,
-    leads: int,
-    rng: np.random.Generator,
-    fit_map: FitMap = fit_isotonic,
+    model: DemandModel, sums: MovingSums, *, rng: np.random.Generator, fit_map: FitMap = fit_isotonic
 ) -> DemandModel:
-    """Learn the map of a forecaster that was trained on days up to `since`, from the latest days after it."""
-    today = of.record.today
-    judged, sold_out = _data(of, range(max(28, since, today - HELD_OUT), today), today, leads, rng)
+    """Learn the map of a forecaster anew, from the latest days after those it was trained on."""
+    today = sums.record.today
+    since = max(28, model.trained_until, today - HELD_OUT)
+    judged, sold_out = _data(sums, range(since, today), today, model.leads, rng)
     if not len(judged):
-        return DemandModel(forecaster, IDENTITY, np.eye(leads), leads, since, 0)
+        return replace(model, mapping=IDENTITY, rho=np.eye(model.leads))
     generator = torch.Generator().manual_seed(int(rng.integers(2**31)))
     with torch.no_grad():
-        z = pit_z(forecaster(judged.x), judged.y, generator=generator)
+        z = pit_z(model.forecaster(judged.x), judged.y, generator=generator)
     shown, weight = evidence(z.numpy(), sold_out, rng)
     mapping = fit_map(z=torch.from_numpy(np.where(weight > 0, shown, np.nan)), weight=torch.from_numpy(weight))
-    honest = torch.where(torch.from_numpy(sold_out), torch.nan, mapping.forward_z(z))
-    used = int((weight > 0)[: len(z), 0].sum())
-    return DemandModel(forecaster, mapping, correlation(honest.numpy()), leads, since, used)
+    known = torch.where(torch.from_numpy(sold_out), torch.nan, mapping.forward_z(z))
+    return replace(model, mapping=mapping, rho=correlation(known.numpy()))
 
 
 def _data(
-    of: MovingSums, evenings: range, last: int, leads: int, rng: np.random.Generator, *, teaching: bool = False
+    sums: MovingSums, evenings: range, last: int, leads: int, rng: np.random.Generator, *, teaching: bool = False
 ) -> tuple[Data, NDArray[np.bool_]]:
     """Rows of item-stores on evenings, and (n, leads) which outcomes are sold out; nothing after `last` is seen.
 
     teaching: leave out days that were shut against the habit, which teach a model nothing about open days unless it
-    was told of the event (a map that never met them would promise too much), and draw the demand of a day that sold out
+    knew of the event (a map that never met them would promise too much), and draw the demand of a day that sold out
     from what it could have been.
     """
-    record = of.record
+    record = sums.record
     begun = record.begun[:, [max(0, day - 28) for day in evenings]] & (record.history.days_on_record > 0)[:, None]
     found = np.argwhere(begun)
     most = OUTCOMES // leads
@@ -380,17 +365,17 @@ def _data(
     # In the order of time.
     order = np.argsort(evening, kind="stable")
     series, evening = series[order], evening[order]
-    x = rows(of, series, evening, leads)
+    x = rows(sums, series, evening, leads)
     day = evening[:, None] + np.arange(1, leads + 1)
     inside = np.minimum(day, record.units.shape[1] - 1)
     at = (series[:, None], inside)
     y = np.where(day <= last, record.units[at], np.nan)
     unknown = (x[..., SHUT] > 0) | record.history.sales.closed[at]
     if teaching:
-        blind = record.history.sales.censored[at] & ~np.isnan(y)
-        y[blind] = draw_at_least(y[blind], record.typical[at][blind], rng)
-        told = np.any([flag[at] for flag in record.event.values()], 0) if record.event else np.zeros(at[1].shape, bool)
-        unknown |= record.odd[at] & ~told
+        cut = record.history.sales.censored[at] & ~np.isnan(y)
+        y[cut] = draw_at_least(y[cut], record.typical[at][cut], rng)
+        announced = np.any([flag[at] for flag in record.event.values()], 0) if record.event else False
+        unknown |= record.odd[at] & ~np.asarray(announced)
     y[unknown] = np.nan
     sold_out = record.history.sales.censored[at] & ~np.isnan(y)
     return Data(torch.from_numpy(x), torch.from_numpy(y)), sold_out

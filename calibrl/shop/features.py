@@ -74,18 +74,18 @@ def moving_sums(record: Record) -> MovingSums:
     )
 
 
-def rows(of: MovingSums, series: Index, evening: Index, leads: int) -> Floats:
+def rows(sums: MovingSums, series: Index, evening: Index, leads: int) -> Floats:
     """(n, leads, k): the features of item-stores (n,) on evenings (n,), for the 1st to the `leads`-th day ahead."""
-    return np.stack([_one_lead(of, series, evening, lead) for lead in range(1, leads + 1)], 1)
+    return np.stack([_one_lead(sums, series, evening, lead) for lead in range(1, leads + 1)], 1)
 
 
-def _one_lead(of: MovingSums, i: Index, evening: Index, lead: int) -> Floats:
+def _one_lead(sums: MovingSums, i: Index, evening: Index, lead: int) -> Floats:
     """(n, k) for one lead day. Nothing after `evening` is read but what is known in advance."""
-    record = of.record
+    record = sums.record
     day = evening + lead
     last = _last_same(day, lead)
-    same, since = _same_weekdays(of, i, last, 8)
-    long = _mean(of.total, i, evening, 56, of.begun_total)
+    same, since = _same_weekdays(sums, i, last, 8)
+    long = _mean(sums.total, i, evening, 56, sums.begun_total)
     count = since.cumsum(0)
     # A weekday with little or no record is like the other days.
     four = np.where(count[3] > 0, (same[:4] * since[:4]).sum(0) / np.maximum(count[3], 1), long)
@@ -93,57 +93,57 @@ def _one_lead(of: MovingSums, i: Index, evening: Index, lead: int) -> Floats:
     one, two = np.where(since[0], same[0], four), np.where(since[1], same[1], four)
     middle = np.where(count[4] >= 5, np.median(same[:5], 0), four)
     scale = long + 0.5
-    week = _mean(of.deviation_total, i, evening, 7)
+    week = _mean(sums.deviation_total, i, evening, 7)
     regressors = [
         one,
         two,
         four,
         eight,
         middle,
-        _mean(of.total, i, evening, 7, of.begun_total),
-        _mean(of.total, i, evening, 28, of.begun_total),
-        of.deviation[i, evening],
-        _mean(of.deviation_total, i, evening, 3),
+        _mean(sums.total, i, evening, 7, sums.begun_total),
+        _mean(sums.total, i, evening, 28, sums.begun_total),
+        sums.deviation[i, evening],
+        _mean(sums.deviation_total, i, evening, 3),
         week,
-        _last_year(of, i, evening, day, four, scale),
+        _last_year(sums, i, evening, day, four, scale),
     ]
     weekday = record.history.sales.weekday[day]
     regressors += [np.where(weekday == k, four, 0.0) for k in range(7)]
     for name, flag in record.event.items():
-        on, effect = flag[i, day], of.effect[name][i, evening]
+        on, effect = flag[i, day], sums.effect[name][i, evening]
         recent = np.mean([flag[i, np.maximum(last - 7 * k, 0)] for k in range(4)], 0)
         after = flag[i, np.maximum(day - 1, 0)]
         regressors += [on * four, on * four * (effect - 1), recent * four, after * four]
     if record.price is not None:
         regressors.append(record.price[i, day] * four)
     scaled = [column / scale for column in regressors]
-    weeks = np.minimum(of.seen_total[i, evening + 1] / 7, 52.0)
-    spread = np.where(weeks > 0, _spread(of, i, evening, four), four)
-    shut = _shut(of, i, day, last, same[:4], since[3], long)
+    weeks = np.minimum(sums.seen_total[i, evening + 1] / 7, 52.0)
+    spread = np.where(weeks > 0, _spread(sums, i, evening, four), four)
+    shut = _shut(sums, i, day, last, same[:4], since[3], long)
     return np.stack([scale, spread, shut.astype(np.float64), weeks, *scaled, np.ones(len(i))], 1)
 
 
-def shut_days(of: MovingSums, evening: int, leads: int) -> Flags:
+def shut_days(sums: MovingSums, evening: int, leads: int) -> Flags:
     """(s, leads): the days after an evening that are closed by what is known then."""
-    count = len(of.record.units)
+    count = len(sums.record.units)
     i, at = np.arange(count), np.full(count, evening)
-    long = _mean(of.total, i, at, 56, of.begun_total)
+    long = _mean(sums.total, i, at, 56, sums.begun_total)
     found = np.zeros((count, leads), dtype=bool)
     for lead in range(1, leads + 1):
         last = _last_same(at + lead, lead)
-        same, since = _same_weekdays(of, i, last, 4)
-        found[:, lead - 1] = _shut(of, i, at + lead, last, same, since[3], long)
+        same, since = _same_weekdays(sums, i, last, 4)
+        found[:, lead - 1] = _shut(sums, i, at + lead, last, same, since[3], long)
     return found
 
 
-def _shut(of: MovingSums, i: Index, day: Index, last: Index, same: Floats, since: Flags, long: Floats) -> Flags:
+def _shut(sums: MovingSums, i: Index, day: Index, last: Index, same: Floats, since: Flags, long: Floats) -> Flags:
     """(n,): announced, or closed by habit: the store's last times, or an item that sells but not on this weekday.
 
     same: (4, n) the last same weekdays, all since the record began where `since` says so.
     """
-    habit = of.weeks_closed[i, np.maximum(last, 0)] >= SHUT_WEEKS
+    habit = sums.weeks_closed[i, np.maximum(last, 0)] >= SHUT_WEEKS
     habit |= (same == 0).all(0) & since & (long >= 2)
-    return of.record.announced[i, day] | habit
+    return sums.record.announced[i, day] | habit
 
 
 def _last_same(day: Index, lead: int) -> Index:
@@ -151,29 +151,29 @@ def _last_same(day: Index, lead: int) -> Index:
     return day - 7 * (-(-lead // 7))
 
 
-def _same_weekdays(of: MovingSums, i: Index, last: Index, weeks: int) -> tuple[Floats, Flags]:
+def _same_weekdays(sums: MovingSums, i: Index, last: Index, weeks: int) -> tuple[Floats, Flags]:
     """(weeks, n): the usual of the last same weekdays, latest first, and whether the record had begun."""
-    record = of.record
+    record = sums.record
     same = np.stack([record.usual[i, np.maximum(last - 7 * k, 0)] for k in range(weeks)])
     begun = [record.begun[i, np.maximum(last - 7 * k, 0)] & (last >= 7 * k) for k in range(weeks)]
     return same, np.stack(begun)
 
 
-def _spread(of: MovingSums, i: Index, evening: Index, four: Floats) -> Floats:
+def _spread(sums: MovingSums, i: Index, evening: Index, four: Floats) -> Floats:
     """(n,): mean distance to the weekday's mean over eight weeks; the square root of the mean without a record."""
     start = np.maximum(evening + 1 - 56, 0)
-    count = of.spread_count[i, evening + 1] - of.spread_count[i, start]
-    total = of.spread_total[i, evening + 1] - of.spread_total[i, start]
+    count = sums.spread_count[i, evening + 1] - sums.spread_count[i, start]
+    total = sums.spread_total[i, evening + 1] - sums.spread_total[i, start]
     # Two weeks' worth of a Poisson count's spread, so that a lucky streak does not promise certainty.
     return (total + 14 * 0.8 * np.sqrt(four + 0.25)) / (count + 14)
 
 
-def _last_year(of: MovingSums, i: Index, evening: Index, day: Index, four: Floats, scale: Floats) -> Floats:
+def _last_year(sums: MovingSums, i: Index, evening: Index, day: Index, four: Floats, scale: Floats) -> Floats:
     """(n,): what the same day of last year was to its season, at today's level; the weekday's mean without a year."""
     then = day - YEAR
-    there = (then >= 28) & of.record.begun[i, np.maximum(then - 28, 0)]
-    around = _mean(of.total, i, np.maximum(evening - YEAR, 0), 28) + 0.5
-    return np.where(there, np.clip(of.record.usual[i, np.maximum(then, 0)] / around, 0, 4) * scale, four)
+    there = (then >= 28) & sums.record.begun[i, np.maximum(then - 28, 0)]
+    around = _mean(sums.total, i, np.maximum(evening - YEAR, 0), 28) + 0.5
+    return np.where(there, np.clip(sums.record.usual[i, np.maximum(then, 0)] / around, 0, 4) * scale, four)
 
 
 def _effect(record: Record, flag: NDArray[np.bool_], before: Floats) -> Floats:

@@ -78,25 +78,25 @@ def _date(ax: Axes, *, weekly: bool) -> None:
     ax.xaxis.set(major_locator=where, major_formatter=form)
 
 
-def backtest_figure(replay: Backtest) -> Figure:
+def backtest_figure(backtest: Backtest) -> Figure:
     """Left: cost so far, by day. Right: waste and lost sales in units, by policy."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(10, 3.8), layout="constrained")
     left, right = figure.subplots(1, 2, width_ratios=(3, 2))
-    for name in replay.outcome:
-        left.plot(replay.dates, replay.money(name).sum(0).cumsum(), color=COLORS[name], lw=2, label=name)
+    for name in backtest.units:
+        left.plot(backtest.dates, backtest.money(name).sum(0).cumsum(), color=COLORS[name], lw=2, label=name)
     left.set(ylabel="cost so far: waste and lost sales", ylim=(0, None))
     _date(left, weekly=False)
     left.tick_params(labelsize=8)
     left.legend(frameon=False, fontsize=8)
-    height = np.arange(len(replay.outcome))[::-1]
-    for y, (name, found) in zip(height, replay.outcome.items(), strict=True):
+    height = np.arange(len(backtest.units))[::-1]
+    for y, (name, found) in zip(height, backtest.units.items(), strict=True):
         wasted, unmet = int(found.wasted.sum()), int(found.unmet.sum())
         right.barh(y, wasted, color=COLORS[name], height=0.6)
         right.barh(y, unmet, left=wasted, color=COLORS[name], height=0.6, alpha=0.45, hatch="//", edgecolor="white")
         right.text(wasted + unmet, y, f"  {wasted:,} + {unmet:,}", va="center", fontsize=8)
-    right.set_yticks(height, list(replay.outcome), fontsize=8)
+    right.set_yticks(height, list(backtest.units), fontsize=8)
     right.set(xlabel="units wasted (solid) and lost sales (hatched)")
     right.margins(x=0.4)
     for ax in (left, right):

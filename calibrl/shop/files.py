@@ -1,4 +1,6 @@
-"""The sales file: one row per day and item, and what a day without a row means.
+"""The four files of a shop, each CSV or Parquet, read and checked.
+
+**Sales**, one row per day and item:
 
     date, item, units        needed
     store                    one shop if the column is not there
@@ -8,7 +10,7 @@
 
 Rows after the last sale, with `units` empty, are plans: their promotion, price, holiday and closed are read.
 
-The item file: how long an item keeps, how it is delivered, and what waste and lost sales cost.
+**Items**, how long each keeps, how it is delivered, and what waste and lost sales cost:
 
     item                     needed; with a column store, an empty store means every store
     shelf_life               days on the shelf, the day of delivery included
@@ -20,21 +22,17 @@ The item file: how long an item keeps, how it is delivered, and what waste and l
 
 A cell left empty, a column left out and an item left out all mean the default.
 
-The stock file: what stands on the shelf at the close of the day, batch by batch.
+**Stock**, what stands on the shelf at the close of the day, one row per batch:
 
     item, units, expires     needed; expires is the last day a batch can be sold
     store                    as in the sales file
     as_of                    the day the stock was counted
     arrives                  for what is ordered and not yet there: the day it will be
 
-Several rows for one item are several batches.
+**Deliveries**, what was put on the shelf before the opening of past days, for a backtest:
 
-The deliveries file: what was put on the shelf in the past, for a fair comparison with how the shop orders now.
-
-    date, item, units        needed
+    date, item, units        needed; several rows for one day add up
     store                    as in the sales file
-
-A row is what arrived before the opening of a day; several rows for one day add up.
 """
 
 from __future__ import annotations
@@ -50,33 +48,41 @@ from numpy.typing import NDArray
 
 from calibrl.errors import CalibrlError
 from calibrl.inventory.problems import Days, Flags, Floats, Sales
-from calibrl.shop.cells import Cells, read_cells
 from calibrl.shop.record import AHEAD, LONGEST_GAP, Day, History, Key, known_at, named, store_of
-
-SALES_NEEDED = ("date", "item", "units")
-SALES_OPTIONAL = ("store", "in_stock", "price", "promotion", "holiday", "closed")
+from calibrl.tables.cells import Cells, read_cells
 
 MOST_UNITS = 1e7
-"""More in one day is a slip of the pen."""
+"""More in one cell is a slip of the pen."""
 
 MOST_CELLS = 60_000_000
 """Item-stores times days that are held at once."""
 
+WEEKDAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
+
+LONGEST_LIFE = 3650
+LONGEST_LEAD = AHEAD - 2 * 7
+"""Days of lead that leave room to plan for a delivery a week and the one after it."""
+
+
+# Sales.
+
 
 def read_sales(path: str | Path, *, today: Day | None = None, new: tuple[Key, ...] = ()) -> History:
-    """The history in a file, as it was known at the close of `today` (the last day with sales, if not given).
+    """The history in a sales file, as it was known at the close of `today` (by default the last day with sales).
 
-    new: item-stores to plan for when the file has no rows at all.
+    new: item-stores to order for when the file has no rows at all.
     """
-    cells = read_cells(path, needed=SALES_NEEDED, optional=SALES_OPTIONAL, what="a sales file")
+    optional = ("store", "in_stock", "price", "promotion", "holiday", "closed")
+    cells = read_cells(path, needed=("date", "item", "units"), optional=optional, what="a sales file")
     if not len(cells):
         return _nothing_yet(str(path), new, today)
     date = cells.dates("date")
     units = cells.at_least("units", 0, "a number of units sold (book returns apart)")
-    wild = units > MOST_UNITS
-    if wild.any():
-        row = int(wild.argmax())
-        cells.complain(row, "units", f"{units[row]:g} is more than a shop sells in a day; check the number")
+    cells.refuse(
+        units > MOST_UNITS,
+        "units",
+        lambda row: f"{units[row]:g} is more than a shop sells in a day; check the number",
+    )
     keys, series = _series(cells)
     last = _last_day(cells, date, units, today)
     grid = _laid_out(cells, date, series, keys, last=last)
@@ -118,7 +124,11 @@ def _series(cells: Cells) -> tuple[tuple[Key, ...], NDArray[np.int64]]:
     return keys, at.to_numpy().astype(np.int64)
 
 
-def _last_day(cells: Cells, date: Days, units: Floats, today: np.datetime64 | None) -> np.datetime64:
+def _last_day(cells: Cells, date: Days, units: Floats, today: Day | None) -> Day:
+    """Today: as given, or the last day with sales, unless it stands far beyond the others.
+
+    One wrong year would put every item off the list.
+    """
     if today is not None:
         if not (date <= np.where(np.isnan(units), today + AHEAD, today)).any():
             raise CalibrlError(f"{cells.source}: nothing on or before {today}; the first row is of {date.min()}")
@@ -128,12 +138,6 @@ def _last_day(cells: Cells, date: Days, units: Floats, today: np.datetime64 | No
         # Nothing sold yet: the rows are plans, and today is the day before the first of them.
         return date.min() - np.timedelta64(1, "D")
     last = date[known].max()
-    _refuse_alone(cells, date, known, last)
-    return last
-
-
-def _refuse_alone(cells: Cells, date: Days, known: Flags, last: Day) -> None:
-    """An error if the last day stands far beyond the others: one wrong year would put every order off the list."""
     gaps = np.diff(np.unique(date[known])).astype(np.int64)
     if len(gaps) and gaps[-1] > max(LONGEST_GAP, gaps[:-1].max(initial=0)):
         cells.complain(
@@ -142,6 +146,7 @@ def _refuse_alone(cells: Cells, date: Days, known: Flags, last: Day) -> None:
             f"{last} is {gaps[-1]} days after all other sales, which end on {last - gaps[-1]}; correct the year, or "
             f"say --date {last} if it is right",
         )
+    return last
 
 
 @dataclass(frozen=True)
@@ -171,6 +176,7 @@ class _Grid:
 
 
 def _laid_out(cells: Cells, date: Days, series: NDArray[np.int64], keys: tuple[Key, ...], *, last: Day) -> _Grid:
+    """The grid of all days of the file and up to `last`; an error if an item-store has two rows for one day."""
     first, end = min(date.min(), last), max(date.max(), last)
     days = first + np.arange(int((end - first).astype(np.int64)) + 1)
     if len(days) * len(keys) > MOST_CELLS:
@@ -178,7 +184,16 @@ def _laid_out(cells: Cells, date: Days, series: NDArray[np.int64], keys: tuple[K
             f"{cells.source}: {len(keys)} item-stores over {len(days)} days, {first} to {end}, are more than fit; "
             "check for a wrong year, or order for fewer stores at a time"
         )
-    _refuse_twice(cells, date, series, keys)
+    code = series * 1_000_000 + date.astype(np.int64)
+    order = np.argsort(code, kind="stable")
+    again = np.flatnonzero(np.diff(code[order]) == 0)
+    if len(again):
+        at = again[np.argmin(order[again + 1])]  # the first line that repeats another
+        one, two = order[at], order[at + 1]
+        raise CalibrlError(
+            f"{cells.source}, {cells.where(two)}: {named(keys[series[two]])} on {date[two]} stands on "
+            f"{cells.where(one)} already; add the two up, or drop one"
+        )
     return _Grid(cells, days, len(keys), series, (date - first).astype(np.int64))
 
 
@@ -199,21 +214,7 @@ def _closed(grid: _Grid, keys: tuple[Key, ...]) -> Flags:
     return closed
 
 
-def _refuse_twice(cells: Cells, date: Days, series: NDArray[np.int64], keys: tuple[Key, ...]) -> None:
-    """An error if an item-store has two rows for one day."""
-    code = series * 1_000_000 + date.astype(np.int64)
-    order = np.argsort(code, kind="stable")
-    again = np.flatnonzero(np.diff(code[order]) == 0)
-    if len(again):
-        at = again[np.argmin(order[again + 1])]  # the first line that repeats another
-        one, two = order[at], order[at + 1]
-        raise CalibrlError(
-            f"{cells.source}, {cells.where(two)}: {named(keys[series[two]])} on {date[two]} stands on "
-            f"{cells.where(one)} already; add the two up, or drop one"
-        )
-
-
-def _nothing_yet(source: str, new: tuple[Key, ...], today: np.datetime64 | None) -> History:
+def _nothing_yet(source: str, new: tuple[Key, ...], today: Day | None) -> History:
     """No rows at all: every item of the item file starts from nothing."""
     if not new:
         raise CalibrlError(f"{source}: no rows below the header, and no items file to say what is sold; give --items")
@@ -233,28 +234,31 @@ def _nothing_yet(source: str, new: tuple[Key, ...], today: np.datetime64 | None)
     return known_at(written, new, 0, stores=any(store for _, store in new), planned=~nothing)
 
 
-WEEKDAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
-FULL_NAMES = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
-
-ITEMS_OPTIONAL = (
-    "store",
-    "shelf_life",
-    "pack_size",
-    "minimum_order",
-    "lead_days",
-    "delivery_days",
-    "cost_of_waste",
-    "cost_of_lost_sale",
-)
-
-LONGEST_LIFE = 3650
-LONGEST_LEAD = AHEAD - 2 * 7
-"""Days of lead that leave room to plan for a delivery a week and the one after it."""
+# Items.
 
 
 @dataclass(frozen=True)
 class Item:
-    """The rules an order for one item obeys; delivery_days: seven flags from Monday."""
+    """The rules an order for one item obeys.
+
+    Parameters
+    ----------
+    shelf_life : int
+        Days on the shelf, the day of delivery included.
+    pack_size, minimum_order : int
+        Units.
+    lead_days : int
+        Days from the evening of the order to the delivery: 1 is on the shelf tomorrow.
+    delivery_days : tuple of 7 bool
+        The weekdays with a delivery, from Monday.
+    cost_of_waste, cost_of_lost_sale : float
+        Of a unit thrown away, and of one that was asked for and not there.
+
+    Examples
+    --------
+    >>> Item(shelf_life=7, pack_size=12, delivery_days=(True, False, True, False, True, False, False)).deliveries
+    'Mon Wed Fri'
+    """
 
     shelf_life: int = 3
     pack_size: int = 1
@@ -269,7 +273,10 @@ class Item:
         """The delivery days in words."""
         if all(self.delivery_days):
             return "daily"
-        return " ".join(name for name, yes in zip(WEEKDAYS, self.delivery_days, strict=True) if yes)
+        return " ".join(name[:3] for name, yes in zip(WEEKDAYS, self.delivery_days, strict=True) if yes)
+
+
+RULES = [field.name for field in fields(Item)]
 
 
 @dataclass(frozen=True)
@@ -284,13 +291,11 @@ def read_items(path: str | Path | None, keys: tuple[Key, ...], *, sales: str) ->
     """The rules of the item-stores `keys`, from a file or by default. sales: what errors call the sales file."""
     standard = Item()
     if path is None:
-        return Items((standard,) * len(keys), (f"No item file: {_in_words(standard, _FIELDS)}.",))
-    cells = read_cells(path, needed=("item",), optional=ITEMS_OPTIONAL, what="an item file")
-    rows = _rows(cells)
-    known = set(keys)
-    names = {item for item, _ in keys}
+        return Items((standard,) * len(keys), (f"No item file: {_assumed(standard, RULES)}.",))
+    cells, rows = _item_rows(path)
+    known = {*keys, *((item, "") for item, _ in keys)}
     for key, row in rows.items():
-        if key[0] not in names or (key[1] and key not in known):
+        if key not in known:
             cells.complain(
                 row,
                 "item",
@@ -307,27 +312,23 @@ def read_items(path: str | Path | None, keys: tuple[Key, ...], *, sales: str) ->
         else:
             rules.append(replace(standard, **{name: column[at] for name, column in columns.items() if at in column}))
     assumed = []
-    left_out = [name for name in _FIELDS if name not in columns]
+    left_out = [name for name in RULES if name not in columns]
     if left_out:
-        assumed.append(f"Not in {path}: {_in_words(standard, left_out)}.")
+        assumed.append(f"Not in {path}: {_assumed(standard, left_out)}.")
     if silent:
         shown = ", ".join(silent[:4]) + (f" and {len(silent) - 4} more" if len(silent) > 4 else "")
-        assumed.append(f"No line for {shown}: {_in_words(standard, _FIELDS)}.")
+        assumed.append(f"No line for {shown}: {_assumed(standard, RULES)}.")
     return Items(tuple(rules), tuple(assumed))
 
 
 def items_named(path: str | Path) -> tuple[Key, ...]:
     """The item-stores an item file names, for a shop without any sales yet."""
-    cells = read_cells(path, needed=("item",), optional=ITEMS_OPTIONAL, what="an item file")
-    return tuple(sorted(_rows(cells)))
+    return tuple(sorted(_item_rows(path)[1]))
 
 
-_FIELDS = [field.name for field in fields(Item)]
-_IN_UNITS = ("pack_size", "minimum_order")
-
-
-def _rows(cells: Cells) -> dict[Key, int]:
-    """The row of each item-store."""
+def _item_rows(path: str | Path) -> tuple[Cells, dict[Key, int]]:
+    """The cells of an item file, and the row of each item-store."""
+    cells = read_cells(path, needed=("item",), optional=("store", *RULES), what="an item file")
     items = cells.texts("item")
     stores = cells.texts("store", needed=False) if cells.has("store") else [""] * len(items)
     found: dict[Key, int] = {}
@@ -335,32 +336,30 @@ def _rows(cells: Cells) -> dict[Key, int]:
         if key in found:
             cells.complain(row, "item", f"{named(key)!r} stands on {cells.where(found[key])} already; keep one")
         found[key] = row
-    return found
+    return cells, found
 
 
 def _columns(cells: Cells) -> dict[str, dict[int, Any]]:
-    """What the file says, by column and row; cells left empty are left out."""
+    """What the item file says, by column and row; cells left empty are left out."""
     found: dict[str, dict[int, Any]] = {}
-    for name, least, most, what in (
-        ("shelf_life", 1, LONGEST_LIFE, "a shelf life in days"),
-        ("pack_size", 1, 1e6, "a pack size"),
-        ("minimum_order", 0, 1e6, "a minimum order"),
-        ("lead_days", 1, LONGEST_LEAD, "a lead time in days"),
+    smaller = ", so count in smaller units (grams, not kilograms)"
+    for name, least, most, what, cure in (
+        ("shelf_life", 1, LONGEST_LIFE, "a shelf life in days", ""),
+        ("pack_size", 1, 1e6, "a pack size", smaller),
+        ("minimum_order", 0, 1e6, "a minimum order", smaller),
+        ("lead_days", 1, LONGEST_LEAD, "a lead time in days", ""),
     ):
         if cells.has(name):
-            smaller = ", so count in smaller units (grams, not kilograms)" if name in _IN_UNITS else ""
-            values = cells.at_least(name, least, what, whole=True, cure=smaller)
-            found[name] = {row: int(value) for row, value in enumerate(values) if not np.isnan(value)}
-            for row, value in found[name].items():
-                if value > most:
-                    cells.complain(row, name, f"{value} is not {what}; expected {most:g} at most")
+            days = cells.at_least(name, least, what, whole=True, cure=cure)
+            for row in np.flatnonzero(days > most).tolist():
+                cells.complain(row, name, f"{days[row]:.0f} is not {what}; expected {most:g} at most")
+            found[name] = {row: int(value) for row, value in enumerate(days) if not np.isnan(value)}
     for name in ("cost_of_waste", "cost_of_lost_sale"):
         if cells.has(name):
-            values = cells.at_least(name, 0, "a cost")
-            found[name] = {row: float(value) for row, value in enumerate(values) if not np.isnan(value)}
-            for row, value in found[name].items():
-                if value == 0 or value > 1e9:
-                    cells.complain(row, name, f"{value:g} is not a cost per unit; expected more than 0")
+            costs = cells.at_least(name, 0, "a cost")
+            for row in np.flatnonzero((costs == 0) | (costs > 1e9)).tolist():
+                cells.complain(row, name, f"{costs[row]:g} is not a cost per unit; expected more than 0")
+            found[name] = {row: float(value) for row, value in enumerate(costs) if not np.isnan(value)}
     if cells.has("delivery_days"):
         text = cells.texts("delivery_days", needed=False)
         found["delivery_days"] = {row: _weekdays(cells, row, words) for row, words in enumerate(text) if words}
@@ -368,6 +367,7 @@ def _columns(cells: Cells) -> dict[str, dict[int, Any]]:
 
 
 def _weekdays(cells: Cells, row: int, words: str) -> tuple[bool, ...]:
+    """Seven flags, from Monday."""
     if words.strip().lower() in {"daily", "every day", "all"}:
         return (True,) * 7
     days = [False] * 7
@@ -387,13 +387,13 @@ def _weekdays(cells: Cells, row: int, words: str) -> tuple[bool, ...]:
 def _weekday(word: str) -> int | None:
     """A weekday by its name or three or more letters of it, from Monday, 0; a plural or a full stop does no harm."""
     name = word.lower().removesuffix(".")
-    for k, full in enumerate(FULL_NAMES):
+    for k, full in enumerate(day.lower() for day in WEEKDAYS):
         if (len(name) >= 3 and f"{full}s".startswith(name)) or name == f"{full[:3]}s":
             return k
     return None
 
 
-def _in_words(item: Item, names: list[str]) -> str:
+def _assumed(item: Item, names: list[str]) -> str:
     """Defaults, as a person would say them."""
     words = {
         "shelf_life": f"a shelf life of {item.shelf_life} days",
@@ -407,8 +407,7 @@ def _in_words(item: Item, names: list[str]) -> str:
     return "assumed " + ", ".join(words[name] for name in names)
 
 
-STOCK_NEEDED = ("item", "units", "expires")
-STOCK_OPTIONAL = ("store", "as_of", "arrives")
+# Stock and deliveries.
 
 
 @dataclass(frozen=True)
@@ -430,34 +429,29 @@ class Stock:
     batches: tuple[tuple[Batch, ...], ...]
     notes: tuple[str, ...] = ()
 
-    @property
-    def on_hand(self) -> NDArray[np.float64]:
-        """(s,): units on the shelf that can be sold tomorrow."""
-        return np.array([sum(b.units for b in row if b.arrives <= 0) for row in self.batches], dtype=np.float64)
 
-
-def read_stock(
-    path: str | Path | None, keys: tuple[Key, ...], *, today: np.datetime64, sales: str, stores: bool
-) -> Stock:
+def read_stock(path: str | Path | None, keys: tuple[Key, ...], *, today: Day, sales: str, stores: bool) -> Stock:
     """The stock of the item-stores `keys` at the close of `today`; nothing anywhere without a file."""
     if path is None:
         return Stock(((),) * len(keys), ("No stock file: the shelves are taken as empty tonight.",))
-    cells = read_cells(path, needed=STOCK_NEEDED, optional=STOCK_OPTIONAL, what="a stock file")
+    needed, optional = ("item", "units", "expires"), ("store", "as_of", "arrives")
+    cells = read_cells(path, needed=needed, optional=optional, what="a stock file")
     if not len(cells):
         return Stock(((),) * len(keys), (f"{path} has no rows: the shelves are taken as empty tonight.",))
     units = cells.at_least("units", 0, "a number of units on the shelf")
-    for unknown in np.flatnonzero(np.isnan(units) | (units > MOST_UNITS)):
-        cells.complain(int(unknown), "units", "is no stock; expected how many units there are")
-    place = _places(cells, keys, sales=sales, stores=stores)
+    unknown = np.isnan(units) | (units > MOST_UNITS)
+    cells.refuse(unknown, "units", lambda _: "is no stock; expected how many units there are")
+    place = _places(cells, keys, sales=sales, each="batch is in" if stores else None)
     last = (cells.dates("expires") - today).astype(np.int64)
     arrives = np.zeros(len(cells), dtype=np.int64)
     if cells.has("arrives"):
         days = cells.dates("arrives", needed=False)
         arrives = np.where(np.isnat(days), 0, (days - today).astype(np.int64))
-        for never in np.flatnonzero(arrives > np.maximum(last, 0)):
-            cells.complain(
-                int(never), "arrives", f"comes on {days[never]}, when it has expired; correct one of the days"
-            )
+        cells.refuse(
+            arrives > np.maximum(last, 0),
+            "arrives",
+            lambda row: f"comes on {days[row]}, when it has expired; correct one of the days",
+        )
     _refuse_old(cells, last, today, sales)
     batches: list[list[Batch]] = [[] for _ in keys]
     expired = 0.0
@@ -473,60 +467,46 @@ def read_stock(
     return Stock(tuple(tuple(row) for row in batches), tuple(notes))
 
 
-def _places(cells: Cells, keys: tuple[Key, ...], *, sales: str, stores: bool) -> list[int]:
-    """(n,): which item-store each row is about."""
-    if stores and not cells.has("store"):
-        raise CalibrlError(f"{cells.source}: no column store, but {sales} has one; say which store each batch is in")
-    items = cells.texts("item")
-    names = cells.texts("store") if stores else [""] * len(items)
-    at = {key: k for k, key in enumerate(keys)}
-    found = []
-    for row, key in enumerate(zip(items, names, strict=True)):
-        if key not in at:
-            cells.complain(row, "item", f"{named(key)!r} is not in {sales}; correct the name or drop the line")
-        found.append(at[key])
+def read_deliveries(path: str | Path, history: History, *, sales: str) -> Floats:
+    """(s, t): units delivered before the opening of each day of the history."""
+    cells = read_cells(path, needed=("date", "item", "units"), optional=("store",), what="a deliveries file")
+    units = cells.at_least("units", 0, "a number of units delivered")
+    day = (cells.dates("date") - history.sales.dates[0]).astype(np.int64)
+    where = "delivery went to" if history.stores else None
+    place = np.array(_places(cells, history.keys, sales=sales, each=where), dtype=np.int64)
+    cells.refuse(np.isnan(units), "units", lambda _: "is empty; expected how many units were delivered")
+    found = np.zeros(history.sales.units.shape)
+    known = (day >= 0) & (day <= history.today)
+    np.add.at(found, (place[known], day[known]), units[known])
     return found
 
 
-def _refuse_old(cells: Cells, last: NDArray[np.int64], today: np.datetime64, sales: str) -> None:
+def _places(cells: Cells, keys: tuple[Key, ...], *, sales: str, each: str | None) -> list[int]:
+    """(n,): which item-store each row is about. each: how a row belongs to a store, if there are several."""
+    if each and not cells.has("store"):
+        raise CalibrlError(f"{cells.source}: no column store, but {sales} has one; say which store each {each}")
+    items = cells.texts("item")
+    stores = cells.texts("store") if each else [""] * len(items)
+    at = {key: k for k, key in enumerate(keys)}
+    for row, key in enumerate(zip(items, stores, strict=True)):
+        if key not in at:
+            cells.complain(row, "item", f"{named(key)!r} is not in {sales}; correct the name or drop the line")
+    return [at[key] for key in zip(items, stores, strict=True)]
+
+
+def _refuse_old(cells: Cells, last: NDArray[np.int64], today: Day, sales: str) -> None:
     """An error if the stock was counted before the last sale, or long after it."""
     if cells.has("as_of"):
         counted = cells.dates("as_of")
         age = (today - counted).astype(np.int64)
-        if (age > 0).any():
-            row = int((age > 0).argmax())
-            cells.complain(
-                row, "as_of", f"counted on {counted[row]}, but {sales} goes on to {today}; count the stock again"
-            )
-        if (age < -1).any():
-            row = int((age < -1).argmax())
-            cells.complain(
-                row, "as_of", f"counted on {counted[row]}, but {sales} ends on {today}; add the sales in between"
-            )
+        for wrong, cure in (
+            (age > 0, f"goes on to {today}; count the stock again"),
+            (age < -1, f"ends on {today}; add the sales in between"),
+        ):
+            row = int(wrong.argmax())
+            if wrong[row]:
+                cells.complain(row, "as_of", f"counted on {counted[row]}, but {sales} {cure}")
     elif (last < 1).all():
         raise CalibrlError(
             f"{cells.source}: every batch had expired by {today}, the last day of {sales}; count the stock again"
         )
-
-
-def read_deliveries(path: str | Path, history: History, *, sales: str) -> Floats:
-    """(s, t): units delivered before the opening of each day of the history."""
-    cells = read_cells(path, needed=("date", "item", "units"), optional=("store",), what="a deliveries file")
-    date = cells.dates("date")
-    units = cells.at_least("units", 0, "a number of units delivered")
-    if history.stores and not cells.has("store"):
-        raise CalibrlError(f"{path}: no column store, but {sales} has one; say which store each delivery went to")
-    items = cells.texts("item")
-    stores = cells.texts("store") if history.stores else [""] * len(items)
-    at = {key: k for k, key in enumerate(history.keys)}
-    found = np.zeros(history.sales.units.shape)
-    first = history.sales.dates[0]
-    for row, key in enumerate(zip(items, stores, strict=True)):
-        if key not in at:
-            cells.complain(row, "item", f"{named(key)!r} is not in {sales}; correct the name or drop the line")
-        if np.isnan(units[row]):
-            cells.complain(row, "units", "is empty; expected how many units were delivered")
-        day = int((date[row] - first).astype(np.int64))
-        if 0 <= day <= history.today:
-            found[at[key], day] += units[row]
-    return found

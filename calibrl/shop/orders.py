@@ -1,14 +1,11 @@
-"""When the next deliveries come, and which days each has to last for.
+"""Tonight's orders: files read, demand learnt and calibrated, deliveries to come, an order of least cost for each item.
 
-A delivery that would have to last for closed days only is left out: on a Saturday evening a shop that is closed on
-Sundays orders for Monday. One that comes on a closed day and has to last for open ones after it is a delivery.
+**Deliveries.** One that would have to last for closed days only is left out: on a Saturday evening a shop that closes
+on Sundays orders for Monday. One that comes on a closed day and has to last for open ones after it is a delivery.
 
-From demand paths to an order: the least expected cost of waste, lost sales and holding, closed loop.
-
-Later deliveries follow an order-up-to level, so that tonight's order neither has to carry the weeks after it nor is
-judged as if nobody would ever order again. What is left when the horizon ends is counted by what should become of it.
-
-Tonight's orders: files read, demand learnt and made honest, an order planned for every item-store.
+**The order of least expected cost** of waste, lost sales and holding is closed loop: later deliveries follow an
+order-up-to level, so that tonight's order neither has to carry the weeks after it nor is judged as if nobody would ever
+order again. What is left when the horizon ends is counted by what should become of it.
 """
 
 from __future__ import annotations
@@ -24,18 +21,39 @@ from numpy.typing import NDArray
 from calibrl.inventory.problems import Flags, Floats
 from calibrl.kernels import deliveries as kernel
 from calibrl.runs.workers import Job, run_jobs
-from calibrl.shop import features
 from calibrl.shop.demand import paths, ranks, train
+from calibrl.shop.features import moving_sums, shut_days
 from calibrl.shop.files import Batch, Item, Stock, items_named, read_items, read_sales, read_stock
-from calibrl.shop.record import AHEAD, History, Key, Record, make_record, named
+from calibrl.shop.record import AHEAD, Day, History, Key, Record, make_record, named
 
 Ints = NDArray[np.int64]
 
 BEYOND = 3
-"""Days to plan for after a delivery has expired, so that what follows it is not cut short."""
+"""Days to look ahead after a delivery has expired, so that what follows it is not cut short."""
 
 SEEN_LIFE = 14
 """Days after a delivery to look ahead: what keeps longer is held back by the cost of holding, not by waste."""
+
+SERVICE = np.array([0.2, 0.35, 0.5, 0.6, 0.7, 0.77, 0.83, 0.88, 0.92, 0.95, 0.975, 0.99, 1.0])
+"""Quantiles of what a delivery has to be enough for that later levels are chosen from."""
+
+HOLDING = 0.002
+"""Cost of keeping a unit overnight, as a share of the cost of wasting it: for what would keep for ever."""
+
+PATHS = 300
+"""Demand paths per item."""
+
+FAN = (0.05, 0.25, 0.5, 0.75, 0.95)
+"""Quantiles of each day's demand: the median, and the ends of the 50 and 90 % intervals."""
+
+THREADS = "threads"
+"""Decide in this process. The kernel lets go of Python's lock: on one machine that is all it takes."""
+
+PORTION = 500
+"""Item-stores that another process decides about at a time: some seconds of work."""
+
+
+# Deliveries to come.
 
 
 @dataclass(frozen=True)
@@ -43,7 +61,7 @@ class Schedule:
     """Deliveries to come, in days counted from 0, tomorrow.
 
     day: (K,) K ≥ 2; decided: (K,) the day at whose close each is ordered, -1 being tonight; horizon: the days to
-    plan for: until the first delivery is eaten up or expired, and the one after it is used.
+    look ahead: until the first delivery is eaten up or expired, and the one after it is used.
     """
 
     day: Ints
@@ -56,8 +74,8 @@ class Schedule:
         return range(int(self.day[0]), int(self.day[1]))
 
 
-def schedule(item: Item, today: np.datetime64, shut: Flags | None = None) -> Schedule:
-    """The deliveries of an item that can still be ordered tonight, and the planning horizon.
+def schedule(item: Item, today: Day, shut: Flags | None = None) -> Schedule:
+    """The deliveries of an item that can still be ordered tonight, and the horizon.
 
     shut: (AHEAD,) the days, from tomorrow, on which its store is expected to be closed.
     """
@@ -76,42 +94,31 @@ def schedule(item: Item, today: np.datetime64, shut: Flags | None = None) -> Sch
     return Schedule(day=within, decided=np.maximum(within - item.lead_days, -1), horizon=horizon)
 
 
-def schedules(rules: Sequence[Item], today: np.datetime64, shut: Flags) -> list[Schedule]:
-    """The schedules of item-stores with these rules and closed days (s, AHEAD)."""
-    found: dict[tuple[Item, bytes], Schedule] = {}
-    for item, days in zip(rules, shut, strict=True):
-        key = (item, days.tobytes())
-        if key not in found:
-            found[key] = schedule(item, today, days)
-    return [found[item, days.tobytes()] for item, days in zip(rules, shut, strict=True)]
+def schedules(rules: Sequence[Item], today: Day, shut: Flags) -> list[Schedule]:
+    """The schedules of s item-stores with these rules and closed days (s, AHEAD); many share one."""
+    keys = [(item, days.tobytes()) for item, days in zip(rules, shut, strict=True)]
+    first = {key: k for k, key in reversed(list(enumerate(keys)))}
+    found = {key: schedule(rules[k], today, shut[k]) for key, k in first.items()}
+    return [found[key] for key in keys]
 
 
-def leads_needed(items: tuple[Item, ...], today: np.datetime64) -> int:
-    """How many days ahead demand has to be forecast."""
-    return max(schedule(item, today).horizon for item in set(items))
-
-
-SERVICE = np.array([0.2, 0.35, 0.5, 0.6, 0.7, 0.77, 0.83, 0.88, 0.92, 0.95, 0.975, 0.99, 1.0])
-"""Quantiles of what a delivery has to be enough for that later levels are chosen from."""
-
-HOLDING = 0.002
-"""Cost of keeping a unit overnight, as a share of the cost of wasting it: for what would keep for ever."""
+# The order of least cost.
 
 
 @dataclass(frozen=True)
 class Decision:
-    """An order and what to expect of it, in units.
+    """How much to order and what to expect of it, in units.
 
     waste: of this order, thrown away in the end; lost: demand not met between this delivery and the next, and
     out: the chance of any; lost_before, out_before: the same until this delivery comes.
     """
 
     units: int
-    waste: float
-    lost: float
-    out: float
-    lost_before: float
-    out_before: float
+    waste: float = 0.0
+    lost: float = 0.0
+    out: float = 0.0
+    lost_before: float = 0.0
+    out_before: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -129,7 +136,7 @@ class Situation:
 
     @property
     def given(self) -> tuple[Floats, Floats, Floats, Ints, Ints, int]:
-        """What the kernel's functions are told first."""
+        """The first arguments of the kernel's functions."""
         return self.paths, self.opening, self.arriving, self.when.day, self.when.decided, self.item.shelf_life
 
     @property
@@ -141,7 +148,7 @@ class Situation:
 
 
 def lay_out(item: Item, when: Schedule, paths: Floats, batches: tuple[Batch, ...]) -> Situation:
-    """Lay out an item's batches by their last day. paths: (m, leads), leads at least the horizon."""
+    """The situation of an item, its batches laid out by their last day. paths: (m, leads), leads ≥ the horizon."""
     h = when.horizon
     opening, arriving = np.zeros(h + 1), np.zeros((h, h + 1))
     for batch in batches:
@@ -165,13 +172,13 @@ def best_order(at: Situation) -> Decision:
     return expectation(at, order, levels[policy])
 
 
-def order_up_to(at: Situation, level: float) -> int:
-    """The order of a shop that stocks up to a level."""
-    return int(kernel.rounded_up(level - at.position, at.item.pack_size, at.item.minimum_order))
+def order_up_to(at: Situation, level: float) -> Decision:
+    """The order of a shop that stocks up to a level, with no word on what to expect of it."""
+    return Decision(int(kernel.rounded_up(level - at.position, at.item.pack_size, at.item.minimum_order)))
 
 
 def expectation(at: Situation, order: int, level: Floats) -> Decision:
-    """What to expect of an order when later ones are placed up to level (K,)."""
+    """An order of so many units and what to expect of it, when later ones are placed up to level (K,)."""
     seen = kernel.outlook(*at.given, order, level, at.item.pack_size, at.item.minimum_order)
     return Decision(
         units=order,
@@ -206,50 +213,105 @@ def _surely_enough(at: Situation) -> int:
     return int(at.paths[:, first:until].sum(1).max()) + at.item.minimum_order + at.item.pack_size
 
 
-PATHS = 300
-"""Demand paths per item."""
+def decide_all(
+    rules: Sequence[Item],
+    when: Sequence[Schedule],
+    drawn: Floats,
+    batches: Sequence[tuple[Batch, ...]],
+    *,
+    workers: int = 1,
+    decide: Callable[[Situation], Decision] = best_order,
+) -> list[tuple[Situation, Decision]]:
+    """The situation of each of s item-stores and what is decided in it. drawn: (s, m, leads) demand paths."""
 
-FAN = (0.05, 0.25, 0.5, 0.75, 0.95)
-"""Quantiles of each day's demand: the median, and the ends of the 50 and 90 % intervals."""
+    def one(k: int) -> tuple[Situation, Decision]:
+        at = lay_out(rules[k], when[k], drawn[k], batches[k])
+        return at, decide(at)
 
-THREADS = "threads"
-"""Plan in this process. The kernel lets go of Python's lock: on one machine that is all it takes."""
+    if workers == 1:
+        return [one(k) for k in range(len(rules))]
+    # The kernel lets go of Python's lock: threads are enough.
+    with ThreadPoolExecutor(workers) as pool:
+        return list(pool.map(one, range(len(rules)), chunksize=16))
 
-PORTION = 500
-"""Item-stores that another process plans at a time: some seconds of work."""
+
+# A shop's orders.
 
 
 @dataclass(frozen=True)
 class Shop:
-    """What the shop's files say, checked. Rules and stock are in the order of the history's keys."""
+    """What the shop's files say, checked: see `read_shop`.
+
+    Parameters
+    ----------
+    history : History
+        Sales of s item-stores up to today, and what is planned beyond it.
+    rules : tuple of s Item
+        In the order of the history's keys.
+    stock : Stock
+        The batches on the shelves and under way, in the same order.
+    notes : tuple of str
+        What was assumed, in sentences.
+    """
 
     history: History
     rules: tuple[Item, ...]
     stock: Stock
     notes: tuple[str, ...]
 
+    @property
+    def new_items(self) -> list[str]:
+        """The item-stores that are planned without any history, which start from the prior."""
+        new = self.history.listed & (self.history.days_on_record == 0)
+        return [named(self.history.keys[k]) for k in np.flatnonzero(new)]
+
 
 @dataclass(frozen=True)
 class Order:
-    """One item-store's order and all that is worth knowing about it.
+    """One item-store's order and all that is worth knowing about it; made by `make_orders`.
 
-    when: its deliveries, in days from tomorrow; demand: (m,) of the days the order has to last for; daily: (h,) mean
-    demand by day; fan: (5, h) its quantiles at `FAN`; shut: (h,) days that are closed; expiring: units that expire
-    before the delivery; position: what should be left when it comes; level: sales of an average open day; trend: last
-    week over the four before; sold_out: days of the last 28 on which the shelf was empty, blind: whether they are most
-    of its open days, and most_sold: what sold on the best of the 28; idle: days since the last sale, off: so many that
-    the item is off the list.
+    Parameters
+    ----------
+    key : (str, str)
+        The item and the store.
+    item : Item
+        The rules the order obeys.
+    when : Schedule
+        Its deliveries, in days from tomorrow.
+    today : datetime64[D]
+        The day at whose close it is placed.
+    decision : Decision
+        How many units, and what to expect of them.
+    demand : array (m,)
+        Units asked for on the days the order has to last for, path by path.
+    daily, fan, shut : arrays (h,), (5, h), (h,)
+        Of the next h days: mean demand in units, its quantiles at `FAN`, and whether the day is closed.
+    on_hand, expiring, under_way, position : float
+        Units on the shelf; those of them that expire before the delivery; those that are still to arrive; and what
+        should be left when the delivery comes.
+    level, trend : float
+        Units sold on an average open day; last week over the four before.
+    promotion : bool
+        Whether a day the order has to last for is on promotion.
+    days_on_record, sold_out, idle : int
+        Days with known sales; days of the last 28 on which the shelf was empty; days since the last sale.
+    mostly_sold_out : bool
+        Whether that was on most of its open days.
+    most_sold : float
+        Units on the best of the 28 days.
+    discontinued : bool
+        Whether the last sale is so long ago that the item is off the list.
     """
 
     key: Key
     item: Item
     when: Schedule
-    today: np.datetime64
+    today: Day
     decision: Decision
     demand: Floats
     daily: Floats
     fan: Floats
-    shut: NDArray[np.bool_]
+    shut: Flags
     on_hand: float
     expiring: float
     under_way: float
@@ -259,23 +321,23 @@ class Order:
     promotion: bool
     days_on_record: int
     sold_out: int
-    blind: bool
+    mostly_sold_out: bool
     most_sold: float
     idle: int
-    off: bool
+    discontinued: bool
 
     @property
-    def delivery(self) -> np.datetime64:
+    def delivery(self) -> Day:
         """The day the order is on the shelf."""
-        return self.day(int(self.when.day[0]))
+        return self.day(self.when.cover.start)
 
     @property
-    def last_covered(self) -> np.datetime64:
+    def last_covered(self) -> Day:
         """The last day before the delivery after this one."""
-        return self.day(int(self.when.day[1]) - 1)
+        return self.day(self.when.cover.stop - 1)
 
     @property
-    def order_by(self) -> np.datetime64:
+    def order_by(self) -> Day:
         """The last evening on which the order can be placed."""
         return self.delivery - np.timedelta64(self.item.lead_days, "D")
 
@@ -284,12 +346,12 @@ class Order:
         """The order in packs."""
         return self.decision.units // self.item.pack_size
 
-    def day(self, ahead: int) -> np.datetime64:
+    def day(self, ahead: int) -> Day:
         """The date of a day counted from 0, tomorrow."""
         return self.today + np.timedelta64(1 + ahead, "D")
 
     def quantile(self, level: float) -> float:
-        """Of demand over the days the order has to last for."""
+        """Units that demand, over the days the order has to last for, stays below with probability `level`."""
         return float(np.quantile(self.demand, level))
 
 
@@ -298,9 +360,30 @@ def read_shop(
     *,
     stock: str | Path | None = None,
     items: str | Path | None = None,
-    today: np.datetime64 | None = None,
+    today: Day | None = None,
 ) -> Shop:
-    """Read and check a shop's files; the order is decided at the close of `today`, the last day with sales."""
+    """Read and check a shop's files.
+
+    Parameters
+    ----------
+    sales, stock, items : path
+        CSV or Parquet, with the columns of `calibrl.shop.files`. Without a stock file shelves are taken as empty;
+        without an item file, items as `Item` has them by default.
+    today : datetime64[D], optional
+        The order is decided at the close of this day; by default the last one with sales. Later rows are ignored,
+        except for the plans in them.
+
+    Returns
+    -------
+    Shop
+        What they say of each item-store, in alphabetical order.
+
+    Examples
+    --------
+    >>> shop = read_shop("examples/data/sales.csv", items="examples/data/items.csv")
+    >>> len(shop.rules), str(shop.history.date)
+    (10, '2026-05-28')
+    """
     new = items_named(items) if items is not None else ()
     history = read_sales(sales, today=today, new=new)
     known = read_items(items, history.keys, sales=str(sales))
@@ -315,110 +398,93 @@ def make_orders(
     workers: int = 1,
     backend: str = THREADS,
     address: str | None = None,
-    paths_per_item: int = PATHS,
+    n_paths: int = PATHS,
 ) -> list[Order]:
-    """An order for every item-store that is sold or planned by now, in the order of the keys.
+    """Forecast demand and order what costs least, for every item-store that is sold or planned by now.
 
-    Whoever plans them, they are the same.
+    Parameters
+    ----------
+    shop : Shop
+        From `read_shop`.
+    seed : int
+        Of the rows that are trained on, and of the demand paths.
+    workers : int
+        How many item-stores, or portions of them, are decided about at once. The orders are the same.
+    backend : str
+        Where: "threads", "processes" or "ray".
+    address : str, optional
+        Of a running Ray cluster.
+    n_paths : int
+        Demand paths per item-store.
+
+    Returns
+    -------
+    list of Order
+        In the order of the shop's keys.
+
+    Examples
+    --------
+    >>> shop = read_shop("examples/data/sales.csv", items="examples/data/items.csv")
+    >>> order = make_orders(shop, n_paths=100)[0]
+    >>> order.key, str(order.delivery)
+    (('croissant', 'Market Street'), '2026-05-29')
+    >>> bool(order.quantile(0.05) < order.decision.units < order.quantile(0.95))
+    True
     """
     rng = np.random.default_rng(seed)
     record = make_record(shop.history)
-    of = features.moving_sums(record)
-    rules, batches = shop.rules, shop.stock.batches
-    when = schedules(rules, shop.history.date, features.shut_days(of, record.today, AHEAD))
-    demand = train(of, leads=max(each.horizon for each in when), rng=rng)
+    sums = moving_sums(record)
+    when = schedules(shop.rules, shop.history.date, shut_days(sums, record.today, AHEAD))
+    demand = train(sums, leads=max(each.horizon for each in when), rng=rng)
     new = shop.history.days_on_record == 0
-    drawn = paths(demand.forecast(of), ranks(demand.rho, paths_per_item, rng), new=new)
+    drawn = paths(demand.forecast(sums), ranks(demand.rho, n_paths, rng), new=new)
+    given = (shop.rules, when, drawn, shop.stock.batches)
     if backend == THREADS:
-        plans = decide_all(rules, when, drawn, batches, workers=workers)
+        decided = decide_all(*given, workers=workers)
     else:
-        plans = decide_apart(rules, when, drawn, batches, backend=backend, workers=workers, address=address)
-    idle, off, listed = shop.history.idle, shop.history.dormant, shop.history.listed
+        cuts = [slice(start, start + PORTION) for start in range(0, len(when), PORTION)]
+        jobs = [Job(f"item-stores from {cut.start}", decide_all, tuple(part[cut] for part in given)) for cut in cuts]
+        portions = run_jobs(jobs, backend=backend, workers=workers, address=address)
+        decided = [one for portion in portions for one in portion]
+    idle, gone, listed = shop.history.idle, shop.history.discontinued, shop.history.listed
     return [
-        _order(shop, record, k, planned, int(idle[k]), off=bool(off[k])) for k, planned in enumerate(plans) if listed[k]
+        _order(shop, record, k, *decided[k], int(idle[k]), gone=bool(gone[k])) for k in np.flatnonzero(listed).tolist()
     ]
 
 
-def decide_apart(
-    rules: Sequence[Item],
-    when: Sequence[Schedule],
-    drawn: Floats,
-    batches: Sequence[tuple[Batch, ...]],
-    *,
-    backend: str,
-    workers: int | None = None,
-    address: str | None = None,
-) -> list[tuple[Situation, Decision]]:
-    """As `plan_all`, in portions of item-stores on other cores or machines."""
-    cuts = [slice(start, start + PORTION) for start in range(0, len(rules), PORTION)]
-    jobs = [
-        Job(f"item-stores from {cut.start}", decide_all, (rules[cut], when[cut], drawn[cut], batches[cut]))
-        for cut in cuts
-    ]
-    found = run_jobs(jobs, backend=backend, workers=workers, address=address)
-    return [planned for portion in found for planned in portion]
-
-
-def decide_all(
-    rules: Sequence[Item],
-    when: Sequence[Schedule],
-    drawn: Floats,
-    batches: Sequence[tuple[Batch, ...]],
-    *,
-    workers: int = 1,
-    decide: Callable[[Situation], Decision] = best_order,
-) -> list[tuple[Situation, Decision]]:
-    """The situation and the plan of every item-store. drawn: (s, m, leads) demand paths."""
-
-    def one(k: int) -> tuple[Situation, Decision]:
-        at = lay_out(rules[k], when[k], drawn[k], batches[k])
-        return at, decide(at)
-
-    if workers == 1:
-        return [one(k) for k in range(len(rules))]
-    # The kernel lets go of Python's lock: threads are enough.
-    with ThreadPoolExecutor(workers) as pool:
-        return list(pool.map(one, range(len(rules)), chunksize=16))
-
-
-def _order(shop: Shop, record: Record, k: int, planned: tuple[Situation, Decision], idle: int, *, off: bool) -> Order:
+def _order(shop: Shop, record: Record, k: int, at: Situation, decided: Decision, idle: int, *, gone: bool) -> Order:
     """Everything about one item-store's order."""
-    at, decided = planned
-    history, item = shop.history, shop.rules[k]
-    first, second = int(at.when.day[0]), int(at.when.day[1])
-    now, h = record.today, at.when.horizon
-    batches = shop.stock.batches[k]
+    history, batches = shop.history, shop.stock.batches[k]
+    now, cover = record.today, slice(at.when.cover.start, at.when.cover.stop)
     shelf = [batch for batch in batches if batch.arrives <= 0]
     promotion = record.event.get("promotion")
     month = slice(max(0, now - 27), now + 1)
     sold_out = int(history.sales.censored[k, month].sum())
     sold = history.sales.units[k, month][~history.sales.closed[k, month]]
     sold = sold[~np.isnan(sold)]
-    if off:
-        decided = Decision(0, 0.0, 0.0, 0.0, 0.0, 0.0)
     return Order(
         key=history.keys[k],
-        item=item,
+        item=at.item,
         when=at.when,
         today=history.date,
-        decision=decided,
-        demand=at.paths[:, first:second].sum(1),
+        decision=Decision(0) if gone else decided,
+        demand=at.paths[:, cover].sum(1),
         daily=at.paths.mean(0),
         fan=np.quantile(at.paths, FAN, axis=0),
         shut=at.paths.max(0) == 0,
         on_hand=float(sum(batch.units for batch in shelf)),
-        expiring=float(sum(batch.units for batch in shelf if batch.last <= first)),
+        expiring=float(sum(batch.units for batch in shelf if batch.last <= cover.start)),
         under_way=float(sum(batch.units for batch in batches if batch.arrives > 0)),
         position=at.position,
         level=_open_mean(record, k),
         trend=_trend(record, k),
-        promotion=bool(promotion is not None and promotion[k, now + 1 : now + 1 + h][first:second].any()),
+        promotion=promotion is not None and bool(promotion[k, now + 1 :][cover].any()),
         days_on_record=int(history.days_on_record[k]),
         sold_out=sold_out,
-        blind=2 * sold_out > len(sold),
+        mostly_sold_out=2 * sold_out > len(sold),
         most_sold=float(sold.max(initial=0.0)),
         idle=idle,
-        off=off,
+        discontinued=gone,
     )
 
 
@@ -437,9 +503,3 @@ def _trend(record: Record, k: int) -> float:
     before = slice(max(0, now - 34), now - 6)
     month = record.usual[k, before][record.begun[k, before]].mean()
     return float(record.usual[k, now - 6 : now + 1].mean() / month) if month > 0 else 1.0
-
-
-def new_items(shop: Shop) -> list[str]:
-    """The item-stores that are planned without any history, which start from the prior."""
-    new = shop.history.listed & (shop.history.days_on_record == 0)
-    return [named(shop.history.keys[k]) for k in np.flatnonzero(new)]

@@ -1,22 +1,17 @@
-"""The reason for an order, in a sentence a shopkeeper can check against what they know.
-
-Orders as a table: every number a shop may want, and the defaults it rests on.
-"""
+"""Orders for people to read: the reason for one in a sentence, and a table of all with every number."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import date
 
 import numpy as np
 import polars as pl
 
 from calibrl.kernels.deliveries import rounded_up
-from calibrl.shop.backtest import Backtest
-from calibrl.shop.files import Item
+from calibrl.shop.files import WEEKDAYS, Item
 from calibrl.shop.orders import Order
-from calibrl.shop.record import Key
-
-NAMES = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
+from calibrl.shop.record import Day
 
 OFTEN = 5
 """Days sold out in four weeks that are worth a word."""
@@ -29,18 +24,29 @@ ENOUGH = 2.0
 
 
 def reason(order: Order) -> str:
-    """Why this order: demand, what moves it, stock, the order, and what may go wrong."""
-    if order.off:
+    """Why this order, in a sentence a shopkeeper can check: demand, what moves it, stock, and what may go wrong.
+
+    Parameters
+    ----------
+    order : Order
+        One of `make_orders`.
+
+    Returns
+    -------
+    str
+        Such as "Friday 29 May should sell about 80 (47 to 127 nine times in ten); nothing is on the shelf, so order 93
+        (a 29 % chance to run out, about 16 may be wasted)."
+    """
+    if order.discontinued:
         return (
             f"Not sold for {order.idle} days, so nothing is ordered; if it should be, mark days that were closed, or "
             "plan the day it is sold again by a row with empty units."
         )
     if order.demand.max() == 0:
         state = "closed" if order.days_on_record else "closed, or before the first day it is planned for"
-        return f"{_period(order)} {_be(order)} {state}, so nothing is ordered."
-    parts = [_demand(order), _stock(order)]
-    wanted = _decision(order)
-    return f"{parts[0]}; {parts[1]}, so {wanted}."
+        be = "is" if len(order.when.cover) == 1 else "are"
+        return f"{_period(order)} {be} {state}, so nothing is ordered."
+    return f"{_demand(order)}; {_stock(order)}, so {_decision(order)}."
 
 
 def _demand(order: Order) -> str:
@@ -56,17 +62,16 @@ def _drivers(order: Order) -> list[str]:
         return ["a guess from other stores or items, for want of sales"]
     found = []
     open_days = [day for day in order.when.cover if not order.shut[day]]
+    closed = [day for day in order.when.cover if order.shut[day]]
     usual = order.daily[open_days].mean() / order.level if order.level > 0 and open_days else 1.0
     if order.promotion:
         found.append("with the promotion")
     if order.sold_out >= OFTEN:
         found.append(_sold_out(order))
-    if abs(usual - 1) >= NOTABLE and order.level >= ENOUGH:
-        found.append(f"{abs(usual - 1):.0%} {'above' if usual > 1 else 'below'} an average day".replace("%", " %"))
-    if abs(order.trend - 1) >= NOTABLE and order.level >= ENOUGH:
-        way = "above" if order.trend > 1 else "below"
-        found.append(f"after a week {abs(order.trend - 1):.0%} {way} the month before".replace("%", " %"))
-    closed = [day for day in order.when.cover if order.shut[day]]
+    for ratio, words in ((usual, "{} an average day"), (order.trend, "after a week {} the month before")):
+        if abs(ratio - 1) >= NOTABLE and order.level >= ENOUGH:
+            far = f"{100 * abs(ratio - 1):.0f} %"
+            found.append(words.format(f"{far} {'above' if ratio > 1 else 'below'}"))
     if closed and open_days:
         found.append(f"closed on {_listed([_when(order, order.day(day)) for day in closed])}")
     return found
@@ -76,7 +81,7 @@ def _sold_out(order: Order) -> str:
     if not order.most_sold:
         return f"by what sold before it was out of stock on {order.sold_out} of the last 28 days"
     words = f"having sold out on {order.sold_out} of the last 28 days"
-    return f"{words} (how much beyond {order.most_sold:.0f} a day is unknown)" if order.blind else words
+    return f"{words} (how much beyond {order.most_sold:.0f} a day is unknown)" if order.mostly_sold_out else words
 
 
 def _stock(order: Order) -> str:
@@ -89,7 +94,7 @@ def _stock(order: Order) -> str:
         words += f" and {order.under_way:.0f} under way"
     if order.expiring >= 0.5:
         some = "all" if order.expiring == order.on_hand > 1 else f"{order.expiring:.0f}"
-        words += f", {some} of which {_expire(order.expiring)} before the delivery"
+        words += f", {some} of which {'expires' if round(order.expiring) == 1 else 'expire'} before the delivery"
     if order.when.day[0] == 0:
         return words
     delivery = _when(order, order.delivery)
@@ -138,30 +143,29 @@ def _lasting(order: Order) -> str:
 def _period(order: Order) -> str:
     days = list(order.when.cover)
     first, last = order.day(days[0]), order.day(days[-1])
-    if len(days) == 1:
-        return f"{_weekday(first)} {_date(first)}"
     if len(days) == 2:
         return f"{_when(order, first)} and {_when(order, last)}"
-    return f"{_weekday(first)} {_date(first)} to {_weekday(last)} {_date(last)}"
+    both = [f"{_weekday(day)} {_date(day)}" for day in (first, last)]
+    return both[0] if len(days) == 1 else " to ".join(both)
 
 
-def _be(order: Order) -> str:
-    return "is" if len(order.when.cover) == 1 else "are"
+def _weekday(day: Day) -> str:
+    return WEEKDAYS[_calendar(day).weekday()]
 
 
-def _weekday(day: np.datetime64) -> str:
-    return NAMES[(int(day.astype("datetime64[D]").astype(np.int64)) + 3) % 7]
-
-
-def _when(order: Order, day: np.datetime64) -> str:
+def _when(order: Order, day: Day) -> str:
     """The weekday, with its date from a week ahead on, when there is another between."""
     far = (day - order.today).astype(np.int64) >= 7
     return f"{_weekday(day)} {_date(day)}" if far else _weekday(day)
 
 
-def _date(day: np.datetime64) -> str:
-    found = day.astype("datetime64[D]").item()
-    return f"{found.day} {found:%B}"
+def _date(day: Day) -> str:
+    return f"{_calendar(day).day} {_calendar(day):%B}"
+
+
+def _calendar(day: Day) -> date:
+    found: date = day.astype("datetime64[D]").item()
+    return found
 
 
 def _chance(probability: float) -> str:
@@ -176,44 +180,26 @@ def _some(units: float) -> str:
     return "hardly any" if units < 0.05 else f"about {units:.1f}" if units < 3 else f"about {units:.0f}"
 
 
-def _expire(units: float) -> str:
-    return "expires" if round(units) == 1 else "expire"
-
-
 def _listed(names: list[str]) -> str:
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
 def orders_frame(orders: Sequence[Order], *, stores: bool) -> pl.DataFrame:
-    """One row per item-store; demand is that of the days from the delivery up to the day before the next."""
-    rows = [_order_row(order) for order in orders]
-    frame = pl.DataFrame(rows, infer_schema_length=None)
-    return frame if stores else frame.drop("store")
+    """Orders as a table: every number a shop may want, and the rules it rests on.
 
+    Parameters
+    ----------
+    orders : sequence of Order
+        From `make_orders`.
+    stores : bool
+        Whether to name the stores.
 
-def backtest_frame(replay: Backtest, keys: Sequence[Key], *, stores: bool) -> pl.DataFrame:
-    """One row per policy and item-store: units and money over the whole replay."""
-    rows = []
-    for name, found in replay.outcome.items():
-        money = replay.money(name).sum(1)
-        for k, (item, store) in enumerate(keys):
-            sold, unmet = int(found.sold[k].sum()), int(found.unmet[k].sum())
-            rows.append(
-                {
-                    "policy": name,
-                    "item": item,
-                    "store": store,
-                    "from": _as_date(replay.dates[0]),
-                    "to": _as_date(replay.dates[-1]),
-                    "demand": sold + unmet,
-                    "sold": sold,
-                    "wasted": int(found.wasted[k].sum()),
-                    "lost_sales": unmet,
-                    "fill_rate": round(sold / (sold + unmet), 4) if sold + unmet else None,
-                    "cost": round(float(money[k]), 2),
-                }
-            )
-    frame = pl.DataFrame(rows, infer_schema_length=None)
+    Returns
+    -------
+    polars DataFrame
+        One row per item-store; demand is that of the days from the delivery up to the day before the next, in units.
+    """
+    frame = pl.DataFrame([_row(order) for order in orders], infer_schema_length=None)
     return frame if stores else frame.drop("store")
 
 
@@ -231,14 +217,14 @@ def totals(orders: Sequence[Order]) -> str:
     )
 
 
-def _order_row(order: Order) -> dict[str, object]:
+def _row(order: Order) -> dict[str, object]:
     item, decision = order.item, order.decision
     return {
         "item": order.key[0],
         "store": order.key[1],
-        "order_by": _as_date(order.order_by),
-        "delivery": _as_date(order.delivery),
-        "lasts_until": _as_date(order.last_covered),
+        "order_by": _calendar(order.order_by),
+        "delivery": _calendar(order.delivery),
+        "lasts_until": _calendar(order.last_covered),
         "packs": order.packs,
         "units": decision.units,
         "demand": round(float(order.demand.mean()), 2),
@@ -259,7 +245,3 @@ def _order_row(order: Order) -> dict[str, object]:
         "cost_of_waste": item.cost_of_waste,
         "cost_of_lost_sale": item.cost_of_lost_sale,
     }
-
-
-def _as_date(day: np.datetime64) -> object:
-    return day.astype("datetime64[D]").item()

@@ -1,6 +1,6 @@
-"""What a day without a row means: the shop was shut, nothing was sold, or nobody wrote it down.
+"""What a shop's record says of each day: closed, nothing sold, missing or sold out; and what is usual.
 
-Each item-store is judged by its own record, between its first day and today:
+**A day without a row.** Each item-store is judged by its own record, between its first day and today:
 
 - nothing is on record in the whole store: the store was closed. (A store whose items often have no row may simply have
   sold nothing; there a day counts as closed only if that weekday is hardly ever on record.)
@@ -12,12 +12,10 @@ A store that was closed was closed for all its items, also for those it did not 
 on which its store is shut. A day marked closed in the file is closed, whatever was sold. Missing is never taken for
 zero.
 
-A history made whole: what each item would have sold on every day, with odd closures and gaps bridged.
-
-A shop that is shut on a holiday sells nothing; taken at its word, that would halve the forecast of the same weekday
-for weeks. So such days are bridged with what the weekday usually sells, as are days without a record; a day that
-sold out counts as what would be sold on average on a day that sells at least so much. What was really sold stays
-beside it.
+**What is usual.** A shop that is shut on a holiday sells nothing; taken at its word, that would halve the forecast of
+the same weekday for weeks. So such days are bridged with what the weekday usually sells, as are days without a record;
+a day that sold out counts as what would be sold on average on a day that sells at least so much. What was really sold
+stays beside it.
 
 What a weekday usually sells is learnt from sales alone: a day that sold out raises it to what was sold and no further.
 An estimate that the next one built on would climb for as long as the item sells out, with nobody to contradict it.
@@ -35,6 +33,18 @@ from scipy.special import log_ndtr, ndtri_exp
 
 from calibrl.inventory.problems import Days, Flags, Floats, Sales
 
+Counts: TypeAlias = NDArray[np.int16]
+Day: TypeAlias = np.datetime64
+
+Key: TypeAlias = tuple[str, str]
+"""An item and the store that sells it; the store is empty where the file names none."""
+
+AHEAD = 28
+"""Days after the last sale for which orders may be planned."""
+
+DISCONTINUED = 28
+"""Days without a sale or a record after which an item is off the list."""
+
 HARDLY_EVER = 0.05
 """Share of a weekday's dates with any record, below which the store is closed on it; and the chance that an open store
 has no record, below which one without is closed."""
@@ -42,35 +52,149 @@ has no record, below which one without is closed."""
 LONGEST_GAP = 14
 """Days without a sale after which an item may not have been on offer."""
 
+WEEKS = 5
+"""Same weekdays whose median is the usual."""
 
-DORMANT = 28
-"""Days without a sale or a record after which an item is off the list."""
+SURELY_SELLS = 8.0
+"""From this usual on, a day without any sale is a closure: a Poisson count would be zero once in 3000 days."""
 
-AHEAD = 28
-"""Days after the last sale for which orders may be planned."""
+RELATIVE_SPREAD = 0.2
+"""Of demand around its weekday's usual, beyond what chance alone makes of a count."""
 
-Day: TypeAlias = np.datetime64
-
-Key: TypeAlias = tuple[str, str]
-"""An item and the store that sells it; the store is empty where the file names none."""
+SHUT_WEEKS = 3
+"""A weekday without sales so many times in a row is a day on which the shop is shut."""
 
 
 @dataclass(frozen=True)
-class Filled:
-    """units: (s, t) with zeros and NaN where they belong; closed: (s, t); notes: in words."""
+class History:
+    """What is known at the close of a day, and what is planned beyond it.
 
-    units: Floats
-    closed: Flags
-    notes: tuple[str, ...]
+    sales: s item-stores by t days, the last `AHEAD` of them still to come (their units are NaN); written: the
+    same as the file has it, before days without a row were judged; keys: s (item, store); today: the column of
+    the last day that is known; stores: whether the file names stores; planned: (s, t') rows without units, in the
+    columns of `written`; notes: what the reader should be told.
+    """
+
+    sales: Sales
+    written: Sales
+    keys: tuple[Key, ...]
+    today: int
+    stores: bool
+    planned: Flags
+    notes: tuple[str, ...] = ()
+
+    @property
+    def date(self) -> np.datetime64:
+        """Today: the order is decided when this day has closed."""
+        return self.sales.dates[self.today]
+
+    @cached_property
+    def days_on_record(self) -> NDArray[np.int64]:
+        """(s,): days with known sales up to today."""
+        return np.asarray((~np.isnan(self.sales.units[:, : self.today + 1])).sum(1), dtype=np.int64)
+
+    @property
+    def listed(self) -> Flags:
+        """(s,): item-stores that are sold by today, or planned for the days to come."""
+        return (self.days_on_record > 0) | self.planned[:, : self.today + 1 + AHEAD].any(1)
+
+    @property
+    def idle(self) -> NDArray[np.int64]:
+        """(s,): days since the last sale; those with an empty shelf, or marked closed, do not count."""
+        known = slice(self.today + 1)
+        sold = np.nan_to_num(self.sales.units[:, known]) > 0
+        since = np.maximum.accumulate(sold[:, ::-1], 1)[:, ::-1]
+        could_not = self.sales.censored[:, known] | self.sales.marks["closed"][:, known]
+        return np.asarray((~since & ~could_not).sum(1), dtype=np.int64)
+
+    @property
+    def unsold(self) -> Flags:
+        """(s,): item-stores that did not sell for weeks while there was something to sell."""
+        return (self.idle > DISCONTINUED) & (self.days_on_record > 0)
+
+    @property
+    def discontinued(self) -> Flags:
+        """(s,): those of them that are off the list, because no day to come is planned for them."""
+        return self.unsold & ~self.planned[:, self.today + 1 : self.today + 1 + AHEAD].any(1)
+
+    def at(self, today: int) -> History:
+        """The history as it was known at the close of an earlier day."""
+        return known_at(self.written, self.keys, today, stores=self.stores, planned=self.planned)
 
 
-def fill_gaps(units: Floats, store: NDArray[np.int64], promised: Flags, days: Days) -> Filled:
-    """Decide about every day without a record. units: (s, t), NaN without a row; promised: closed in the file."""
+def known_at(written: Sales, keys: tuple[Key, ...], today: int, *, stores: bool, planned: Flags) -> History:
+    """What the rows up to `today` say; of later rows only the plans (promotion, price, holiday, closed) are read."""
+    known, end = today + 1, today + 1 + AHEAD
+    units = np.full((len(keys), end), np.nan)
+    units[:, :known] = written.units[:, :known]
+    marked = _ahead(written.marks["closed"], end)
+    closed = marked.copy()
+    units[:, :known], closed[:, :known], notes = fill_gaps(
+        units[:, :known], store_of(keys), marked[:, :known], written.dates[:known]
+    )
+    promotion = None if written.promotion is None else _ahead(written.promotion, end)
+    sales = replace(
+        written,
+        dates=written.dates[0] + np.arange(end),
+        units=units,
+        censored=_ahead(written.censored, end) & ~np.isnan(units),
+        closed=closed,
+        promotion=promotion,
+        price=None if written.price is None else _carried_on(_ahead(written.price, end, np.nan), promotion),
+        marks={name: _ahead(mark, end) for name, mark in written.marks.items()},
+    )
+    return History(sales, written, keys, today, stores, planned, notes)
+
+
+def named(key: Key) -> str:
+    """An item-store in words."""
+    item, store = key
+    return f"{item} in {store}" if store else item
+
+
+def store_of(keys: tuple[Key, ...]) -> NDArray[np.int64]:
+    """(s,): the number of each item-store's store."""
+    return np.asarray(np.unique([store for _, store in keys], return_inverse=True)[1], dtype=np.int64)
+
+
+def _ahead(values: Any, end: int, empty: float = 0) -> Any:
+    """(s, end): an array cut or continued to `end` days."""
+    found = np.full((len(values), end), empty, dtype=values.dtype)
+    width = min(end, values.shape[1])
+    found[:, :width] = values[:, :width]
+    return found
+
+
+def _carried_on(price: Floats, promotion: Floats | None) -> Floats:
+    """(s, t): where none is written, the last price of a day like it, on promotion or not; or of any; or the first."""
+    for alike in () if promotion is None else (promotion > 0, promotion == 0):
+        price = np.where(np.isnan(price) & alike, _last(np.where(alike, price, np.nan)), price)
+    found = _last(price)
+    first = np.take_along_axis(found, (~np.isnan(found)).argmax(1)[:, None], 1)
+    return np.where(np.isnan(found), first, found)
+
+
+def _last(values: Floats) -> Floats:
+    """(s, t): the last value that is known, NaN before the first."""
+    place = np.where(np.isnan(values), 0, np.arange(values.shape[1]))
+    return np.take_along_axis(values, np.maximum.accumulate(place, 1), 1)
+
+
+# A day without a row.
+
+
+def fill_gaps(
+    units: Floats, store: NDArray[np.int64], marked: Flags, days: Days
+) -> tuple[Floats, Flags, tuple[str, ...]]:
+    """Units (s, t) with zeros and NaN where they belong, which days were closed (s, t), and what was decided, in words.
+
+    units: (s, t), NaN without a row; store: (s,) number of each; marked: (s, t) closed by the file; days: (t,).
+    """
     units = units.copy()
     recorded = ~np.isnan(units)
     begun = np.maximum.accumulate(recorded, 1)
-    closed = promised | _shut(recorded, store, days)
-    units[promised & begun & np.isnan(units)] = 0.0
+    closed = marked | _shut(recorded, store, days)
+    units[marked & begun & np.isnan(units)] = 0.0
     writes_zeros = (units == 0).any(1, where=recorded) if units.size else np.zeros(len(units), dtype=bool)
     empty = begun & ~recorded & ~closed
     zeros = 0
@@ -84,7 +208,7 @@ def fill_gaps(units: Floats, store: NDArray[np.int64], promised: Flags, days: Da
         notes.append(f"{zeros} item-days without a row count as no sales: the items' records hold sales only.")
     if missing:
         notes.append(f"{missing} item-days without a row count as missing, not as zero.")
-    return Filled(units, closed, tuple(notes))
+    return units, closed, tuple(notes)
 
 
 def _shut(recorded: Flags, store: NDArray[np.int64], days: Days) -> Flags:
@@ -95,7 +219,8 @@ def _shut(recorded: Flags, store: NDArray[np.int64], days: Days) -> Flags:
         rows = store == each
         some = recorded[rows].any(0)
         first = int(some.argmax())
-        share = np.array([_share(some[first:][weekday[first:] == day]) for day in range(7)])
+        on_record = [some[first:][weekday[first:] == day] for day in range(7)]
+        share = np.array([seen.mean() if len(seen) else 0.0 for seen in on_record])
         unlikely = np.minimum(_chance_of_none(recorded[rows]), share[weekday]) < HARDLY_EVER
         found[rows] = ~some & np.maximum.accumulate(some) & unlikely
     return found
@@ -115,10 +240,6 @@ def _chance_of_none(recorded: Flags) -> Floats:
     return chance[last]
 
 
-def _share(seen: Flags) -> float:
-    return float(seen.mean()) if len(seen) else 0.0
-
-
 def _short_gaps(empty: Flags, begun: Flags, recorded: Flags) -> Flags:
     """(t,): the empty days in gaps short enough to mean that nothing was sold."""
     edge = np.diff(np.concatenate([[False], ~recorded & begun, [False]]).astype(np.int8))
@@ -133,19 +254,7 @@ def _short_gaps(empty: Flags, begun: Flags, recorded: Flags) -> Flags:
     return found & empty
 
 
-WEEKS = 5
-"""Same weekdays whose median is the usual."""
-
-SURELY_SELLS = 8.0
-"""From this usual on, a day without any sale is a closure: a Poisson count would be zero once in 3000 days."""
-
-RELATIVE_SPREAD = 0.2
-"""Of demand around its weekday's usual, beyond what chance alone makes of a count."""
-
-SHUT_WEEKS = 3
-"""A weekday without sales so many times in a row is a day on which the shop is shut."""
-
-Counts = NDArray[np.int16]
+# What is usual.
 
 
 @dataclass(frozen=True)
@@ -290,7 +399,7 @@ def _not_yet(history: History, new: Flags) -> Flags:
     """(s, t): for new item-stores, and those that did not sell for weeks, the days before the next that is planned."""
     today, day = history.today, np.arange(history.sales.units.shape[1])
     known, ahead = history.planned[:, : today + 1], history.planned[:, today + 1 :]
-    waiting = ahead.any(1) & (history.asleep | (new & ~known.any(1)))
+    waiting = ahead.any(1) & (history.unsold | (new & ~known.any(1)))
     first = today + 1 + (ahead.cumsum(1) == 0).sum(1)
     return waiting[:, None] & (today < day) & (day < first[:, None])
 
@@ -321,121 +430,3 @@ def _relative(price: Floats, known: int) -> Floats:
     start = np.maximum(end - 28, 0)
     mean = np.where(end > start, total[:, end] - total[:, start], 1.0) / np.maximum(end - start, 1)
     return np.where(end > start, np.clip(np.log(filled / mean), -2, 2), 0.0)
-
-
-@dataclass(frozen=True)
-class History:
-    """What is known at the close of a day, and what is planned beyond it.
-
-    sales: s item-stores by t days, the last `AHEAD` of them still to come (their units are NaN); written: the
-    same as the file has it, before days without a row were settled; keys: s (item, store); today: the column of
-    the last day that is known; stores: whether the file names stores; planned: (s, t') rows without units, in the
-    columns of `written`; notes: what the reader should be told.
-    """
-
-    sales: Sales
-    written: Sales
-    keys: tuple[Key, ...]
-    today: int
-    stores: bool
-    planned: Flags
-    notes: tuple[str, ...] = ()
-
-    @property
-    def date(self) -> np.datetime64:
-        """Today: the order is decided when this day has closed."""
-        return self.sales.dates[self.today]
-
-    @cached_property
-    def days_on_record(self) -> NDArray[np.int64]:
-        """(s,): days with known sales up to today."""
-        seen: NDArray[np.int64] = (~np.isnan(self.sales.units[:, : self.today + 1])).sum(1)
-        return seen
-
-    @property
-    def listed(self) -> Flags:
-        """(s,): item-stores that are sold by today, or planned for the days to come."""
-        return (self.days_on_record > 0) | self.planned[:, : self.today + 1 + AHEAD].any(1)
-
-    @property
-    def idle(self) -> NDArray[np.int64]:
-        """(s,): days since the last sale; those with an empty shelf, or marked closed, do not count."""
-        known = slice(self.today + 1)
-        sold = np.nan_to_num(self.sales.units[:, known]) > 0
-        since = np.maximum.accumulate(sold[:, ::-1], 1)[:, ::-1]
-        could_not = self.sales.censored[:, known] | self.sales.marks["closed"][:, known]
-        found: NDArray[np.int64] = (~since & ~could_not).sum(1)
-        return found
-
-    @property
-    def asleep(self) -> Flags:
-        """(s,): item-stores that did not sell for weeks while there was something to sell."""
-        return (self.idle > DORMANT) & (self.days_on_record > 0)
-
-    @property
-    def dormant(self) -> Flags:
-        """(s,): those of them that are off the list, because no day to come is planned for them."""
-        return self.asleep & ~self.planned[:, self.today + 1 : self.today + 1 + AHEAD].any(1)
-
-    def at(self, today: int) -> History:
-        """The history as it was known at the close of an earlier day."""
-        return known_at(self.written, self.keys, today, stores=self.stores, planned=self.planned)
-
-
-def known_at(written: Sales, keys: tuple[Key, ...], today: int, *, stores: bool, planned: Flags) -> History:
-    """What the rows up to `today` say; of later rows only the plans (promotion, price, holiday, closed) are read."""
-    known, end = today + 1, today + 1 + AHEAD
-    units = np.full((len(keys), end), np.nan)
-    units[:, :known] = written.units[:, :known]
-    promised = _ahead(written.marks["closed"], end)
-    settled = fill_gaps(units[:, :known], store_of(keys), promised[:, :known], written.dates[:known])
-    units[:, :known] = settled.units
-    closed = promised.copy()
-    closed[:, :known] |= settled.closed
-    promotion = None if written.promotion is None else _ahead(written.promotion, end)
-    sales = replace(
-        written,
-        dates=written.dates[0] + np.arange(end),
-        units=units,
-        censored=_ahead(written.censored, end) & ~np.isnan(units),
-        closed=closed,
-        promotion=promotion,
-        price=None if written.price is None else _carried_on(_ahead(written.price, end, np.nan), promotion),
-        marks={name: _ahead(mark, end) for name, mark in written.marks.items()},
-    )
-    return History(sales, written, keys, today, stores, planned, settled.notes)
-
-
-def named(key: Key) -> str:
-    """An item-store in words."""
-    item, store = key
-    return f"{item} in {store}" if store else item
-
-
-def store_of(keys: tuple[Key, ...]) -> NDArray[np.int64]:
-    """(s,): the number of each item-store's store."""
-    found: NDArray[np.int64] = np.unique([store for _, store in keys], return_inverse=True)[1]
-    return found
-
-
-def _ahead(values: Any, end: int, empty: float = 0) -> Any:
-    """(s, end): an array cut or continued to `end` days."""
-    found = np.full((len(values), end), empty, dtype=values.dtype)
-    width = min(end, values.shape[1])
-    found[:, :width] = values[:, :width]
-    return found
-
-
-def _carried_on(price: Floats, promotion: Floats | None) -> Floats:
-    """(s, t): where none is written, the last price of a day like it, on promotion or not; or of any; or the first."""
-    for alike in () if promotion is None else (promotion > 0, promotion == 0):
-        price = np.where(np.isnan(price) & alike, _last(np.where(alike, price, np.nan)), price)
-    found = _last(price)
-    first = np.take_along_axis(found, (~np.isnan(found)).argmax(1)[:, None], 1)
-    return np.where(np.isnan(found), first, found)
-
-
-def _last(values: Floats) -> Floats:
-    """(s, t): the last value that is known, NaN before the first."""
-    place = np.where(np.isnan(values), 0, np.arange(values.shape[1]))
-    return np.take_along_axis(values, np.maximum.accumulate(place, 1), 1)

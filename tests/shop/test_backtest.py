@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 
 from calibrl.errors import CalibrlError
 from calibrl.shop import backtest
-from calibrl.shop.commands import _show_replay
+from calibrl.shop.backtest import backtest_frame
+from calibrl.shop.commands import _show_backtest
 from calibrl.shop.figures import COLORS, backtest_figure
 from calibrl.shop.files import Batch, Item
 from calibrl.shop.orders import read_shop
-from calibrl.shop.reasons import backtest_frame
 from calibrl.shop.record import AHEAD, make_record
 from tests.shop.conftest import small_shop
 
@@ -37,7 +37,7 @@ def replayed(shop):
 def test_real_deliveries_are_replayed_as_they_were(shop, replayed):
     """Bread keeps for a day: what is delivered is sold or thrown away by the evening."""
     demand = np.nan_to_num(shop.history.sales.units[0, shop.history.today - 13 : shop.history.today + 1])
-    found = replayed.outcome[backtest.AS_DELIVERED]
+    found = replayed.units[backtest.AS_DELIVERED]
     assert (found.sold[0] == np.minimum(demand, 20)).all()
     assert (found.unmet[0] == np.maximum(demand - 20, 0)).all()
     assert (found.wasted[0] == 20 - found.sold[0]).all()
@@ -56,7 +56,7 @@ def test_deliveries_of_long_ago_are_on_the_shelf_as_long_as_they_keep(tmp_path):
     delivered[1, 1] = wine[1:-3].sum() - 100
     delivered[0, 1] = 9_000
     delivered[0, 2:] = 20
-    found = backtest.run_backtest(shop, 14, delivered=delivered).outcome[backtest.AS_DELIVERED]
+    found = backtest.run_backtest(shop, 14, delivered=delivered).units[backtest.AS_DELIVERED]
     assert found.sold[1].tolist() == [*wine[-14:-3], 0, 0, 0]
     assert found.unmet[1, -3:].tolist() == wine[-3:].tolist()
     assert found.wasted[1].sum() == 0
@@ -64,15 +64,15 @@ def test_deliveries_of_long_ago_are_on_the_shelf_as_long_as_they_keep(tmp_path):
 
 
 def test_all_policies_meet_the_same_demand(replayed):
-    demand = [found.sold + found.unmet for found in replayed.outcome.values()]
+    demand = [found.sold + found.unmet for found in replayed.units.values()]
     assert all((each == demand[0]).all() for each in demand)
-    assert list(replayed.outcome) == [
+    assert list(replayed.units) == [
         backtest.AS_DELIVERED,
         backtest.HEURISTIC,
         backtest.UNCALIBRATED,
         backtest.CALIBRATED,
     ]
-    assert set(replayed.outcome) <= set(COLORS)
+    assert set(replayed.units) <= set(COLORS)
 
 
 def test_planning_beats_a_fixed_delivery(replayed):
@@ -114,12 +114,12 @@ def by_hand(count: int, wasted, unmet) -> backtest.Backtest:
     """Two policies and `count` items of which a unit wasted costs 0.5, and one not sold 2; the second loses nothing."""
     shape = (count, 28)
     nothing = np.zeros(shape, dtype=np.int64)
-    outcome = {
+    units = {
         "a": backtest.DailyUnits(nothing, np.broadcast_to(wasted, shape), np.broadcast_to(unmet, shape)),
         "b": backtest.DailyUnits(nothing, nothing, nothing),
     }
     dates = np.datetime64("2025-01-01") + np.arange(28)
-    return backtest.Backtest((Item(cost_of_waste=0.5, cost_of_lost_sale=2.0),) * count, dates, outcome)
+    return backtest.Backtest((Item(cost_of_waste=0.5, cost_of_lost_sale=2.0),) * count, dates, units)
 
 
 def test_money_is_waste_and_lost_sales_at_their_costs():
@@ -137,7 +137,7 @@ def test_chance_is_that_of_weeks_in_a_small_shop_and_of_items_in_a_large_one():
 
 
 def test_two_weeks_cannot_tell_how_weeks_differ(replayed, capsys):
-    _show_replay(replayed)
+    _show_backtest(replayed)
     shown = capsys.readouterr().out
     assert replayed.parts == 2
     assert "so few weeks cannot tell; replay four or more" in shown
@@ -160,10 +160,10 @@ def test_the_replay_does_not_look_ahead(tmp_path):
     frame.filter(pl.col("date") <= day.item()).write_csv(tmp_path / "cut.csv")
     whole = backtest.run_backtest(read_shop(tmp_path / "whole.csv", today=day), 7)
     cut = backtest.run_backtest(read_shop(tmp_path / "cut.csv"), 7)
-    for name, found in whole.outcome.items():
-        assert (found.sold == cut.outcome[name].sold).all()
-        assert (found.wasted == cut.outcome[name].wasted).all()
-    assert backtest.STAND_IN in whole.outcome
+    for name, found in whole.units.items():
+        assert (found.sold == cut.units[name].sold).all()
+        assert (found.wasted == cut.units[name].wasted).all()
+    assert backtest.STAND_IN in whole.units
 
 
 def test_an_item_takes_part_from_its_first_row_on(tmp_path):
@@ -174,9 +174,9 @@ def test_an_item_takes_part_from_its_first_row_on(tmp_path):
     shop = read_shop(tmp_path / "sales.csv")
     found = backtest.run_backtest(shop, 28, delivered=np.full(shop.history.sales.units.shape, 20.0))
     new = found.dates <= day
-    for name, one in found.outcome.items():
+    for name, one in found.units.items():
         assert one.wasted[2, new].sum() == one.sold[2, new].sum() == one.unmet[2, new].sum() == 0, name
-    assert (found.outcome[backtest.CALIBRATED].sold[2, ~new] > 0).sum() >= 7
+    assert (found.units[backtest.CALIBRATED].sold[2, ~new] > 0).sum() >= 7
 
 
 def test_a_planned_item_takes_part_before_its_first_sale(write):
@@ -192,7 +192,7 @@ def test_an_item_off_the_list_is_not_ordered_in_the_replay(tmp_path):
     gone = frame.filter((pl.col("item") != "milk") | (pl.col("date") < (np.datetime64("2025-01-01") + 110).item()))
     gone.write_csv(tmp_path / "sales.csv")
     found = backtest.run_backtest(read_shop(tmp_path / "sales.csv"), 14)
-    assert all(one.wasted[1].sum() == 0 for one in found.outcome.values())
+    assert all(one.wasted[1].sum() == 0 for one in found.units.values())
 
 
 @pytest.mark.parametrize(
@@ -229,7 +229,7 @@ def test_days_that_sold_out_do_not_make_past_deliveries_look_perfect(tmp_path):
     truth = frame.tail(24)["units"]  # four weeks of six days
     lost = int((truth - truth.clip(upper_bound=12)).sum())
     assert found.sold_out == int((truth > 12).sum())
-    assert found.estimated == found.outcome[backtest.AS_DELIVERED].unmet.sum()
+    assert found.estimated == found.units[backtest.AS_DELIVERED].unmet.sum()
     assert 0.4 * lost <= found.estimated <= 1.6 * lost
 
 
@@ -245,13 +245,13 @@ def test_the_stand_in_expects_what_the_same_weekdays_sold_last(shop):
 
 def test_a_planner_sees_when_a_unit_comes_and_how_long_it_keeps():
     """Two days of lead, three of life: on the shelf on the second day, sold up to the fourth."""
-    world = backtest._World((Item(shelf_life=3, lead_days=2),), seed=0, longest=99)
-    world.order(np.array([0]), [5])
+    shelves = backtest._Shelves((Item(shelf_life=3, lead_days=2),), seed=0, longest=99)
+    shelves.order(np.array([0]), [5])
     for expected in (Batch(5, 2, 4), Batch(5, 1, 3), Batch(5, 0, 2), Batch(5, 0, 1)):
-        assert world.batches(0) == (expected,)
-        world.live(np.array([0.0]))
-    assert world.batches(0) == ()
-    assert world.outcome(4).wasted.tolist() == [[0, 0, 0, 5]]
+        assert shelves.batches(0) == (expected,)
+        shelves.serve(np.array([0.0]))
+    assert shelves.batches(0) == ()
+    assert shelves.units(4).wasted.tolist() == [[0, 0, 0, 5]]
 
 
 @given(
@@ -261,13 +261,13 @@ def test_a_planner_sees_when_a_unit_comes_and_how_long_it_keeps():
     demand=st.lists(st.integers(0, 30).map(float), min_size=8, max_size=8),
 )
 def test_units_ordered_are_sold_wasted_left_or_under_way(life, lead, orders, demand):
-    world = backtest._World((Item(shelf_life=life, lead_days=lead),), seed=0, longest=99)
+    shelves = backtest._Shelves((Item(shelf_life=life, lead_days=lead),), seed=0, longest=99)
     for ordered, wanted in zip(orders, demand, strict=True):
-        world.order(np.array([0]), [ordered])
-        world.live(np.array([wanted]))
-    found = world.outcome(8)
-    left = int(world.stock[0].sum()) + sum(world.coming[0])
+        shelves.order(np.array([0]), [ordered])
+        shelves.serve(np.array([wanted]))
+    found = shelves.units(8)
+    left = int(shelves.stock[0].sum()) + sum(shelves.coming[0])
     assert sum(orders) == found.sold.sum() + found.wasted.sum() + left
-    batches = world.batches(0)
+    batches = shelves.batches(0)
     assert sum(batch.units for batch in batches) == left
     assert all(batch.last >= max(1, batch.arrives) for batch in batches)

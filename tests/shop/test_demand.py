@@ -274,7 +274,7 @@ def test_the_forecaster_is_not_trained_on_the_days_that_calibrate_it(write):
 
     def learnt(file: pl.DataFrame) -> DemandModel:
         of = features.moving_sums(make_record(read_sales(write(file))))
-        return train(of, leads=2, rng=np.random.default_rng(0), make=LinearDemand)
+        return train(of, leads=2, rng=np.random.default_rng(0), make_forecaster=LinearDemand)
 
     one, two = learnt(frame), learnt(other)
     assert np.array_equal(one.forecaster.fitted.slope, two.forecaster.fitted.slope)
@@ -294,7 +294,7 @@ def test_learning_keeps_to_one_thread_and_leaves_the_others_to_you(write):
     of, before = features.moving_sums(make_record(read_sales(write(small_shop(160))))), torch.get_num_threads()
     torch.set_num_threads(2)
     try:
-        train(of, leads=1, rng=np.random.default_rng(0), make=Watched)
+        train(of, leads=1, rng=np.random.default_rng(0), make_forecaster=Watched)
         assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(before)

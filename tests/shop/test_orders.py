@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from calibrl.errors import CalibrlError
 from calibrl.inventory.policy import OrderUpTo
-from calibrl.shop.files import WEEKDAYS, Batch, Item
+from calibrl.shop.files import Batch, Item
 from calibrl.shop.orders import (
     SERVICE,
     _levels,
@@ -21,7 +21,6 @@ from calibrl.shop.orders import (
     expectation,
     lay_out,
     make_orders,
-    new_items,
     read_shop,
     schedule,
 )
@@ -29,6 +28,7 @@ from calibrl.shop.reasons import orders_frame, reason, totals
 from calibrl.shop.record import AHEAD
 from tests.shop.conftest import small_shop
 
+WEEKDAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 THURSDAY = np.datetime64("2026-05-28")
 
 
@@ -316,7 +316,7 @@ def test_an_item_that_is_first_sold_later_is_not_ordered(write):
     frame = pl.concat([small_shop(200), new.cast({"units": pl.Int64})])
     shop = read_shop(write(frame), today=day)
     assert [order.key[0] for order in make_orders(shop)] == ["bread", "milk", "rolls"]
-    assert new_items(shop) == []
+    assert shop.new_items == []
 
 
 @pytest.mark.parametrize("ahead", [1, 4, 12, 40])
@@ -326,7 +326,7 @@ def test_a_new_item_is_ordered_for_the_first_day_it_is_planned_for(write, ahead)
     announced = pl.DataFrame({"date": [first.item()], "item": "cake", "units": [None]}).cast(dict(frame.schema))
     shop = read_shop(write(pl.concat([frame, announced])))
     cake = {order.key[0]: order for order in make_orders(shop)}.get("cake")
-    assert new_items(shop) == ([] if ahead > 28 else ["cake"])
+    assert shop.new_items == ([] if ahead > 28 else ["cake"])
     if ahead > 28:
         assert cake is None
     else:
@@ -430,7 +430,7 @@ def test_an_item_is_off_the_list_after_more_than_four_weeks(write, days, off):
     gone = small_shop(60).filter((pl.col("item") != "milk") | (pl.col("date") <= last.item()))
     history = read_shop(write(gone)).history
     assert history.idle[1] == days
-    assert history.dormant.tolist() == [False, off, False]
+    assert history.discontinued.tolist() == [False, off, False]
 
 
 @pytest.mark.parametrize("ahead", [1, 5, 15])

@@ -1,8 +1,8 @@
-"""Columns of the files people keep, read with errors that name the file, the line and the cure."""
+"""Columns of the files people keep, read with errors that name the file, the line, the column and the cure."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn, TypeAlias
@@ -12,10 +12,10 @@ import polars as pl
 from numpy.typing import NDArray
 
 from calibrl.errors import CalibrlError
-from calibrl.tables import read_table
-from calibrl.tables.reader import UNSEEN, cure, parse_numbers
+from calibrl.tables.reader import UNSEEN, cure, parse_numbers, read_table
 
 Floats: TypeAlias = NDArray[np.float64]
+Flags: TypeAlias = NDArray[np.bool_]
 Days: TypeAlias = NDArray[np.datetime64]
 
 YES, NO = ["1", "1.0", "true", "yes", "y"], ["0", "0.0", "false", "no", "n"]
@@ -29,7 +29,7 @@ TIME = r"[T ] *(?:[01]?\d|2[0-3]):[0-5]\d(?::[0-5]\d(?:[.,]\d+)?)? *(?:Z|[+-]\d\
 MIDNIGHT = r"[T ] *0?0:00(?::00(?:[.,]0+)?)? *Z$"
 
 THOUSANDS = r"^[-+]?[1-9]\d{0,2}\.\d{3}$"
-"""A number whose point can."""
+"""A number whose point may stand between thousands."""
 
 EARLIEST, LATEST = np.datetime64("1950-01-01"), np.datetime64("2150-01-01")
 """A date outside is a slip of the pen."""
@@ -37,10 +37,18 @@ EARLIEST, LATEST = np.datetime64("1950-01-01"), np.datetime64("2150-01-01")
 
 @dataclass(frozen=True)
 class Cells:
-    """A table whose columns are asked for one by one.
+    """A table whose columns are asked for one by one; a bad cell is an error that says where it is.
 
-    source: the file; frame: its rows; line: (n,) the line of the file each row stands on (for Parquet, its row);
-    place: what errors call that, line or row.
+    Parameters
+    ----------
+    source : str
+        The file.
+    frame : polars DataFrame
+        Its n rows.
+    line : array (n,)
+        The line of the file each row stands on; of a Parquet file, its row.
+    place : str
+        What errors call that: "line" or "row".
     """
 
     source: str
@@ -57,7 +65,13 @@ class Cells:
 
     def complain(self, row: int, column: str, problem: str) -> NoReturn:
         """Raise an error about the cell in `row`, counted from 0, and `column`."""
-        raise CalibrlError(f"{self.source}, {self.place} {self.line[row]}, column {column}: {problem}")
+        raise CalibrlError(f"{self.source}, {self.where(row)}, column {column}: {problem}")
+
+    def refuse(self, wrong: Flags | pl.Series, column: str, problem: Callable[[int], str]) -> None:
+        """Raise an error about the first cell of `column` that is `wrong` (n,). problem: what to say of its row."""
+        if wrong.any():
+            row = int(np.argmax(wrong))
+            self.complain(row, column, problem(row))
 
     def where(self, row: int) -> str:
         """The place of a row, in words."""
@@ -66,9 +80,8 @@ class Cells:
     def texts(self, name: str, *, needed: bool = True) -> list[str]:
         """A column of names; one left empty is an error if they are `needed`, else the empty text."""
         text = self._text(name).fill_null("")
-        missing = text == ""
-        if needed and missing.any():
-            self.complain(int(missing.arg_true()[0]), name, "is empty; every row needs one")
+        if needed:
+            self.refuse(text == "", name, lambda _: "is empty; every row needs one")
         return text.to_list()
 
     def numbers(self, name: str) -> Floats:
@@ -78,42 +91,38 @@ class Cells:
             parsed, odd = parse_numbers(column)
             if odd is not None:
                 self.complain(odd, name, f"{_short(column[odd])} is not a number; {cure(column[odd])}")
-            unclear = _thousands(column.str.strip_chars())
-            if unclear is not None:
-                shown = _short(column[unclear])
-                self.complain(unclear, name, f"{shown} may be a thousand times that; drop the thousands separator")
-            column = parsed
-        elif not (column.dtype.is_numeric() or column.dtype in (pl.Boolean, pl.Null)):
+            self.refuse(
+                _thousands(column.str.strip_chars()),
+                name,
+                lambda row: f"{_short(column[row])} may be a thousand times that; drop the thousands separator",
+            )
+        elif column.dtype.is_numeric() or column.dtype in (pl.Boolean, pl.Null):
+            parsed = column
+        else:
             raise CalibrlError(f"{self.source}, column {name}: holds {column.dtype}, not numbers; convert it first")
-        values = np.array(column.cast(pl.Float64).fill_null(np.nan).to_numpy(), dtype=np.float64)
-        infinite = np.isinf(values)
-        if infinite.any():
-            self.complain(int(infinite.argmax()), name, "is infinite; expected a finite number")
+        values = np.array(parsed.cast(pl.Float64).fill_null(np.nan).to_numpy(), dtype=np.float64)
+        self.refuse(np.isinf(values), name, lambda _: "is infinite; expected a finite number")
         return values
 
     def at_least(self, name: str, least: float, what: str, *, whole: bool = False, cure: str = "") -> Floats:
         """A column of numbers of `least` or more (`whole`: and without decimals), NaN where empty.
 
-        cure: what to do about another, said after what was expected.
+        what: what such a number is; cure: what to do about another, said after what was expected.
         """
         values = self.numbers(name)
-        wrong = values < least
-        if wrong.any():
-            row = int(wrong.argmax())
-            self.complain(row, name, f"{values[row]:g} is not {what}; expected {least:g} or more{cure}")
-        broken = whole & (values != np.floor(values)) & ~np.isnan(values)
-        if broken.any():
-            row = int(broken.argmax())
-            self.complain(row, name, f"{values[row]:g} is not {what}; expected a whole number{cure}")
+        self.refuse(
+            values < least, name, lambda row: f"{values[row]:g} is not {what}; expected {least:g} or more{cure}"
+        )
+        if whole:
+            broken = (values != np.floor(values)) & ~np.isnan(values)
+            self.refuse(broken, name, lambda row: f"{values[row]:g} is not {what}; expected a whole number{cure}")
         return values
 
-    def flags(self, name: str, *, default: bool) -> NDArray[np.bool_]:
+    def flags(self, name: str, *, default: bool) -> Flags:
         """A column of yes and no; an empty cell means `default`."""
         text = self._text(name).str.to_lowercase()
         known = text.is_in([*YES, *NO, *(word.lower() for word in UNSEEN)]) | text.is_null()
-        if not known.all():
-            row = int((~known).arg_true()[0])
-            self.complain(row, name, f"{_short(text[row])} is neither yes nor no; write 1 or 0")
+        self.refuse(~known, name, lambda row: f"{_short(text[row])} is neither yes nor no; write 1 or 0")
         said = text.is_in(YES) if not default else ~text.is_in(NO)
         return said.fill_null(default).to_numpy().astype(bool)
 
@@ -128,26 +137,21 @@ class Cells:
         else:
             text = self._text(name)
             parsed = _first_format(text.str.replace(TIME, ""))
-        abroad = (text.str.contains("Z$") & ~text.str.contains(MIDNIGHT)).fill_null(False)
-        if abroad.any():
-            row = int(abroad.arg_true()[0])
-            self.complain(
-                row,
-                name,
+        self.refuse(
+            (text.str.contains("Z$") & ~text.str.contains(MIDNIGHT)).fill_null(False),
+            name,
+            lambda row: (
                 f"{_short(text[row])} is a time in UTC, perhaps of another day where the shop is; write the shop's own "
-                "day, like 2018-05-31",
-            )
+                "day, like 2018-05-31"
+            ),
+        )
         odd = parsed.is_null() & text.is_not_null() & ~text.is_in(UNSEEN)
-        if odd.any():
-            row = int(odd.arg_true()[0])
-            self.complain(row, name, f"{_short(text[row])} is not a date; write it like 2018-05-31")
-        if needed and parsed.null_count():
-            self.complain(int(parsed.is_null().arg_true()[0]), name, "is empty; write a date like 2018-05-31")
+        self.refuse(odd, name, lambda row: f"{_short(text[row])} is not a date; write it like 2018-05-31")
+        if needed:
+            self.refuse(parsed.is_null(), name, lambda _: "is empty; write a date like 2018-05-31")
         days: Days = parsed.to_numpy().astype("datetime64[D]")
         outside = (days < EARLIEST) | (days > LATEST)
-        if outside.any():
-            row = int(outside.argmax())
-            self.complain(row, name, f"{days[row]} is not a date of our time; check the year")
+        self.refuse(outside, name, lambda row: f"{days[row]} is not a date of our time; check the year")
         return days
 
     def _text(self, name: str) -> pl.Series:
@@ -160,13 +164,23 @@ class Cells:
 
 
 def read_cells(path: str | Path, *, needed: Sequence[str], optional: Sequence[str], what: str) -> Cells:
-    """The rows of a CSV or Parquet file that has the `needed` columns.
+    """The rows of a CSV or Parquet file that has the columns it needs.
 
     Names are matched without regard to case, spaces and underscores ("Shelf Life" is shelf_life); columns that
     are neither needed nor optional are left alone. Empty lines are skipped.
+
+    Parameters
+    ----------
+    path : path
+        The file. One with a header and no rows is no error.
+    needed, optional : sequences of str
+        Columns.
+    what : str
+        What errors call such a file.
     """
     file = Path(path)
-    frame = _header_only(file) if _has_only_a_header(file) else read_table(file, as_text=True)
+    header = _only_line(file)
+    frame = read_table(file, as_text=True) if header is None else _no_rows(header)
     frame = frame.rename(_proper_names(frame.columns, [*needed, *optional], str(file)))
     missing = [name for name in needed if name not in frame.columns]
     if missing:
@@ -182,36 +196,33 @@ def read_cells(path: str | Path, *, needed: Sequence[str], optional: Sequence[st
     return Cells(str(file), frame, line, "row" if parquet else "line")
 
 
-def _has_only_a_header(file: Path) -> bool:
-    """Whether a text file has one line: a history that has yet to begin is not an error."""
+def _only_line(file: Path) -> str | None:
+    """The header of a text file without any other line: a history that has yet to begin is not an error."""
     if file.suffix.lower() not in {".csv", ".tsv"} or not file.is_file() or file.stat().st_size > 4096:
-        return False
+        return None
     try:
         lines = file.read_text(encoding="utf-8-sig").splitlines()
     except UnicodeDecodeError:
-        return False
-    return bool(lines) and bool(lines[0].strip()) and not any(line.strip() for line in lines[1:])
+        return None
+    alone = bool(lines) and bool(lines[0].strip()) and not any(line.strip() for line in lines[1:])
+    return lines[0] if alone else None
 
 
-def _header_only(file: Path) -> pl.DataFrame:
-    header = file.read_text(encoding="utf-8-sig").splitlines()[0]
+def _no_rows(header: str) -> pl.DataFrame:
     names = [name.strip().strip('"') for name in header.split(max(",;\t", key=header.count))]
-    return pl.DataFrame({name: [] for name in dict.fromkeys(names)}, schema_overrides=dict.fromkeys(names, pl.String))
+    return pl.DataFrame(schema=dict.fromkeys(names, pl.String))
 
 
 def _proper_names(found: list[str], known: list[str], source: str) -> dict[str, str]:
-    """From the file's spelling to ours."""
+    """From the file's spelling to ours. A column we do not know must not end up under a name we do."""
     ours = {_plain(name): name for name in known}
     renamed: dict[str, str] = {}
     for name in found:
-        proper = ours.get(_plain(name))
-        if proper is None:
-            continue
-        if proper in renamed.values():
+        proper = ours.get(_plain(name), name)
+        if proper in known and proper in renamed.values():
             raise CalibrlError(f"{source}: two columns are called {proper}; keep one")
         renamed[name] = proper
-    # A column we do not know must not end up under a name we do.
-    return {name: renamed.get(name, name) for name in found}
+    return renamed
 
 
 def _plain(name: str) -> str:
@@ -220,26 +231,21 @@ def _plain(name: str) -> str:
 
 def _first_format(text: pl.Series) -> pl.Series:
     """Dates in the first way of writing that fits all of them, or the one that fits most."""
-    best: pl.Series | None = None
+    tried: list[pl.Series] = []
     for form in DATE_FORMATS:
-        parsed = text.str.to_date(form, strict=False)
-        if best is None or parsed.null_count() < best.null_count():
-            best = parsed
-        if best.null_count() == text.null_count():
+        tried.append(text.str.to_date(form, strict=False))
+        if tried[-1].null_count() == text.null_count():
             break
-    assert best is not None
-    return best
+    return min(tried, key=pl.Series.null_count)
 
 
-def _thousands(text: pl.Series) -> int | None:
-    """The first row of a column whose points seem to stand between thousands: 1.200 beside 950."""
+def _thousands(text: pl.Series) -> pl.Series:
+    """Rows of a column whose points seem to stand between thousands: 1.200 beside 950."""
     pointed = text.str.contains(".", literal=True).fill_null(False)
     if not pointed.any() or not text.filter(pointed).str.contains(THOUSANDS).all():
-        return None
-    plain = text.str.contains(r"^[1-9]\d{0,2}$").any()
-    return int(pointed.arg_true()[0]) if plain else None
+        return pointed & False
+    return pointed & bool(text.str.contains(r"^[1-9]\d{0,2}$").any())
 
 
 def _short(value: str) -> str:
-    shown = value if len(value) <= 40 else value[:39] + "…"
-    return repr(shown)
+    return repr(value if len(value) <= 40 else value[:39] + "…")
