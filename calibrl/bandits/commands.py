@@ -143,12 +143,12 @@ def show_rows(path: Path, *, trials: int | None, out: Path) -> None:
     """Print the table of rows that are there already, and draw it."""
     from calibrl.bandits.experiment import summarise
     from calibrl.bandits.figures import table_figure
-    from calibrl.runs.figures import save
     from calibrl.runs.rows import read_experiment
+    from calibrl.runs.store import save_figures
 
     lines = summarise(read_experiment(path, "bandits"), trials=trials)
     print_lines(lines)
-    (file,) = save({"table": table_figure(lines)}, out)
+    (file,) = save_figures({"table": table_figure(lines)}, out)
     typer.echo(f"The table as a figure is {file}")
 
 

@@ -14,9 +14,8 @@ from calibrl.bandits.loop import HIGH, LOW, MEDIAN, Trial
 from calibrl.bandits.presets import PAPER
 from calibrl.bandits.problems import Stream
 from calibrl.runs.engine import Found
-from calibrl.runs.figures import save as save_figures
 from calibrl.runs.paper import TABLE_1
-from calibrl.runs.store import Arrays
+from calibrl.runs.store import Arrays, save_figures
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

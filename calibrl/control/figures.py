@@ -21,10 +21,9 @@ from calibrl.control.scoring import horizons_of
 from calibrl.control.settings import ControlSettings
 from calibrl.diagnostics import calibration_loss, noise_floor
 from calibrl.files import said_if_not_written
-from calibrl.runs.figures import save
-from calibrl.runs.reliability import NAMES, PERCENT
-from calibrl.runs.rows import Row, read
+from calibrl.runs.rows import RELIABILITY_NAMES, RELIABILITY_PERCENT, Row, read
 from calibrl.runs.statistics import mean_and_error
+from calibrl.runs.store import save_figures
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -217,11 +216,11 @@ def _line(ax: Axes, rows: Sequence[Row], arm: str, metric: str, *, label: str, d
 
 
 def _reliability(ax: Axes, rows: Sequence[Row], arm: str, ending: str) -> None:
-    names = [name + ending for name in NAMES]
+    names = [name + ending for name in RELIABILITY_NAMES]
     shares = [[row.metrics[name] for name in names] for row in rows if row.arm == arm and names[0] in row.metrics]
     if shares:
         style = ":" if ending else "-"
-        levels = [0, *(percent / 100 for percent in PERCENT), 1]
+        levels = [0, *(percent / 100 for percent in RELIABILITY_PERCENT), 1]
         ax.plot(levels, [0, *np.mean(shares, 0), 1], color=COLORS.get(arm), lw=1.4 if ending else 2, ls=style)
 
 
@@ -267,7 +266,7 @@ def draw(out: Path, outcome: Outcome, preset: ControlSettings, *, others: Sequen
     }
     if forecasts:
         figures["control-predictions"] = predictions(forecasts, dimension=0, name="first number")
-    return save(figures, out)
+    return save_figures(figures, out)
 
 
 def losses_by_horizon(records: Mapping[Member, Record], horizons: Sequence[int]) -> tuple[Losses, int]:

@@ -13,7 +13,7 @@ from rich.table import Column
 
 from calibrl.control.experiment import Moment, Watch
 from calibrl.control.settings import ControlSettings
-from calibrl.runs.boards import Boards
+from calibrl.runs.progress import Boards
 from calibrl.runs.rows import Row
 
 

@@ -25,8 +25,8 @@ from calibrl.control.problems import Task, overrides, task_of
 from calibrl.control.rows import append_missing, clear
 from calibrl.control.settings import ControlSettings, threads_worth
 from calibrl.errors import CalibrlError, MissingExtra, first_line
-from calibrl.runs.figures import save
 from calibrl.runs.rows import Row, origin, read
+from calibrl.runs.store import save_figures
 
 try:
     import gymnasium
@@ -344,7 +344,7 @@ def run_sac(
                 append_missing(file, [row])
                 watch.trial([row])
     rows = [row for row in read(file) if row.experiment == EXPERIMENT and row.preset == preset.name]
-    return save({"control-learning": control_figures.learning(rows, solved=what.solved)}, out)
+    return save_figures({"control-learning": control_figures.learning(rows, solved=what.solved)}, out)
 
 
 def seed_rows(

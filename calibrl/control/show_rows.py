@@ -92,11 +92,11 @@ def _draw(groups: Mapping[str, Sequence[Row]], out: Path) -> list[Path]:
     from calibrl.control import figures as control_figures
     from calibrl.control.problems import task
     from calibrl.control.settings import PUBLISHED
-    from calibrl.runs.figures import save
+    from calibrl.runs.store import save_figures
 
     figures = {f"control-{_file_name(name)}": control_figures.learning(mine) for name, mine in groups.items()}
     full = [row for one in PUBLISHED if _trials(mine := groups.get(one.name, [])) >= FEWEST for row in mine]
     if full:
         known = {name: (level, who) for name, who in WHO.items() if (level := task(name).solved) is not None}
         figures["control-paper"] = control_figures.paper_figure(full, known)
-    return save(figures, out)
+    return save_figures(figures, out)

@@ -11,8 +11,8 @@ import numpy as np
 from calibrl import plots
 from calibrl.core.problems import DIGITS, LEVELS, PROBLEMS, SHOWN, job_name
 from calibrl.distributions import Quantiles
-from calibrl.runs import figures
 from calibrl.runs.engine import Found, stacked
+from calibrl.runs.store import save_figures
 
 
 def save(out: Path, found: Found) -> None:
@@ -47,4 +47,4 @@ def save(out: Path, found: Found) -> None:
         plots.class_reliability_curve(probs, label, ax, label=arm, color=color)
     ax.set(xlabel="confidence", ylabel="accuracy", title=DIGITS)
     drawn["digits"] = figure
-    figures.save(drawn, out, dpi=110)
+    save_figures(drawn, out, dpi=110)

@@ -22,8 +22,7 @@ from calibrl.evidence import HeldOut
 from calibrl.forecasters import MCDropout, SklearnClassifier, SklearnQuantiles, TorchForecaster, adam
 from calibrl.maps.classes import fit_auto_classes
 from calibrl.runs.engine import Arrays, Yielded
-from calibrl.runs.reliability import reliability_metrics
-from calibrl.runs.rows import Row
+from calibrl.runs.rows import Row, reliability_metrics
 
 TEST_SHARE, HELD_SHARE = 0.3, 1 / 3
 ARMS = ("uncalibrated", "calibrated", "cross-fitted")

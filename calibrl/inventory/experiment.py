@@ -24,8 +24,7 @@ from calibrl.inventory.problems import Dataset, dataset
 from calibrl.kernels import normal
 from calibrl.maps import IDENTITY
 from calibrl.runs.engine import Found, Kept, Plan
-from calibrl.runs.reliability import reliability_metrics
-from calibrl.runs.rows import Row
+from calibrl.runs.rows import Row, reliability_metrics
 from calibrl.runs.workers import Job
 from calibrl.threads import check_device
 

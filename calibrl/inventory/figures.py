@@ -10,10 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibrl.diagnostics import coverage, reliability_curve
-from calibrl.runs import figures
 from calibrl.runs.engine import Found
 from calibrl.runs.rows import Row
-from calibrl.runs.store import Arrays
+from calibrl.runs.store import Arrays, save_figures
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -34,7 +33,7 @@ def save(folder: Path, found: Found) -> None:
             kept = found.kept(jobs[before])
             drawn[f"reliability{name}"] = honesty_figure(kept, before, after)
             drawn[f"days{name}"] = days_figure(kept, before, after)
-    figures.save(drawn, folder)
+    save_figures(drawn, folder)
 
 
 def table_figure(rows: Sequence[Row]) -> Figure:

@@ -43,8 +43,8 @@ from calibrl.mdp import (
 from calibrl.mdp.problems import GOOD, GYM_TASKS, TRY, gym_task
 from calibrl.planning.value_iteration import Ints, policy_iteration, policy_value, value_iteration
 from calibrl.runs.engine import Found, Kept, Plan
-from calibrl.runs.figures import save
 from calibrl.runs.rows import Row
+from calibrl.runs.store import save_figures
 from calibrl.runs.workers import Job
 
 TWO_STATES, RANDOM = "two states", "random MDPs"
@@ -288,4 +288,4 @@ def _draw(out: Path, found: Found) -> None:
     for learner in ("table", "coarse"):
         curves = [row for row in found.rows if row.settings.get("learner") == learner]
         drawn[f"mdp-planning-{learner}"] = figures.planning(curves)
-    save(drawn, out, dpi=120)
+    save_figures(drawn, out, dpi=120)

@@ -3,7 +3,7 @@
 Seeds travel one by one so that the page can choose among them; where they would weigh too much, only their means do.
 A row gives a point of a learning curve by its `step`; by metrics `reward_200`, `reward_400`, … if the catalogue says so
 (`thin`); or by a setting, such as the amount of data (`along`). Reliability curves are rows' `reliability_05 … 95`
-(`calibrl.runs.reliability`).
+(`calibrl.runs.rows`).
 """
 
 from __future__ import annotations
@@ -15,10 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from calibrl.report.numbers import Floats, Study, difference, mean, reach_95
+from calibrl.report.tables import Floats, Study, difference, mean, reach_95
 from calibrl.runs.experiment import Description, Metric
-from calibrl.runs.reliability import NAMES, PERCENT
-from calibrl.runs.rows import Row
+from calibrl.runs.rows import RELIABILITY_NAMES, RELIABILITY_PERCENT, Row
 
 POINTS = 120
 """The most points a learning curve keeps."""
@@ -63,7 +62,7 @@ class Charts:
                 curve | {"values": {name: _pack(values, each, base) for name, values in curve["values"].items()}}
                 for curve in self.curves
             ],
-            "levels": PERCENT,
+            "levels": RELIABILITY_PERCENT,
             "reliability": [_pack(v, each) if np.isfinite(v).any() else None for v in self.reliability],
             "paper": _paper(study, self.about, self.metrics),
             "end": study.end(self.about.step),
@@ -149,13 +148,13 @@ def _reliability(rows: Sequence[Row], study: Study) -> Floats:
     arms = {arm: a for a, arm in enumerate(study.arms)}
     seeds = {seed: s for s, seed in enumerate(study.seeds)}
     where = {problem: p for p, problem in enumerate(study.problems)}
-    carry = [row for row in rows if NAMES[0] in row.metrics]
+    carry = [row for row in rows if RELIABILITY_NAMES[0] in row.metrics]
     if not carry:
         return np.full((len(where), 1, 1, 1), np.nan)
-    shares = np.full((len(where), len(arms), len(NAMES), len(seeds)), np.nan)
+    shares = np.full((len(where), len(arms), len(RELIABILITY_NAMES), len(seeds)), np.nan)
     for row in sorted(carry, key=lambda row: row.step):
         at = where[row.problem], arms[row.arm], slice(None), seeds[row.seed]
-        shares[at] = [row.metrics.get(name, np.nan) for name in NAMES]
+        shares[at] = [row.metrics.get(name, np.nan) for name in RELIABILITY_NAMES]
     return shares
 
 

@@ -55,7 +55,7 @@ def mdp(
 ) -> None:
     """Test on discrete MDPs what calibration is worth: the paper's theorem, and planning with learnt models."""
     from calibrl.mdp.experiment import chosen, plan, shown
-    from calibrl.runs.show import print_table
+    from calibrl.runs.console import print_table
 
     what = chosen(preset)
     how = How(backend, workers, address, resume, force, tensorboard)
@@ -112,7 +112,7 @@ def safety(
     tensorboard: TensorBoard = None,
 ) -> None:
     """Plan under a 90 % safety constraint and count violations, calibrated and not."""
-    from calibrl.runs.show import print_table
+    from calibrl.runs.console import print_table
     from calibrl.safety.experiment import chosen, plan
 
     how = How(backend, workers, address, resume, force, tensorboard)

@@ -57,7 +57,7 @@ def execute(plans: dict[Path, Plan], how: How) -> list[Found]:
         shown = stack.enter_context(Shown(name))
         watchers: list[Watcher] = [shown]
         if how.tensorboard is not None:
-            from calibrl.runs.boards import Boards
+            from calibrl.runs.progress import Boards
 
             watchers.append(stack.enter_context(Boards(how.tensorboard)))
         stack.enter_context(spoken_warnings())

@@ -154,7 +154,7 @@ def _show(what: Experiment[Any], settings: Any, path: Path, out: Path | None) ->
 
 
 def _print(what: Experiment[Any], rows: Any, settings: Any) -> None:
-    from calibrl.runs.show import print_table
+    from calibrl.runs.console import print_table
 
     if what.show is not None:
         what.show(rows, settings)

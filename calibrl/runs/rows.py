@@ -4,6 +4,10 @@ One JSON object per line. A run appends rows as it goes and flushes each to disk
 is reported and skipped when the file is read, and everything before it stands.
 
 `schema` is the number of the layout. 1 (no number in the file): no overrides, seconds or job. Such rows still read.
+
+How well forecasts were calibrated is carried by rows as numbers, so that any page can draw the curves again: a row
+that has `reliability_05 … reliability_95` says which share of the outcomes fell at or below the level
+5 %, 10 %, … 95 % of their forecasts: the reliability curve. Differences of neighbours are the PIT histogram in twenty bins.
 """
 
 from __future__ import annotations
@@ -22,10 +26,13 @@ from dataclasses import asdict, dataclass, field, fields
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from calibrl import __version__
 from calibrl.errors import CalibrlError
+
+if TYPE_CHECKING:
+    from calibrl.arrays import Array
 
 SCHEMA = 2
 PACKAGES = ("torch", "numpy", "scipy", "scikit-learn", "gymnasium", "mujoco")
@@ -194,3 +201,18 @@ def _commit() -> str:
     except (OSError, subprocess.CalledProcessError):
         return "unknown"
     return found.stdout.strip()
+
+
+RELIABILITY_PERCENT = tuple(range(5, 100, 5))
+RELIABILITY_NAMES = tuple(f"reliability_{percent:02d}" for percent in RELIABILITY_PERCENT)
+"""`reliability_05`, `reliability_10`, … `reliability_95`."""
+
+
+def reliability_metrics(pit: Array) -> dict[str, float]:
+    """The reliability curve of PITs (n,) or (n, d) as metrics of a row; columns are averaged."""
+    # Imported here: who only reads rows should not wait for torch.
+    from calibrl.diagnostics import reliability_curve
+
+    observed = reliability_curve(pit, [percent / 100 for percent in RELIABILITY_PERCENT]).observed
+    shares = observed if observed.ndim == 1 else observed.mean(1)
+    return {name: round(float(share), 6) for name, share in zip(RELIABILITY_NAMES, shares, strict=True)}

@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any, NamedTuple, Self
+from typing import IO, TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +24,9 @@ from numpy.typing import NDArray
 from calibrl.errors import CalibrlError
 from calibrl.files import lock, replacing, said_if_not_written, write_text
 from calibrl.runs.rows import Row, append_text, line, make_folder, read
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 Arrays = Mapping[str, NDArray[Any]]
 FINISHED, ARRAYS, CHECKPOINT = "finished.log", "arrays", "checkpoint"
@@ -241,3 +244,16 @@ def _marks(log: Path) -> Iterator[tuple[str, int, bool]]:
             yield str(mark["job"]), int(mark["rows"]), bool(mark["arrays"])
         except (ValueError, TypeError, KeyError):
             continue
+
+
+def save_figures(figures: Mapping[str, Figure], folder: Path, *, dpi: int = 130) -> list[Path]:
+    """Write figures as PNG files by name, whole or not at all, and forget them."""
+    import matplotlib.pyplot as plt
+
+    files = []
+    for name, figure in figures.items():
+        files.append(folder / f"{name}.png")
+        with said_if_not_written(files[-1]), replacing(files[-1]) as temporary:
+            figure.savefig(temporary, dpi=dpi)
+        plt.close(figure)
+    return files

@@ -23,8 +23,8 @@ from calibrl.maps import fit_smooth
 from calibrl.planning.chance import ChanceConstraint, Imagined
 from calibrl.planning.search import CEM
 from calibrl.runs.engine import Found, Kept, Plan
-from calibrl.runs.figures import save
 from calibrl.runs.rows import Row
+from calibrl.runs.store import save_figures
 from calibrl.runs.workers import Job
 from calibrl.safety.problems import WORLDS, PointMass, World
 
@@ -269,4 +269,4 @@ def _draw(out: Path, found: Found) -> None:
         "safety-rates": figures.violations(found.rows, nominal=1 - LEVEL),
         "safety-paths": figures.paths(found.kept(EXAMPLE), radius=PointMass.radius, goal=PointMass.goal),
     }
-    save(drawn, out, dpi=120)
+    save_figures(drawn, out, dpi=120)

@@ -127,7 +127,7 @@ def _date(text: str | None) -> np.datetime64 | None:
 
 
 def _tested(shop: Shop, days: int, deliveries: Path | None, *, sales: Path, seed: int, workers: int) -> Backtest:
-    from calibrl.runs.show import progress
+    from calibrl.runs.console import progress
     from calibrl.shop.backtest import WARM_UP, run_backtest
     from calibrl.shop.files import read_deliveries
 

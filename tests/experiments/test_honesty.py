@@ -3,16 +3,16 @@
 import numpy as np
 from scipy import stats
 
-from calibrl.runs.reliability import NAMES, PERCENT, reliability_metrics
+from calibrl.runs.rows import RELIABILITY_NAMES, RELIABILITY_PERCENT, reliability_metrics
 
 
 def test_shares_are_the_empirical_distribution():
     pit = stats.beta(0.5, 0.7).rvs(500, random_state=0)
     found = reliability_metrics(pit)
-    expected = stats.ecdf(pit).cdf.evaluate(np.array(PERCENT) / 100)
+    expected = stats.ecdf(pit).cdf.evaluate(np.array(RELIABILITY_PERCENT) / 100)
     np.testing.assert_allclose(list(found.values()), expected, atol=1e-6)
-    assert NAMES[0] == "reliability_05"
-    assert NAMES[-1] == "reliability_95"
+    assert RELIABILITY_NAMES[0] == "reliability_05"
+    assert RELIABILITY_NAMES[-1] == "reliability_95"
 
 
 def test_columns_are_averaged():

@@ -8,9 +8,8 @@ import pytest
 from matplotlib.figure import Figure
 
 from calibrl.errors import CalibrlError
-from calibrl.runs.figures import save
 from calibrl.runs.rows import Row
-from calibrl.runs.store import Run, Store
+from calibrl.runs.store import Run, Store, save_figures
 
 ROWS = [Row("dice", "six", "fair", seed, {"eyes": 3.5}, job="dice") for seed in range(4)]
 FULL = Path("/dev/full")
@@ -60,6 +59,6 @@ def test_what_a_full_disk_cut_short_takes_nothing_s_place(tmp_path, monkeypatch)
     (tmp_path / "table.png").write_bytes(b"as it was")
     figure = plt.figure()
     with pytest.raises(CalibrlError, match=r"table.png cannot be written \(No space left"):
-        save({"table": figure}, tmp_path)
+        save_figures({"table": figure}, tmp_path)
     assert (tmp_path / "table.png").read_bytes() == b"as it was"
     plt.close(figure)

@@ -6,8 +6,7 @@ import json
 import numpy as np
 import pytest
 
-from calibrl.runs.reliability import NAMES
-from calibrl.runs.rows import Row, append
+from calibrl.runs.rows import RELIABILITY_NAMES, Row, append
 
 PIXEL = base64.b64decode(
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
@@ -25,7 +24,7 @@ def core_rows(seeds=6):
                 shares = np.linspace(0.05, 0.95, 19) ** bend
                 loss = float(1.1 - bend + 0.05 * random.standard_normal())
                 metrics = {"calibration_loss": loss, "crps": 40 - 3 * bend + float(random.standard_normal())}
-                metrics |= dict(zip(NAMES, shares.tolist(), strict=True))
+                metrics |= dict(zip(RELIABILITY_NAMES, shares.tolist(), strict=True))
                 origin = {
                     "command": f"calibrl run core --out {HOSTILE}",
                     "version": "0.1.0",

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from calibrl.report.numbers import MANY, difference, mean, readable, studies
+from calibrl.report.tables import MANY, difference, mean, readable, studies
 from calibrl.runs.rows import Row
 from calibrl.runs.statistics import table
 

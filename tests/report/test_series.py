@@ -6,8 +6,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from calibrl.report.numbers import studies
 from calibrl.report.series import POINTS, charts
+from calibrl.report.tables import studies
 from calibrl.runs.benchmarks import describe
 from calibrl.runs.experiment import Axis, Description, Metric
 from calibrl.runs.rows import Row
