@@ -7,7 +7,8 @@ is reported and skipped when the file is read, and everything before it stands.
 
 How well forecasts were calibrated is carried by rows as numbers, so that any page can draw the curves again: a row
 that has `reliability_05 … reliability_95` says which share of the outcomes fell at or below the level
-5 %, 10 %, … 95 % of their forecasts: the reliability curve. Differences of neighbours are the PIT histogram in twenty bins.
+5 %, 10 %, … 95 % of their forecasts: the reliability curve. Differences of neighbours are the PIT histogram in
+twenty bins.
 """
 
 from __future__ import annotations
