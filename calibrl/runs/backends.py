@@ -139,7 +139,7 @@ def serve(pipe: Connection, environ: dict[str, str]) -> None:
             except Exception as problem:
                 pipe.send(Failed(f"{type(problem).__name__}: a worker cannot read it: {problem}"))
                 continue
-            for message in perform(job):
+            for message in perform(job, lambda status: pipe.send_bytes(_pickled(Item(status)))):
                 pipe.send_bytes(_pickled(message))
 
 
@@ -260,4 +260,4 @@ def _perform(job: Job, version: str) -> Iterator[Message]:
         yield Failed(f"a worker has calibrl {__version__}, the driver {version}; install the same on all machines")
         return
     with one_thread():
-        yield from perform(job)
+        yield from perform(job, lambda _: None)  # a task of Ray's is heard when it yields

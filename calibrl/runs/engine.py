@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from calibrl.runs.experiment import Experiment, Settings
 from calibrl.runs.rows import Row, command, origin
 from calibrl.runs.store import CHECKPOINT, Run, Store
-from calibrl.runs.workers import Job, Status, check_backend, run_jobs
+from calibrl.runs.workers import Job, Report, Status, check_backend, run_jobs
 
 S = TypeVar("S", bound=Settings)
 
@@ -31,7 +31,7 @@ class Arrays:
 
 
 Kept = Arrays
-Yielded = Row | Arrays | Status | list[Row]
+Yielded = Row | Arrays | list[Row]
 """What a job may yield; a list is the rows of one step, all of which are written before `minutes` may stop the run."""
 
 
@@ -197,7 +197,7 @@ def carry_out_all(
             stores.append(stack.enter_context(store.open(resume=resume, force=force, checkpoints=checkpoints)))
             for job in plan.jobs:
                 total += len(job.pieces)
-                missing = tuple(part for part in job.pieces if not store.finished(part, rows=job.rows))
+                missing = tuple(part for part in job.pieces if not store.finished(part, until=job.until))
                 if missing:
                     name = job.name if len(plans) == 1 else f"{plan.experiment}: {job.name}"
                     tasks[name] = _Task(job, store, missing)
@@ -206,6 +206,7 @@ def carry_out_all(
             new = list(tasks[job.name].write(item))
             for row in new:
                 watcher.row(row)
+            # Rows of a checkpoint that are said again are no progress.
             if new and deadline is not None and time.monotonic() > deadline:
                 raise TimeIsUp
 
@@ -234,7 +235,7 @@ def carry_out_all(
         for (out, plan), store in zip(plans.items(), stores, strict=True):
             names = [part for job in plan.jobs for part in job.pieces]
             store.put_in_order(names)
-            whole = finished or all(store.finished(part, rows=job.rows) for job in plan.jobs for part in job.pieces)
+            whole = finished or all(store.finished(part, until=job.until) for job in plan.jobs for part in job.pieces)
             found.append(Found(store.rows(names), store.arrays, whole))
             if found[-1].rows and (whole or plan.partial):
                 watcher.drawing(plan.experiment)
@@ -244,12 +245,12 @@ def carry_out_all(
 
 @dataclass
 class _Task:
-    """A job under way: where its rows go, which of its parts are missing, and whether a row of it was written yet."""
+    """A job under way: where its rows go, which of its parts are missing, and of which a row was written already."""
 
     job: Job
     store: Store
     parts: tuple[str, ...]
-    begun: bool = False
+    begun: set[str] = field(default_factory=set)
 
     def stamped(self, name: str) -> Job:
         """The job as a worker does it, its rows complete."""
@@ -257,7 +258,7 @@ class _Task:
         if self.job.parts:
             options["parts"] = self.parts
         if self.job.checkpoint:
-            options["checkpoint"] = self.store.folder.absolute() / CHECKPOINT / self.job.checkpoint
+            options["checkpoint"] = self.store.folder.absolute() / CHECKPOINT
         job = replace(self.job, options=options)
         return Job(name, stamped, (job, self.store.run, command()), checkpoint=job.checkpoint)
 
@@ -269,17 +270,17 @@ class _Task:
         for row in item if isinstance(item, list) else [item]:
             assert isinstance(row, Row), f"job {self.job.name!r} yielded {row!r}, which is no row"
             # Where it comes from is said once, by the first row that is new.
-            told = replace(row, origin={}) if self.begun else row
+            told = replace(row, origin={}) if row.job in self.begun else row
             if self.store.add(row.job, told, again=bool(self.job.checkpoint)):
-                self.begun = True
+                self.begun.add(row.job)
                 yield told
 
 
-def stamped(job: Job, run: Run, words: str) -> Iterator[Yielded]:
+def stamped(job: Job, run: Run, words: str, **heard: Report) -> Iterator[Yielded]:
     """A job's rows, each with what it belongs to, where it comes from and the seconds it took."""
     began, where = time.perf_counter(), origin(words)
-    for item in job.function(*job.arguments, **job.options):
-        if isinstance(item, Arrays | Status):
+    for item in job.function(*job.arguments, **job.options, **heard):
+        if isinstance(item, Arrays):
             yield item
             continue
         now = time.perf_counter()

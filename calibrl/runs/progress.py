@@ -13,6 +13,7 @@ from typing import Any, Self
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Column
 
 from calibrl.errors import MissingExtra
 from calibrl.runs.benchmarks import describe
@@ -35,15 +36,18 @@ class Shown(Watcher):
     def __enter__(self) -> Self:
         if self._console.is_terminal:
             columns = (
-                TextColumn("{task.description}"),
-                BarColumn(),
-                TextColumn("{task.completed}/{task.total} jobs, {task.fields[rows]} rows,"),
+                # One line, however narrow the terminal: what a job says of itself gives way.
+                TextColumn(
+                    "{task.description}", markup=False, table_column=Column(no_wrap=True, overflow="ellipsis", ratio=1)
+                ),
+                BarColumn(bar_width=12),
+                TextColumn("{task.fields[done]}/{task.total} jobs, {task.fields[rows]} rows,"),
                 TimeElapsedColumn(),
                 TextColumn("passed,"),
                 TimeRemainingColumn(),
                 TextColumn("left"),
             )
-            self._bar = Progress(*columns, console=self._console, transient=True)
+            self._bar = Progress(*columns, console=self._console, transient=True, expand=True)
             self._bar.start()
         return self
 
@@ -58,7 +62,7 @@ class Shown(Watcher):
         self.total, self.done, self._before = total, done, done
         self._began = time.monotonic()
         if self._bar is not None:
-            self._task = self._bar.add_task(self.name, total=total, completed=done, rows=0)
+            self._task = self._bar.add_task(self.name, total=total, completed=done, done=done, rows=0)
         elif done:
             self._say(f"{done} were done before")
 
@@ -73,7 +77,7 @@ class Shown(Watcher):
         self.done += 1
         self._parts.pop(name, None)
         if self._bar is not None:
-            self._bar.update(self._task, description=f"{self.name}: {name}", completed=self.done)
+            self._bar.update(self._task, description=f"{self.name}: {name}", completed=self.done, done=self.done)
         elif self.done in (self._before + 1, self.total) or self.done % max(1, self.total // 10) == 0:
             self._say(name)
 

@@ -10,7 +10,6 @@ import hashlib
 import json
 import os
 import re
-import shutil
 import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -65,9 +64,11 @@ class Store:
     def open(self, *, resume: bool = False, force: bool = False, checkpoints: Collection[str] = ()) -> Self:
         """Begin an empty folder, go on with a run's own (`resume`), or replace what is there (`force`).
 
-        checkpoints: folders of jobs that can go on, which replaced rows must not come back from.
+        checkpoints: patterns of the files that jobs go on from, which replaced rows must not come back from.
         """
         make_folder(self.folder)
+        if checkpoints:
+            make_folder(self.folder / CHECKPOINT)
         log = self.folder / FINISHED
         new = not log.exists()
         self._log = log.open("a", encoding="utf-8")
@@ -105,9 +106,10 @@ class Store:
                 with suppress(OSError):  # of a disk that is full, which was said when it refused a row
                     file.close()
 
-    def finished(self, job: str, *, rows: int = 0) -> bool:
-        """Whether all of a job's rows are here, and so many at least."""
-        return job in self._finished and len(self._rows.get(job, {})) >= rows
+    def finished(self, job: str, *, until: int = 0) -> bool:
+        """Whether all of a job's rows are here, up to this step at least."""
+        last = max((row.step for row in self._rows.get(job, {}).values()), default=0)
+        return job in self._finished and last >= until
 
     def add(self, job: str, row: Row, *, again: bool = False) -> bool:
         """Write a row at once, unless it is here from an earlier attempt at its job; whether it was written.
@@ -174,8 +176,9 @@ class Store:
         return self.folder / ARRAYS / f"{words}-{hashlib.sha256(job.encode()).hexdigest()[:6]}.npz"
 
     def _clear(self, checkpoints: Collection[str]) -> None:
-        for name in checkpoints:
-            shutil.rmtree(self.folder / CHECKPOINT / name, ignore_errors=True)
+        for pattern in checkpoints:
+            for file in (self.folder / CHECKPOINT).glob(pattern):
+                file.unlink()
         assert self._log is not None, "open the store first"
         others = {row.job for row in self._apart}
         marks = [mark for mark in _marks(self.folder / FINISHED) if mark[0] in others]

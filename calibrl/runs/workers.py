@@ -17,6 +17,7 @@ import traceback
 from collections import Counter, deque
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from types import TracebackType
 from typing import Any, Protocol, Self
 
@@ -49,11 +50,13 @@ class Job:
         Each is finished by itself: rows and arrays name theirs, and `function` gets a keyword `parts` with those that
         are not finished. Default: the job is one piece.
     checkpoint : str
-        In an experiment: a job that can go on where it was stopped. `function` gets a keyword `checkpoint`, the folder
-        of that name in the run's `checkpoint/`. It saves there *before* it yields a step's rows, and begins by yielding
-        all rows it had saved again, as one list: those that are on the disk are not written twice.
-    rows : int
-        A part that has fewer rows than this is not finished, whatever was said: more trials go on from a checkpoint.
+        In an experiment: a job that can go on where it was stopped, by files of this pattern ("*.pt") in the run's
+        `checkpoint/`. `function` gets a keyword `checkpoint`, that folder. It saves there *before* it yields a step's
+        rows, and begins by yielding all rows it had saved again, as one list: those that are on the disk are not
+        written twice. It also gets a keyword `report`, to be called with a `Status` now and then.
+    until : int
+        A part whose last row has a smaller step is not finished, whatever was said: more trials go on from a
+        checkpoint.
     """
 
     name: str
@@ -62,7 +65,7 @@ class Job:
     options: Mapping[str, Any] = field(default_factory=dict)
     parts: tuple[str, ...] = ()
     checkpoint: str = ""
-    rows: int = 0
+    until: int = 0
 
     @property
     def pieces(self) -> tuple[str, ...]:
@@ -72,7 +75,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Status:
-    """Where a job is, yielded among its items: words, and the share of the job that is done.
+    """Where a job is: words, and the share of the job that is done; of a job of several parts, summed over them.
 
     line: whether it is worth a line of its own where there is no live display.
     """
@@ -116,17 +119,21 @@ class Lost:
 Message = Item | Done | Failed | Lost
 
 
-def perform(job: Job) -> Generator[Message]:
-    """Carry a job out: its items as they come, then `Done` or `Failed`."""
+Report = Callable[[Status], None]
+
+
+def perform(job: Job, report: Report) -> Generator[Message]:
+    """Carry a job out: its items as they come, then `Done` or `Failed`. A long job says by `report` where it is."""
     try:
-        found = job.function(*job.arguments, **job.options)
+        heard = {"report": report} if job.checkpoint else {}
+        found = job.function(*job.arguments, **job.options, **heard)
         if not isinstance(found, Iterator):
             yield Done(found)
             return
         count = 0
         for value in found:
             yield Item(value)
-            count += not isinstance(value, Status)
+            count += 1
         yield Done(items=count)
     except (CalibrlError, MissingExtra) as problem:
         yield Failed(str(problem), known=True)
@@ -213,7 +220,12 @@ def run_jobs(
     # A job that is started again yields the same items: those heard before are counted, not heard twice.
     repeated, lost = Counter[int](), Counter[int]()
     waiting, running = deque(range(len(jobs))), 0
-    with _pool(backend if jobs else "serial", workers, address) as pool:
+
+    def tell(number: int, status: Status) -> None:
+        if on_status:
+            on_status(jobs[number], status)
+
+    with _pool(backend if jobs else "serial", workers, address, tell) as pool:
         while waiting or running:
             while waiting and pool.room:
                 number = waiting.popleft()
@@ -224,8 +236,7 @@ def run_jobs(
             job = jobs[number]
             match message:
                 case Item(Status() as status):
-                    if on_status:
-                        on_status(job, status)
+                    tell(number, status)
                 case Item(value):
                     repeated[number] += 1
                     if repeated[number] > len(heard[number]) or job.checkpoint:
@@ -266,7 +277,8 @@ def cores() -> int:
 class Serial:
     """No worker but this process."""
 
-    def __init__(self) -> None:
+    def __init__(self, on_status: Callable[[int, Status], None]) -> None:
+        self._on_status = on_status
         self._one_thread = one_thread()
         self._current: tuple[int, Generator[Message]] | None = None
 
@@ -290,7 +302,7 @@ class Serial:
 
     def submit(self, number: int, job: Job) -> None:
         """Begin a job; it goes on when somebody listens."""
-        self._current = (number, perform(job))
+        self._current = (number, perform(job, partial(self._on_status, number)))
 
     def hear(self) -> tuple[int, Message]:
         """Work on the job until it has something to say."""
@@ -302,9 +314,9 @@ class Serial:
         return number, message
 
 
-def _pool(backend: str, workers: int | None, address: str | None) -> Pool:
+def _pool(backend: str, workers: int | None, address: str | None, on_status: Callable[[int, Status], None]) -> Pool:
     if backend == "serial":
-        return Serial()
+        return Serial(on_status)
     if backend == "processes":
         from calibrl.runs.backends import Processes
 
