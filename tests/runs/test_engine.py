@@ -122,7 +122,7 @@ def test_minutes_stop_a_run_after_a_whole_step(tmp_path, by):
         # A worker that is stopped may have saved some walkers' next step.
         assert by.backend == "processes" or all(steps.count(step) in (0, 3) for step in range(4)), "whole steps"
         stopped = run(WALK, TINY, tmp_path, minutes=0, by=by, resume=True)
-    assert len(read(tmp_path)) > 9, "every time it gets on"
+        assert len(read(tmp_path)) > len(steps) or len(steps) == len(WHOLE), "every time it gets on"
     assert run(WALK, TINY, tmp_path, resume=True).finished
     assert places(read(tmp_path)) == WHOLE
 
