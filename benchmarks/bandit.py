@@ -103,11 +103,10 @@ def one_stream(choose: Choose, update: Update, rounds: int, *, warm: int) -> flo
 def whole_trials(make: Callable[..., Policy]) -> float:
     """Seconds of CPU for all trials in the compiled loop."""
     worlds = [stream(seed) for seed in range(TRIALS)]
-    options = make(1, DIM).options
-    play(worlds[0], options, seed=0)
+    play(worlds[0], make(ARMS, DIM), seed=0)
     start = time.process_time()
     for seed, world in enumerate(worlds):
-        play(world, options, seed=seed)
+        play(world, make(ARMS, DIM), seed=seed)
     return time.process_time() - start
 
 

@@ -64,3 +64,13 @@ def _to_numpy(result: Any) -> Any:
         items = [_to_numpy(item) for item in result]
         return type(result)(*items) if hasattr(result, "_fields") else tuple(items)
     return result
+
+
+def plain_fields(of: object, kind: str, plain: Callable[[Any], Any], *names: str) -> None:
+    """Make fields of a frozen dataclass Python's own values, or say which is not `kind`: NumPy's are no JSON."""
+    for name in names:
+        value = getattr(of, name)
+        try:
+            object.__setattr__(of, name, plain(value))
+        except (TypeError, ValueError):
+            raise CalibrlError(f"{name} {value!r} is not {kind}, and has to be") from None

@@ -108,12 +108,12 @@ def ask(url: str, content: dict[str, Any]) -> dict[str, Any]:
 
 def visit(url: str, visitors: int = 200) -> None:
     """Visitors who like news when x[0] > 0 and music now and then."""
-    luck = random.Random(0)
+    generator = random.Random(0)
     clicks = 0
     for _ in range(visitors):
-        x = [luck.gauss(0, 1), luck.gauss(0, 1), 1.0]
+        x = [generator.gauss(0, 1), generator.gauss(0, 1), 1.0]
         decision = ask(f"{url}/choose", {"x": x})
-        liked = x[0] > 0 if decision["arm"] == "news" else luck.random() < 0.4
+        liked = x[0] > 0 if decision["arm"] == "news" else generator.random() < 0.4
         clicks += ask(f"{url}/reward", {"x": x, "arm": decision["arm"], "reward": float(liked)})["learnt"] and liked
     with urllib.request.urlopen(url, timeout=10) as answer:
         print(f"{clicks} of {visitors} visitors liked what they saw: {json.load(answer)['pulls']}")

@@ -14,14 +14,15 @@ if TYPE_CHECKING:
     from calibrl.bandits.policy import ConformalLinUCB as ConformalLinUCB
     from calibrl.bandits.policy import Decision as Decision
     from calibrl.bandits.policy import EpsilonGreedy as EpsilonGreedy
-    from calibrl.bandits.policy import Exploration as Exploration
     from calibrl.bandits.policy import Greedy as Greedy
     from calibrl.bandits.policy import LinUCB as LinUCB
-    from calibrl.bandits.policy import Options as Options
     from calibrl.bandits.policy import Policy as Policy
     from calibrl.bandits.policy import Thompson as Thompson
+    from calibrl.bandits.ridge import CompiledRidge as CompiledRidge
+    from calibrl.bandits.ridge import RidgeSettings as RidgeSettings
     from calibrl.bandits.storage import NotKept as NotKept
     from calibrl.maps.ecdf import Ecdf as Ecdf
     from calibrl.maps.ecdf import fit_ecdf as fit_ecdf
+    from calibrl.planning.quantile import Exploration as Exploration
 
 __getattr__, __dir__, __all__ = exports(__name__)

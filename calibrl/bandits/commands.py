@@ -157,7 +157,7 @@ def print_lines(lines: Sequence[Line]) -> None:
     from rich import box
     from rich.table import Table
 
-    from calibrl.bandits.figures import LABELS
+    from calibrl.bandits.policy import POLICIES
     from calibrl.runs.console import table_console
     from calibrl.runs.paper import TABLE_1
 
@@ -175,7 +175,7 @@ def print_lines(lines: Sequence[Line]) -> None:
         before = line.problem
         compared, printed = line.policy != "linucb", TABLE_1.at(line.problem, line.policy, "reward")
         table.add_row(
-            f"  {LABELS[line.policy]}",
+            f"  {POLICIES[line.policy].label}",
             f"{line.reward:.1f} ± {line.error:.1f}",
             f"{line.gain:+.1f} ± {line.gain_error:.1f}" if compared else "",
             f"{100 * line.relative_gain:+.1f} %" if compared else "",

@@ -13,7 +13,6 @@ import os
 import threading
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Self, TypeVar
@@ -23,7 +22,7 @@ from torch.distributions import Distribution
 from calibrl.arrays import Array
 from calibrl.bandits import storage
 from calibrl.bandits.arms import Among, Arm
-from calibrl.bandits.policy import Decision, Options, Policy
+from calibrl.bandits.policy import Decision, Policy, check_keep, from_plain
 from calibrl.bandits.storage import Journal, NotKept
 from calibrl.errors import CalibrlError
 from calibrl.files import lock
@@ -55,7 +54,7 @@ class Durable:
             if not isinstance(self.policy, Policy):
                 raise CalibrlError(f"make() gave {self.policy!r}; expected a policy such as CalLinUCB(arms, dim)")
             if (self.folder / storage.SNAPSHOT).exists():
-                wanted, (self.policy, self._line) = self.policy, storage.restore(self.folder)
+                wanted, (self.policy, self._line) = self.policy, storage.restore(self.folder, from_plain)
                 _compare(self.folder, self.policy, wanted)
             elif lines := sum(1 for _ in storage.events(self.folder / storage.JOURNAL)):
                 raise CalibrlError(
@@ -105,16 +104,17 @@ class Durable:
     def update(self, x: Array, arm: Arm | Sequence[Arm], reward: Array) -> None:
         """Learn what arms paid. When this returns, it is on the disk; when it raises, nothing was learnt."""
         with self._changing:
-            rows = self.policy.check(x, arm, reward)
+            rows = self.policy.rows(x, arm, reward)
+            self.policy.ridge.judge(rows)
             arms = self.policy.arms
             names = [arms[position] for position in rows.arm]
             event = {"x": rows.x.tolist(), "arm": names, "reward": rows.reward.tolist()}
-            self._change({"update": event}, self.policy.learn, rows)
+            self._change({"update": event}, self.policy.ridge.absorb, rows)
 
     def fade(self, keep: float) -> None:
         """From now on what was learnt so far counts `keep` times as much."""
         with self._changing:
-            share = self.policy.check_keep(keep)
+            share = check_keep(keep)
             self._change({"fade": share}, self.policy.fade, share)
 
     def add_arm(self, arm: Arm) -> None:
@@ -136,10 +136,10 @@ class Durable:
         with self._changing:
             lines = self._opened()
             with self._thinking:
-                self.policy.settle()
-                luck = self.policy.generator.bit_generator.state
+                self.policy.ridge.settle()
+                stream = self.policy.generator.bit_generator.state
             # Decisions go on, and change nothing but the generator.
-            plain = {**storage.to_dict(self.policy), "generator": luck}
+            plain = {**self.policy.to_plain(), "generator": stream}
             try:
                 storage.snapshot(plain, self.folder, self._line)
                 _sync(self.folder)
@@ -174,12 +174,12 @@ class Durable:
     def _change(self, event: dict[str, Any], change: Callable[[T], None], what: T) -> None:
         """Write what changes, then change it."""
         with self._thinking:
-            luck = self.policy.generator.bit_generator.state
+            stream = self.policy.generator.bit_generator.state
         lines = self._opened()
         if not lines.in_place:
             warnings.warn(f"{lines.path} was moved or deleted; the policy is written whole there again", stacklevel=3)
             self.snapshot()
-        lines.append({"line": self._line + 1, **event, "generator": luck})
+        lines.append({"line": self._line + 1, **event, "generator": stream})
         self._line += 1
         self._due -= 1
         with self._thinking:
@@ -222,7 +222,7 @@ class Durable:
 
 def _compare(folder: Path, kept: Policy, wanted: Policy) -> None:
     """Refuse to go on with another policy than the one asked for."""
-    theirs, ours = _settings(kept.options), _settings(wanted.options)
+    theirs, ours = kept.settings, wanted.settings
     changed = [name for name in theirs if theirs[name] != ours[name]]
     if changed:
         there, here = (", ".join(f"{name} {of[name]}" for name in changed) for of in (theirs, ours))
@@ -234,11 +234,6 @@ def _compare(folder: Path, kept: Policy, wanted: Policy) -> None:
     new = [name for name in wanted.arms if name not in known]
     if new:
         warnings.warn(f"{folder} has no arm {new[0]!r}, which make() offers; add it with add_arm", stacklevel=3)
-
-
-def _settings(options: Options) -> dict[str, Any]:
-    plain = asdict(options)
-    return {**plain.pop("plan"), **plain}
 
 
 def _lock(folder: Path) -> IO[str]:

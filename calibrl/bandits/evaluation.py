@@ -310,10 +310,11 @@ def _cross_fitted(
 
 def _offers(policy: Policy, log: Log) -> list[tuple[Arm, ...] | None]:
     """The arms that the policy can choose from in each row of the log, None for all; or why it cannot be judged."""
-    if policy.options.shared:
+    if policy.model.shared:
         raise CalibrlError("a policy of shared arm features cannot be judged from a log of contexts; use disjoint arms")
-    if log.x.shape[1] != policy.options.dim:
-        raise CalibrlError(f"the log has {log.x.shape[1]} context columns, the policy expects {policy.options.dim}")
+    wanted = policy.model.row_shape
+    if wanted is not None and log.x.shape[1:] != wanted:
+        raise CalibrlError(f"the log has {log.x.shape[1]} context columns, the policy expects {wanted[0]}")
     known = policy.offer.position
     if not any(arm in known for arm in log.arm):
         raise CalibrlError(

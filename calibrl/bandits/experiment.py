@@ -1,7 +1,7 @@
 """Table 1 of the paper, and the figures about Covertype: LinUCB and CalLinUCB, with the controls it lacks.
 
-Trials are paired: in one trial every policy meets the same contexts, the same rewards and the same luck, so that
-the difference between two policies is theirs.
+Trials are paired: in one trial every policy meets the same contexts, rewards and random draws, so that the
+difference between two policies is theirs.
 """
 
 from __future__ import annotations
@@ -74,10 +74,10 @@ def check(preset: Preset) -> None:
 
 
 def paired_trials(name: str, seed: int, *, rounds: int, policies: Iterable[str]) -> Pair:
-    """One trial of every policy, on the same stream and with the same luck."""
+    """One trial of every policy, on the same stream and with the same random draws."""
     stream = _problem(name).stream(rounds, np.random.default_rng(seed))
-    options = {policy: POLICIES[policy](1, stream.x.shape[1]).options for policy in policies}
-    return {policy: play(stream, chosen, seed=seed) for policy, chosen in options.items()}
+    shape = stream.reward.shape[1], stream.x.shape[1]
+    return {policy: play(stream, POLICIES[policy](*shape), seed=seed) for policy in policies}
 
 
 def trial_rows(name: str, seed: int, trials: Pair) -> Iterator[Row]:

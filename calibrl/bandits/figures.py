@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from calibrl.bandits.experiment import CURVES, Line, job_name, summarise
 from calibrl.bandits.loop import HIGH, LOW, MEDIAN, Trial
+from calibrl.bandits.policy import POLICIES
 from calibrl.bandits.presets import PAPER
 from calibrl.bandits.problems import Stream
 from calibrl.runs.engine import Found
@@ -25,28 +26,6 @@ if TYPE_CHECKING:
 
 Floats = NDArray[np.float64]
 
-COLORS = {
-    "linucb": "#c8553d",
-    "callinucb": "#1b7f79",
-    "conformal-linucb": "#5b3f9e",
-    "greedy": "#8a8d99",
-    "thompson": "#e09f3e",
-    "calthompson": "#3d7ea6",
-    "epsilon-greedy": "#b8bcc8",
-}
-"""One colour per policy, the same in every figure: LinUCB is uncalibrated red, CalLinUCB calibrated green."""
-
-LABELS = {
-    "linucb": "LinUCB",
-    "callinucb": "CalLinUCB",
-    "conformal-linucb": "ConformalLinUCB",
-    "greedy": "greedy",
-    "thompson": "Thompson",
-    "calthompson": "CalThompson",
-    "epsilon-greedy": "ε-greedy",
-}
-"""Policies as they are written in text."""
-
 
 def learning_curves(rewards: dict[str, Floats], ax: Axes) -> Axes:
     """Mean reward per round so far, with a band of one standard error over trials. rewards: (trials, t) per policy."""
@@ -55,9 +34,9 @@ def learning_curves(rewards: dict[str, Floats], ax: Axes) -> Axes:
         average = np.cumsum(earned, axis=1) / rounds
         middle, error = average.mean(0), average.std(0) / len(average) ** 0.5
         seen = slice(20, None)  # the first rounds jump about and would set the scale
-        ax.plot(rounds[seen], middle[seen], color=COLORS[policy], lw=2, label=LABELS[policy])
+        ax.plot(rounds[seen], middle[seen], color=POLICIES[policy].color, lw=2, label=POLICIES[policy].label)
         ax.fill_between(
-            rounds[seen], (middle - error)[seen], (middle + error)[seen], color=COLORS[policy], alpha=0.2, lw=0
+            rounds[seen], (middle - error)[seen], (middle + error)[seen], color=POLICIES[policy].color, alpha=0.2, lw=0
         )
     ax.set(xlabel="round", ylabel="mean reward per round so far")
     ax.spines[["top", "right"]].set_visible(False)
@@ -83,10 +62,10 @@ def shares(
         policies = list(reward[name])[::-1]
         for height, policy in enumerate(policies):
             share, error = reward[name][policy]
-            ax.errorbar(share, height, xerr=error, fmt="o", color=COLORS[policy], ms=6, capsize=2)
+            ax.errorbar(share, height, xerr=error, fmt="o", color=POLICIES[policy].color, ms=6, capsize=2)
             if policy in printed.get(name, {}):
                 ax.plot(printed[name][policy], height, "D", mfc="none", mec="#2b2d42", ms=8, zorder=1)
-        ax.set_yticks(range(len(policies)), [LABELS[policy] for policy in policies])
+        ax.set_yticks(range(len(policies)), [POLICIES[policy].label for policy in policies])
         ax.set_title(name, fontsize=10)
         ax.spines[["top", "right"]].set_visible(False)
         ax.grid(axis="x", color="#e6e7ec", lw=0.8)
@@ -128,8 +107,8 @@ def beliefs(bare: Trial, calibrated: Trial, *, most: int = 24) -> Figure:
             quantile = trial.quantile[shown, arm[shown]]
             ends.append(quantile[:, [LOW, HIGH]])
             at = place + aside
-            ax.vlines(at, quantile[:, LOW], quantile[:, HIGH], color=COLORS[policy], alpha=0.5, lw=3)
-            ax.plot(at, quantile[:, MEDIAN], ".", color=COLORS[policy], ms=6, label=LABELS[policy])
+            ax.vlines(at, quantile[:, LOW], quantile[:, HIGH], color=POLICIES[policy].color, alpha=0.5, lw=3)
+            ax.plot(at, quantile[:, MEDIAN], ".", color=POLICIES[policy].color, ms=6, label=POLICIES[policy].label)
         ax.plot(place, stream.reward[shown, arm[shown]], "_", color="#2b2d42", ms=12, mew=1.6, label="reward")
         # A few intervals of the first rounds are so wide that nothing else could be seen: they run off the edge.
         low, high = np.quantile(np.concatenate(ends), [0.08, 0.92], axis=0)
@@ -177,7 +156,7 @@ def _learning(problem: str, found: Found, names: Sequence[str], policies: Sequen
     for ax, (title, what) in zip(axes[1:], (("chosen arms", "chosen"), ("all arms", "all")), strict=True):
         for policy in policies:
             pits = np.concatenate([trial[f"{policy}, {what}"] for trial in kept])
-            plots.reliability(pits, ax, color=COLORS[policy], band=False)
+            plots.reliability(pits, ax, color=POLICIES[policy].color, band=False)
         ax.set_title(f"reliability, {title}", fontsize=11, loc="left")
     return figure
 

@@ -98,7 +98,7 @@ DIM, NOISE = 10, 0.1
 
 @dataclass(frozen=True)
 class Stream:
-    """One trial's contexts and rewards: x (t, d), reward (t, k), expected (t, k) without the luck of the draw.
+    """One trial's contexts and rewards: x (t, d), reward (t, k), expected (t, k) without the noise.
 
     A policy sees the reward of the arm it takes; the others are there to pair trials and to measure.
     """
@@ -175,8 +175,8 @@ def mushroom(features: Features, poisonous: Ints) -> Problem:
     def stream(rounds: int, generator: np.random.Generator) -> Stream:
         rows = generator.permutation(len(poisonous))[:rounds]
         bad = poisonous[rows] == 1
-        unlucky = generator.random(len(rows)) < 0.5
-        eat = np.where(bad & unlucky, -35.0, 5.0)
+        sick = generator.random(len(rows)) < 0.5
+        eat = np.where(bad & sick, -35.0, 5.0)
         expected = np.where(bad, -15.0, 5.0)
         nothing = np.zeros(len(rows))
         x = encode(features[rows], standardised=False)

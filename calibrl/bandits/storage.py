@@ -1,9 +1,6 @@
-"""A file of JSON lines. A line is on the disk when `append` returns, and not in the file if it raises.
+"""The files of a policy: plain JSON that any program can read, and a journal of what happened since.
 
-A policy as plain JSON: numbers, lists and names that any program can read.
-
-What is kept of a regression are its sums Σ x xᵀ and Σ x r; the inverse follows from them. The live policy is
-therefore inverted afresh as well (`settle`), and from there on the two take the same decisions, bit for bit.
+A line of the journal is on the disk when `append` returns, and not in the file if it raises.
 """
 
 from __future__ import annotations
@@ -12,18 +9,15 @@ import contextlib
 import json
 import os
 import warnings
-from collections.abc import Iterator
-from dataclasses import asdict
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
-import numpy as np
-from numpy.typing import DTypeLike, NDArray
-
-from calibrl.bandits.arms import Arms
-from calibrl.bandits.policy import Exploration, Options, Policy
 from calibrl.errors import CalibrlError
-from calibrl.files import replacing, said_if_no_place
+from calibrl.files import replacing
+
+SNAPSHOT, JOURNAL = "policy.json", "journal.jsonl"
+"""The files of a folder: a policy as it was after some line, and the lines since."""
 
 
 class NotKept(CalibrlError):
@@ -107,83 +101,39 @@ def damaged(path: Path, number: int, what: str) -> CalibrlError:
     )
 
 
-FORMAT = "calibrl bandit 1"
-SNAPSHOT, JOURNAL = "policy.json", "journal.jsonl"
-"""The files of a folder: a policy as it was after some line, and the lines since."""
+class Learner(Protocol):
+    """A policy, as far as a journal tells of it."""
+
+    generator: Any
+
+    def update(self, x: Any, arm: Any, reward: Any) -> None:
+        """Learn what arms paid."""
+
+    def fade(self, keep: float) -> None:
+        """Let what was learnt count less."""
+
+    def add_arm(self, arm: Any) -> None:
+        """Offer one more arm."""
+
+    def remove_arm(self, arm: Any) -> None:
+        """Offer an arm no more."""
 
 
-def to_dict(policy: Policy) -> dict[str, Any]:
-    """All of a policy that is settled, as plain values."""
-    state = policy.state
-    return {
-        "format": FORMAT,
-        "options": asdict(policy.options),
-        "arms": list(policy.arms),
-        "removed": list(policy.removed),
-        "generator": policy.generator.bit_generator.state,
-        "rows": state.rows.tolist(),
-        "gram": state.gram.tolist(),
-        "moment": state.moment.tolist(),
-        "pulls": state.pulls.tolist(),
-        "error": state.error.tolist(),
-        "shift": state.shift.tolist(),
-        "record": [policy.record(arm).tolist() for arm in policy.arms],
-    }
-
-
-def from_dict(saved: dict[str, Any]) -> Policy:
-    """The policy that `to_dict` described."""
-    if not isinstance(saved, dict) or saved.get("format") != FORMAT:
-        found = saved.get("format") if isinstance(saved, dict) else type(saved).__name__
-        raise CalibrlError(f"a saved policy of format {found!r} cannot be read; expected {FORMAT!r}")
-    try:
-        options = dict(saved["options"])
-        policy = Policy(saved["arms"], Options(**{**options, "plan": Exploration(**options["plan"])}))
-        policy.offer = Arms(policy.arms, tuple(saved["removed"]))
-        policy.generator.bit_generator.state = saved["generator"]
-        state = policy.state
-        for name in ("rows", "gram", "moment", "pulls", "error", "shift"):
-            part = getattr(state, name)
-            part[...] = _numbers(saved[name], part.dtype).reshape(part.shape)
-        for a, (arm, values) in enumerate(zip(policy.arms, saved["record"], strict=True)):
-            seen, record = int(state.pulls[a]), _numbers(values, np.float64)
-            if len(record) != min(seen, policy.options.window):
-                raise CalibrlError(f"arm {arm!r} has {seen} rewards but a record of {len(record)}")
-            policy.put_record(a, record)
-    except (KeyError, TypeError, ValueError) as problem:
-        raise CalibrlError(f"the saved policy is damaged ({problem}); restore the file from a backup") from None
-    policy.settle()
-    return policy
-
-
-def save(policy: Policy, path: str | Path) -> None:
-    """Write a policy to a file, whole or not at all, and see it onto the disk."""
-    policy.settle()
-    with said_if_no_place(path):
-        _write(to_dict(policy), path)
-
-
-def load(path: str | Path) -> Policy:
-    """The policy in a file that `save` wrote, in a snapshot of a `Durable`, or in a `Durable`'s whole folder."""
-    file = Path(path)
-    if file.is_dir():
-        return restore(file)[0]
-    saved = _read(file)
-    return from_dict(saved["policy"] if isinstance(saved, dict) and saved.keys() == {"line", "policy"} else saved)
+P = TypeVar("P", bound=Learner)
 
 
 def snapshot(plain: dict[str, Any], folder: Path, line: int) -> None:
-    """Write the policy that `to_dict` described, as it is after that line of its journal."""
-    _write({"line": line, "policy": plain}, folder / SNAPSHOT)
+    """Write a policy given as plain values, as it is after that line of its journal."""
+    write({"line": line, "policy": plain}, folder / SNAPSHOT)
 
 
-def restore(folder: Path) -> tuple[Policy, int]:
+def restore(folder: Path, from_plain: Callable[[dict[str, Any]], P]) -> tuple[P, int]:
     """The policy in a folder, snapshot and journal, and the line it has come to. The folder may be in use."""
-    file = folder / SNAPSHOT
+    file, journal = folder / SNAPSHOT, folder / JOURNAL
     while True:
         before = _version(file)
-        saved = _read(file)
-        happened = list(events(folder / JOURNAL))
+        saved = read(file)
+        happened = list(events(journal))
         # A snapshot that was written meanwhile has taken lines out of the journal that the older one lacks.
         if _version(file) == before:
             break
@@ -191,12 +141,12 @@ def restore(folder: Path) -> tuple[Policy, int]:
         line, plain = saved["line"], saved["policy"]
     except (KeyError, TypeError) as problem:
         raise CalibrlError(f"{file} is damaged ({problem}); restore it from a backup") from None
-    policy = from_dict(plain)
+    policy = from_plain(plain)
     for number, event in happened:
         try:
             if event["line"] > line + 1:
                 warnings.warn(
-                    f"{folder / JOURNAL} goes from line {line} to line {event['line']}: what was learnt between is "
+                    f"{journal} goes from line {line} to line {event['line']}: what was learnt between is "
                     f"lost; if a newer {SNAPSHOT} is in a backup, restore that",
                     stacklevel=2,
                 )
@@ -204,11 +154,11 @@ def restore(folder: Path) -> tuple[Policy, int]:
                 _repeat(policy, event)
                 line = event["line"]
         except (CalibrlError, KeyError, TypeError, ValueError) as problem:
-            raise damaged(folder / JOURNAL, number, f"cannot be learnt ({problem})") from None
+            raise damaged(journal, number, f"cannot be learnt ({problem})") from None
     return policy, line
 
 
-def _repeat(policy: Policy, event: dict[str, Any]) -> None:
+def _repeat(policy: Learner, event: dict[str, Any]) -> None:
     if "update" in event:
         policy.update(**event["update"])
     elif "fade" in event:
@@ -226,7 +176,8 @@ def _version(file: Path) -> tuple[int, int]:
     return (found.st_ino, found.st_mtime_ns) if found else (0, 0)
 
 
-def _read(file: Path) -> Any:
+def read(file: Path) -> Any:
+    """What a JSON file holds, or an error that says why it cannot be read."""
     if not file.is_file():
         raise CalibrlError(f"{file} does not exist; give the path of a policy written by save, or a Durable's folder")
     try:
@@ -236,13 +187,6 @@ def _read(file: Path) -> Any:
             f"{file} is damaged or no policy: it is not JSON ({problem}); give the path of a policy written by save, "
             "or restore the file from a backup"
         ) from None
-
-
-def _numbers(values: Any, dtype: DTypeLike) -> NDArray[Any]:
-    found = np.asarray(values, dtype)
-    if not np.isfinite(found).all():
-        raise CalibrlError(f"it holds {found[~np.isfinite(found)][0]}")
-    return found
 
 
 def _pieces(content: Any) -> Iterator[str]:
@@ -265,7 +209,7 @@ def _pieces(content: Any) -> Iterator[str]:
         yield json.dumps(content)
 
 
-def _write(content: dict[str, Any], path: str | Path) -> None:
+def write(content: dict[str, Any], path: str | Path) -> None:
     """Write JSON, whole or not at all, and see it onto the disk."""
     with replacing(path) as temporary, temporary.open("w", encoding="utf-8") as file:
         file.writelines(_pieces(content))

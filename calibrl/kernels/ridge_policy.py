@@ -1,7 +1,7 @@
 """A bandit's two moves, compiled: score every arm at a context, and learn from rewards.
 
-Both are Calibrated(RidgeArms, evidence=Rolling()) with the empirical map, an arm at a time: it judges each row by the
-model as it stands, learns it, refits the map; here the map is the sorted history itself, so it is never refitted.
+Both are `Calibrated(RidgeArms(…), evidence=Rolling(), fit_map=fit_ecdf())`, an arm at a time: each row is judged by the
+model as it stands, then learnt; the map is the sorted history itself, so it is never refitted.
 `play` is a whole trial in one loop: the same moves, without the calls between them.
 """
 
@@ -48,14 +48,14 @@ class State(NamedTuple):
 class Rules(NamedTuple):
     """How the state is used. The same for a whole run.
 
-    prior: the ridge; noisy: whether a reward's own noise is part of its forecast; least: pulls before an arm's own
-    evidence counts; edge: from `ridge.edges`; target: the level, as a z-score, whose coverage is
-    steered; step: how far one reward moves an arm's levels, 0 for never.
+    prior: the ridge; noisy: whether a reward's own noise is part of its forecast; min_rewards: pulls before an arm's
+    own evidence counts; edge: from `ridge.edges`; target: the level, as a z-score, whose coverage is steered; step: how
+    far one reward moves an arm's levels, 0 for never.
     """
 
     prior: float
     noisy: bool
-    least: int
+    min_rewards: int
     edge: Floats
     target: float
     step: float
@@ -112,7 +112,7 @@ def score_arms(state: State, rules: Rules, x: Floats, level: Floats, mean: Float
 def stretch_of(state: State, rules: Rules, arm: int, level: float) -> float:
     """S⁻¹ of an arm at a level: the level itself until the arm has evidence of its own."""
     moved = level + state.shift[arm]
-    if state.pulls[arm] < rules.least:
+    if state.pulls[arm] < rules.min_rewards:
         return moved
     n = min(state.pulls[arm], state.ordered.shape[1])
     return ridge.stretch(moved, state.ordered[arm], n, rules.edge)
@@ -131,7 +131,7 @@ def quantiles(state: State, rules: Rules, mean: Floats, sd: Floats, level: Float
 @njit(cache=True)
 def pit_of(state: State, rules: Rules, arm: int, z: float) -> tuple[float, float]:
     """The arm's record's probability of outcomes lower than z, and no higher: they differ on atoms."""
-    if state.pulls[arm] < rules.least:
+    if state.pulls[arm] < rules.min_rewards:
         p = ridge.phi(z)
         return p, p
     n = min(state.pulls[arm], state.ordered.shape[1])
@@ -139,8 +139,8 @@ def pit_of(state: State, rules: Rules, arm: int, z: float) -> tuple[float, float
 
 
 @njit(cache=True)
-def best_arm(score: Floats, luck: float) -> int:
-    """The arm of the highest score; `luck` in [0, 1) picks one of several equals."""
+def best_arm(score: Floats, draw: float) -> int:
+    """The arm of the highest score; `draw` in [0, 1) picks one of several equals."""
     best = score[0]
     equals = 1
     for a in range(1, len(score)):
@@ -149,7 +149,7 @@ def best_arm(score: Floats, luck: float) -> int:
             equals = 1
         elif score[a] == best:
             equals += 1
-    skip = int(luck * equals)
+    skip = int(draw * equals)
     for a in range(len(score)):
         if score[a] == best:
             if skip == 0:
@@ -208,7 +208,7 @@ def absorb(
 
 
 @njit(cache=True)
-def learn(
+def judge_and_absorb(
     state: State, rules: Rules, x: Floats, arm: Ints, reward: Floats, z: Floats, error: Floats, moved: Floats
 ) -> int:
     """Judge and absorb in one call; nothing is learnt if a row is too large, and that row is returned, else -1."""
@@ -220,12 +220,12 @@ def learn(
 
 @njit(cache=True)
 def play(
-    state: State, rules: Rules, x: Floats, reward: Floats, level: Floats, luck: Floats, forced: Ints, asked: Floats
+    state: State, rules: Rules, x: Floats, reward: Floats, level: Floats, draws: Floats, forced: Ints, asked: Floats
 ) -> tuple[Ints, Floats, Floats, Floats, Floats]:
     """One policy through one stream of contexts: the state is updated in place.
 
     x: (t, d); reward: (t, k), of which only the chosen arm's entry is learnt; level: (t, k) the quantile each
-    arm is judged by, as a z-score; luck: (t, 2) in [0, 1) for ties and for atoms; forced: (t,) an arm to take
+    arm is judged by, as a z-score; draws: (t, 2) in [0, 1) for ties and for atoms; forced: (t,) an arm to take
     whatever its score, or -1; asked: (q,) levels to report.
 
     Returns chosen (t,); mean (t, k) of the model; quantile (t, k, q), the honest ones at the asked levels; pit
@@ -241,11 +241,11 @@ def play(
         score_arms(state, rules, x[t : t + 1], level[t], mean[t], sd, score)
         for a in range(arms):
             low, high = pit_of(state, rules, a, (reward[t, a] - mean[t, a]) / sd[a])
-            pit[t, a] = low + luck[t, 1] * (high - low)
+            pit[t, a] = low + draws[t, 1] * (high - low)
             shift[t, a] = state.shift[a]
             for q in range(len(asked)):
                 quantile[t, a, q] = mean[t, a] + sd[a] * stretch_of(state, rules, a, asked[q])
-        chosen[t] = forced[t] if forced[t] >= 0 else best_arm(score, luck[t, 0])
+        chosen[t] = forced[t] if forced[t] >= 0 else best_arm(score, draws[t, 0])
         row, arm, earned = x[t : t + 1], chosen[t : t + 1], reward[t, chosen[t] : chosen[t] + 1]
-        learn(state, rules, row, arm, earned, z, error, moved)
+        judge_and_absorb(state, rules, row, arm, earned, z, error, moved)
     return chosen, mean, quantile, pit, shift

@@ -87,10 +87,10 @@ class Ecdf(Map):
         return self.z.reshape(-1)[inside + torch.arange(k, device=self.z.device) * m]
 
 
-def fit_ecdf(*, least: int = 10, window: int = 1024) -> FitMap:
-    """A function that fits `Ecdf`, column by column, to the last `window` outcomes; below `least` the identity."""
-    if least < 2 or window < least:
-        raise CalibrlError(f"least {least} and window {window} make no history; use 2 ≤ least ≤ window")
+def fit_ecdf(*, min_rows: int = 10, window: int = 1024) -> FitMap:
+    """A function that fits `Ecdf`, column by column, to the last `window` outcomes; below `min_rows` the identity."""
+    if min_rows < 2 or window < min_rows:
+        raise CalibrlError(f"min_rows {min_rows} and window {window} make no history; use 2 ≤ min_rows ≤ window")
 
     def fit(pit: Array | None = None, *, weight: Array | None = None, z: Array | None = None) -> Ecdf:
         if weight is not None:
@@ -99,7 +99,7 @@ def fit_ecdf(*, least: int = 10, window: int = 1024) -> FitMap:
         if z is None:
             values = normal.finite_quantile(torch.from_numpy(values)).numpy()
         columns = [column[~np.isnan(column)][-window:] for column in values.T]
-        return ecdf_of([column if len(column) >= least else column[:0] for column in columns], shape)
+        return ecdf_of([column if len(column) >= min_rows else column[:0] for column in columns], shape)
 
     return fit
 

@@ -39,7 +39,7 @@ def taught(name, *, shared=False, seed=0, explore=0.1):
 def asked(policy, n, seed=1):
     """A context, or the features of n arms."""
     generator = np.random.default_rng(seed)
-    return generator.standard_normal((n, 3) if policy.options.shared else 3)
+    return generator.standard_normal((n, 3) if policy.model.shared else 3)
 
 
 subsets = st.lists(st.sampled_from(ARMS), min_size=1, unique=True)
@@ -132,11 +132,11 @@ def test_what_is_no_choice_of_arms_is_named_and_changes_nothing(among, words):
     policy = taught("thompson")
     policy.add_arm("gone")
     policy.remove_arm("gone")
-    luck = policy.generator.bit_generator.state
+    before = policy.generator.bit_generator.state
     for ask in (policy.choose, policy.decide, policy.probabilities, policy.forecast):
         with pytest.raises(CalibrlError, match=words):
             ask(np.ones(3), among=among)
-    assert policy.generator.bit_generator.state == luck
+    assert policy.generator.bit_generator.state == before
 
 
 def test_a_kept_policy_has_it_before_and_after_it_is_opened_again(tmp_path):
@@ -152,7 +152,7 @@ def test_a_kept_policy_has_it_before_and_after_it_is_opened_again(tmp_path):
             assert bandit.choose(x, among=["d"]) == unbroken.choose(x, among=["d"]) == "d"
             assert bandit.probabilities(x, among=["d"])["d"] == 1
             assert bandit.forecast(x, among=["d", "a"]).batch_shape == (2,)
-        unbroken.settle()
+        unbroken.ridge.settle()
     assert {decision.arm for decision in chosen} == {"b", "c"}
     unbroken.save(tmp_path / "file.json")
     again = Policy.load(tmp_path / "file.json")

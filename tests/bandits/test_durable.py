@@ -17,7 +17,6 @@ import pytest
 
 from calibrl import CalibrlError
 from calibrl.bandits import CalLinUCB, CalThompson, Durable, LinUCB, NotKept, Policy, storage
-from calibrl.bandits import storage as journal
 from calibrl.bandits.storage import Journal
 
 SERVICE = Path(__file__).parents[2] / "examples" / "bandit_service.py"
@@ -46,10 +45,10 @@ def test_an_abandoned_folder_has_everything(tmp_path, rounds):
     live(bandit, rounds, seed=1)
     abandon(bandit)
     with Durable(tmp_path, lambda: CalThompson(3, 3)) as again:
-        bandit.policy.settle()
-        for mine, theirs in zip(bandit.policy.state, again.policy.state, strict=True):
+        bandit.policy.ridge.settle()
+        for mine, theirs in zip(bandit.policy.ridge.state, again.policy.ridge.state, strict=True):
             np.testing.assert_array_equal(mine, theirs)
-        # Even the luck goes on where it was.
+        # Even the random stream goes on where it was.
         assert live(again, 50, seed=2) == live(bandit.policy, 50, seed=2)
 
 
@@ -265,22 +264,22 @@ def test_a_folder_in_use_can_be_read(tmp_path):
 
 
 @pytest.mark.parametrize("snapshots", [1, 2])  # the second may be given the file number of the first
-@pytest.mark.parametrize(("module", "function"), [(journal, "events"), (storage, "_read")])
-def test_a_snapshot_written_while_the_folder_is_read_loses_nothing(tmp_path, monkeypatch, module, function, snapshots):
+@pytest.mark.parametrize("function", ["events", "read"])
+def test_a_snapshot_written_while_the_folder_is_read_loses_nothing(tmp_path, monkeypatch, function, snapshots):
     with Durable(tmp_path, lambda: CalLinUCB(["a", "b"], 3)) as bandit:
         live(bandit, 4, seed=1)
-        read = getattr(module, function)
+        read = getattr(storage, function)
         calls = []
 
         def meanwhile(path):
-            found = read(path) if module is storage else None
+            found = read(path) if function == "read" else None
             if not calls:
                 for _ in range(snapshots):
                     bandit.snapshot()
             calls.append(path)
             return found or read(path)
 
-        monkeypatch.setattr(module, function, meanwhile)
+        monkeypatch.setattr(storage, function, meanwhile)
         assert Policy.load(tmp_path).pulls == bandit.policy.pulls
         assert len(calls) == 2
 
@@ -365,22 +364,22 @@ def test_decisions_do_not_wait_for_a_snapshot(tmp_path, monkeypatch):
     """It is made of a policy that nobody changes meanwhile, and written in pieces between which threads can run."""
     with Durable(tmp_path, lambda: CalThompson(range(50), 3), snapshot_every=5) as bandit:
         live(bandit, 4, seed=0)
-        to_dict, seen = storage.to_dict, []
+        to_plain, seen = Policy.to_plain, []
 
         def slow(policy):
             with ThreadPoolExecutor(1) as pool:
                 assert pool.submit(bandit.choose, [1.0, 0.0, 0.0]).result(timeout=60) in range(50)
-            seen.append(to_dict(policy))
+            seen.append(to_plain(policy))
             return seen[-1]
 
         with monkeypatch.context() as patch:
-            patch.setattr(storage, "to_dict", slow)
+            patch.setattr(Policy, "to_plain", slow)
             live(bandit, 1, seed=1)
         pieces = list(storage._pieces(seen[0]))
         assert "".join(pieces) == json.dumps(seen[0])
         assert max(map(len, pieces)) < 1500
         kept = Policy.load(tmp_path)
-        # The snapshot's luck is from before the decision that was taken while it was made.
+        # The snapshot's random stream is from before the decision that was taken while it was made.
         kept.choose([1.0, 0.0, 0.0])
         assert live(kept, 20, seed=2) == live(bandit.policy, 20, seed=2)
 

@@ -93,4 +93,4 @@ def test_weights_and_windows_that_make_no_sense_are_refused():
     with pytest.raises(CalibrlError, match="weights"):
         fit_ecdf()(z=np.zeros(20), weight=np.ones(20))
     with pytest.raises(CalibrlError, match="window 5"):
-        fit_ecdf(least=10, window=5)
+        fit_ecdf(min_rows=10, window=5)

@@ -255,7 +255,7 @@ def test_arms_the_log_never_took_cannot_be_judged():
 
 
 @pytest.mark.parametrize("make", [CalLinUCB, LinUCB, Greedy])
-def test_the_log_of_a_policy_without_luck_judges_no_other(make):
+def test_the_log_of_a_deterministic_policy_judges_no_other(make):
     x, paid = halves()
     log = live_log(make(["a", "b"], 1), x, paid)
     with pytest.raises(CalibrlError, match=r"average 0.* instead of 1, .* for 2 arms.*explore=0.1"):
@@ -265,7 +265,7 @@ def test_the_log_of_a_policy_without_luck_judges_no_other(make):
 
 
 @pytest.mark.parametrize("make", [CalLinUCB, LinUCB, ConformalLinUCB, Thompson, CalThompson])
-def test_with_some_luck_it_does(make):
+def test_with_some_random_arms_it_does(make):
     x, paid = halves()
     log = live_log(make(["a", "b"], 1, explore=0.2), x, paid)
     assert log.propensity.min() >= 0.1

@@ -17,7 +17,7 @@ def rows(n, seed=0, arms="ab"):
 
 def same(mine, theirs):
     """Whether two policies know the same, to rounding."""
-    for part, other in zip(mine.state, theirs.state, strict=True):
+    for part, other in zip(mine.ridge.state, theirs.ridge.state, strict=True):
         np.testing.assert_allclose(part, other, rtol=1e-9, atol=1e-12)
 
 
@@ -132,10 +132,15 @@ def test_a_policy_that_fades_follows_a_change(name):
 def test_what_is_no_share_is_refused_and_fades_nothing(keep, tmp_path):
     with Durable(tmp_path, lambda: LinUCB(["a", "b"], 3)) as bandit:
         bandit.update(*rows(10))
-        before = [part.tolist() for part in bandit.policy.state], (tmp_path / "journal.jsonl").read_bytes()
+
+        def everything():
+            parts = [part.tolist() for part in bandit.policy.ridge.state]
+            return parts, (tmp_path / "journal.jsonl").read_bytes()
+
+        before = everything()
         with pytest.raises(CalibrlError, match=r"keep .* not"):
             bandit.fade(keep)
-        assert ([part.tolist() for part in bandit.policy.state], (tmp_path / "journal.jsonl").read_bytes()) == before
+        assert everything() == before
 
 
 def test_fading_is_kept(tmp_path):
@@ -144,9 +149,9 @@ def test_fading_is_kept(tmp_path):
     bandit.fade(0.5)
     bandit.update(*rows(5, seed=1))
     again = Policy.load(tmp_path)
-    again.settle()
-    bandit.policy.settle()
-    for mine, theirs in zip(again.state, bandit.policy.state, strict=True):
+    again.ridge.settle()
+    bandit.policy.ridge.settle()
+    for mine, theirs in zip(again.ridge.state, bandit.policy.ridge.state, strict=True):
         np.testing.assert_array_equal(mine, theirs)
     assert json.loads((tmp_path / "journal.jsonl").read_text().splitlines()[1])["fade"] == 0.5
     bandit.close()

@@ -6,22 +6,27 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from sklearn.linear_model import BayesianRidge
 
-from calibrl import Calibrated, CalibrlError, Rolling
+from calibrl import Calibrated, CalibrlError, HeldOut, Rolling
 from calibrl.bandits import (
     POLICIES,
     CalLinUCB,
     CalThompson,
+    CompiledRidge,
     ConformalLinUCB,
     EpsilonGreedy,
+    Exploration,
     Greedy,
     LinUCB,
     Policy,
+    RidgeSettings,
     Thompson,
     fit_ecdf,
 )
-from calibrl.data import Data
-from calibrl.forecasters.linear import RidgeArms, RidgeShared
+from calibrl.data import Data, random_split
+from calibrl.forecasters import BatchedEnsemble, RidgeArms, RidgeShared, SklearnForecaster
+from calibrl.forecasters.ensemble import EnsembleTraining, Shape
 
 ALL = list(POLICIES.values())
 
@@ -40,7 +45,7 @@ def live(policy, rounds, seed=0, dim=4):
 
 
 def everything(policy):
-    return json.dumps({"state": [part.tolist() for part in policy.state], "arms": policy.arms})
+    return json.dumps({"state": [part.tolist() for part in policy.ridge.state], "arms": policy.arms})
 
 
 # What it computes.
@@ -157,15 +162,15 @@ def test_conformal_levels_do_not_swing_when_rewards_come_in_thousands():
     policy, alone = ConformalLinUCB(1, 1), ConformalLinUCB(1, 1)
     for _ in range(6):
         policy.update(np.ones((2000, 1)), [0] * 2000, generator.standard_normal(2000))
-    assert abs(policy.state.shift[0]) < 1
+    assert abs(policy.ridge.state.shift[0]) < 1
     quantile = float(policy.forecast([1.0]).icdf(torch.tensor([0.8413], dtype=torch.float64))[0])
     assert quantile == pytest.approx(1, abs=0.25)
     # One at a time is what it was: each reward by the level as it stands.
     for reward in (3.0, -1.0):
-        before = alone.state.shift[0]
+        before = alone.ridge.state.shift[0]
         covered = float(alone.forecast([1.0]).icdf(torch.tensor([0.8413447], dtype=torch.float64))[0]) >= reward
         alone.update([1.0], 0, reward)
-        assert alone.state.shift[0] - before == pytest.approx(0.03 * (0.8413447 - covered), abs=1e-6)
+        assert alone.ridge.state.shift[0] - before == pytest.approx(0.03 * (0.8413447 - covered), abs=1e-6)
 
 
 # What it says of its choices.
@@ -208,7 +213,7 @@ def test_new_arms_are_tried_and_removed_arms_are_not():
 
 def test_many_arms_are_quick_to_offer():
     began = time.process_time()
-    assert len(LinUCB([f"article {number}" for number in range(30_000)], 1, window=2, least=2).arms) == 30_000
+    assert len(LinUCB([f"article {number}" for number in range(30_000)], 1, window=2, min_rewards=2).arms) == 30_000
     assert time.process_time() - began < 5
 
 
@@ -268,7 +273,7 @@ def test_bad_input_is_named_and_changes_nothing(act, words):
         (lambda: LinUCB(2, 3, ridge=0.0), "singular"),
         (lambda: LinUCB(2, 3, level=np.inf), "finite"),
         (lambda: EpsilonGreedy(2, 3, explore=1.5), "not a probability"),
-        (lambda: CalLinUCB(2, 3, least=20, window=10), "no record"),
+        (lambda: CalLinUCB(2, 3, min_rewards=20, window=10), "no record"),
         (lambda: ConformalLinUCB(2, 3, step=-1.0), "step -1"),
         (lambda: _last_arm(), "last one"),
     ],
@@ -335,7 +340,134 @@ def test_what_numpy_counted_can_be_saved(tmp_path):
     policy.save(tmp_path / "policy.json")
     again = Policy.load(tmp_path / "policy.json")
     assert again.arms == (0, 2)
-    assert again.options == policy.options
+    assert again.settings == policy.settings
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_a_loaded_policy_is_of_its_class(name, tmp_path):
+    made = POLICIES[name]
+    policy = made(2, 3, seed=1)
+    assert isinstance(policy, made)
+    assert not any(isinstance(policy, other) for other in POLICIES.values() if other is not made)
+    live(policy, 30, dim=3)
+    policy.save(tmp_path / "policy.json")
+    assert type(Policy.load(tmp_path / "policy.json")) is made
+    # Before classes were saved, and what the conformal step aims at.
+    saved = json.loads((tmp_path / "policy.json").read_text())
+    del saved["policy"], saved["options"]["target"]
+    (tmp_path / "older.json").write_text(json.dumps(saved))
+    older = Policy.load(tmp_path / "older.json")
+    assert type(older) is made
+    assert older.settings == policy.settings
+    assert live(older, 30, dim=3) == live(policy, 30, dim=3)
+
+
+def test_a_policy_of_ones_own_is_known_by_name_at_once():
+    class Careful(LinUCB, name="careful"):
+        """The arm with the highest lower quantile."""
+
+        def __init__(self, arms, dim, **settings):
+            super().__init__(arms, dim, level=-1.0, **settings)
+
+    try:
+        assert POLICIES["careful"](2, 3).planner == Exploration(-1.0)
+        assert isinstance(Careful(2, 3), LinUCB)
+        assert Careful.label == "Careful"
+    finally:
+        del POLICIES["careful"]
+
+
+# Any forecaster.
+
+
+def ensemble():
+    shape = Shape(inputs=4, outputs=3, members=2, hidden=(8,))
+    return BatchedEnsemble(shape, training=EnsembleTraining(epochs=20, weight_decay=1e-4))
+
+
+def test_the_plain_forecaster_decides_as_the_compiled_one():
+    planner = Exploration(1.0, spread=0.5, explore=0.1)
+    plain = Policy(Calibrated(RidgeArms(4, 4), evidence=Rolling(), fit_map=fit_ecdf()), planner, 4, seed=3)
+    fast = Policy(CompiledRidge(4, RidgeSettings(4, calibrated=True)), planner, 4, seed=3)
+    assert live(plain, 150) == live(fast, 150)
+    assert plain.pulls == fast.pulls
+    x = np.random.default_rng(1).standard_normal(4)
+    for among in (None, [3, 1], [True, False, False, True]):
+        assert plain.probabilities(x, among=among) == pytest.approx(fast.probabilities(x, among=among), abs=1e-9)
+        mine, theirs = plain.forecast(x, among=among), fast.forecast(x, among=among)
+        level = torch.full(theirs.batch_shape, 0.8, dtype=torch.float64)
+        np.testing.assert_allclose(mine.icdf(level), theirs.icdf(level), rtol=1e-7)
+        np.testing.assert_allclose(mine.cdf(level), theirs.cdf(level), rtol=1e-6)
+        np.testing.assert_allclose(mine.mean, theirs.mean, rtol=1e-6)
+        np.testing.assert_allclose(mine.stddev, theirs.stddev, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("make", "warm_up"),
+    [
+        (lambda: SklearnForecaster(BayesianRidge()), 2),
+        (lambda: Calibrated(RidgeArms(3, 4, noise=0.1), evidence=Rolling()), 0),
+        (
+            lambda: Calibrated(
+                RidgeArms(3, 4, noise=0.1), evidence=HeldOut(random_split(0.3, torch.Generator().manual_seed(0)))
+            ),
+            0,
+        ),
+        (ensemble, 1),
+    ],
+)
+@pytest.mark.parametrize("planner", [Exploration(1.0), Exploration(spread=1.0, explore=0.1)])
+def test_any_forecaster_makes_a_policy(make, warm_up, planner):
+    policy = Policy(make(), planner, ["a", "b", "c"], seed=1, warm_up=warm_up)
+    generator = np.random.default_rng(0)
+    earned, best = [], []
+    for _ in range(60):
+        x = generator.standard_normal(4)
+        arm = policy.choose(x)
+        pays = dict(zip("abc", x, strict=False))
+        policy.update(x, arm, pays[arm] + 0.05 * generator.standard_normal())
+        earned.append(pays[arm])
+        best.append(max(pays.values()))
+    assert min(policy.pulls.values()) >= max(warm_up, 1)
+    assert np.mean(earned[30:]) > 0.5 * np.mean(best[30:])
+    assert sum(policy.probabilities(x).values()) == pytest.approx(1)
+    assert policy.decide(x, among=["b", "c"]).arm in {"b", "c"}
+    assert policy.forecast(x, among=["c", "a"]).batch_shape == (2,)
+
+
+def test_arms_that_lack_rewards_are_tried_before_the_forecaster_is_asked():
+    policy = Policy(SklearnForecaster(BayesianRidge()), Exploration(1.0), 3, warm_up=2)
+    for t in range(6):
+        said = policy.probabilities([1.0, 0.5])
+        assert all((chance > 0) == (policy.pulls[arm] < 2) for arm, chance in said.items())
+        policy.update([1.0, 0.1 * t], policy.choose([1.0, 0.5]), float(t))
+    assert policy.pulls == {0: 2, 1: 2, 2: 2}
+    assert policy.forecast([1.0, 0.5]).mean.isfinite().all()
+
+
+@pytest.mark.parametrize(
+    ("act", "words"),
+    [
+        (lambda p: p.add_arm("c"), "only policies by name"),
+        (lambda p: p.remove_arm("a"), "only policies by name"),
+        (lambda p: p.save("x.json"), "save the forecaster by its own means"),
+        (lambda p: p.fade(0.5), "has a RidgeArms"),
+        (lambda p: p.inherit(LinUCB(2, 3)), "only policies by name"),
+        (lambda p: p.choose([1.0, np.nan, 0.0]), "holds nan"),
+        (lambda p: p.update([1.0, 0.0, 0.0], "a", np.inf), "reward holds inf"),
+        (lambda p: p.update([1.0, 0.0, 0.0], "q", 1.0), "'q' was never offered"),
+        (lambda p: Policy(RidgeArms(3, 3), Exploration(), 2).choose(np.zeros(3)), r"\(1, 3\); expected \(1, 2\)"),
+        (lambda p: Policy(CompiledRidge(3, RidgeSettings(2)), Exploration(), 2), "CompiledRidge of 3 arms"),
+        (lambda p: Policy("ridge", Exploration(), 2), "no forecaster"),
+    ],
+)
+def test_what_only_the_compiled_model_can_do_is_said(act, words):
+    policy = Policy(RidgeArms(2, 3), Exploration(1.0), ["a", "b"])
+    policy.update([1.0, 0.0, 0.0], "a", 1.0)
+    before = policy.forecast([1.0, 2.0, 3.0]).mean
+    with pytest.raises(CalibrlError, match=words):
+        act(policy)
+    assert policy.forecast([1.0, 2.0, 3.0]).mean.equal(before)
 
 
 def test_files_that_are_no_policies_are_named(tmp_path):
@@ -375,7 +507,7 @@ def test_calibrated_thompson_draws_from_the_record():
     mean, sd = policy.forecast([1.0]).base.mean[0].item(), (1 + pulls) ** -0.5
     above = np.mean(mean + sd * record > 0.2)
     assert policy.probabilities([1.0])[0] == pytest.approx(above, abs=0.02)
-    assert Thompson(2, 1).options.calibrated is False
+    assert Thompson(2, 1).settings["calibrated"] is False
 
 
 def test_arms_at_random_are_as_frequent_as_is_said():

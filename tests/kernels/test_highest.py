@@ -5,7 +5,7 @@ import pytest
 from scipy import integrate
 from scipy.stats import norm
 
-from calibrl.bandits import CalThompson, Exploration, Options, Policy, Thompson
+from calibrl.bandits import CalThompson, CompiledRidge, Exploration, Policy, RidgeSettings, Thompson
 from calibrl.kernels.highest import NODES, chances
 
 
@@ -50,7 +50,7 @@ def test_probabilities_are_those_of_the_levels_a_policy_draws(make):
     generator = np.random.default_rng(1)
     for policy in (
         make(4, 2, spread=0.7),
-        Policy(4, Options(2, Exploration(0.5, 2.0), calibrated=make is CalThompson)),
+        Policy(CompiledRidge(4, RidgeSettings(2, calibrated=make is CalThompson)), Exploration(0.5, 2.0), 4),
     ):
         x = generator.standard_normal((200, 2))
         arm = generator.integers(4, size=200)

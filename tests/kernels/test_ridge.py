@@ -57,10 +57,10 @@ def test_the_history_is_the_last_window_sorted(values, window):
 
 
 @given(st.lists(st.integers(0, 3), min_size=1, max_size=8), st.floats(0, 0.999))
-def test_the_best_arm_is_a_best_arm_and_luck_spreads_evenly(scores, luck):
+def test_the_best_arm_is_a_best_arm_and_a_draw_spreads_evenly(scores, draw):
     score = np.array(scores, float)
     equals = np.flatnonzero(score == score.max())
-    assert ridge_policy.best_arm(score, luck) == equals[int(luck * len(equals))]
+    assert ridge_policy.best_arm(score, draw) == equals[int(draw * len(equals))]
 
 
 def test_part_of_an_atom_is_covered():
