@@ -18,8 +18,8 @@ from torch.distributions import Distribution
 from calibrl.algorithm import Forecaster, check_forecast, check_forecaster
 from calibrl.arrays import Array
 from calibrl.data import Data
-from calibrl.distributions import from_zscore, zscore
-from calibrl.distributions.families import Scored
+from calibrl.distributions import from_zscore, zscore, zscore_left
+from calibrl.distributions.kinds import Scored
 from calibrl.errors import CalibrlError
 
 Floats = NDArray[np.float64]
@@ -250,8 +250,6 @@ class AnyForecaster(ArmModel):
 class Columns(Scored):
     """Some columns of a forecast of one row. base: batch shape (1, k); column: (n,) positions."""
 
-    arg_constraints = {}  # noqa: RUF012 (torch's own way to say it)
-
     def __init__(self, base: Distribution, column: Tensor) -> None:
         self.base, self.column = base, column
         super().__init__(torch.Size([len(column)]), validate_args=False)
@@ -259,6 +257,10 @@ class Columns(Scored):
     def zscore(self, y: Tensor) -> Tensor:
         """Each outcome's z-score, its own column's."""
         return self._each(zscore, y)
+
+    def zscore_left(self, y: Tensor) -> Tensor:
+        """The z-score of what is lower than each outcome, its own column's."""
+        return self._each(zscore_left, y)
 
     def from_zscore(self, z: Tensor) -> Tensor:
         """The quantiles at these z-scores, each of its own column."""
