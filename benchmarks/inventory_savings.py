@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from calibrl.files import write_text
-from calibrl.inventory.experiment import saving
+from calibrl.inventory.arms import saving
 from calibrl.runs.rows import Row, line, origin, read
 from calibrl.runs.store import Run, Store
 

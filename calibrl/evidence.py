@@ -234,16 +234,24 @@ class Newest(Evidence):
         The factor in (0, 1] by which a row's weight shrinks with each later update.
     refit_every : int
         R is fitted again after so many updates.
+    warm_up : int
+        So many updates give evidence before the one at which R is fitted for the first time.
     taught : bool
         Whether T can forecast before its first update. Otherwise the rows of the first update are not judged.
     """
 
     def __init__(
-        self, updates: int | None = None, *, forget: float = 1.0, refit_every: int = 1, taught: bool = False
+        self,
+        updates: int | None = None,
+        *,
+        forget: float = 1.0,
+        refit_every: int = 1,
+        warm_up: int = 0,
+        taught: bool = False,
     ) -> None:
         if updates is not None and updates < 1:
             raise CalibrlError(f"updates {updates} keeps no rows; use 1 or more, or None for all")
-        self.updates, self.taught = updates, taught
+        self.updates, self.warm_up, self.taught = updates, warm_up, taught
         self.forget = _check_forget(forget, "updates")
         self.refit_every = _check_refits(refit_every)
         self.scores: list[Tensor] = []
@@ -257,7 +265,8 @@ class Newest(Evidence):
             return mapping
         self.scores = [*self.scores, _continuous(judged.new)][-(self.updates or 0) :]
         self._updates += 1
-        if (self._updates - 1) % self.refit_every:
+        due = self._updates - 1 - self.warm_up
+        if due < 0 or due % self.refit_every:
             return mapping
         newest_first = self.scores[::-1]
         age = torch.cat([torch.full((len(part),), age) for age, part in enumerate(newest_first)])

@@ -1,100 +1,120 @@
-"""What the inventory experiment's models expected on every evening: periods, forecasts, and maps over them."""
+"""The arms of a model: train it, learn a season evening by evening as Algorithm 1 has it, and play it.
+
+Seeds are paired: with one seed every arm of a model meets the same network, the same ranks of demand paths, the same
+random trajectories and the same draws of which units are sold.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
-from torch.distributions import Distribution, Normal
 
-from calibrl.algorithm import Forecaster, recalibrate
+from calibrl.algorithm import Calibrated, Forecaster, learn
+from calibrl.diagnostics import calibration_error, calibration_loss, coverage, crps
+from calibrl.evidence import Newest
 from calibrl.forecasters.dropout import BayesianDenseNet
 from calibrl.forecasters.seasonal import SeasonalNaive
-from calibrl.inventory.demand import Refit, in_units, joint_ranks, judge, paths_at
-from calibrl.inventory.features import LEADS, Features, features, levels
-from calibrl.inventory.presets import Arm, InventorySettings, Model
-from calibrl.inventory.problems import Dataset, Floats
-from calibrl.maps import IDENTITY, FitMap, Map, fit_isotonic, fit_smooth
+from calibrl.inventory.demand import Forecasts
+from calibrl.inventory.features import LEADS, features, levels
+from calibrl.inventory.loop import Expected, Season, collect_season, demand_paths, play, tune
+from calibrl.inventory.policy import PLANNERS, Planner, RandomTrajectories
+from calibrl.inventory.presets import ARMS, MODELS, Arm, InventorySettings, Model
+from calibrl.inventory.problems import Dataset, Floats, dataset
+from calibrl.kernels import normal
+from calibrl.maps import FitMap, fit_isotonic, fit_smooth
+from calibrl.runs.engine import Kept
+from calibrl.runs.rows import Row, reliability_metrics
 
 MAPS: dict[str, FitMap] = {"isotonic": fit_isotonic, "smooth": fit_smooth}
+TUNING_DAYS = 28
+"""Rules of thumb are tuned on so many days before the test."""
+REPORTED = ("uncalibrated", "calibrated", "best, uncalibrated", "best")
+"""Arms whose PITs are kept for figures."""
 
 
-@dataclass(frozen=True)
-class Forecasts:
-    """What a model expected on every evening of the calibration period and the test.
+def play_model(settings: InventorySettings, model: str, seed: int, *, device: str = "cpu") -> Iterator[Row | Kept]:
+    """Train a model and play all its arms, for each shelf life; without a model, the arms that need none."""
+    where = dataset(settings.data, settings.period, settings.series, settings.days)
+    base = train(where, MODELS[model], settings, seed=seed, device=device) if model else None
+    kept: dict[str, NDArray[Any]] = {"series": np.array(where.sales.series), "demand": where.demand.astype(np.float32)}
+    for name in settings.arms:
+        arm = ARMS[name]
+        if arm.model != model:
+            continue
+        test = learn_season(base, arm, where)[where.first - where.calibrate :] if base is not None else []
+        ahead = demand_paths(test) if test else true_paths(where)
+        quality = forecast_quality(test) if test else {}
+        if test and name in REPORTED:
+            z = torch.cat([evening.z for evening in test])
+            kept[f"{name}, pit"] = normal.cdf(z).numpy().astype(np.float32)
+            kept[f"{name}, quantiles"] = _quantiles(test)
+        for shelf_life in settings.shelf_lives:
+            planner = planner_for(arm, base, where, settings, shelf_life=shelf_life, seed=seed)
+            season = play(planner, ahead, where.demand, shelf_life=shelf_life, seed=seed, device=device)
+            kept[f"{name}, {shelf_life}, reward"] = season.reward
+            numbers = metrics(season) | quality
+            if arm.tuned:
+                numbers["tuned_to"] = float(getattr(planner, arm.tuned[0]) or 0.0)
+            yield Row(
+                "inventory",
+                problem_name(settings, shelf_life),
+                name,
+                seed,
+                {key: float(f"{value:.7g}") for key, value in numbers.items()},
+                settings=_about(settings, where, shelf_life),
+            )
+    yield Kept(kept)
 
-    rows: those evenings, in the order of days; forecast: in units, (n, leads); rank: (n, leads, m), of the paths;
-    record: (n, leads), where demand fell, as z-scores.
-    """
 
-    rows: Features
-    forecast: Distribution
-    rank: Tensor
-    record: Tensor
-
-
-def expected(where: Dataset, model: Model, preset: InventorySettings, *, seed: int, device: str = "cpu") -> Forecasts:
+def train(where: Dataset, model: Model, settings: InventorySettings, *, seed: int, device: str = "cpu") -> Forecasts:
     """Train a model on the days before the calibration period and ask it about all evenings after."""
     rows = features(where.sales, model.recipe, LEADS, scale=levels(where.sales, where.sales.dates[where.first]))
-    training = replace(preset.training, gap=len(where.sales.series) * LEADS)
     forecaster: Forecaster = SeasonalNaive()
     if model.is_network:
+        training = replace(settings.training, gap=len(where.sales.series) * LEADS)
         forecaster = BayesianDenseNet(
-            passes=preset.paths, noise=model.noise, training=training, seed=seed, device=device
+            passes=settings.paths, noise=model.noise, training=training, seed=seed, device=device
         )
     forecaster.update(rows.targets_within(where.begin, where.calibrate - 1).data)
-    evenings = rows.decided_for(where.calibrate, where.last)
-    generator = torch.Generator().manual_seed(seed)
-    forecast = in_units(forecaster(evenings.data.x), evenings.level)
-    rank = joint_ranks(forecast, preset.paths, generator).cpu()
-    assert isinstance(forecast, Normal)
-    # The passes have given their ranks; what is left of them are the margins.
-    margins = Normal(forecast.loc.cpu(), forecast.scale.cpu(), validate_args=False)
-    return Forecasts(evenings, margins, rank, judge(margins, evenings.units, generator))
+    return Forecasts.of(forecaster, rows.decided_for(where.calibrate, where.last), n_paths=settings.paths, seed=seed)
 
 
-@dataclass(frozen=True)
-class Mapped:
-    """Forecasts with the map in force on each evening: `maps` by day."""
+def learn_season(base: Forecasts, arm: Arm, where: Dataset) -> list[Expected]:
+    """What an arm expected on the evening before each day of the calibration period and the test.
 
-    base: Forecasts
-    maps: dict[int, Map]
-
-    def on(self, first: int, last: int) -> tuple[list[NDArray[np.int64]], list[Distribution]]:
-        """The rows and forecasts of the evenings before the days first … last, day by day."""
-        at = [np.flatnonzero(self.base.rows.day == day - 1) for day in range(first, last + 1)]
-        found = []
-        for day, rows in zip(range(first, last + 1), at, strict=True):
-            assert isinstance(self.base.forecast, Normal)
-            bare = Normal(self.base.forecast.loc[rows], self.base.forecast.scale[rows], validate_args=False)
-            found.append(recalibrate(bare, self.maps[day - 1]))
-        return at, found
-
-    def paths(self, first: int, last: int) -> Floats:
-        """Demand paths (s, d, m, leads) of the evenings before the days first … last."""
-        at, forecasts = self.on(first, last)
-        return np.stack([paths_at(one, self.base.rank[rows]) for rows, one in zip(at, forecasts, strict=True)], 1)
-
-    def record(self, first: int, last: int) -> Tensor:
-        """Calibrated z-scores (n, leads) of forecasts made for the days first … last, and the days after each."""
-        at = [np.flatnonzero(self.base.rows.day == day - 1) for day in range(first, last + 1)]
-        days = range(first, last + 1)
-        return torch.cat(
-            [self.maps[day - 1].forward_z(self.base.record[rows]) for day, rows in zip(days, at, strict=True)]
-        )
+    Demand does not depend on orders: a season is learnt once, and then played with any planner and shelf life.
+    """
+    days = where.last - where.calibrate + 1
+    model: Forecaster = base
+    if arm.mapping:
+        # The first map is learnt on the evening before the test, and if `every` is None it is the last.
+        warm_up = where.first - where.calibrate - 1
+        evidence = Newest(arm.window, refit_every=arm.every or days, warm_up=warm_up, taught=True)
+        model = Calibrated(base, evidence=evidence, fit_map=MAPS[arm.mapping], judge=base.judge)
+    return list(learn(collect_season(base, first=where.calibrate), model, rounds=days))
 
 
-def with_map(base: Forecasts, arm: Arm, where: Dataset) -> Mapped:
-    """An arm's forecasts: bare, or with maps learnt from the record as it stood on each evening."""
-    evenings = range(where.calibrate - 1, where.last)
-    if not arm.mapping:
-        return Mapped(base, dict.fromkeys(evenings, IDENTITY))
-    refit = Refit(MAPS[arm.mapping], arm.window, arm.every)
-    maps = refit.maps(base.record, base.rows.day, first=where.first - 1, last=where.last - 1)
-    return Mapped(base, maps)
+def planner_for(
+    arm: Arm, base: Forecasts | None, where: Dataset, settings: InventorySettings, *, shelf_life: int, seed: int
+) -> Planner:
+    """The arm's planner; where it is to be tuned, the one that did best on the last days before the test."""
+    planner = PLANNERS[arm.planner]
+    if not arm.tuned or base is None:
+        if isinstance(planner, RandomTrajectories):
+            return replace(planner, trajectories=settings.trajectories)
+        return planner
+    name, values = arm.tuned
+    begin = max(where.calibrate, where.first - TUNING_DAYS)
+    evenings = learn_season(base, replace(arm, mapping=""), where)
+    past = demand_paths(evenings[begin - where.calibrate : where.first - where.calibrate])[..., :1]
+    demand = np.nan_to_num(where.sales.demand[:, begin : where.first])
+    planners = [replace(planner, **dict[str, Any]({name: value})) for value in values]
+    return tune(planners, past, demand, shelf_life=shelf_life, seed=seed)
 
 
 def true_paths(where: Dataset) -> Floats:
@@ -103,3 +123,77 @@ def true_paths(where: Dataset) -> Floats:
     ahead = np.pad(np.nan_to_num(where.sales.demand), ((0, 0), (0, LEADS)))
     columns = np.arange(where.first, where.last + 1)[:, None] + np.arange(LEADS)
     return ahead[:, np.minimum(columns, days + LEADS - 1)][:, :, None, :]
+
+
+def metrics(season: Season) -> dict[str, float]:
+    """The columns of Table 2. Shares are of the units shipped."""
+    shipped, wasted, unmet = (int(part.sum()) for part in (season.shipped, season.wasted, season.unmet))
+    return {
+        "shipped": shipped,
+        "wasted": wasted,
+        "stockouts": unmet,
+        "waste_share": wasted / max(1, shipped),
+        "stockout_share": unmet / max(1, shipped),
+        "reward": -(wasted + unmet),
+    }
+
+
+def forecast_quality(evenings: Sequence[Expected]) -> dict[str, float]:
+    """How well calibrated forecasts were: per lead day, per series, and how sharp."""
+    pit = normal.cdf(torch.cat([one.z for one in evenings]))
+    series = np.concatenate([one.rows.series for one in evenings])
+    outcome = [one.rows.units for one in evenings]
+    score = [crps(one.forecast, y) * int((~y.isnan()).sum()) for one, y in zip(evenings, outcome, strict=True)]
+    found = {
+        "calibration_loss": calibration_loss(pit),
+        "coverage_80": coverage(pit, 0.8),
+        "crps": sum(score) / max(1, int((~torch.cat(outcome).isnan()).sum())),
+    }
+    for lead in range(pit.shape[1]):
+        found[f"calibration_loss_day_{lead + 1}"] = calibration_loss(pit[:, lead])
+    for percent in (10, 50, 90):
+        seen = pit[:, 0][~pit[:, 0].isnan()]
+        found[f"below_{percent}_day_1"] = float((seen <= percent / 100).double().mean())
+    # By series: the mean distance between nominal and observed shares, over all levels and leads.
+    each = [calibration_error(pit[series == i]) for i in np.unique(series)]
+    found |= {"series_error_median": float(np.median(each)), "series_error_p90": float(np.quantile(each, 0.9))}
+    return found | reliability_metrics(pit)
+
+
+def saving(base: NDArray[Any], other: NDArray[Any], *, draws: int = 2000, seed: int = 0) -> tuple[float, float, float]:
+    """How much less `other` costs than `base`, as a share: the mean, and a 95 % interval over series drawn again.
+
+    base, other: rewards (seeds, s) of two arms, as a run keeps them. Series are what there would be others of; seeds
+    are averaged first.
+    """
+    costs = -np.stack([base, other]).astype(np.float64).mean(1)
+    picks = np.random.default_rng(seed).integers(costs.shape[1], size=(draws, costs.shape[1]))
+    shares = 1 - np.divide(*costs[::-1, picks].sum(-1))
+    low, high = np.quantile(shares, [0.025, 0.975])
+    return float(1 - costs[1].sum() / costs[0].sum()), float(low), float(high)
+
+
+def problem_name(settings: InventorySettings, shelf_life: int) -> str:
+    """What a shelf life of a problem is called in rows."""
+    period = "" if settings.period == "test" else f", {settings.period}"
+    return f"{settings.data}{period}, {shelf_life} days"
+
+
+def _about(settings: InventorySettings, where: Dataset, shelf_life: int) -> dict[str, Any]:
+    dates = where.sales.dates
+    found: dict[str, Any] = {
+        "data": settings.data,
+        "period": settings.period,
+        "shelf_life": shelf_life,
+        "series": len(where.sales.series),
+        "days": where.last - where.first + 1,
+        "test": f"{dates[where.first]} to {dates[where.last]}",
+    }
+    return found | ({"note": where.sales.note} if where.sales.note else {})
+
+
+def _quantiles(evenings: Sequence[Expected]) -> NDArray[np.float32]:
+    """The 5, 25, 50, 75 and 95 % quantiles one day ahead, (s, d, 5), for pictures."""
+    at = torch.tensor([0.05, 0.25, 0.5, 0.75, 0.95], dtype=torch.float64)[:, None, None]
+    found = [one.forecast.icdf(at.expand(-1, *one.forecast.batch_shape))[..., 0].T for one in evenings]
+    return torch.stack(found, 1).clamp(min=0).numpy().astype(np.float32)

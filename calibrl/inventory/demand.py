@@ -1,28 +1,39 @@
-"""Demand forecasts in units: joint paths for the planners, and honest margins for each day ahead."""
+"""Demand forecasts in units: joint paths for the planners, and calibrated margins for each day ahead."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TypeAlias
 
 import torch
 from torch import Tensor
 from torch.distributions import Distribution, Normal
 
+from calibrl.algorithm import Forecaster
+from calibrl.data import Data
 from calibrl.distributions import Recalibrated, Rounded, from_zscore, pit_z
 from calibrl.errors import CalibrlError
 from calibrl.forecasters.dropout import Passes
-from calibrl.inventory.features import Ints
+from calibrl.inventory.features import Features
 from calibrl.inventory.problems import Floats
 from calibrl.kernels import normal
-from calibrl.maps import IDENTITY, FitMap, Map
-
-Record: TypeAlias = Tensor
-"""z-scores of outcomes under their forecasts, (n, leads), NaN where the outcome was not observed."""
+from calibrl.maps import IDENTITY
 
 
 def in_units(forecast: Distribution, level: Tensor) -> Distribution:
-    """A forecast in parts of a series' level as one in units. level: (n, 1)."""
+    """A forecast in parts of each series' level, as one in units.
+
+    Parameters
+    ----------
+    forecast : Normal or Passes, bare or calibrated, batch shape (n, leads)
+        In parts of the level.
+    level : Tensor, shape (n, 1)
+        Units a day: `Features.level`.
+
+    Returns
+    -------
+    Distribution
+        Of the same kind and batch shape.
+    """
     if isinstance(forecast, Recalibrated):
         return Recalibrated(in_units(forecast.base, level), forecast.mapping)
     if isinstance(forecast, Passes):
@@ -35,26 +46,53 @@ def in_units(forecast: Distribution, level: Tensor) -> Distribution:
     )
 
 
-def judge(forecast: Distribution, units: Tensor, generator: torch.Generator) -> Record:
-    """Where demand of so many units (n, leads) fell in forecasts in units: z-scores, (n, leads).
+def zscores(forecast: Distribution, units: Tensor, generator: torch.Generator) -> Tensor:
+    """Where demand fell in its forecast.
 
     Demand comes in whole units and is zero on closed days: a count's PIT is drawn at random within its mass.
+
+    Parameters
+    ----------
+    forecast : Distribution, batch shape (n, leads)
+        In units.
+    units : Tensor, shape (n, leads)
+        Demand, NaN where it was not observed.
+    generator : torch.Generator
+        Draws the PITs.
+
+    Returns
+    -------
+    Tensor, shape (n, leads)
+        z-scores of the PITs, NaN where `units` is.
     """
     return pit_z(Rounded(forecast), units, generator=generator)
 
 
 def paths(forecast: Distribution, n_paths: int, generator: torch.Generator) -> Floats:
-    """Demand paths (n, m, leads) of forecasts in units, batch shape (n, leads): whole units, never negative.
+    """Demand paths of forecasts in units: whole units, never negative.
 
     Days stay correlated: whole passes are drawn, each lead day's margin becomes the forecast's own (calibrated
     where it is), and every path keeps its rank among the m. Other forecasts than `Passes` have independent days.
     The same generator state gives a bare and a calibrated forecast the same ranks.
+
+    Parameters
+    ----------
+    forecast : Distribution, batch shape (n, leads)
+        In units.
+    n_paths : int
+        m, 2 or more.
+    generator : torch.Generator
+        Draws the ranks.
+
+    Returns
+    -------
+    ndarray, shape (n, m, leads)
+        Units.
     """
     if n_paths < 2:
         raise CalibrlError(f"{n_paths} demand paths show no spread; use 2 or more")
     base = forecast.base if isinstance(forecast, Recalibrated) else forecast
-    rank = joint_ranks(base, n_paths, generator)
-    return paths_at(forecast, rank)
+    return paths_at(forecast, joint_ranks(base, n_paths, generator))
 
 
 def joint_ranks(forecast: Distribution, n_paths: int, generator: torch.Generator) -> Tensor:
@@ -85,34 +123,49 @@ def paths_at(forecast: Distribution, rank: Tensor) -> Floats:
     return whole.double().cpu().contiguous().numpy()
 
 
-@dataclass(frozen=True)
-class Refit:
-    """How maps are learnt: `fit_map`, one per lead day, pooled over series, from the last `window` days of the record.
+@dataclass(frozen=True, eq=False)
+class Forecasts:
+    """A trained model that was asked about n evenings at once and answers from memory: a T of Algorithm 1.
 
-    window: None for all; every: learn again after so many days, or never.
+    Its questions are row numbers: x (k, leads) says, for each day ahead, on which evening the forecast was made.
+    Asking once is much quicker, and every arm meets the same draws.
+
+    Parameters
+    ----------
+    rows : Features
+        The n evenings, in the order of days.
+    margins : Normal, batch shape (n, leads)
+        In units.
+    rank : Tensor of int, shape (n, leads, m)
+        Of the demand paths.
+    z : Tensor, shape (n, leads)
+        Where demand fell, as z-scores; NaN where it is not known.
     """
 
-    fit_map: FitMap
-    window: int | None = None
-    every: int | None = None
+    rows: Features
+    margins: Normal
+    rank: Tensor
+    z: Tensor
 
-    def __post_init__(self) -> None:
-        for name, value in (("window", self.window), ("every", self.every)):
-            if value is not None and value < 1:
-                raise CalibrlError(f"{name} {value} is not a number of days; use 1 or more, or None")
+    @classmethod
+    def of(cls, model: Forecaster, rows: Features, *, n_paths: int, seed: int) -> Forecasts:
+        """Ask a trained model, whose forecasts are a Normal or Passes, about all evenings."""
+        generator = torch.Generator().manual_seed(seed)
+        forecast = in_units(model(rows.data.x), rows.level)
+        rank = joint_ranks(forecast, n_paths, generator).cpu()
+        assert isinstance(forecast, Normal)
+        # The passes have given their ranks; what is left of them are the margins.
+        margins = Normal(forecast.loc.cpu(), forecast.scale.cpu(), validate_args=False)
+        return cls(rows, margins, rank, zscores(margins, rows.units, generator))
 
-    def maps(self, record: Record, day: Ints, *, first: int, last: int) -> dict[int, Map]:
-        """The map in force on the evening of each day from `first` to `last`.
+    def update(self, data: Data) -> None:
+        """Learn nothing: the model was trained on the days before."""
 
-        record: (n, leads) z-scores of rows of `day` (n,). On the evening of day t the demand that a row of day d
-        forecast for d + lead is known if d + lead ≤ t: that is used and nothing later.
-        """
-        target = torch.from_numpy(day)[:, None] + torch.arange(1, record.shape[1] + 1)
-        found: dict[int, Map] = {}
-        for t in range(first, last + 1):
-            if t > first and (self.every is None or (t - first) % self.every):
-                found[t] = found[t - 1]
-                continue
-            known = (target <= t) & (target > t - (self.window or t + 1))
-            found[t] = self.fit_map(z=torch.where(known, record, torch.nan)[known.any(1)])
-        return found
+    def __call__(self, x: Tensor) -> Normal:
+        """The margins (k, leads), in units, of the evenings x (k, leads)."""
+        at = x.long()
+        return Normal(self.margins.loc.gather(0, at), self.margins.scale.gather(0, at), validate_args=False)
+
+    def judge(self, _: Forecaster, data: Data, __: torch.Generator) -> Tensor:
+        """The z-scores (k, leads) of outcomes y under the forecasts x: the `judge` of a `Calibrated` on top."""
+        return torch.where(data.y.isnan(), torch.nan, self.z.gather(0, data.x.long()))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias, TypeVar
@@ -11,11 +12,13 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
+from torch.distributions import Distribution
 
 from calibrl.algorithm import Forecaster
 from calibrl.data import Data
+from calibrl.distributions import Recalibrated
 from calibrl.errors import CalibrlError
-from calibrl.inventory.demand import in_units, paths
+from calibrl.inventory.demand import Forecasts, in_units, paths, paths_at
 from calibrl.inventory.features import Features
 from calibrl.inventory.policy import Planner, RandomTrajectories
 from calibrl.inventory.problems import Floats
@@ -79,6 +82,78 @@ def collect_from(
         stock = day.stock
         known = t + 1 - rows.leads
         return rows.data[max(0, known) : max(0, known + 1)], OrderedDay(order, day)
+
+    return collect
+
+
+@dataclass(frozen=True, eq=False)
+class Expected:
+    """What was expected of s series on one evening.
+
+    Parameters
+    ----------
+    rows : Features
+        The evening, one row per series.
+    forecast : Distribution, batch shape (s, leads)
+        In units.
+    rank : Tensor of int, shape (s, leads, m)
+        Of the demand paths.
+    z : Tensor, shape (s, leads)
+        Where demand fell in the forecast, as z-scores, NaN where it is not known: to look back.
+    """
+
+    rows: Features
+    forecast: Distribution
+    rank: Tensor
+    z: Tensor
+
+
+def demand_paths(evenings: Sequence[Expected]) -> Floats:
+    """Demand paths (s, d, m, leads) of d evenings of the same s series."""
+    return np.stack([paths_at(one.forecast, one.rank) for one in evenings], 1)
+
+
+def collect_season(memory: Forecasts, *, first: int) -> Callable[[Forecaster], tuple[Data, Expected]]:
+    """The `collect` of Algorithm 1 for all series: each call is an evening, beginning with that before day `first`.
+
+    Nothing is ordered here, because demand does not depend on it: `play` orders with what was expected. Record: the
+    demand of the day after, beside each of the forecasts that were made for it on the evenings before.
+
+    Parameters
+    ----------
+    memory : Forecasts
+        What the model at the bottom expects on each evening.
+    first : int
+        A day, as a column of the sales.
+
+    Returns
+    -------
+    callable
+        model → (one row per series to learn from, what the model expected), for `calibrl.learn`. The model is `memory`
+        or a `Calibrated` on top of it.
+    """
+    days: Iterator[int] = itertools.count(first)
+    rows, leads = memory.rows, memory.rows.leads
+    at = {day: np.flatnonzero(rows.day == day) for day in np.unique(rows.day)}
+    units = rows.units
+
+    def collect(model: Forecaster) -> tuple[Data, Expected]:
+        day = next(days)
+        now = at.get(day - 1)
+        if now is None:
+            raise CalibrlError(f"nothing was forecast on the evening before day {day}; ask for fewer rounds")
+        forecast = model(torch.from_numpy(now)[:, None].expand(-1, leads))
+        z = memory.z[now]
+        if isinstance(forecast, Recalibrated):
+            z = forecast.mapping.forward_z(z)
+        # The demand of this day was forecast on several evenings, each a day further back.
+        asked = torch.zeros((len(rows.scale), leads), dtype=torch.float64)
+        known = torch.full_like(asked, torch.nan)
+        for k in range(leads):
+            then = at.get(day - 1 - k, now[:0])
+            asked[rows.series[then], k] = torch.from_numpy(then).double()
+            known[rows.series[then], k] = units[then, k]
+        return Data(asked, known), Expected(rows[now], forecast, memory.rank[now], z)
 
     return collect
 

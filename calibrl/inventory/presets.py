@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 
 from calibrl.errors import CalibrlError
 from calibrl.forecasters.dropout import DropoutTraining
-from calibrl.inventory.policy import Heuristic, Newsvendor, Oracle, OrderUpTo, Planner, RandomTrajectories
 from calibrl.inventory.problems import PROBLEMS
 
 
@@ -35,45 +34,45 @@ MODELS = {
 
 @dataclass(frozen=True)
 class Arm:
-    """A way to order: a model's forecast, the map on top of it, and a planner.
+    """A way to order: a model's forecast, the map on top of it, and a planner, by name in `calibrl.inventory.policy`.
 
-    mapping: isotonic, smooth (the library's default), or none; window, every: days of the record the map is learnt
-    from, and after how many it is learnt again. tuned: planners to choose one from on the last days before the test,
-    in place of `planner`.
+    mapping: isotonic, smooth (the library's default), or none; window, every: days of evidence the map is learnt from,
+    and after how many it is learnt again. tuned: the planner's parameter to be chosen, on the last days before the
+    test, and the values to choose from.
     """
 
     model: str
-    planner: Planner = field(default_factory=RandomTrajectories)
+    planner: str = "random-trajectories"
     mapping: str = ""
     window: int | None = None
     every: int | None = None
-    tuned: tuple[Planner, ...] = ()
+    tuned: tuple[str, tuple[float, ...]] | None = None
 
 
-FACTORS = tuple(Heuristic(factor=factor) for factor in (1.0, 1.1, 1.2, 1.3, 1.4, 1.5, 1.6))
-QUANTILES = tuple(Newsvendor(quantile=level) for level in (0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98, 0.995))
+FACTORS = (1.0, 1.1, 1.2, 1.3, 1.4, 1.5, 1.6)
+QUANTILES = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98, 0.995)
 
 ARMS = {
-    "heuristic": Arm("paper", Heuristic()),
-    "tuned heuristic": Arm("paper", tuned=FACTORS),
+    "heuristic": Arm("paper", "heuristic"),
+    "tuned heuristic": Arm("paper", "heuristic", tuned=("factor", FACTORS)),
     "uncalibrated": Arm("paper"),
     "calibrated": Arm("paper", mapping="isotonic"),
     "calibrated, weekly": Arm("paper", mapping="isotonic", window=120, every=7),
     "calibrated, default map": Arm("paper", mapping="smooth"),
-    "uncalibrated, levels": Arm("paper", OrderUpTo()),
-    "calibrated, levels": Arm("paper", OrderUpTo(), mapping="isotonic"),
-    "newsvendor": Arm("paper", Newsvendor(), mapping="isotonic"),
-    "tuned quantile": Arm("paper", tuned=QUANTILES),
+    "uncalibrated, levels": Arm("paper", "order-up-to"),
+    "calibrated, levels": Arm("paper", "order-up-to", mapping="isotonic"),
+    "newsvendor": Arm("paper", "newsvendor", mapping="isotonic"),
+    "tuned quantile": Arm("paper", "newsvendor", tuned=("quantile", QUANTILES)),
     "noise": Arm("noise"),
     "noise, calibrated": Arm("noise", mapping="isotonic"),
-    "noise, levels": Arm("noise", OrderUpTo()),
-    "noise, calibrated, levels": Arm("noise", OrderUpTo(), mapping="isotonic"),
+    "noise, levels": Arm("noise", "order-up-to"),
+    "noise, calibrated, levels": Arm("noise", "order-up-to", mapping="isotonic"),
     "plus": Arm("plus"),
     "plus, calibrated": Arm("plus", mapping="isotonic"),
-    "weekday": Arm("weekday", OrderUpTo(), mapping="isotonic"),
-    "best, uncalibrated": Arm("best", OrderUpTo()),
-    "best": Arm("best", OrderUpTo(), mapping="isotonic", window=120, every=7),
-    "oracle": Arm("", Oracle()),
+    "weekday": Arm("weekday", "order-up-to", mapping="isotonic"),
+    "best, uncalibrated": Arm("best", "order-up-to"),
+    "best": Arm("best", "order-up-to", mapping="isotonic", window=120, every=7),
+    "oracle": Arm("", "oracle"),
 }
 """The paper's three are heuristic, uncalibrated and calibrated. weekly: the map is learnt again every week, from the
 last 120 days. noise: with learnt noise. plus: with more features.

@@ -6,9 +6,9 @@ from hypothesis import strategies as st
 from scipy.stats import kstest, norm, spearmanr
 from torch.distributions import Gamma, Normal
 
-from calibrl import CalibrlError, Empirical, Recalibrated, fit_isotonic, fit_smooth
+from calibrl import CalibrlError, Empirical, Recalibrated, fit_isotonic
 from calibrl.forecasters.dropout import Passes
-from calibrl.inventory.demand import Refit, in_units, joint_ranks, judge, paths
+from calibrl.inventory.demand import in_units, joint_ranks, paths, zscores
 from calibrl.inventory.features import features
 from calibrl.inventory.problems import Periods
 from tests.inventory.test_problems import sales
@@ -103,52 +103,16 @@ def test_counts_of_a_perfect_forecast_have_uniform_pits():
     forecast = Normal(mean, torch.full_like(mean, 1.5))
     units = (mean + 1.5 * torch.randn(mean.shape, generator=generator, dtype=torch.float64)).round().clamp(min=0)
     assert float((units == 0).double().mean()) > 0.1
-    z = judge(forecast, units, generator)
+    z = zscores(forecast, units, generator)
     assert kstest(z.numpy().reshape(-1), "norm").pvalue > 0.01
 
 
 def test_unknown_demand_is_not_judged():
-    z = judge(Normal(torch.zeros(2, 1), torch.ones(2, 1)), torch.tensor([[torch.nan], [0.0]]), seed())
+    z = zscores(Normal(torch.zeros(2, 1), torch.ones(2, 1)), torch.tensor([[torch.nan], [0.0]]), seed())
     assert z.isnan().tolist() == [[True], [False]]
 
 
-# Maps as days pass.
-
-
-def record(days: int, series: int = 20):
-    day = np.repeat(np.arange(days), series)
-    # The forecast is right for 50 days, then demand rises by two of its standard deviations.
-    shift = torch.from_numpy(np.where(day[:, None] + np.arange(1, 4) > 50, 2.0, 0.0))
-    return torch.randn(len(day), 3, generator=seed(6), dtype=torch.float64) + shift, day
-
-
-def test_a_map_knows_only_days_that_have_ended():
-    z, day = record(80)
-    spoilt = z.clone()
-    spoilt[torch.from_numpy(day[:, None] + np.arange(1, 4)) > 60] = 99.0
-    for refit in (Refit(fit_smooth), Refit(fit_smooth, window=28, every=7)):
-        honest, wrong = (refit.maps(values, day, first=60, last=60)[60] for values in (z, spoilt))
-        p = torch.linspace(0.05, 0.95, 19, dtype=torch.float64)[:, None].expand(-1, 3)
-        torch.testing.assert_close(honest(p), wrong(p))
-
-
-def test_a_map_that_is_learnt_again_follows_drift():
-    z, day = record(80)
-    once = Refit(fit_smooth).maps(z, day, first=45, last=75)
-    weekly = Refit(fit_smooth, window=14, every=7).maps(z, day, first=45, last=75)
-    assert sorted(once) == sorted(weekly) == list(range(45, 76))
-    assert once[45] is once[75]
-    assert weekly[45] is weekly[51]
-    assert weekly[45] is not weekly[52]
-    half = torch.full((1, 3), 0.5, dtype=torch.float64)
-    assert float(once[75](half).mean()) == pytest.approx(0.5, abs=0.1)
-    # Half of the outcomes used to lie below the forecast's median; now a fortieth do.
-    assert float(weekly[75](half).mean()) < 0.1
-
-
-def test_bad_windows_and_periods_are_refused():
-    with pytest.raises(CalibrlError, match="window 0"):
-        Refit(fit_smooth, window=0)
+def test_periods_must_follow_each_other():
     with pytest.raises(CalibrlError, match="calibrate_from"):
         Periods("2024-01-01", "2024-03-01", "2024-02-01", "2024-04-01")
 

@@ -7,9 +7,18 @@ from typer.testing import CliRunner
 
 from calibrl import CalibrlError
 from calibrl.cli import app
-from calibrl.inventory.arms import Mapped, expected, true_paths, with_map
+from calibrl.inventory.arms import (
+    forecast_quality,
+    learn_season,
+    planner_for,
+    play_model,
+    saving,
+    train,
+    true_paths,
+)
 from calibrl.inventory.commands import print_rows
-from calibrl.inventory.experiment import honesty, plan, planner_for, play_model, saving
+from calibrl.inventory.experiment import plan
+from calibrl.inventory.loop import demand_paths
 from calibrl.inventory.policy import Heuristic
 from calibrl.inventory.presets import ARMS, MODELS, PRESETS, Arm, chosen
 from calibrl.inventory.problems import PROBLEMS, dataset
@@ -28,13 +37,18 @@ def where():
 
 @pytest.fixture(scope="module")
 def base(where):
-    return expected(where, MODELS["paper"], TINY, seed=0)
+    return train(where, MODELS["paper"], TINY, seed=0)
 
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory):
     out = tmp_path_factory.mktemp("inventory")
     return carry_out(plan(TINY), out), out
+
+
+def expected_on_test_days(base, arm, where):
+    """What an arm expected on the evenings before the test days."""
+    return learn_season(base, arm, where)[where.first - where.calibrate :]
 
 
 def test_rows_are_table_2(found):
@@ -70,21 +84,23 @@ def test_periods_do_not_overlap(where, base):
     assert base.rows.day.min() == where.calibrate - 1
     assert base.rows.day.max() == where.last - 1
     assert base.rank.shape == (len(base.rows), 5, TINY.paths)
-    assert base.record.shape == (len(base.rows), 5)
+    assert base.z.shape == (len(base.rows), 5)
 
 
 def test_a_map_is_learnt_before_the_test_alone(where, base):
     arm = Arm("paper", mapping="isotonic")
-    before = with_map(base, arm, where).maps[where.first - 1]
     target = torch.from_numpy(base.rows.day)[:, None] + torch.arange(1, 6)
-    spoilt = replace(base, record=torch.where(target >= where.first, 5.0, base.record))
+    spoilt = replace(base, z=torch.where(target >= where.first, 5.0, base.z))
+    first = where.first - where.calibrate
     p = torch.linspace(0.1, 0.9, 9, dtype=torch.float64)[:, None].expand(-1, 5)
-    torch.testing.assert_close(before(p), with_map(spoilt, arm, where).maps[where.first - 1](p))
+    before, after = (learn_season(one, arm, where)[first].forecast.mapping for one in (base, spoilt))
+    torch.testing.assert_close(before(p), after(p))
+    assert learn_season(base, arm, where)[first - 1].forecast.mapping == IDENTITY
 
 
 def test_bare_and_calibrated_paths_share_their_ranks(where, base):
     bare, honest = (
-        with_map(base, Arm("paper", mapping=name), where).paths(where.first, where.last) for name in ("", "isotonic")
+        demand_paths(expected_on_test_days(base, Arm("paper", mapping=name), where)) for name in ("", "isotonic")
     )
     assert bare.shape == honest.shape == (4, 8, TINY.paths, 5)
     for i in range(4):
@@ -92,10 +108,10 @@ def test_bare_and_calibrated_paths_share_their_ranks(where, base):
         assert (np.diff(honest[i, 0, order, 0]) >= 0).mean() > 0.8
 
 
-def test_honesty_is_that_of_the_forecasts(where, base):
-    bare = with_map(base, Arm("paper"), where)
-    numbers = honesty(bare, where)
-    z = bare.record(where.first, where.last)
+def test_quality_is_that_of_the_forecasts(where, base):
+    evenings = expected_on_test_days(base, Arm("paper"), where)
+    numbers = forecast_quality(evenings)
+    z = torch.cat([evening.z for evening in evenings])
     seen = z[:, 0][~z[:, 0].isnan()]
     assert numbers["below_50_day_1"] == pytest.approx(float((seen <= 0).double().mean()))
     inside = torch.special.ndtr(z[~z.isnan()])
@@ -110,10 +126,8 @@ def test_the_oracle_sees_the_days_that_come(where):
 
 
 def test_a_rule_is_tuned_on_days_before_the_test(where, base):
-    arm = Arm("paper", tuned=(Heuristic(factor=0.0), Heuristic(factor=1.3)))
+    arm = Arm("paper", "heuristic", tuned=("factor", (0.0, 1.3)))
     assert planner_for(arm, base, where, TINY, shelf_life=3, seed=0) == Heuristic(factor=1.3)
-    flat = Mapped(base, dict.fromkeys(range(where.calibrate - 1, where.last), IDENTITY))
-    assert flat.paths(where.calibrate, where.calibrate).shape == (4, 1, TINY.paths, 5)
 
 
 def test_a_saving_has_an_interval_over_series():

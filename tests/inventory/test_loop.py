@@ -1,14 +1,80 @@
+"""A season learnt evening by evening for many series, and the paper's planner for all of them on a GPU."""
+
 import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch.distributions import Normal
 
-from calibrl import CalibrlError
-from calibrl.inventory.loop import BatchedTrajectories, batched_costs
+from calibrl import Calibrated, CalibrlError, Data, learn
+from calibrl.evidence import Newest
+from calibrl.inventory.demand import Forecasts
+from calibrl.inventory.features import Features
+from calibrl.inventory.loop import BatchedTrajectories, batched_costs, collect_season
 from calibrl.inventory.policy import RandomTrajectories
 from calibrl.inventory.store import Rules
 from calibrl.kernels.stock import RANDOM, open_loop_reference
+from calibrl.maps import IDENTITY, fit_smooth
+
+# A season, evening by evening.
+
+
+def memory(days=80, series=20):
+    """Forecasts that are right for 50 days; then demand rises by two of their standard deviations."""
+    day = np.repeat(np.arange(days), series)
+    shift = torch.from_numpy(np.where(day[:, None] + np.arange(1, 4) > 50, 2.0, 0.0))
+    z = torch.randn(len(day), 3, generator=torch.Generator().manual_seed(6), dtype=torch.float64) + shift
+    rows = Features(Data(torch.zeros(len(day), 1), 10 + z), np.tile(np.arange(series), days), day, np.ones(series), ())
+    margins = Normal(torch.full_like(z, 10.0), torch.ones_like(z))
+    return Forecasts(rows, margins, torch.zeros(len(day), 3, 2, dtype=torch.int64), z)
+
+
+def season(memory, rounds, **evidence):
+    """The maps in force on the evening before each day, from day 1 on."""
+    model = Calibrated(memory, evidence=Newest(taught=True, **evidence), fit_map=fit_smooth, judge=memory.judge)
+    return [one.forecast.mapping for one in learn(collect_season(memory, first=1), model, rounds=rounds)]
+
+
+def test_a_map_knows_only_days_that_have_ended():
+    made = memory()
+    spoilt = memory()
+    spoilt.z[torch.from_numpy(made.rows.day[:, None] + np.arange(1, 4)) > 60] = 99.0
+    p = torch.linspace(0.05, 0.95, 19, dtype=torch.float64)[:, None].expand(-1, 3)
+    for evidence in ({"warm_up": 59}, {"updates": 28, "refit_every": 7, "warm_up": 59}):
+        # The map of the evening of day 60 is that before day 61.
+        honest, wrong = (season(one, 61, **evidence)[60] for one in (made, spoilt))
+        torch.testing.assert_close(honest(p), wrong(p))
+
+
+def test_a_map_is_that_of_the_days_it_is_learnt_from():
+    made = memory()
+    found = season(made, 61, updates=28, warm_up=59)[60]
+    target = torch.from_numpy(made.rows.day[:, None] + np.arange(1, 4))
+    wanted = fit_smooth(z=torch.where((target <= 60) & (target > 60 - 28), made.z, torch.nan))
+    p = torch.linspace(0.05, 0.95, 19, dtype=torch.float64)[:, None].expand(-1, 3)
+    torch.testing.assert_close(found(p), wanted(p))
+
+
+def test_a_map_that_is_learnt_again_follows_drift():
+    made = memory()
+    once, weekly = season(made, 76, refit_every=99, warm_up=44), season(made, 76, updates=14, refit_every=7, warm_up=44)
+    assert once[44] == weekly[44] == IDENTITY
+    assert once[45] is once[75]
+    assert weekly[45] is weekly[51]
+    assert weekly[45] is not weekly[52]
+    half = torch.full((1, 3), 0.5, dtype=torch.float64)
+    assert float(once[75](half).mean()) == pytest.approx(0.5, abs=0.1)
+    # Half of the outcomes used to lie below the forecast's median; now a fortieth do.
+    assert float(weekly[75](half).mean()) < 0.1
+
+
+def test_a_season_ends_where_nothing_was_forecast():
+    with pytest.raises(CalibrlError, match="before day 81"):
+        list(learn(collect_season(memory(), first=1), memory(), rounds=81))
+
+
+# The paper's planner for all series at once.
 
 
 @given(seed=st.integers(0, 1000), life=st.integers(1, 6), days=st.integers(1, 6))

@@ -5,10 +5,12 @@ import pytest
 import torch
 
 from calibrl import Calibrated, CalibrlError, Data, Rolling, learn
+from calibrl.distributions import pit_z
+from calibrl.evidence import Newest
 from calibrl.forecasters.seasonal import SeasonalNaive
-from calibrl.inventory.demand import in_units, paths
+from calibrl.inventory.demand import Forecasts, in_units, paths
 from calibrl.inventory.features import features
-from calibrl.inventory.loop import collect_from, play
+from calibrl.inventory.loop import collect_from, collect_season, demand_paths, play
 from calibrl.inventory.policy import Heuristic, Newsvendor, Oracle, OrderUpTo, RandomTrajectories
 from calibrl.inventory.problems import bakery
 
@@ -89,6 +91,41 @@ def test_many_series_share_their_luck():
         assert (one.reward == -(one.wasted + one.unmet).sum(1)).all()
     known = np.pad(demand, ((0, 0), (0, 5)))[:, np.arange(10)[:, None] + np.arange(5)][:, :, None]
     assert play(Oracle(), known, demand, shelf_life=2, seed=4).reward.sum() == 0
+
+
+class Trained:
+    """A forecaster that has learnt all it will."""
+
+    def __init__(self, forecaster):
+        self.forecaster = forecaster
+
+    def update(self, data):
+        pass
+
+    def __call__(self, x):
+        return self.forecaster(x)
+
+
+def test_a_season_is_the_plain_days_one_after_the_other():
+    rows = features(bakery().select(np.array([0])), "history", leads=1)
+    forecaster, evenings = SeasonalNaive(), rows[np.arange(201, 231)]
+    forecaster.update(rows[np.arange(0, 200)].data)
+    planner = Newsvendor(0.8, issuing="fifo")
+
+    plain = Calibrated(Trained(forecaster), evidence=Newest(taught=True))
+    collect = collect_from(evenings, planner=planner, shelf_life=SHELF_LIFE, n_paths=100)
+    days = list(learn(collect, plain, rounds=30))
+
+    memory = Forecasts.of(forecaster, evenings, n_paths=100, seed=0)
+    memory = Forecasts(memory.rows, memory.margins, memory.rank, pit_z(memory.margins, evenings.units))
+    model = Calibrated(memory, evidence=Newest(taught=True), judge=memory.judge)
+    expected = list(learn(collect_season(memory, first=int(evenings.day[0]) + 1), model, rounds=30))
+    season = play(planner, demand_paths(expected), evenings.units.T.numpy(), shelf_life=SHELF_LIFE, seed=0)
+
+    assert model.updates == plain.updates == 30
+    np.testing.assert_array_equal(season.shipped[0], [one.order for one in days])
+    for name in ("sold", "wasted", "unmet"):
+        np.testing.assert_array_equal(getattr(season, name)[0], [getattr(one.day, name) for one in days])
 
 
 def test_rows_of_the_walk_are_data(shop):
