@@ -309,6 +309,8 @@ class RandomTrajectories(Planner):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.trajectories < 1:
+            raise CalibrlError(f"trajectories {self.trajectories} leaves no plans to try; use 1 or more")
         if self.reach is not None and not (np.isfinite(self.reach) and self.reach > 0):
             raise CalibrlError(f"reach {self.reach} leaves no orders to try; use a number above 0, or None")
 

@@ -286,7 +286,7 @@ def test_tuning_finds_the_cheapest_on_the_days_given():
         (lambda: OrderUpTo(0), "candidates 0"),
         (lambda: RandomTrajectories()([[1.0, 2.0]], [0]), "rng is None"),
         (lambda: RandomTrajectories(reach=0), "reach 0"),
-        (lambda: RandomTrajectories(0)([[1.0, 2.0]], [0], rng=rng()), "plans 0"),
+        (lambda: RandomTrajectories(0), "trajectories 0"),
         (lambda: Heuristic(-1), "factor -1"),
         (lambda: Newsvendor(1.5), "quantile 1.5"),
         (lambda: Oracle()(paths(), [0]), "300 paths are a forecast"),
