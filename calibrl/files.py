@@ -38,8 +38,8 @@ def write_text(path: str | Path, text: str) -> None:
 
 
 @contextlib.contextmanager
-def said_if_not_written(path: Path) -> Iterator[None]:
-    """Say in one line what the disk could not take."""
+def explain_os_error(path: Path) -> Iterator[None]:
+    """Raise a CalibrlError of one line where the disk does not take what the block writes to `path`."""
     try:
         yield
     except OSError as problem:
@@ -50,8 +50,8 @@ def said_if_not_written(path: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def said_if_no_place(path: str | Path) -> Iterator[None]:
-    """Say in one line that a result cannot be put where it was asked for."""
+def writable(path: str | Path) -> Iterator[None]:
+    """Raise a CalibrlError of one line where a result cannot be written to the `path` that was asked for."""
     try:
         yield
     except OSError as problem:

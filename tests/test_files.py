@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from calibrl.errors import CalibrlError
-from calibrl.files import lock, said_if_not_written
+from calibrl.files import explain_os_error, lock
 
 
 def test_a_locked_file_is_nobody_elses_until_it_is_closed(tmp_path):
@@ -31,6 +31,6 @@ def test_a_disk_without_locks_is_taken_at_its_word(tmp_path, monkeypatch):
 def test_a_full_disk_is_said_in_one_line():
     with (
         pytest.raises(CalibrlError, match=r"out.png cannot be written \(No space left on device\)"),
-        said_if_not_written(Path("out.png")),
+        explain_os_error(Path("out.png")),
     ):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

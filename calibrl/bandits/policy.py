@@ -42,7 +42,7 @@ from calibrl.bandits.arms import (
 )
 from calibrl.bandits.ridge import CompiledRidge, RidgeOptions, RidgeSettings
 from calibrl.errors import CalibrlError
-from calibrl.files import said_if_no_place
+from calibrl.files import writable
 from calibrl.kernels import highest, ridge_policy
 from calibrl.planning.quantile import Exploration
 
@@ -289,7 +289,7 @@ class Policy:
     def save(self, path: str | Path) -> None:
         """Write everything to a JSON file, whole or not at all. A policy loaded from it behaves the same."""
         self.ridge.settle()
-        with said_if_no_place(path):
+        with writable(path):
             storage.write(self.to_plain(), path)
 
     @staticmethod

@@ -19,7 +19,7 @@ import torch
 from calibrl.control.policy import Member
 from calibrl.control.settings import with_defaults
 from calibrl.errors import CalibrlError, first_line
-from calibrl.files import lock, replacing, said_if_not_written
+from calibrl.files import explain_os_error, lock, replacing
 
 FORMAT = "calibrl control 1"
 
@@ -48,7 +48,7 @@ def keep(file: Path, content: Any) -> None:
     # In memory first: where a disk is full, torch itself fails in words that say nothing of it.
     packed = io.BytesIO()
     torch.save(content, packed)
-    with said_if_not_written(file), replacing(file) as temporary, temporary.open("wb") as stream:
+    with explain_os_error(file), replacing(file) as temporary, temporary.open("wb") as stream:
         stream.write(packed.getbuffer())
         stream.flush()
         os.fsync(stream.fileno())

@@ -20,7 +20,7 @@ from calibrl.control.policy import Member
 from calibrl.control.scoring import horizons_of
 from calibrl.control.settings import ControlSettings
 from calibrl.diagnostics import calibration_loss, noise_floor
-from calibrl.files import said_if_not_written
+from calibrl.files import explain_os_error
 from calibrl.runs.rows import RELIABILITY_NAMES, RELIABILITY_PERCENT, Row, read
 from calibrl.runs.statistics import mean_and_error
 from calibrl.runs.store import save_figures
@@ -307,7 +307,7 @@ def videos(out: Path, outcome: Outcome) -> list[Path]:
         if member.seed == first and record.best:
             best, earned = record.best, record.rows[-1]["metrics"]["best"]
             frames, pace = video.replay(outcome.task, best["actions"], seed=best["seed"], earned=earned)
-            with said_if_not_written(out):
+            with explain_os_error(out):
                 files.append(video.save(frames, out / f"control-{member.arm.name}.gif", fps=pace))
     return files
 

@@ -9,7 +9,7 @@ from calibrl.control.policy import Member
 from calibrl.control.problems import overrides
 from calibrl.control.settings import ControlSettings
 from calibrl.errors import CalibrlError
-from calibrl.files import said_if_not_written, write_text
+from calibrl.files import explain_os_error, write_text
 from calibrl.runs.rows import Row, append, line, read
 
 
@@ -20,7 +20,7 @@ def clear(out: Path, mine: Callable[[Row], bool], *, agents: str) -> None:
         saved.unlink()
     file = out / "rows.jsonl"
     if file.exists():
-        with said_if_not_written(file):
+        with explain_os_error(file):
             write_text(file, "".join(line(row) for row in read(file) if not mine(row)))
 
 
@@ -40,5 +40,5 @@ def append_missing(file: Path, rows: Sequence[Row]) -> None:
     known = {row.key for row in read(file)} if file.exists() else set()
     missing = [row for row in rows if row.key not in known]
     if missing:
-        with said_if_not_written(file):
+        with explain_os_error(file):
             append(file, missing)

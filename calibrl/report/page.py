@@ -18,7 +18,7 @@ from typing import Any
 
 from calibrl import __version__
 from calibrl.errors import CalibrlError
-from calibrl.files import said_if_no_place, write_text
+from calibrl.files import writable, write_text
 from calibrl.report.series import Charts, charts
 from calibrl.report.tables import readable, studies, table
 from calibrl.runs.benchmarks import BENCHMARKS, describe
@@ -51,7 +51,7 @@ def write_report(folder: Path, out: Path) -> Path:
         for run in by_run(found):
             homes.setdefault(run, set()).add(path.parent)
     sections = [_section(part, _figures(homes[part.run], part.about), whole) for part in parts]
-    with said_if_no_place(out):
+    with writable(out):
         write_text(out, _assemble(sections, parts))
     return out
 

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibrl.errors import CalibrlError
-from calibrl.files import lock, replacing, said_if_not_written, write_text
+from calibrl.files import explain_os_error, lock, replacing, write_text
 from calibrl.runs.rows import Row, append_text, line, make_folder, read
 
 if TYPE_CHECKING:
@@ -124,7 +124,7 @@ class Store:
             return False
         rows[row.key] = row
         assert self._file is not None, "open the store first"
-        with said_if_not_written(self.path):
+        with explain_os_error(self.path):
             self._file.write(line(row))
             self._file.flush()
         return True
@@ -132,7 +132,7 @@ class Store:
     def keep(self, job: str, arrays: Mapping[str, NDArray[Any]]) -> None:
         """Save what figures need."""
         target = self._arrays(job)
-        with said_if_not_written(target), replacing(target) as temporary, temporary.open("wb") as file:
+        with explain_os_error(target), replacing(target) as temporary, temporary.open("wb") as file:
             np.savez_compressed(file, allow_pickle=False, **arrays)
 
     def finish(self, job: str) -> None:
@@ -140,7 +140,7 @@ class Store:
         assert self._file is not None, "open the store first"
         assert self._log is not None, "open the store first"
         mark = _mark(job, len(self._rows.get(job, {})), self._arrays(job).exists())
-        with said_if_not_written(self.folder):
+        with explain_os_error(self.folder):
             os.fsync(self._file.fileno())
             self._log.write(mark)
             self._log.flush()
@@ -166,7 +166,7 @@ class Store:
         if text.encode() != self.path.read_bytes():
             assert self._file is not None, "open the store first"
             self._file.close()
-            with said_if_not_written(self.path):
+            with explain_os_error(self.path):
                 write_text(self.path, text)
             self._file = self.path.open("a", encoding="utf-8")
 
@@ -228,7 +228,7 @@ class Store:
                 self._finished.add(job)
         # A line cut short stays a line of its own.
         for file in (self.path, self.folder / FINISHED):
-            with said_if_not_written(file):
+            with explain_os_error(file):
                 append_text(file, "")
 
 
@@ -256,7 +256,7 @@ def save_figures(figures: Mapping[str, Figure], folder: Path, *, dpi: int = 130)
     files = []
     for name, figure in figures.items():
         files.append(folder / f"{name}.png")
-        with said_if_not_written(files[-1]), replacing(files[-1]) as temporary:
+        with explain_os_error(files[-1]), replacing(files[-1]) as temporary:
             figure.savefig(temporary, dpi=dpi)
         plt.close(figure)
     return files

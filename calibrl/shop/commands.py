@@ -140,7 +140,7 @@ def _write(out: Path, shop: Shop, orders: Sequence[Order], tested: Backtest | No
     """The orders, their picture and, after a backtest, its table and figure beside them: all of the files or none."""
     from contextlib import ExitStack
 
-    from calibrl.files import replacing, said_if_no_place
+    from calibrl.files import replacing, writable
     from calibrl.shop.backtest import backtest_frame
     from calibrl.shop.figures import backtest_figure, orders_figure
     from calibrl.shop.reasons import orders_frame
@@ -156,7 +156,7 @@ def _write(out: Path, shop: Shop, orders: Sequence[Order], tested: Backtest | No
     if tested is not None:
         written[table] = lambda path: write_table(backtest_frame(tested, shop.history.keys, stores=stores), path)
         written[picture] = lambda path: backtest_figure(tested).savefig(path, dpi=130)
-    with said_if_no_place(out), ExitStack() as files:
+    with writable(out), ExitStack() as files:
         for path, write in written.items():
             write(files.enter_context(replacing(path)))
     return list(written)

@@ -12,7 +12,7 @@ import typer
 
 from calibrl import __version__
 from calibrl.errors import CalibrlError, ReusedRows
-from calibrl.files import replacing, said_if_no_place
+from calibrl.files import replacing, writable
 from calibrl.tables import output
 
 if TYPE_CHECKING:
@@ -275,7 +275,7 @@ def check(
         }
     if plot is not None:
         figure = drawn(table, seen, {name: forecast(seen) for name, forecast in shown.items()})
-        with said_if_no_place(plot), replacing(plot) as temporary:
+        with writable(plot), replacing(plot) as temporary:
             if plot.suffix.lower() == ".html":
                 temporary.write_text(output.html_page(found, figure, group=group), encoding="utf-8")
             else:

@@ -28,7 +28,7 @@ from calibrl.data import Data, Groups, fingerprints
 from calibrl.distributions.families import Grouped
 from calibrl.errors import CalibrlError, some
 from calibrl.evidence import Scores, fit_to
-from calibrl.files import said_if_no_place, write_text
+from calibrl.files import writable, write_text
 from calibrl.maps import (
     FitMap,
     Map,
@@ -238,7 +238,7 @@ class MapFile:
         # One line for each part: the head can be read, and the knots do not fill pages.
         parts = {**content, "digest": _digest(content)}
         lines = (f" {json.dumps(name)}: {json.dumps(part, ensure_ascii=False)}" for name, part in parts.items())
-        with said_if_no_place(path):
+        with writable(path):
             write_text(path, "{\n" + ",\n".join(lines) + "\n}\n")
 
     def to_dict(self) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from pathlib import Path
 import polars as pl
 
 from calibrl.errors import CalibrlError, cut, first_line, some
-from calibrl.files import replacing, said_if_no_place
+from calibrl.files import replacing, writable
 
 UNSEEN = ["", "NA", "N/A", "NaN", "nan", "null", "NULL", "None"]
 """How programs write that a value is missing."""
@@ -96,7 +96,7 @@ def write_table(frame: pl.DataFrame, path: str | Path) -> None:
     file = Path(path)
     suffix = _suffix(file)
     try:
-        with said_if_no_place(file), replacing(file) as temporary:
+        with writable(file), replacing(file) as temporary:
             if suffix == ".parquet":
                 frame.write_parquet(temporary)
             else:
