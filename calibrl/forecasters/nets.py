@@ -25,8 +25,7 @@ from torch.nn import functional
 
 from calibrl.errors import CalibrlError
 from calibrl.kernels import normal
-from calibrl.kernels.ensemble_draw import PackedNets, ensemble_answers, ensemble_draw
-from calibrl.kernels.tiles import PAIRS
+from calibrl.kernels.ensemble_draw import PAIRS, PackedNets, ensemble_answers, ensemble_draw
 
 START_MAX_LOGVAR, START_MIN_LOGVAR = 0.5, -10.0
 

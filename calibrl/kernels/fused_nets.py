@@ -1,23 +1,55 @@
-"""An ensemble's answers from one GPU kernel: the choice of the kernel.
+"""An ensemble's answers from one GPU kernel, and what such kernels share: sizes, and how biases become weights.
 
-What correct means is `calibrl.forecasters.nets.Nets.moments`, in plain PyTorch. Here the same numbers come from
-`kernels.resident` (narrow networks) or `kernels.hopper` on Hopper GPUs, from `kernels.layered` on other GPUs that
-Triton serves; everything else is the reference itself. Networks are packed after every training, into memory that
-stays where it is, so that a captured CUDA graph sees them.
+What correct means is `calibrl.forecasters.nets.Nets.moments`, in plain PyTorch. The same numbers come from
+`kernels.resident` (narrow networks) and `kernels.hopper` on Hopper GPUs, from `kernels.layered` on others that Triton
+serves. Networks are packed after every training, into memory that stays where it is, so that a captured CUDA graph sees
+them.
 """
 
 from __future__ import annotations
 
-import warnings
+from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from calibrl.errors import CalibrlError
-from calibrl.kernels import nvrtc
-from calibrl.kernels.packing import Kernel, Networks, Sizes
-from calibrl.kernels.resident import Resident
-from calibrl.kernels.tiled import OnHopper
+
+LOUD = 16.0
+"""What the two units that carry biases say: swish of it is itself in every format."""
+
+SHARED_MEMORY = 227 * 1024
+"""Bytes that one program may have on a Hopper GPU."""
+
+
+class Networks(Protocol):
+    """What is packed: `calibrl.forecasters.nets.Nets`."""
+
+    weights: list[Tensor]
+    biases: list[Tensor]
+    max_logvar: Tensor
+    min_logvar: Tensor
+    input_mean: Tensor
+    input_std: Tensor
+    probabilistic: bool
+
+    @property
+    def members(self) -> int:
+        """How many networks an agent has."""
+
+    def moments(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean and variance (g, e, n, d) for x (g, n, in) or (g, e, n, in)."""
+
+
+class Kernel(Protocol):
+    """One way to compute moments on a GPU from packed networks."""
+
+    def pack(self, nets: Networks) -> None:
+        """Take over the networks as they are, in place."""
+
+    def run(self, x: Tensor, mean: Tensor, variance: Tensor) -> None:
+        """Write the moments (g, e, n, d) of x (g, n, in) or (g, e, n, in)."""
 
 
 class FusedNets:
@@ -46,44 +78,81 @@ class FusedNets:
         return mean, variance
 
 
-def fuse(nets: Networks) -> FusedNets | None:
-    """The networks on the fastest kernel that fits; None, said once, where only the reference does."""
-    try:
-        return FusedNets(nets, _kernel_for(nets))
-    except Unsupported as reason:
-        warnings.warn(f"planning without a fused kernel: {reason}", stacklevel=2)
-        return None
+@dataclass(frozen=True)
+class Sizes:
+    """Of packed networks: g agents, e members, inputs, outputs, hidden layers of one width."""
+
+    agents: int
+    members: int
+    inputs: int
+    outputs: int
+    width: int
+    hidden: int
+
+    @classmethod
+    def of(cls, nets: Networks) -> Sizes:
+        """The sizes of networks whose hidden layers all have one width, or an error."""
+        widths = {weight.shape[3] for weight in nets.weights[:-1]}
+        if len(widths) != 1:
+            raise CalibrlError(f"hidden layers of widths {sorted(widths)}; fused kernels need one width for all")
+        (g, e, inputs, width), outputs = nets.weights[0].shape, nets.max_logvar.shape[-1]
+        return cls(g, e, inputs, outputs, width, len(nets.weights) - 1)
+
+    @property
+    def input_columns(self) -> int:
+        """Inputs with two columns of ones, padded to a power of two."""
+        return power_of_two(self.inputs + 2)
+
+    @property
+    def output_columns(self) -> int:
+        """Outputs, padded to a power of two."""
+        return power_of_two(self.outputs)
 
 
-class Unsupported(Exception):
-    """Why no fused kernel fits."""
+def add_bias(weight: Tensor, bias: Tensor, row: int, kind: torch.dtype) -> None:
+    """Put a bias (g, e, 1, units) into two rows of a weight (g, e, inputs, units): what `kind` holds, and the rest."""
+    units = bias.shape[-1]
+    coarse = bias[:, :, 0].to(kind).float()
+    weight[:, :, row, :units] = coarse
+    weight[:, :, row + 1, :units] = bias[:, :, 0] - coarse
 
 
-def _kernel_for(nets: Networks) -> Kernel:
-    device = nets.max_logvar.device
-    if device.type != "cuda":
-        raise Unsupported(f"the networks are on {device.type}")
-    if not nets.probabilistic:
-        raise Unsupported("networks without variances")
-    try:
-        sizes = Sizes.of(nets)
-    except CalibrlError as error:
-        raise Unsupported(str(error)) from None
-    if sizes.hidden < 2:
-        raise Unsupported("networks of one hidden layer")
-    if sizes.input_columns > 128 or sizes.output_columns > 128:
-        raise Unsupported(f"{sizes.inputs} inputs or {sizes.outputs} outputs; up to 126 and 128 fit")
-    hopper = torch.cuda.get_device_capability(device) == (9, 0)
-    if hopper and Resident.fits(sizes):
-        try:
-            return Resident(sizes, device)
-        except nvrtc.CompilerError as error:
-            warnings.warn(f"planning with the slower of two kernels: {error}", stacklevel=4)
-    try:
-        if hopper and OnHopper.fits(sizes):
-            return OnHopper(sizes, device)
-        from calibrl.kernels.layered import Layered
+def power_of_two(number: int, least: int = 16) -> int:
+    """The smallest power of two that is no smaller."""
+    return max(least, 1 << (number - 1).bit_length())
 
-        return Layered(sizes, device)
-    except ImportError as error:
-        raise Unsupported(f"Triton cannot be imported ({error})") from None
+
+# Layers as all kernels compute them: halved, because swish(2u) = u + u · tanh(u), and with biases as weights of the
+# two units that say LOUD.
+
+
+def first_layer(nets: Networks, sizes: Sizes, columns: int, width: int) -> Tensor:
+    """(g, e, columns, width): inputs, then two columns of ones for the biases, padded."""
+    inputs, one = sizes.inputs, sizes.width
+    weight = nets.weights[0].new_zeros(sizes.agents, sizes.members, columns, width)
+    weight[:, :, :inputs, :one] = nets.weights[0] / 2
+    add_bias(weight, nets.biases[0] / 2, inputs, torch.float16)
+    weight[:, :, inputs, one : one + 2] = LOUD / 2
+    return weight
+
+
+def hidden_layer(nets: Networks, sizes: Sizes, layer: int, width: int) -> Tensor:
+    """(g, e, width, width): the hidden product of that number, from 0."""
+    one = sizes.width
+    weight = nets.weights[0].new_zeros(sizes.agents, sizes.members, width, width)
+    weight[:, :, :one, :one] = nets.weights[layer + 1] / 2
+    add_bias(weight, nets.biases[layer + 1] / (2 * LOUD), one, torch.bfloat16)
+    weight[:, :, one, one : one + 2] = 0.5
+    return weight
+
+
+def heads(nets: Networks, sizes: Sizes, width: int, columns: int) -> tuple[Tensor, Tensor]:
+    """Of the mean and of the log-variance: (g, e, width, columns) each."""
+    outputs, one = sizes.outputs, sizes.width
+    found = []
+    for part in (slice(None, outputs), slice(outputs, None)):
+        weight = nets.weights[0].new_zeros(sizes.agents, sizes.members, width, columns)
+        weight[:, :, :one, :outputs] = nets.weights[-1][..., part]
+        add_bias(weight, nets.biases[-1][..., part] / LOUD, one, torch.float16)
+        found.append(weight)
+    return found[0], found[1]

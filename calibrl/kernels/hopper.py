@@ -1,26 +1,27 @@
 """All layers of an ensemble in one kernel for Hopper GPUs, in Gluon, Triton's language for explicit memory.
 
-One program takes a block of rows through one network. Activations never leave the chip: they are the left operand of
-the next product, in registers. Weights stream into shared memory while the tensor cores work on those before them.
+One program takes a block of rows through one network of up to 510 units a layer. Activations never leave the chip: they
+wait in shared memory, weights pass through a ring of tiles while the tensor cores work on those before them.
 
-    narrow  layers small enough that two fit into shared memory: the next one is fetched behind the present one
-    wide    up to 512 units: weights pass through a ring of tiles, activations wait in shared memory
-
-Three things make it fast. swish(2u) = u + u · tanh(u) costs one special function, so weights and biases are halved.
-A narrow layer is padded to 16 units, not to a power of two: it is a row of tiles, each a power of two wide. And there
-are no biases: two units of the padding say LOUD in every row, and weights on them add the bias in two halves, so that
-it keeps its precision. Hidden layers are multiplied in bfloat16, the first layer and the heads in float16, which has
-the mantissa of TF32; sums, bounds and answers are float32.
+Two things make it fast. swish(2u) = u + u · tanh(u) costs one special function, so weights and biases are halved. And
+there are no biases: two units of the padding say LOUD in every row, and weights on them add the bias in two halves, so
+that it keeps its precision. Hidden layers are multiplied in bfloat16, the first layer and the heads in float16, which
+has the mantissa of TF32; sums, bounds and answers are float32.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import Any
 
+import torch
+from torch import Tensor
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.ampere import async_copy
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, warpgroup_mma, warpgroup_mma_wait
+
+from calibrl.kernels.fused_nets import Networks, Sizes, first_layer, heads, hidden_layer, power_of_two
 
 # Gluon is young: two names changed between Triton 3.6 and 3.9.
 _load_async: Any = getattr(async_copy, "async_load", None) or async_copy.async_copy_global_to_shared
@@ -30,7 +31,7 @@ ROWS, WARPS = 128, 8
 """Of one program: 16 rows for each warp, as the tensor cores want them."""
 
 STAGES, RING_COLUMNS, RING_DEPTH = 4, 128, 64
-"""A wide layer's ring: so many tiles of so many units × so many inputs."""
+"""A layer's ring: so many tiles of so many units × so many inputs."""
 
 LARGEST = gl.constexpr(60000.0)
 """Standardised inputs beyond float16 are cut off here: they are nonsense already."""
@@ -101,125 +102,13 @@ def _answer(
 
 
 @gluon.jit
-def _room(R: gl.constexpr, C: gl.constexpr, KIND: gl.constexpr):
-    """Shared memory for one tile."""
-    layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for([R, C], KIND)
-    return gl.allocate_shared_memory(KIND, [R, C], layout)
-
-
-@gluon.jit
-def _rooms(COUNT: gl.constexpr, TILES: gl.constexpr, KIND: gl.constexpr):
-    """Shared memory for all tiles of a layer: (units, inputs) each, the tiles of one column of units together."""
-    rooms = ()
-    for j in gl.static_range(COUNT):
-        for i in gl.static_range(COUNT):
-            rooms = rooms + (_room(TILES[j], TILES[i], KIND),)
-    return rooms
-
-
-@gluon.jit
-def _fetch_layer(rooms, w, COUNT: gl.constexpr, TILES: gl.constexpr, PLACES: gl.constexpr):
-    for j in gl.static_range(COUNT):
-        for i in gl.static_range(COUNT):
-            _fetch(rooms[j * COUNT + i], w + PLACES[j * COUNT + i], TILES[j], TILES[i])
-
-
-@gluon.jit
-def _begin(h, rooms, j: gl.constexpr, COUNT: gl.constexpr, N: gl.constexpr, ROWS: gl.constexpr):
-    """Send h @ the j-th column of tiles to the tensor cores; the answer is in flight."""
-    layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [gl.num_warps(), 1], [16, N, 16])
-    total = gl.full([ROWS, N], 0.0, gl.float32, layout=layout)
-    for i in gl.static_range(COUNT):
-        left = gl.convert_layout(h[i], gl.DotOperandLayout(0, layout, 2))
-        total = warpgroup_mma(left, rooms[j * COUNT + i].permute((1, 0)), total, use_acc=i > 0, is_async=True)
-    return total
-
-
-@gluon.jit
-def narrow(
-    x, centre, spread, w_in, w_hidden, w_mean, w_log, top, bottom, mean, variance, n,
-    E: gl.constexpr, IN: gl.constexpr, KIN: gl.constexpr, D: gl.constexpr, KD: gl.constexpr, LAYERS: gl.constexpr,
-    WIDTH: gl.constexpr, COUNT: gl.constexpr, TILES: gl.constexpr, STARTS: gl.constexpr, PLACES: gl.constexpr,
-    OWN_ROWS: gl.constexpr, ROWS: gl.constexpr,
-):  # fmt: skip
-    """Rows [128 · i, 128 · (i + 1)) through network j, for program (i, j)."""
-    net = gl.program_id(1).to(gl.int64)
-    agent = net // E
-    source = net if OWN_ROWS else agent
-    first = gl.program_id(0) * ROWS
-    w_in += net * KIN * WIDTH
-    w_hidden += net * LAYERS * WIDTH * WIDTH
-    w_mean += net * WIDTH * KD
-    w_log += net * WIDTH * KD
-
-    # Three groups of copies set out: the first layer, the first hidden product, and the second with the heads.
-    into = ()
-    for j in gl.static_range(COUNT):
-        into = into + (_room(TILES[j], KIN, gl.float16),)
-        _fetch(into[j], w_in + STARTS[j] * KIN, TILES[j], KIN)
-    async_copy.commit_group()
-    even = _rooms(COUNT, TILES, gl.bfloat16)
-    _fetch_layer(even, w_hidden, COUNT, TILES, PLACES)
-    async_copy.commit_group()
-    odd = _rooms(COUNT, TILES, gl.bfloat16)
-    if LAYERS > 1:
-        _fetch_layer(odd, w_hidden + WIDTH * WIDTH, COUNT, TILES, PLACES)
-    to_mean = ()
-    to_log = ()
-    for i in gl.static_range(COUNT):
-        to_mean = to_mean + (_room(KD, TILES[i], gl.float16),)
-        to_log = to_log + (_room(KD, TILES[i], gl.float16),)
-        _fetch(to_mean[i], w_mean + STARTS[i] * KD, KD, TILES[i])
-        _fetch(to_log[i], w_log + STARTS[i] * KD, KD, TILES[i])
-    async_copy.commit_group()
-
-    given = _given(x, centre, spread, source, agent, first, n, IN, KIN, ROWS)
-    async_copy.wait_group(2)
-    _barrier()
-    fence_async_shared()
-    h = ()
-    for j in gl.static_range(COUNT):
-        total = warpgroup_mma_wait(0, deps=[_begin((given,), into, j, 1, TILES[j], ROWS)])
-        h = h + (_swish(total, gl.bfloat16),)
-
-    for layer in gl.static_range(LAYERS):
-        rooms = even if layer % 2 == 0 else odd
-        if layer == 0:
-            async_copy.wait_group(1)
-        else:
-            async_copy.wait_group(0)
-        _barrier()
-        fence_async_shared()
-        totals = ()
-        for j in gl.static_range(COUNT):
-            totals = totals + (_begin(h, rooms, j, COUNT, TILES[j], ROWS),)
-        # While one column of tiles is bent by swish, the tensor cores work on the next.
-        bent = ()
-        for j in gl.static_range(COUNT):
-            total = warpgroup_mma_wait((COUNT - 1 - j) * COUNT, deps=[totals[j]])
-            bent = bent + (_swish(total, gl.float16 if layer + 1 == LAYERS else gl.bfloat16),)
-        h = bent
-        if layer + 2 < LAYERS:
-            _barrier()
-            _fetch_layer(rooms, w_hidden + (layer + 2) * WIDTH * WIDTH, COUNT, TILES, PLACES)
-            async_copy.commit_group()
-
-    if LAYERS == 1:
-        async_copy.wait_group(0)
-        _barrier()
-        fence_async_shared()
-    m, v = warpgroup_mma_wait(0, deps=[_begin(h, to_mean, 0, COUNT, KD, ROWS), _begin(h, to_log, 0, COUNT, KD, ROWS)])
-    _answer(m, v, top, bottom, mean, variance, net, agent, first, n, D, KD, ROWS)
-
-
-@gluon.jit
-def wide(
+def moments(
     x, centre, spread, w_in, w_hidden, w_mean, w_log, top, bottom, mean, variance, n,
     E: gl.constexpr, IN: gl.constexpr, KIN: gl.constexpr, D: gl.constexpr, KD: gl.constexpr, LAYERS: gl.constexpr,
     WIDTH: gl.constexpr, N: gl.constexpr, K: gl.constexpr, STAGES: gl.constexpr, OWN_ROWS: gl.constexpr,
     ROWS: gl.constexpr,
 ):  # fmt: skip
-    """As `narrow`, for layers of which not even one fits into shared memory."""
+    """Rows [128 · i, 128 · (i + 1)) through network j, for program (i, j)."""
     net = gl.program_id(1).to(gl.int64)
     agent = net // E
     source = net if OWN_ROWS else agent
@@ -307,3 +196,81 @@ def wide(
         v = warpgroup_mma(left, to_log.index(k).permute((1, 0)), v, use_acc=k > 0, is_async=True)
     m, v = warpgroup_mma_wait(0, deps=[m, v])
     _answer(m, v, top, bottom, mean, variance, net, agent, first, n, D, KD, ROWS)
+
+
+@dataclass
+class OnHopper:
+    """The kernel, and networks in the order in which it reads them: hidden layers tile by tile of the ring."""
+
+    sizes: Sizes
+    device: torch.device
+    packed: dict[str, Tensor] = field(init=False)
+
+    def __post_init__(self) -> None:
+        g, e, width = self.sizes.agents, self.sizes.members, self.width
+        k, d, layers = self.sizes.input_columns, self.sizes.output_columns, self.sizes.hidden - 1
+        shapes = {
+            "centre": ((g, k), torch.float32),
+            "spread": ((g, k), torch.float32),
+            "w_in": ((g, e, width, k), torch.float16),
+            "w_hidden": ((g, e, layers, width * width), torch.bfloat16),
+            "w_mean": ((g, e, width * d), torch.float16),
+            "w_log": ((g, e, width * d), torch.float16),
+            "top": ((g, d), torch.float32),
+            "bottom": ((g, d), torch.float32),
+        }
+        self.packed = {
+            name: torch.zeros(shape, dtype=kind, device=self.device) for name, (shape, kind) in shapes.items()
+        }
+
+    @property
+    def width(self) -> int:
+        """Units of a layer, with those that carry biases, padded to 256 or 512."""
+        return power_of_two(self.sizes.width + 2, least=256)
+
+    @staticmethod
+    def fits(sizes: Sizes) -> bool:
+        """Whether the widths, two units for the biases counted, can be held on the chip."""
+        return sizes.width + 2 <= 512 and sizes.output_columns <= 64 and sizes.input_columns <= 64
+
+    def pack(self, nets: Networks) -> None:
+        """Take over the networks: halved, with biases as weights of the units that say LOUD, in tiles."""
+        sizes, width, into = self.sizes, self.width, self.packed
+        inputs, outputs = sizes.inputs, sizes.outputs
+        into["centre"][:, :inputs] = nets.input_mean[:, 0, 0]
+        into["spread"][:, :inputs] = 1 / nets.input_std[:, 0, 0]
+        into["top"][:, :outputs] = nets.max_logvar[:, 0, 0]
+        into["bottom"][:, :outputs] = nets.min_logvar[:, 0, 0]
+        into["w_in"].copy_(first_layer(nets, sizes, sizes.input_columns, width).mT)
+        for layer in range(sizes.hidden - 1):
+            weight = hidden_layer(nets, sizes, layer, width).mT
+            tiles = weight.unflatten(3, (-1, RING_DEPTH)).unflatten(2, (-1, RING_COLUMNS))
+            into["w_hidden"][:, :, layer] = tiles.transpose(3, 4).flatten(2)
+        for name, head in zip(("w_mean", "w_log"), heads(nets, sizes, width, sizes.output_columns), strict=True):
+            into[name].copy_(head.mT.unflatten(3, (-1, RING_DEPTH)).transpose(2, 3).flatten(2))
+
+    def settings(self, own_rows: bool) -> dict[str, Any]:
+        """The compile-time numbers of the kernel."""
+        sizes = self.sizes
+        return {
+            "E": sizes.members,
+            "IN": sizes.inputs,
+            "KIN": sizes.input_columns,
+            "D": sizes.outputs,
+            "KD": sizes.output_columns,
+            "LAYERS": sizes.hidden - 1,
+            "WIDTH": self.width,
+            "OWN_ROWS": own_rows,
+            "ROWS": ROWS,
+            "N": RING_COLUMNS,
+            "K": RING_DEPTH,
+            "STAGES": STAGES,
+        }
+
+    def run(self, x: Tensor, mean: Tensor, variance: Tensor) -> None:
+        """Write the moments (g, e, n, d) of x (g, n, in) or (g, e, n, in)."""
+        n = x.shape[-2]
+        grid = (-(-n // ROWS), self.sizes.agents * self.sizes.members)
+        names = ("centre", "spread", "w_in", "w_hidden", "w_mean", "w_log", "top", "bottom")
+        parts = [self.packed[name] for name in names]
+        moments[grid](x, *parts, mean, variance, n, **self.settings(own_rows=x.dim() == 4), num_warps=WARPS)

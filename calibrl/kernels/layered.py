@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from calibrl.kernels.packing import Networks, Sizes, power_of_two
+from calibrl.kernels.fused_nets import Networks, Sizes, power_of_two
 
 ROWS, COLUMNS, DEPTH = 128, 128, 64
 """Of a tile: rows × units, and how many inputs at a time."""

@@ -3,21 +3,25 @@
 `kernels.hopper` reads all weights of a network for every 128 rows, and that is what it waits for. Here a program
 keeps one network and takes block after block of rows through it; what does not fit into shared memory passes through
 a small ring. Layers are multiplied in their own width, padded to 16: Triton knows powers of two only, which is why
-this is CUDA C++ (`resident.cu`), compiled by the library that PyTorch brings along. The arithmetic is that of
-`kernels.hopper`: halved weights, biases on two units that say LOUD, bfloat16 between hidden layers, float16 at both
-ends, float32 sums.
+this is CUDA C++ (`resident.cu`), compiled at run time by the library that comes with PyTorch: no toolkit, no headers.
+The arithmetic is that of `kernels.hopper`: halved weights, biases on two units that say LOUD, bfloat16 between hidden
+layers, float16 at both ends, float32 sums.
 """
 
 from __future__ import annotations
 
+import ctypes
+import functools
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from importlib.resources import files
+from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from calibrl.kernels import nvrtc
-from calibrl.kernels.packing import SHARED_MEMORY, Networks, Sizes, first_layer, heads, hidden_layer
+from calibrl.kernels.fused_nets import SHARED_MEMORY, Networks, Sizes, first_layer, heads, hidden_layer
 
 ROWS, THREADS = 128, 384
 """Rows that a program takes at a time; its threads: two groups that compute, one that fetches."""
@@ -128,11 +132,11 @@ class Resident:
         parts = (self.packed[name] for name in ("centre", "spread", "w_in", "w_hidden", "w_out", "floor", "ceiling"))
         self.kernel(own_rows=x.dim() == 4)(programs, THREADS, [x, *parts, mean, variance, n, nets])
 
-    def kernel(self, *, own_rows: bool) -> nvrtc.Function:
+    def kernel(self, *, own_rows: bool) -> Function:
         """Compiled, once for all networks of such sizes."""
         text = source(self.sizes, self.layout, own_rows=own_rows)
         device = self.packed["centre"].device.index
-        return nvrtc.function(text, "moments", "sm_90a", self.layout.shared, device)
+        return function(text, "moments", "sm_90a", self.layout.shared, device)
 
 
 def in_slices(weight: Tensor) -> Tensor:
@@ -183,3 +187,90 @@ def _product(name: str, units: int, kind: str) -> str:
         f'               : {outputs}\n               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add));\n'
         "}\n"
     )
+
+
+# The compiler.
+
+SHARED_MEMORY_LIMIT = 8
+"""CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES of the CUDA driver."""
+
+
+class CompilerError(Exception):
+    """What the compiler or the driver has to say."""
+
+
+class Function:
+    """A kernel on the current GPU; call it with the grid, the block and its arguments."""
+
+    def __init__(self, cubin: bytes, name: str, shared: int) -> None:
+        self.driver, self.shared = ctypes.CDLL("libcuda.so.1"), shared
+        self.module, self.function = ctypes.c_void_p(), ctypes.c_void_p()
+        torch.cuda.current_stream()  # PyTorch's context is then the current one
+        self._check(self.driver.cuModuleLoadData(ctypes.byref(self.module), cubin))
+        self._check(self.driver.cuModuleGetFunction(ctypes.byref(self.function), self.module, name.encode()))
+        self._check(self.driver.cuFuncSetAttribute(self.function, SHARED_MEMORY_LIMIT, shared))
+
+    def __call__(self, grid: int, block: int, arguments: Sequence[Tensor | int]) -> None:
+        """Launch on the current stream: tensors are passed as pointers, numbers as int."""
+        values: list[Any] = [
+            ctypes.c_void_p(one.data_ptr()) if isinstance(one, Tensor) else ctypes.c_int(one) for one in arguments
+        ]
+        pointers = (ctypes.c_void_p * len(values))(*(ctypes.cast(ctypes.byref(one), ctypes.c_void_p) for one in values))
+        stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
+        self._check(
+            self.driver.cuLaunchKernel(self.function, grid, 1, 1, block, 1, 1, self.shared, stream, pointers, None)
+        )
+
+    def _check(self, code: int) -> None:
+        if code:
+            text = ctypes.c_char_p()
+            self.driver.cuGetErrorString(code, ctypes.byref(text))
+            raise CompilerError(f"CUDA driver: {(text.value or b'unknown error').decode()}")
+
+
+@functools.cache
+def function(source: str, name: str, architecture: str, shared: int, device: int) -> Function:
+    """A kernel of a source, with room for dynamic shared memory, for a GPU: compiled once."""
+    with torch.cuda.device(device):
+        return Function(compiled(source, architecture), name, shared)
+
+
+def compiled(source: str, architecture: str) -> bytes:
+    """Machine code for an architecture such as sm_90a."""
+    library = _library()
+
+    def check(code: int) -> None:
+        if code:
+            library.nvrtcGetErrorString.restype = ctypes.c_char_p
+            raise CompilerError(f"NVRTC: {library.nvrtcGetErrorString(code).decode()}")
+
+    program = ctypes.c_void_p()
+    check(library.nvrtcCreateProgram(ctypes.byref(program), source.encode(), b"calibrl.cu", 0, None, None))
+    options = (ctypes.c_char_p * 2)(f"--gpu-architecture={architecture}".encode(), b"--std=c++17")
+    size = ctypes.c_size_t()
+    try:
+        if library.nvrtcCompileProgram(program, len(options), options):
+            check(library.nvrtcGetProgramLogSize(program, ctypes.byref(size)))
+            log = ctypes.create_string_buffer(size.value)
+            check(library.nvrtcGetProgramLog(program, log))
+            raise CompilerError(f"NVRTC: {log.value.decode()}")
+        check(library.nvrtcGetCUBINSize(program, ctypes.byref(size)))
+        cubin = ctypes.create_string_buffer(size.value)
+        check(library.nvrtcGetCUBIN(program, cubin))
+        return cubin.raw
+    finally:
+        library.nvrtcDestroyProgram(ctypes.byref(program))
+
+
+def _library() -> ctypes.CDLL:
+    """The compiler of PyTorch's own CUDA version, from the system or from the packages PyTorch depends on."""
+    if torch.version.cuda is None:
+        raise CompilerError("this PyTorch was built without CUDA")
+    name = f"libnvrtc.so.{torch.version.cuda.split('.')[0]}"
+    packages = Path(torch.__file__).parents[1] / "nvidia"
+    for place in (name, *map(str, packages.glob(f"*/lib/{name}"))):
+        try:
+            return ctypes.CDLL(place)
+        except OSError:
+            continue
+    raise CompilerError(f"{name} was not found; it comes with PyTorch's CUDA packages")

@@ -16,9 +16,9 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from calibrl.errors import first_line
-from calibrl.kernels.fused_nets import FusedNets, fuse
-from calibrl.kernels.packing import Networks
+from calibrl.errors import CalibrlError, first_line
+from calibrl.kernels.fused_nets import FusedNets, Kernel, Networks, Sizes
+from calibrl.kernels.resident import CompilerError, Resident
 from calibrl.maps.gaussian import CELLS, REACH
 from calibrl.planning.propagation import Model
 from calibrl.planning.rollout import DIVERGED, World, imagined_returns, noise_shape
@@ -286,3 +286,50 @@ def _with_room(function: Callable[..., Any], *arguments: Any) -> Any:
     limit = "recompile_limit" if hasattr(config, "recompile_limit") else "cache_size_limit"
     with config.patch({limit: VERSIONS}):
         return function(*arguments)
+
+
+def fuse(nets: Networks) -> FusedNets | None:
+    """The networks on the fastest kernel that fits; None, said once, where only the reference does."""
+    try:
+        return FusedNets(nets, _kernel_for(nets))
+    except Unsupported as reason:
+        warnings.warn(f"planning without a fused kernel: {reason}", stacklevel=2)
+        return None
+
+
+class Unsupported(Exception):
+    """Why no fused kernel fits."""
+
+
+def _kernel_for(nets: Networks) -> Kernel:
+    device = nets.max_logvar.device
+    if device.type != "cuda":
+        raise Unsupported(f"the networks are on {device.type}")
+    if not nets.probabilistic:
+        raise Unsupported("networks without variances")
+    try:
+        sizes = Sizes.of(nets)
+    except CalibrlError as error:
+        raise Unsupported(str(error)) from None
+    if sizes.hidden < 2:
+        raise Unsupported("networks of one hidden layer")
+    if sizes.input_columns > 128 or sizes.output_columns > 128:
+        raise Unsupported(f"{sizes.inputs} inputs or {sizes.outputs} outputs; up to 126 and 128 fit")
+    if torch.cuda.get_device_capability(device) == (9, 0):
+        if Resident.fits(sizes):
+            try:
+                return Resident(sizes, device)
+            except CompilerError as error:
+                warnings.warn(f"planning with the slower of two kernels: {error}", stacklevel=4)
+        try:
+            from calibrl.kernels.hopper import OnHopper
+        except (ImportError, AttributeError):  # a Triton without Gluon, or with other names in it
+            pass
+        else:
+            if OnHopper.fits(sizes):
+                return OnHopper(sizes, device)
+    try:
+        from calibrl.kernels.layered import Layered
+    except ImportError as error:
+        raise Unsupported(f"Triton cannot be imported ({error})") from None
+    return Layered(sizes, device)

@@ -287,7 +287,16 @@ def test_a_full_disk_is_said_and_the_trials_before_are_kept(tmp_path, monkeypatc
     }
 
 
-NEWER = ("method", "colour", "kept", "spread", "temperature")
+NEWER = (
+    "method",
+    "noise_exponent",
+    "keep_elites",
+    "noise_std",
+    "temperature",
+    "population_decay",
+    "keep_best",
+    "control_cost",
+)
 """Fields of the planner that version 1 of a checkpoint was first written without."""
 
 

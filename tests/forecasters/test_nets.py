@@ -11,7 +11,7 @@ from torch import nn
 
 from calibrl.errors import CalibrlError
 from calibrl.forecasters.nets import Nets, QuickNets, Shape, bounded, quickest_trunk
-from calibrl.kernels.tiles import BLOCK, PAIRS, ROWS
+from calibrl.kernels.ensemble_draw import BLOCK, PAIRS, ROWS
 
 
 def seeds(agents):

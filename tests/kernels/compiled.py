@@ -1,4 +1,4 @@
-"""Run as a program: compile a Hopper kernel for sizes given on the command line and report what it takes."""
+"""Run as a program: compile the Hopper kernel for sizes given on the command line and report what it takes."""
 
 import json
 import re
@@ -13,13 +13,12 @@ from triton.backends.compiler import GPUTarget
 from triton.experimental.gluon._runtime import GluonASTSource
 
 from calibrl.kernels import hopper
-from calibrl.kernels.packing import Sizes
-from calibrl.kernels.tiled import OnHopper
+from calibrl.kernels.fused_nets import Sizes
 
 inputs, outputs, *hidden = map(int, sys.argv[1:])
 sizes = Sizes(agents=1, members=5, inputs=inputs, outputs=outputs, width=hidden[0], hidden=len(hidden))
-packed = OnHopper(sizes, torch.device("cpu"))
-kernel = hopper.narrow if packed.narrow else hopper.wide
+packed = hopper.OnHopper(sizes, torch.device("cpu"))
+kernel = hopper.moments
 kinds = {"w_in": "*fp16", "w_hidden": "*bf16", "w_mean": "*fp16", "w_log": "*fp16", "n": "i32"}
 settings = packed.settings(own_rows=False)
 names = kernel.arg_names

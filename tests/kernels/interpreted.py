@@ -6,10 +6,9 @@ import sys
 import torch
 
 from calibrl.forecasters.nets import Nets, Shape
-from calibrl.kernels.fused_nets import FusedNets
+from calibrl.kernels.fused_nets import FusedNets, Sizes
 from calibrl.kernels.layered import Layered
 from calibrl.kernels.matched import matched_draw, matched_draw_reference
-from calibrl.kernels.packing import Sizes
 from calibrl.maps.gaussian import CELLS
 
 

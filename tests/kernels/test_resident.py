@@ -8,10 +8,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from calibrl.kernels import nvrtc
-from calibrl.kernels.fused_nets import FusedNets
-from calibrl.kernels.packing import SHARED_MEMORY, Sizes
-from calibrl.kernels.resident import Layout, Resident, source
+from calibrl.kernels.fused_nets import SHARED_MEMORY, FusedNets, Sizes
+from calibrl.kernels.resident import CompilerError, Layout, Resident, compiled, source
 from tests.kernels.interpreted import nets_of
 from tests.kernels.test_fused_nets import SHAPES, agree, check_packing, exact, on_gpu
 
@@ -87,14 +85,14 @@ def test_the_kernel_compiles_without_spilling_or_waiting(name, tmp_path):
 
 def test_a_pytorch_without_cuda_has_no_compiler_and_says_so(monkeypatch):
     monkeypatch.setattr(torch.version, "cuda", None)
-    with pytest.raises(nvrtc.CompilerError, match="without CUDA"):
-        nvrtc.compiled("", "sm_90a")
+    with pytest.raises(CompilerError, match="without CUDA"):
+        compiled("", "sm_90a")
 
 
 def test_a_missing_compiler_library_is_named(monkeypatch):
     monkeypatch.setattr(torch.version, "cuda", "99.1")
-    with pytest.raises(nvrtc.CompilerError, match=r"libnvrtc\.so\.99"):
-        nvrtc.compiled("", "sm_90a")
+    with pytest.raises(CompilerError, match=r"libnvrtc\.so\.99"):
+        compiled("", "sm_90a")
 
 
 @on_gpu
@@ -111,5 +109,5 @@ def test_moments_agree_with_the_reference(name, agents):
 
 @on_gpu
 def test_a_mistake_in_a_kernel_is_reported_by_the_compiler():
-    with pytest.raises(nvrtc.CompilerError, match="expected"):
-        nvrtc.compiled("__device__ int x = ;", "sm_90a")
+    with pytest.raises(CompilerError, match="expected"):
+        compiled("__device__ int x = ;", "sm_90a")
