@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from calibrl.errors import CalibrlError
-from calibrl.files import explain_os_error, lock
+from calibrl.files import explain_os_error, lock, replacing, write_text
 
 
 def test_a_locked_file_is_nobody_elses_until_it_is_closed(tmp_path):
@@ -34,3 +34,19 @@ def test_a_full_disk_is_said_in_one_line():
         explain_os_error(Path("out.png")),
     ):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def test_files_are_whole_or_not_there(tmp_path):
+    target = tmp_path / "file.txt"
+    write_text(target, "first")
+
+    def fail():
+        with replacing(target) as temporary:
+            temporary.write_text("half")
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        fail()
+    assert target.read_text() == "first"
+    assert list(tmp_path.iterdir()) == [target]
+    assert target.stat().st_mode & 0o044

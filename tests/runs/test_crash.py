@@ -15,10 +15,10 @@ import pytest
 
 from calibrl.runs.engine import run
 from calibrl.runs.rows import read
-from tests.crash_plan import EXPERIMENT, JOBS, QUICK
+from tests.runs.crash import EXPERIMENT, JOBS, QUICK
 
 KILLS = 20
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 
 
 def values(rows):
@@ -32,7 +32,7 @@ def undisturbed(tmp_path_factory):
 
 def start(out):
     """The run as a process of its own."""
-    words = [sys.executable, "-m", "tests.crash_plan", str(out), "processes"]
+    words = [sys.executable, "-m", "tests.runs.crash", str(out), "processes"]
     with (out / "words").open("a") as file:
         return subprocess.Popen(words, cwd=ROOT, stdout=file, stderr=file, env=os.environ | {"CALIBRL_COMMIT": "test"})
 

@@ -1,4 +1,4 @@
-"""Rows survive crashes; tables compare on paired seeds."""
+"""Rows survive crashes."""
 
 import json
 import math
@@ -9,12 +9,10 @@ import pytest
 from scipy import stats
 
 from calibrl.errors import CalibrlError
-from calibrl.files import replacing, write_text
 from calibrl.runs import rows as results
-from calibrl.runs.rows import Row
-from calibrl.runs.statistics import alike, latest, stops, stops_in_words, table
+from calibrl.runs.rows import RELIABILITY_NAMES, RELIABILITY_PERCENT, Row, reliability_metrics
 
-PUBLISHED = Path(__file__).parent.parent / "results"
+PUBLISHED = Path(__file__).parents[2] / "results"
 
 
 def row(arm, seed, value, problem="p", step=0):
@@ -45,58 +43,6 @@ def test_a_line_cut_short_loses_only_itself(tmp_path):
     assert len(file.read_text().splitlines()) == 3
 
 
-def test_a_repeated_run_replaces_its_rows():
-    assert latest([row("a", 0, 1.0), row("b", 0, 5.0), row("a", 0, 2.0)])[0].metrics == {"m": 2.0}
-    other = Row("e", "p", "a", 0, {"m": 3.0}, overrides={"planner.horizon": 5})
-    assert len(latest([row("a", 0, 1.0), other])) == 2, "another run's row is not a repetition"
-
-
-def test_differences_are_paired():
-    noise = [0.0, 10.0, -7.0, 3.0]
-    rows = [row("base", s, n) for s, n in enumerate(noise)] + [row("new", s, n + 1) for s, n in enumerate(noise)]
-    cell = table(rows, "m", "base")["p"]["new"]
-    assert cell.change == pytest.approx(1)
-    assert cell.change_error == pytest.approx(0, abs=1e-12)
-    assert cell.error > 3
-    assert math.isnan(table(rows, "m", "base")["p"]["base"].change)
-
-
-def test_the_last_step_counts():
-    rows = [row("a", 0, 1.0, step=1), row("a", 0, 9.0, step=2)]
-    other = Row("e", "p", "a", 0, {"k": 4.0}, step=3)  # says nothing about m
-    for order in (rows, rows[::-1], [*rows, other]):
-        assert table(order, "m", "a")["p"]["a"].mean == 9
-    # Of two rows of one step the later one counts, as in `latest`.
-    assert table([*rows, row("a", 0, 8.0, step=2)], "m", "a")["p"]["a"].mean == 8
-
-
-def test_arms_without_a_common_seed_have_no_difference():
-    cell = table([row("base", 0, 1.0), row("new", 1, 3.0)], "m", "base")["p"]["new"]
-    assert (cell.mean, cell.count, cell.pairs) == (3.0, 1, 0)
-    assert all(map(math.isnan, (cell.error, cell.change, cell.change_error, *cell.interval)))
-
-
-def test_problems_that_measure_alike_share_a_table():
-    rows = [row("a", 0, 1.0, "one"), Row("e", "two", "a", 0, {"n": 1.0}), row("a", 0, 1.0, "three")]
-    assert alike(rows, ["m", "n"]) == {("m",): ["one", "three"], ("n",): ["two"]}
-
-
-def test_files_are_whole_or_not_there(tmp_path):
-    target = tmp_path / "file.txt"
-    write_text(target, "first")
-
-    def fail():
-        with replacing(target) as temporary:
-            temporary.write_text("half")
-            raise RuntimeError
-
-    with pytest.raises(RuntimeError):
-        fail()
-    assert target.read_text() == "first"
-    assert list(tmp_path.iterdir()) == [target]
-    assert target.stat().st_mode & 0o044
-
-
 def test_origin_says_where_rows_come_from():
     where = results.origin()
     assert {"command", "version", "commit", "python", "packages", "machine", "date"} <= set(where)
@@ -116,42 +62,6 @@ def test_origin_says_where_rows_come_from():
 def test_rows_name_a_command_that_can_be_repeated(monkeypatch, started, said):
     monkeypatch.setattr("sys.argv", started)
     assert results.origin()["command"] == said
-
-
-def test_a_seed_without_a_number_at_its_end_does_not_count():
-    rows = [
-        row("base", 0, 1.0),
-        row("base", 1, 3.0),
-        row("new", 0, 5.0),
-        row("new", 1, 4.0),
-        row("new", 1, math.nan, step=1),
-    ]
-    cells = table(rows, "m", "base")["p"]
-    assert (cells["new"].mean, cells["new"].count, cells["new"].change, cells["new"].pairs) == (5.0, 1, 4.0, 1)
-    assert cells["base"].mean == 2.0
-
-
-def test_arms_that_stopped_apart_are_told():
-    together = [row(arm, seed, 1.0, step=step) for arm in "ab" for seed in (0, 1) for step in (10, 20)]
-    assert stops(together) == {}
-    assert stops_in_words({}, "round") == ""
-    assert stops([row("a", 0, 1.0, step=1), row("b", 0, 1.0, step=2)]) == {"p": {"a": "1", "b": "2"}}
-    apart = [*together, row("c", 0, 1.0, step=90), row("c", 1, 1.0, step=70), row("a", 0, 1.0, "other", step=5)]
-    assert stops(apart) == {"p": {"a": "20", "b": "20", "c": "70–90"}}
-    assert stops_in_words(stops(apart), "round") == ("Not after equal experience. Last rounds: p: a 20, b 20, c 70–90.")
-
-
-@pytest.mark.parametrize("seeds", [2, 7])
-def test_intervals_are_those_of_a_paired_t_test(seeds):
-    generator = np.random.default_rng(0)
-    base, new = generator.normal(size=seeds), generator.normal(1, 2, size=seeds)
-    rows = [row("base", s, v) for s, v in enumerate(base)] + [row("new", s, v) for s, v in enumerate(new)]
-    cell = table(rows, "m", "base")["p"]["new"]
-    expected = stats.ttest_rel(new, base).confidence_interval(0.95)
-    assert cell.interval == pytest.approx((expected.low, expected.high))
-    assert cell.pairs == seeds
-    assert cell.error == pytest.approx(stats.sem(new))
-    assert all(map(math.isnan, table([rows[0], rows[seeds]], "m", "base")["p"]["new"].interval))
 
 
 # The layout of a file.
@@ -244,3 +154,17 @@ def test_duckdb_reads_rows_in_one_line(written):
     rows = f"read_json('{written}/**/*.jsonl', union_by_name = true)"
     found = duckdb.sql(f"SELECT problem, arm, avg(metrics.reward) FROM {rows} GROUP BY ALL").fetchall()
     assert ("wine", "callinucb", 3.5) in found
+
+
+def test_shares_are_the_empirical_distribution():
+    pit = stats.beta(0.5, 0.7).rvs(500, random_state=0)
+    found = reliability_metrics(pit)
+    expected = stats.ecdf(pit).cdf.evaluate(np.array(RELIABILITY_PERCENT) / 100)
+    np.testing.assert_allclose(list(found.values()), expected, atol=1e-6)
+    assert RELIABILITY_NAMES[0] == "reliability_05"
+    assert RELIABILITY_NAMES[-1] == "reliability_95"
+
+
+def test_columns_are_averaged():
+    pit = np.array([[0.1, 0.9], [0.2, 0.95]])
+    assert reliability_metrics(pit)["reliability_50"] == 0.5

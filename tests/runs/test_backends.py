@@ -17,7 +17,7 @@ from calibrl.runs import backends as cluster  # noqa: E402
 from calibrl.runs.engine import Workers, run  # noqa: E402
 from calibrl.runs.rows import read  # noqa: E402
 from calibrl.runs.workers import Job, JobFailed, run_jobs  # noqa: E402
-from tests.crash_plan import EXPERIMENT, QUICK  # noqa: E402
+from tests.runs.crash import EXPERIMENT, QUICK  # noqa: E402
 from tests.test_crash import ROOT, forget, values, wait_for_rows, whole_lines  # noqa: E402
 from tests.test_parallel import count, dies_always, dies_once, noise, raises, square  # noqa: E402
 
@@ -102,7 +102,7 @@ def test_a_ray_that_does_not_start_here_is_no_cluster_to_look_for(words, monkeyp
 
 
 def test_killing_workers_and_the_driver_loses_nothing(tmp_path):
-    words = [sys.executable, "-m", "tests.crash_plan", str(tmp_path), "ray"]
+    words = [sys.executable, "-m", "tests.runs.crash", str(tmp_path), "ray"]
     file = tmp_path / "rows.jsonl"
     luck = random.Random(0)
 

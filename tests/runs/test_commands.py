@@ -19,7 +19,7 @@ from calibrl.runs.everything import plans
 from calibrl.runs.execute import How
 from calibrl.runs.experiment import EXPERIMENTS, ORDER
 from calibrl.runs.rows import Row, append, read
-from tests.crash_plan import EXPERIMENT, QUICK
+from tests.runs.crash import EXPERIMENT, QUICK
 
 pytestmark = pytest.mark.usefixtures("blank_figures")
 BANDITS = ("run", "bandits", "--problem", "wine", "--rounds", "60", "--policy", "linucb", "--policy", "callinucb")
@@ -160,9 +160,9 @@ def test_a_damaged_row_is_reported_and_computed_again(tmp_path):
 
 def test_everything_at_once(tmp_path, monkeypatch):
     lacking = replace(EXPERIMENT, needs=("no_such_package", "control"))
-    monkeypatch.setattr("tests.crash_plan.LACKING", lacking, raising=False)
+    monkeypatch.setattr("tests.runs.crash.LACKING", lacking, raising=False)
     for name, value in {"first": "EXPERIMENT", "second": "EXPERIMENT", "third": "LACKING"}.items():
-        monkeypatch.setitem(EXPERIMENTS, name, f"tests.crash_plan:{value}")
+        monkeypatch.setitem(EXPERIMENTS, name, f"tests.runs.crash:{value}")
     monkeypatch.setattr(everything, "ORDER", ("first", "second", "third"))
     # In-process: workers would have to find this module's names.
     found = shell(
