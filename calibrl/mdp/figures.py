@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from calibrl.mdp.experiment import RANDOM, TWO_STATES
 from calibrl.plots import AFTER, BEFORE, FAINT, TRUTH, tidy
+from calibrl.runs.engine import Found
 from calibrl.runs.rows import Row
+from calibrl.runs.store import save_figures
 
 ARM_STYLE = {
     "raw": (BEFORE, "o-"),
@@ -19,6 +23,18 @@ ARM_STYLE = {
     "isotonic": ("#4a6fa5", "^-"),
     "add-one prior": (FAINT, "x--"),
 }
+
+
+def save(out: Path, found: Found) -> None:
+    """Write the figures of a finished run: the theory, and planning with either learner."""
+    kept = found.arrays(RANDOM)
+    numbers = kept["calibration, brier, error"].tolist()
+    points = [(str(model), *three) for model, three in zip(kept["model"], numbers, strict=True)]
+    example = [row.metrics for row in found.rows if row.problem == TWO_STATES]
+    drawn = {"mdp-theory": theory(example, points)}
+    for learner in ("table", "coarse"):
+        drawn[f"mdp-planning-{learner}"] = planning([r for r in found.rows if r.settings.get("learner") == learner])
+    save_figures(drawn, out, dpi=120)
 
 
 def theory(two_state: Sequence[Mapping[str, float]], points: Sequence[tuple[str, float, float, float]]) -> Figure:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from calibrl.runs.experiment import Axis, Description, Metric
+from calibrl.runs.experiment import Description, Metric
 from calibrl.runs.paper import TABLE_1, TABLE_2
 
 CATALOGUE: dict[str, Description] = {
@@ -82,59 +82,6 @@ CATALOGUE: dict[str, Description] = {
             "control-calibration": "Calibration of one-step forecasts on trajectories not yet trained on",
             "control-horizon": "Calibration of imagined rollouts, by number of steps ahead",
             "control-predictions": "One-step forecasts along new trajectories, with 90 % intervals",
-        },
-    ),
-    "mdp": Description(
-        title="Discrete MDPs: what calibration is worth",
-        question=(
-            "To get the value of a policy right, does a model have to be sharp, or calibrated? On random MDPs both are "
-            "known exactly. On FrozenLake, CliffWalking, Taxi and mazes a model is learnt from too few rows (table) or "
-            "with features that are too coarse (coarse): what return does it promise for its plan, what does the plan "
-            "deliver (0 is acting at random, 1 is optimal), and does recalibrating the model help?"
-        ),
-        baseline="raw",
-        metrics={
-            "calibration_error": Metric("calibration error", ".3f", "lower"),
-            "brier": Metric("Brier score", ".3f", "lower"),
-            "value_error": Metric("error in the policy's value", ".1e", "lower"),
-            "promise_error": Metric("|promised - delivered|", ".3f", "lower"),
-            "delivered": Metric("delivered return", ".3f", "higher"),
-        },
-        along=Axis("rows_per_state_and_action", "rows for each state and action", ("task", "learner")),
-        figures={
-            "mdp-theory": "Two states, and random MDPs: only miscalibrated models get values wrong",
-            "mdp-planning-table": (
-                "Planning with a table that has too few rows, by amount of data: mean over seeds and its standard error"
-            ),
-            "mdp-planning-coarse": (
-                "Planning with features that are too coarse, by amount of data: mean over seeds and its standard error"
-            ),
-        },
-    ),
-    "safety": Description(
-        title="Safety: does 90 % safe mean safe nine times in ten?",
-        question=(
-            "An agent plans a path that is safe with 90 % probability according to its model, and executes it. How "
-            "often does it leave the safe set? The over-confident arm trusts its uncalibrated model, the calibrated "
-            "arm R∘T; two more correct R∘T on practice plans, with a map or with conformal ranks; the truth arm knows "
-            "the real dynamics."
-        ),
-        baseline="over-confident",
-        metrics={
-            "violations": Metric("left the safe set", ".1%", "lower"),
-            "expected_violations": Metric("the model expected", ".1%"),
-            "return": Metric("return", ".3f", "higher"),
-        },
-        along=Axis("episodes", "episodes of experience", ("world",)),
-        figures={
-            "safety-rates": (
-                "How often plans left the safe set, and what they earned, by amount of experience: mean over seeds and "
-                "its standard error"
-            ),
-            "safety-paths": (
-                "One plan under each model, executed many times from the dot to the star; paths that hit the disc are "
-                "red. A plan is allowed to hit it in 10 % of its paths"
-            ),
         },
     ),
 }

@@ -42,29 +42,6 @@ def everything(
 
 
 @app.command()
-def mdp(
-    out: Annotated[Path, typer.Option(help="Folder for rows and figures.")] = Path("out/mdp"),
-    preset: Annotated[str, typer.Option(help="How much to run: quick (under a minute), full or tiny.")] = "quick",
-    seed: Annotated[int, typer.Option(min=0, help="The first seed.")] = 0,
-    backend: Backend = None,
-    workers: Workers = None,
-    address: Address = None,
-    resume: Resume = False,
-    force: Force = False,
-    tensorboard: TensorBoard = None,
-) -> None:
-    """Test on discrete MDPs what calibration is worth: the paper's theorem, and planning with learnt models."""
-    from calibrl.mdp.experiment import chosen, plan, shown
-    from calibrl.runs.console import print_table
-
-    what = chosen(preset)
-    how = How(backend, workers, address, resume, force, tensorboard)
-    (found,) = execute({out: plan(what, seed=seed)}, how)
-    print_table(shown(found.rows, what))
-    typer.echo(f"Rows and figures are in {out}; the figure to start with is {out / 'mdp-theory.png'}")
-
-
-@app.command()
 def bandits(
     problem: Annotated[
         list[str] | None,
@@ -97,28 +74,6 @@ def bandits(
     (found,) = execute({out: plan(what)}, How(backend, workers, address, resume, force, tensorboard))
     print_lines(summarise(found.rows))
     typer.echo(f"Rows and figures are in {out}")
-
-
-@app.command()
-def safety(
-    out: Annotated[Path, typer.Option(help="Folder for rows and figures.")] = Path("out/safety"),
-    preset: Annotated[str, typer.Option(help="How much to run: quick, full or tiny.")] = "quick",
-    seed: Annotated[int, typer.Option(min=0, help="The first seed.")] = 0,
-    backend: Backend = None,
-    workers: Workers = None,
-    address: Address = None,
-    resume: Resume = False,
-    force: Force = False,
-    tensorboard: TensorBoard = None,
-) -> None:
-    """Plan under a 90 % safety constraint and count violations, calibrated and not."""
-    from calibrl.runs.console import print_table
-    from calibrl.safety.experiment import chosen, plan
-
-    how = How(backend, workers, address, resume, force, tensorboard)
-    (found,) = execute({out: plan(chosen(preset), seed=seed)}, how)
-    print_table(found.rows)
-    typer.echo(f"Rows and figures are in {out}; the figure to start with is {out / 'safety-rates.png'}")
 
 
 app.command()(inventory)

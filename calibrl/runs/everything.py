@@ -27,18 +27,6 @@ def _bandits(preset: str) -> Plan:
     return plan(PRESETS[preset])
 
 
-def _mdp(preset: str) -> Plan:
-    from calibrl.mdp.experiment import chosen, plan
-
-    return plan(chosen(preset))
-
-
-def _safety(preset: str) -> Plan:
-    from calibrl.safety.experiment import chosen, plan
-
-    return plan(chosen(preset))
-
-
 def _inventory(preset: str) -> Plan:
     from calibrl.inventory.experiment import plan
     from calibrl.inventory.presets import chosen
@@ -60,8 +48,6 @@ EVERYTHING: dict[str, Sizes] = {
     "control": Sizes(
         lambda: _control("cartpole-demo", 1), lambda: _control("cartpole-small", 10), needs=("mujoco", "control")
     ),
-    "mdp": Sizes(lambda: _mdp("quick"), lambda: _mdp("full"), needs=("gymnasium", "control")),
-    "safety": Sizes(lambda: _safety("quick"), lambda: _safety("full")),
 }
 """In the order they are run."""
 

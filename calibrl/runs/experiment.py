@@ -32,9 +32,9 @@ EXPERIMENTS: dict[str, str] = {
     # --
     # control
     # --
-    # mdp
+    "mdp": "calibrl.mdp.experiment:EXPERIMENT",
     # --
-    # safety
+    "safety": "calibrl.safety.experiment:EXPERIMENT",
 }
 """Where each experiment is, by name, in the order of `calibrl run all`; loaded when it is needed."""
 ORDER = ("core", "bandits", "inventory", "control", "mdp", "safety")
@@ -379,7 +379,9 @@ def leaves(settings: Any, prefix: str = "", *, decides_rows: bool = True, fixed:
     """All fields of settings in order, those of dataclasses inside with dots: `planner.horizon`."""
     kinds = typing.get_type_hints(type(settings))
     for each in fields(settings):
-        value, about = getattr(settings, each.name), each.metadata.get("setting", Setting())
+        # Settings of lower layers say in `help` what they are for.
+        about = each.metadata.get("setting", Setting(each.metadata.get("help", "")))
+        value = getattr(settings, each.name)
         about = dataclasses.replace(about, decides_rows=about.decides_rows and decides_rows, fixed=about.fixed or fixed)
         if is_dataclass(value):
             inside = f"{prefix}{each.name}."

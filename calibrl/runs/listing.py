@@ -72,12 +72,6 @@ def _policies() -> Lines:
     return {name: first_line(make) for name, make in POLICIES.items()}
 
 
-def _worlds() -> Lines:
-    from calibrl.safety.problems import WORLDS
-
-    return {name: first_line(type(world)) for name, world in WORLDS.items()}
-
-
 def _planners() -> Lines:
     from calibrl.inventory.policy import PLANNERS
 
@@ -122,7 +116,7 @@ KINDS: dict[str, Callable[[], Lines]] = {
     "planners": _planners,
     "tasks": _tasks,
     "searches": _searches,
-    "worlds": _worlds,
+    "worlds": dict,
     "maps": _maps,
 }
 

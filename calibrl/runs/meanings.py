@@ -46,23 +46,6 @@ BANDITS = {
     "policies": Meaning("policies, by name: LinUCB and CalLinUCB are the paper's, the others controls"),
     "seed": Meaning("seed of the first trial"),
 }
-MDP = {
-    "problems": Meaning("random MDPs on which the theorem is tested"),
-    "seeds": Meaning("paired seeds for planning with a learnt model"),
-    "amounts": Meaning("rows of experience for each state and action"),
-    "maze_size": Meaning("rows and columns of the maze"),
-    "tables": Meaning("Gymnasium's tabular environments to plan in"),
-}
-SAFETY = {
-    "seeds": Meaning("paired seeds"),
-    "episodes": Meaning("random episodes to learn from, each as long as a plan"),
-    "practice": Meaning("plans executed beforehand, on which the 90 % is corrected"),
-    "plans": Meaning("plans to test, per arm"),
-    "repeats": Meaning("executions of each plan, to see how often it fails"),
-    "particles": Meaning("imagined futures per plan"),
-    **_search("search", {}),
-    "search.keep_best": Meaning("whether to take the best plan seen instead of the last mean"),
-}
 INVENTORY = {
     "arms": Meaning("ways to order, by name: heuristic, uncalibrated and calibrated are the paper's"),
     "shelf_lives": Meaning("days for which goods can be sold; the paper does not say"),

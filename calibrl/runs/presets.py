@@ -34,8 +34,6 @@ SHELVES: dict[str, Shelf] = {
     "bandits": Shelf("calibrl.bandits.presets", meanings.BANDITS),
     "inventory": Shelf("calibrl.inventory.presets", meanings.INVENTORY),
     "control": Shelf("calibrl.control.settings", meanings.CONTROL),
-    "mdp": Shelf("calibrl.mdp.experiment", meanings.MDP),
-    "safety": Shelf("calibrl.safety.experiment", meanings.SAFETY),
 }
 
 

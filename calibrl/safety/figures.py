@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -11,7 +12,11 @@ from matplotlib.patches import Circle
 from numpy.typing import NDArray
 
 from calibrl.plots import AFTER, BEFORE, FAINT, TRUTH, tidy
+from calibrl.runs.engine import Found
 from calibrl.runs.rows import Row
+from calibrl.runs.store import save_figures
+from calibrl.safety.experiment import EXAMPLE, LEVEL
+from calibrl.safety.problems import PointMass
 
 COLORS = {
     "over-confident": BEFORE,
@@ -20,6 +25,15 @@ COLORS = {
     "conformal": "#4a6fa5",
     "truth": TRUTH,
 }
+
+
+def save(out: Path, found: Found) -> None:
+    """Write the figures of a finished run."""
+    drawn = {
+        "safety-rates": violations(found.rows, nominal=1 - LEVEL),
+        "safety-paths": paths(found.arrays(EXAMPLE), radius=PointMass.radius, goal=PointMass.goal),
+    }
+    save_figures(drawn, out, dpi=120)
 
 
 def violations(rows: Sequence[Row], *, nominal: float) -> Figure:

@@ -6,7 +6,8 @@ import typer.testing
 
 from calibrl.cli import app
 from calibrl.errors import CalibrlError
-from calibrl.mdp.experiment import PRESETS, RANDOM, chosen, judge_random_mdp, shown, task_rows, tasks, two_state_rows
+from calibrl.mdp.experiment import EXPERIMENT, MAZE, RANDOM, TINY
+from calibrl.mdp.loop import judge_random_mdp, task_named, task_rows, two_state_rows
 from calibrl.runs.rows import read
 
 
@@ -19,15 +20,17 @@ def test_tiny_run_writes_rows_and_figures(tmp_path):
     for name in ("mdp-theory", "mdp-planning-table", "mdp-planning-coarse"):
         assert (tmp_path / f"{name}.png").stat().st_size > 10_000
     rows = read(tmp_path / "rows.jsonl")
-    problems = {row.problem for row in shown(rows, PRESETS["tiny"])}
-    assert {RANDOM, "frozen-lake, table, 3 rows", "maze, coarse, 3 rows"} <= problems
+    assert {RANDOM, "frozen-lake, table, 3 rows", "maze, coarse, 3 rows"} <= {row.problem for row in rows}
+    assert "3 rows" in found.output
+    assert "1 rows" not in found.output, "the second amount of data is shown"
     # Paired: every arm of a problem has the same seeds.
     seeds = {}
     for row in rows:
         seeds.setdefault((row.problem, row.arm), []).append(row.seed)
     assert all(found == [3, 4] for (problem, _), found in seeds.items() if "rows" in problem)
     # And repeatable.
-    again = [row.metrics for task in tasks(PRESETS["tiny"], 4) for row in task_rows(task, PRESETS["tiny"], 4)]
+    tasks = [task_named(name, TINY, 4) for name in (*TINY.tables, MAZE)]
+    again = [row.metrics for task in tasks for row in task_rows(task, TINY, 4)]
     assert again == [row.metrics for row in rows if row.seed == 4]
 
 
@@ -52,5 +55,5 @@ def test_two_states_tell_the_papers_story():
 
 
 def test_unknown_presets_are_refused():
-    with pytest.raises(CalibrlError, match="'huge' is unknown; use one of quick"):
-        chosen("huge")
+    with pytest.raises(CalibrlError, match="'huge' is unknown; known: quick"):
+        EXPERIMENT.preset("huge")

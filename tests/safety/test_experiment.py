@@ -9,7 +9,8 @@ from calibrl.cli import app
 from calibrl.distributions import pit
 from calibrl.errors import CalibrlError
 from calibrl.runs.rows import read
-from calibrl.safety.experiment import ARMS, PRESETS, agents, chosen, learnt_models
+from calibrl.safety.experiment import ARMS, EXPERIMENT, TINY
+from calibrl.safety.loop import agents, learnt_models
 from calibrl.safety.problems import WORLDS, CartPole, PointMass
 
 
@@ -70,7 +71,7 @@ def test_the_bare_model_is_over_confident_and_calibration_mends_one_step(name):
 
 
 def test_arms_share_the_trained_model():
-    found = agents(WORLDS["point mass"], PRESETS["tiny"], 6, 0)
+    found = agents(WORLDS["point mass"], TINY, 6, 0)
     assert tuple(found) == ARMS
     assert found["over-confident"].model is found["calibrated"].model.forecaster
     assert found["conformal"].model is found["calibrated"].model
@@ -89,5 +90,5 @@ def test_tiny_run_writes_rows_and_figures(tmp_path):
 
 
 def test_unknown_presets_are_refused():
-    with pytest.raises(CalibrlError, match="'huge' is unknown; use one of quick"):
-        chosen("huge")
+    with pytest.raises(CalibrlError, match="'huge' is unknown; known: quick"):
+        EXPERIMENT.preset("huge")
