@@ -20,9 +20,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from calibrl.control import calibration
 from calibrl.control.policy import ARMS, Fleet, Member
 from calibrl.control.problems import task_of
+from calibrl.control.scoring import score_one_step
 from calibrl.control.settings import (
     CalibrationSettings,
     ControlSettings,
@@ -31,7 +31,8 @@ from calibrl.control.settings import (
     with_defaults,
 )
 from calibrl.control.world import view_of
-from calibrl.maps import IDENTITY, Map
+from calibrl.data import Data
+from calibrl.maps import IDENTITY, Map, fit_named
 
 BLOCKS = (1, 10, 40)
 CANDIDATES = {
@@ -99,7 +100,7 @@ def judged(run: Recorded, block: int) -> dict[str, NDArray[np.float64]]:
     new: list[Tensor] = []
     for x, y in zip(run.x.split(preset.steps, 1), run.y.split(preset.steps, 1), strict=True):
         if fleet.learnt:
-            z, sd = fleet.judge(x, y)
+            z, sd = fleet.forecaster.zscores(Data(x, y))
             known = evidence(fleet, new)
             fitted = {
                 label: maps_on(known.get(rows), kind, forget) for label, (rows, kind, forget) in CANDIDATES.items()
@@ -107,26 +108,28 @@ def judged(run: Recorded, block: int) -> dict[str, NDArray[np.float64]]:
             for label, maps in {**fitted, WARY: fleet.maps}.items():
                 scores = []
                 for agent, (outcome, mapping) in enumerate(zip(y, maps or [IDENTITY] * len(y), strict=True)):
-                    score = calibration.score(z[agent], sd[agent], outcome.double(), mapping)
+                    score = score_one_step(z[agent], sd[agent], outcome.double(), mapping)
                     scores.append((score["calibration_loss"], score["coverage_90"], score["crps"] / score["crps_bare"]))
                 found[label].append(scores)
             new.append(z)
-        fleet.learn(x, y)
+        fleet.update(Data(x, y))
     return {label: np.array(values).swapaxes(0, 1) for label, values in found.items()}
 
 
 def maps_on(past: Evidence | None, kind: str, forget: float) -> list[Map]:
     """Every agent's map, none where there is nothing to fit it on."""
-    return [calibration.fit(kind, z, age, forget=forget) for z, age in zip(*past, strict=True)] if past else []
+    fit = fit_named(kind)
+    return [fit(z=z, weight=forget ** age.double()) for z, age in zip(*past, strict=True)] if past else []
 
 
 def evidence(fleet: Fleet, new: list[Tensor]) -> dict[str, Evidence]:
     """What maps may be fitted on now. new: z-scores (g, n, d) of each trial before it was learnt."""
-    replay = fleet.replay
-    ages = (replay.batch[:, -1:] - replay.batch)[~replay.held].unflatten(0, (len(fleet), -1))
+    model = fleet.model
+    age = model.came[:, -1:] - model.came
+    sides = {"held out": model.held, "trained on": ~model.held}
     known = {
-        "held out": (fleet.judge(*replay.held_rows())[0], replay.held_ages()),
-        "trained on": (fleet.judge(*replay.training_rows())[0], ages),
+        name: (fleet.forecaster.zscores(model.rows[side])[0], age[side].unflatten(0, (len(fleet), -1)))
+        for name, side in sides.items()
     }
     if new:
         age = torch.arange(len(new)).flip(0).repeat_interleave(new[0].shape[1])

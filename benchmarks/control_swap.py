@@ -19,11 +19,12 @@ import numpy as np
 import torch
 from control_evidence import Recorded, recorded
 
-from calibrl.control import calibration
 from calibrl.control.loop import Environment, run_trial
 from calibrl.control.policy import ARMS, Fleet, Member, episode_seed, stream
 from calibrl.control.problems import task_of
 from calibrl.control.world import view_of
+from calibrl.data import Data
+from calibrl.evidence import widened
 from calibrl.files import write_text
 from calibrl.maps import IDENTITY, Map
 from calibrl.runs.rows import Row, line, origin, read
@@ -37,28 +38,27 @@ FIRST_EPISODE = 10_000
 
 def variants(fleet: Fleet) -> dict[str, list[Map]]:
     """Every agent's map under each name."""
-    fitted, event = list(fleet.maps), fleet.events()
+    fitted = list(fleet.maps)
 
     def scaled(width: float) -> list[Map]:
-        pairs = zip(fitted, event, strict=True)
-        return [calibration.widened(mapping, torch.tensor(width), events) for mapping, events in pairs]
+        return [widened(mapping, torch.tensor(width)) for mapping in fitted]
 
     return {name: [IDENTITY] * len(fleet) if width is None else scaled(width) for name, width in WIDTHS.items()}
 
 
 def act(fleet: Fleet, environments: list[Environment], maps: list[Map], *, episodes: int, steps: int) -> np.ndarray:
     """Returns (g, episodes) of plans made under these maps, with chance and starts that are the same every time."""
-    fitted, fleet.maps = fleet.maps, maps
-    fleet.show_maps_to_planner()
+    fitted, fleet.model.maps = fleet.model.maps, maps
+    fleet.show_to_planner()
     # In place: what is captured on a GPU keeps the generators it was captured with.
-    for member, luck in zip(fleet.members, fleet.planning, strict=True):
-        luck.set_state(stream(member.seed, "swap", fleet.device).get_state())
+    for member, generator in zip(fleet.members, fleet.planning, strict=True):
+        generator.set_state(stream(member.seed, "swap", fleet.device).get_state())
     earned = []
     for episode in range(FIRST_EPISODE, FIRST_EPISODE + episodes):
         seeds = [episode_seed(member.seed, episode) for member in fleet.members]
         earned.append(run_trial(fleet, environments, steps=steps, seeds=seeds).returns)
-    fleet.maps = fitted
-    fleet.show_maps_to_planner()
+    fleet.model.maps = fitted
+    fleet.show_to_planner()
     return np.array(earned).T
 
 
@@ -69,7 +69,7 @@ def swapped(run: Recorded, *, after: set[int], episodes: int, device: str) -> It
     environments = [what.make() for _ in members]
     steps = run.preset.steps
     for trial, (x, y) in enumerate(zip(run.x.split(steps, 1), run.y.split(steps, 1), strict=True)):
-        fleet.learn(x, y)
+        fleet.update(Data(x, y))
         for name, maps in variants(fleet).items() if trial in after else ():
             yield trial, name, act(fleet, environments, maps, episodes=episodes, steps=steps)
         if trial == max(after):

@@ -17,6 +17,7 @@ from calibrl.control.policy import Fleet, Member, arm_named
 from calibrl.control.problems import Task, task
 from calibrl.control.settings import PRESETS, ControlSettings
 from calibrl.control.world import view_of
+from calibrl.data import Data
 from calibrl.forecasters.nets import Nets, Shape
 from calibrl.maps import fit_smooth
 from calibrl.planning.graph import CapturedPlanner, PlanInputs, Planner, for_device
@@ -91,16 +92,16 @@ def late_trial(record: Record, rows: int = 50_000) -> None:
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(1, rows, view.inputs, generator=generator)
     y = 0.1 * torch.randn(1, rows, view.outputs, generator=generator)
-    fleet.learn(x[:, :1000], y[:, :1000])
+    fleet.update(Data(x[:, :1000], y[:, :1000]))
     environments = [what.make()]
     run_trial(fleet, environments, steps=3, seeds=[0])
-    fleet.learn(x[:, 1000 : rows - 1000], y[:, 1000 : rows - 1000])
+    fleet.update(Data(x[:, 1000 : rows - 1000], y[:, 1000 : rows - 1000]))
     torch.cuda.synchronize()
     began = time.perf_counter()
     run_trial(fleet, environments, steps=1000, seeds=[1])
     torch.cuda.synchronize()
     acted = time.perf_counter()
-    fleet.learn(x[:, rows - 1000 :], y[:, rows - 1000 :])
+    fleet.update(Data(x[:, rows - 1000 :], y[:, rows - 1000 :]))
     torch.cuda.synchronize()
     acting, training = acted - began, time.perf_counter() - acted
     print(

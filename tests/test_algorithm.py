@@ -2,11 +2,13 @@
 
 import copy
 
+import numpy as np
 import pytest
 import torch
 from torch import distributions as td
 
 import calibrl as cal
+from calibrl import evidence
 
 D = torch.float64
 
@@ -93,6 +95,124 @@ def test_calibrated_keeps_both_sides_apart_for_ever(generator, make_split):
     assert len(held) == 200
     assert held_share(model, generator) == pytest.approx(0.9, abs=0.05)
     assert held_share(model.forecaster, generator) < 0.5
+
+
+def test_rows_are_as_old_as_the_updates_since(generator):
+    seen = []
+
+    class Watched(evidence.HeldOut):
+        def fit(self, judged, mapping, fit_map):
+            seen.append(judged.age.tolist())
+            return super().fit(judged, mapping, fit_map)
+
+    masks = iter(([True, False, True], [False, True], [True]))
+    model = cal.Calibrated(Spy(), evidence=Watched(lambda _: torch.tensor(next(masks)), forget=0.5))
+    for count in (3, 2, 1):
+        model.update(rows(0, count, generator))
+    assert seen[-1] == [2, 2, 1, 0]
+
+
+def both_agents(count, generator):
+    """Rows of two agents, the second with outcomes of three times the spread."""
+    parts = [rows(0, count, generator, scale) for scale in (1.0, 3.0)]
+    return cal.Data(torch.stack([part.x for part in parts]), torch.stack([part.y[:, None] for part in parts]))
+
+
+class Pair:
+    """Two agents that forecast N(0, 1), whatever they learn; rows and forecasts have an agent axis."""
+
+    def __init__(self):
+        self.rows, self.trained = 0, []
+
+    def update(self, data):
+        self.rows += len(data)
+        self.trained.append(data.x[..., 0])
+
+    def retrain(self, data):
+        self.rows, self.trained = 0, []
+        self.update(data)
+
+    def __call__(self, x):
+        return td.Normal(torch.zeros(*x.shape[:2], 1, dtype=D), 1.0)
+
+
+def test_agents_side_by_side_have_maps_of_their_own(generator):
+    held = [cal.data.exact_split(0.5, torch.Generator().manual_seed(seed)) for seed in (1, 2)]
+    model = cal.Calibrated(Pair(), evidence=[evidence.HeldOut(held[0]), evidence.Newest(3)], remember=True)
+    with pytest.raises(cal.CalibrlError, match="rows of 1 agents for evidence of 2"):
+        model.update(rows(0, 10, generator))
+    # Agents train side by side on equally many rows.
+    model = cal.Calibrated(Pair(), evidence=[evidence.HeldOut(one) for one in held])
+    alone = [
+        cal.Calibrated(
+            Spy(1.0), evidence=evidence.HeldOut(cal.data.exact_split(0.5, torch.Generator().manual_seed(seed)))
+        )
+        for seed in (1, 2)
+    ]
+    for _ in range(2):
+        data = both_agents(200, generator)
+        model.update(data)
+        for one, own in zip(alone, data.by_agent(), strict=True):
+            one.update(cal.Data(own.x, own.y[:, 0]))
+    z = torch.linspace(-2, 2, 9, dtype=D)
+    for mapping, one in zip(model.maps, alone, strict=True):
+        torch.testing.assert_close(mapping.forward_z(z[:, None])[:, 0], one.mapping.forward_z(z))
+    assert model.held_out.x.shape == (2, 200, 1)
+    with pytest.raises(cal.CalibrlError, match="2 agents give no single forecast"):
+        model(data.x)
+
+
+def test_rows_that_change_sides_are_trained_on_anew(generator):
+    kinds = [
+        evidence.Resplit(cal.data.exact_split(0.5, generator), generator=generator),
+        evidence.HeldOut(cal.data.exact_split(0.5, generator)),
+    ]
+    model = cal.Calibrated(Pair(), evidence=kinds)
+    sides = []
+    for _ in range(2):
+        model.update(both_agents(40, generator))
+        sides.append(model.held[:, :40].clone())
+        assert torch.equal(model.forecaster.trained[-1], model.rows[~model.held].x[..., 0])
+        assert model.forecaster.rows == int((~model.held[0]).sum())
+    assert not torch.equal(sides[0][0], sides[1][0])
+    assert torch.equal(sides[0][1], sides[1][1])
+    with pytest.raises(cal.CalibrlError, match="Spy cannot train on rows that change sides"):
+        cal.Calibrated(Spy(), evidence=kinds[0]).update(rows(0, 10, generator))
+
+
+def test_the_newest_rows_are_counted_in_updates(generator):
+    model = cal.Calibrated(Spy(1.0), evidence=evidence.Newest(2, refit_every=2))
+    maps = []
+    for start in range(0, 300, 50):
+        model.update(rows(start, 50, generator))
+        maps.append(model.mapping)
+    assert maps[0] is cal.IDENTITY  # nothing was learnt before these rows came
+    assert maps[1] is maps[2]
+    assert maps[3] is maps[4]
+    assert maps[3] is not maps[2]
+    assert [len(part) for part in model.evidence[0].scores] == [50, 50]
+    assert float(maps[3].ranks.count) == 100
+
+
+def test_what_was_cut_short_counts_as_at_least_that(generator):
+    """Demand N(0, 1) of which only what was in stock is seen: Kaplan and Meier's weights restore its spread."""
+    y = torch.randn(4000, 1, generator=generator, dtype=D)
+    stock = 0.5 + torch.rand(4000, 1, generator=generator, dtype=D)
+    data = cal.Data(torch.zeros(4000, 1, dtype=D), torch.minimum(y, stock), censored=y > stock)
+
+    class Column(Spy):
+        def __call__(self, x):
+            return td.Normal(torch.zeros(len(x), 1, dtype=D), 0.5)
+
+    naive = cal.Calibrated(Column(), evidence=cal.HeldOut())
+    honest = cal.Calibrated(Column(), evidence=evidence.Censored(rng=np.random.default_rng(0)))
+    for model in (naive, honest):
+        model.update(data)
+        assert not len(model.forecaster.rows)
+    tops = [float(model(torch.zeros(1, 1, dtype=D)).icdf(torch.tensor(0.9))) for model in (naive, honest)]
+    assert tops[1] == pytest.approx(1.28, abs=0.15)
+    assert tops[0] < tops[1] - 0.1
+    assert honest.evidence[0].weight.shape == (4200, 1)
 
 
 def test_cross_fitted_judges_every_row_with_someone_who_never_saw_it(generator):

@@ -33,6 +33,7 @@ from calibrl.control.settings import (
 )
 from calibrl.control.state import agent_state, load_agents
 from calibrl.control.world import view_of
+from calibrl.data import Data
 from calibrl.distributions import Mixture
 from calibrl.errors import CalibrlError
 from calibrl.maps import Map
@@ -66,7 +67,7 @@ class Agent:
             if not isinstance(settings, kind | None):
                 raise CalibrlError(f"{settings!r} is no {kind.__name__}; write {kind.__name__}(…)")
         chosen = arm_named(arm or ("calibrated" if calibrated else "uncalibrated"))
-        if not calibrated and chosen.evidence != "none":
+        if not calibrated and chosen.calibrated:
             raise CalibrlError(f"arm {chosen.name!r} fits a map, calibrated=False asks for none; leave one of them out")
         if not isinstance(seed, (int, np.integer)) or seed < 0:
             raise CalibrlError(f"seed {seed} is no seed; use a whole number, 0 or more")
@@ -92,7 +93,7 @@ class Agent:
     @property
     def rows(self) -> int:
         """How many steps it has learnt from or holds out."""
-        return len(self.fleet.replay)
+        return self.fleet.rows
 
     def begin(self) -> None:
         """An episode begins: what was planned is over."""
@@ -142,7 +143,7 @@ class Agent:
             )
         x, y = (torch.stack(column)[None] for column in zip(*self._seen, strict=True))
         with threads_for(self.settings):
-            self.fleet.learn(x, y)
+            self.fleet.update(Data(x, y))
         self._seen = []
 
     def forecast(self, observation: NDArray[Any], action: NDArray[Any]) -> Distribution:

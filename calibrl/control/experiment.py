@@ -25,6 +25,7 @@ from calibrl.control.scoring import Score, score_trial
 from calibrl.control.settings import ControlSettings, threads_for
 from calibrl.control.state import agent_memory, agent_state, load_agents, relearn
 from calibrl.control.world import View, view_of
+from calibrl.data import Data
 from calibrl.errors import CalibrlError
 from calibrl.planning.rollout import Reward
 from calibrl.runs.rows import Row, origin
@@ -227,10 +228,10 @@ def one_trial(company: Company, what: Task, preset: ControlSettings, watch: Watc
     seeds = [episode_seed(member.seed, number) for member in fleet.members]
     trial = run_trial(fleet, company.environments, steps=preset.steps, seeds=seeds, on_step=on_step)
     clock.append(time.perf_counter())
-    x, y = rows_of(fleet.view, trial)
-    scores = score_trial(fleet, trial, x, y, number) if fleet.learnt else [Score() for _ in fleet.members]
+    data = rows_of(fleet.view, trial)
+    scores = score_trial(fleet, trial, data, number) if fleet.learnt else [Score() for _ in fleet.members]
     clock.append(time.perf_counter())
-    fleet.learn(x, y)
+    fleet.update(data)
     clock.append(time.perf_counter())
     seconds = dict(zip(("acting_s", "scoring_s", "training_s"), np.diff(clock).tolist(), strict=True))
 
@@ -272,7 +273,7 @@ def one_trial(company: Company, what: Task, preset: ControlSettings, watch: Watc
     return rows
 
 
-def rows_of(view: View, trial: Trial) -> tuple[Tensor, Tensor]:
+def rows_of(view: View, trial: Trial) -> Data:
     """What the networks are to learn from a trial: x (g, T, k), y (g, T, d), on the CPU."""
     x, y = view.rows(trial.observation, trial.action, trial.next_observation, trial.reward, trial.terminated)
-    return x.cpu(), y.cpu()
+    return Data(x.cpu(), y.cpu())

@@ -277,7 +277,7 @@ def losses_by_horizon(records: Mapping[Member, Record], horizons: Sequence[int])
     found: dict[str, list[list[float]]] = {}
     count = 0
     for member, record in records.items():
-        if member.arm.evidence == "none" or len(record.pits) < 2:
+        if not member.arm.calibrated or len(record.pits) < 2:
             continue
         mapped, bare = ([part[i].double() for part in record.pits] for i in (0, 1))
         sets = {

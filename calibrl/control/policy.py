@@ -1,34 +1,41 @@
-"""Where chance comes from: every purpose of every agent has a generator of its own.
+"""Agents side by side: probabilistic ensembles, a map R on top of each, and one planner that imagines with R∘T.
 
-An agent's luck depends on its seed alone, not on who else is in the fleet; arms of one seed have the same luck.
-
-The arms of the experiment: what an agent trains on, and what its map R is fitted on.
-
-Agents side by side: probabilistic ensembles, a map R on top of each, and one planner that imagines with R∘T.
+Every purpose of every agent has a random stream of its own, which depends on the agent's seed alone: not on who else is
+in the fleet, and arms of one seed draw alike.
 """
 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.distributions import Normal
 
-from calibrl.control import calibration
-from calibrl.control.replay import Replay
-from calibrl.control.settings import SHARED_OUT, ControlSettings
+from calibrl.algorithm import Calibrated, Forecaster
+from calibrl.arrays import Array
+from calibrl.control.settings import SHARED_OUT, CalibrationSettings, ControlSettings
 from calibrl.control.world import View
+from calibrl.data import Data, Split, exact_split
 from calibrl.errors import CalibrlError
+from calibrl.evidence import Evidence, HeldOut, Newest, Resplit, Uncalibrated, Wary
 from calibrl.forecasters.ensemble import BatchedEnsemble
 from calibrl.forecasters.ensemble_training import EnsembleTraining
 from calibrl.forecasters.nets import Shape
-from calibrl.maps import IDENTITY, Map
+from calibrl.maps import IDENTITY, FitMap, Map, fit_named
 from calibrl.planning.candidates import refuse_lost_plans
 from calibrl.planning.graph import CapturedPlanner, PlanInputs, Planner, for_device
-from calibrl.planning.propagation import stacked_tables
+from calibrl.planning.propagation import Model, matched, stacked_tables
+
+REMEMBERED_TRIALS = 10
+"""Trials whose fresh z-scores are kept; what is older would hardly count."""
+
+CHUNK = 4096
+"""Rows that the networks are asked about at once."""
 
 
 def stream_seed(seed: int, purpose: str, index: int = 0) -> int:
@@ -47,34 +54,77 @@ def stream(seed: int, purpose: str, device: torch.device | str = "cpu") -> torch
     return torch.Generator(device).manual_seed(stream_seed(seed, purpose))
 
 
+MakeEvidence = Callable[[CalibrationSettings, torch.Generator], Evidence]
+
+
 @dataclass(frozen=True)
 class Arm:
-    """One way to use the rows of experience.
+    """One way to use the rows of experience: what an agent trains on, and what its map R is fitted on.
 
-    evidence: which rows R is fitted on. "none": R is the identity. "held-out": rows that picked their side once, on
-    arrival, and that the networks never see; newer ones weigh more. "re-split": the same share, but every row
-    draws its side anew after every trial, as the paper's released code does. "fresh": each trial's rows, judged
-    before they are trained on.
-    holds_out: whether the networks go without the held-out rows. map: a map by name, if not the preset's. wary: whether
-    forecasts are widened as much as new trajectories lay further out than the held-out rows had promised.
+    Parameters
+    ----------
+    name
+        As rows and files call it.
+    evidence
+        Makes the evidence of one agent, which draws from the agent's own stream.
+    holds_out
+        Whether the networks go without the held-out rows.
+    calibrated
+        Whether there is a map at all.
+    map
+        A map by name, if not the preset's. Such a map is fitted on all outcomes alike, as the paper's recipe has it.
     """
 
     name: str
-    evidence: str
+    evidence: MakeEvidence
     holds_out: bool
+    calibrated: bool = True
     map: str | None = None
-    wary: bool = False
+
+
+def _split(settings: CalibrationSettings, generator: torch.Generator) -> Split:
+    return exact_split(settings.held_out, generator, block=settings.block)
+
+
+def _held_out(settings: CalibrationSettings, generator: torch.Generator) -> Evidence:
+    """Rows that pick their side once, on arrival; newer ones weigh more."""
+    return HeldOut(_split(settings, generator), forget=settings.forget)
+
+
+def _wary(settings: CalibrationSettings, generator: torch.Generator) -> Evidence:
+    """The same rows, and forecasts as much wider as new trajectories lay further out than those had promised."""
+    return Wary(_held_out(settings, generator), forget=settings.forget)
+
+
+def _resplit(settings: CalibrationSettings, generator: torch.Generator) -> Evidence:
+    """The same share, but every row draws its side anew after every trial, as the paper's released code does."""
+    return Resplit(_split(settings, generator), generator=generator)
+
+
+def _fresh(settings: CalibrationSettings, generator: torch.Generator) -> Evidence:  # noqa: ARG001 (nothing to draw)
+    """Each trial's rows, judged before they are trained on."""
+    return Newest(REMEMBERED_TRIALS, forget=settings.forget)
+
+
+def _no_map(settings: CalibrationSettings, generator: torch.Generator) -> Evidence:
+    """R is the identity, and the networks train on what those of a calibrated agent do."""
+    return Uncalibrated(_split(settings, generator))
+
+
+def _no_map_all(settings: CalibrationSettings, generator: torch.Generator) -> Evidence:  # noqa: ARG001 (nothing to draw)
+    """R is the identity, and the networks train on all rows."""
+    return Uncalibrated()
 
 
 ARMS = {
     arm.name: arm
     for arm in (
-        Arm("calibrated", "held-out", holds_out=True),
-        Arm("uncalibrated", "none", holds_out=True),
-        Arm("uncalibrated-all", "none", holds_out=False),
-        Arm("calibrated-paper", "re-split", holds_out=True, map="sigmoid"),
-        Arm("calibrated-fresh", "fresh", holds_out=False),
-        Arm("calibrated-wary", "held-out", holds_out=True, wary=True),
+        Arm("calibrated", _held_out, holds_out=True),
+        Arm("uncalibrated", _no_map, holds_out=True, calibrated=False),
+        Arm("uncalibrated-all", _no_map_all, holds_out=False, calibrated=False),
+        Arm("calibrated-paper", _resplit, holds_out=True, map="sigmoid"),
+        Arm("calibrated-fresh", _fresh, holds_out=False),
+        Arm("calibrated-wary", _wary, holds_out=True),
     )
 }
 
@@ -88,7 +138,7 @@ def arm_named(name: str) -> Arm:
 
 @dataclass(frozen=True)
 class Member:
-    """One agent of a fleet: its arm and its seed. Arms of one seed share all luck."""
+    """One agent of a fleet: its arm and its seed. Arms of one seed draw alike."""
 
     arm: Arm
     seed: int
@@ -106,8 +156,85 @@ def fleets(arms: Sequence[str], seeds: Sequence[int]) -> list[list[Member]]:
     return [[Member(one, seed) for seed in seeds for one in group] for group in groups if group]
 
 
-REMEMBERED_TRIALS = 10
-"""Trials whose fresh z-scores are kept; what is older would hardly count."""
+class AgentEnsembles:
+    """T of g agents: ensembles of networks that train and forecast in one computation; rows have an agent axis.
+
+    Parameters
+    ----------
+    ensemble
+        The networks.
+    by_member
+        Whether networks are judged one by one, because planning follows single ones.
+
+    Attributes
+    ----------
+    events : Tensor (g, d) bool
+        Which outcomes are events, 0 or 1: their forecast mean is the chance of 1.
+    """
+
+    def __init__(self, ensemble: BatchedEnsemble, *, by_member: bool) -> None:
+        self.ensemble, self.by_member = ensemble, by_member
+        self.events = torch.zeros(ensemble.nets.agents, ensemble.nets.shape.outputs, dtype=torch.bool)
+
+    def update(self, data: Data) -> None:
+        """Train on new rows x (g, n, k), y (g, n, d) and all before."""
+        self.ensemble.update_fleet(data.x, data.y, events=self.events)
+
+    def retrain(self, data: Data) -> None:
+        """Train on these rows alone, from where the networks stand."""
+        self.ensemble.x, self.ensemble.y = self.ensemble.x[:, :0], self.ensemble.y[:, :0]
+        self.update(data)
+
+    def __call__(self, x: Tensor) -> Normal:
+        """The Gaussian of the networks' mean and variance at x (g, n, k): batch shape (g, n, d)."""
+        mean, variance = matched(*self.ensemble.nets.moments(x.to(self.ensemble.x)))
+        return Normal(mean, variance.sqrt(), validate_args=False)
+
+    def zscores(self, data: Data) -> tuple[Tensor, Tensor]:
+        """What outcomes say of the forecasts that planning draws from, as the networks stand.
+
+        Rows x (g, n, k), y (g, n, d) → z-scores and standard deviations (g, n, d) of the moment-matched Gaussian, in
+        float64 on the CPU; with `by_member` (g, n · e, d), each network judged on its own.
+        """
+        device = self.ensemble.x.device
+        moved = Data(data.x.to(device), data.y.to(device))
+        return zscores(self.ensemble.nets, moved, by_member=self.by_member)
+
+
+def judge(forecaster: Forecaster, data: Data, generator: torch.Generator) -> Tensor:  # noqa: ARG001 (none is a count)
+    """What rows say of the forecasts of g agents: z-scores (g, n, d), or (g, n · e, d)."""
+    return cast(AgentEnsembles, forecaster).zscores(data)[0]
+
+
+def zscores(nets: Model, data: Data, *, by_member: bool, chunk: int = CHUNK) -> tuple[Tensor, Tensor]:
+    """Z-scores and standard deviations of rows under networks: see `AgentEnsembles.zscores`."""
+    found = []
+    for some_x, some_y in zip(data.x.split(chunk, 1), data.y.split(chunk, 1), strict=True):
+        mean, variance = (part.double() for part in nets.moments(some_x))
+        if not by_member:
+            spread = mean.var(1, correction=0, keepdim=True)
+            mean, variance = mean.mean(1, keepdim=True), variance.mean(1, keepdim=True) + spread
+        # Deterministic networks that agree say they are certain; a certainty has no z-score.
+        sd = variance.clamp(min=1e-12).sqrt()
+        z = (some_y.double()[:, None] - mean) / sd
+        # Networks last, then flat: rows stay together.
+        found.append(torch.stack([z, sd]).movedim(2, 3).flatten(2, 3).cpu())
+    z, sd = torch.cat(found, 2).unbind(0)
+    return z.clamp(-1e6, 1e6), sd
+
+
+@dataclass(frozen=True)
+class FitWithoutEvents:
+    """Fits one agent's R. Where 0 or 1 lies in an event's forecast is no PIT: its column keeps the identity."""
+
+    fit: FitMap
+    forecaster: AgentEnsembles
+    agent: int
+
+    def __call__(self, pit: Array | None = None, *, weight: Array | None = None, z: Array | None = None) -> Map:
+        """The map learnt from z-scores (n, d)."""
+        assert isinstance(z, Tensor)
+        return self.fit(pit, z=z.masked_fill(self.forecaster.events[self.agent], torch.nan), weight=weight)
 
 
 class Fleet:
@@ -139,17 +266,22 @@ class Fleet:
         self.exploring = [stream(seed, "explore") for seed in seeds]
         self.planning = [stream(seed, "plan", self.device) for seed in seeds]
         self.splitting = [stream(seed, "split") for seed in seeds]
-        self.ensemble = BatchedEnsemble(
+        ensemble = BatchedEnsemble(
             _shape(view, settings),
             training=_training(settings),
             generators=[stream(seed, "train") for seed in seeds],
             device=self.device,
         )
-        self.replay = Replay(len(members), view.inputs, view.outputs)
-        self.maps: list[Map] = [IDENTITY] * len(members)
-        self.fresh: list[Tensor] = []
-        self.surprise = torch.zeros(len(members), 0, dtype=torch.float64)
-        self.learnt = 0
+        self.forecaster = AgentEnsembles(ensemble, by_member=settings.planner.propagation in SHARED_OUT)
+        calibration = settings.calibration
+        parts = zip(members, self.splitting, strict=True)
+        self.model = Calibrated(
+            self.forecaster,
+            evidence=[member.arm.evidence(calibration, generator) for member, generator in parts],
+            fit_map=[self._fit_map(agent) for agent in range(len(members))],
+            judge=judge,
+            remember=True,
+        )
         self.inputs = PlanInputs.empty(
             settings.planner.search,
             propagation=settings.planner.propagation,
@@ -158,7 +290,7 @@ class Fleet:
             observation_size=view.observation_size,
             outputs=view.outputs,
             start=self._middle,
-            tables=self.tables() if any(member.arm.evidence != "none" for member in members) else None,
+            tables=self.tables() if any(member.arm.calibrated for member in members) else None,
         )
         self._plan: Planner | CapturedPlanner | None = None
 
@@ -192,106 +324,57 @@ class Fleet:
     # Steps 2 to 4: split, train T, train R.
 
     @torch.no_grad()
-    def learn(self, x: Tensor, y: Tensor) -> None:
+    def update(self, data: Data) -> None:
         """New rows x (g, n, k), y (g, n, d): each picks its side, the networks train, the maps are fitted again."""
-        check_rows(x, y)
-        if self.learnt:
-            self._be_surprised(x, y)
-        self.replay.add(x, y, self._sides(x.shape[1]))
-        self._split_again()
-        # The replay decides which rows the networks see: those of a re-split are others every time.
-        self.ensemble.x, self.ensemble.y = self.ensemble.x[:, :0], self.ensemble.y[:, :0]
-        self.ensemble.update_fleet(*self.replay.training_rows(), events=self.events())
-        self.show_networks_to_planner()
-        self._fit_maps()
-        self.learnt += 1
+        check_rows(data.x, data.y)
+        new = Data(data.x.cpu(), data.y.cpu())
+        rows = self.model.rows
+        self.forecaster.events = self._events(new if rows is None else rows + new)
+        self.model.update(new)
+        self.show_to_planner()
 
-    def judge(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        """Z-scores and standard deviations (g, n, d) of rows under the networks as they stand, on the CPU."""
-        by_member = self.settings.planner.propagation in SHARED_OUT
-        return calibration.zscores(self.ensemble.nets, x.to(self.device), y.to(self.device), by_member=by_member)
+    @property
+    def ensemble(self) -> BatchedEnsemble:
+        """The networks of all agents."""
+        return self.forecaster.ensemble
 
-    def events(self) -> Tensor:
-        """Which outcomes (g, d) are events of which both kinds were seen; until then there is nothing to tell apart."""
-        varies = (self.replay.y != self.replay.y[:, :1]).any(1)
-        varies[:, : self.view.outputs - self.view.events] = False
-        return varies
+    @property
+    def maps(self) -> list[Map]:
+        """R of each agent, the identity for those without."""
+        return cast(list[Map], self.model.maps)
+
+    @property
+    def learnt(self) -> int:
+        """How often they have learnt."""
+        return self.model.updates
+
+    @property
+    def rows(self) -> int:
+        """How many rows each agent has learnt from or holds out."""
+        return 0 if self.model.rows is None else len(self.model.rows)
 
     def tables(self) -> Tensor:
         """What planning draws from: (g, d, cells, 2), the identity for those without a map."""
         mappings = [None if mapping is IDENTITY else mapping for mapping in self.maps]
         return stacked_tables(mappings, self.view.outputs, device=self.device)
 
-    def show_networks_to_planner(self) -> None:
-        """Let planning know that the networks have changed."""
+    def show_to_planner(self) -> None:
+        """Let planning know that the networks have changed, and put the maps where it reads them."""
         if self._plan is not None:
             self._plan.networks_changed()
-
-    def show_maps_to_planner(self) -> None:
-        """Put the maps as they are where planning reads them."""
         if self.inputs.tables is not None:
             self.inputs.tables.copy_(self.tables())
 
-    def _sides(self, rows: int) -> Tensor:
-        """Which of the new rows each agent holds out: (g, rows)."""
-        if not self.members[0].arm.holds_out:
-            return torch.zeros(len(self), rows, dtype=torch.bool)
-        share, block = self.settings.calibration.held_out, self.settings.calibration.block
-        return torch.stack([calibration.held_rows(rows, share, one, block=block) for one in self.splitting])
+    def _events(self, data: Data) -> Tensor:
+        """Which outcomes (g, d) are events of which both kinds were seen; until then there is nothing to tell apart."""
+        varies = (data.y != data.y[:, :1]).any(1)
+        varies[:, : self.view.outputs - self.view.events] = False
+        return varies
 
-    def _split_again(self) -> None:
-        for agent, member in enumerate(self.members):
-            if member.arm.evidence == "re-split":
-                order = torch.randperm(len(self.replay), generator=self.splitting[agent])
-                self.replay.held[agent] = self.replay.held[agent, order]
-
-    def _be_surprised(self, x: Tensor, y: Tensor) -> None:
-        """See what new rows say of forecasts made before they are learnt, for those who want to know."""
-        wary = [member.arm.wary for member in self.members]
-        fresh = any(member.arm.evidence == "fresh" for member in self.members)
-        if not (fresh or any(wary)):
-            return
-        z, _ = self.judge(x, y)
-        if fresh:
-            self.fresh = [*self.fresh, z][-REMEMBERED_TRIALS:]
-        if any(wary):
-            parts = zip(self.maps, z, self._allowances(), self.events(), strict=True)
-            sizes = [calibration.surprise(mapping, own, allowance, event) for mapping, own, allowance, event in parts]
-            self.surprise = torch.cat([self.surprise, torch.stack(sizes)[:, None]], 1)
-
-    def _allowances(self) -> Tensor:
-        """By how much (g,) the wary widen what held-out rows say, at least 1: by past surprises, most by newer ones."""
-        weight = self.settings.calibration.forget ** torch.arange(self.surprise.shape[1]).flip(0).double()
-        wary = torch.tensor([member.arm.wary for member in self.members])
-        mean = (self.surprise * weight).sum(1) / weight.sum()
-        return torch.where(wary & (mean > 1), mean.sqrt(), 1.0)
-
-    def _fit_maps(self) -> None:
-        kinds = {member.arm.evidence for member in self.members}
-        held = self.judge(*self.replay.held_rows())[0] if kinds & {"held-out", "re-split"} else None
-        # Where 0 or 1 lies in an event's forecast is no PIT; outcomes nobody saw leave its map the identity.
-        # The paper's recipe maps every dimension alike.
-        event = self.events()
-        ages, forget, allowances = self.replay.held_ages(), self.settings.calibration.forget, self._allowances()
-        for agent, member in enumerate(self.members):
-            name = member.arm.map or self.settings.calibration.map
-            if member.arm.evidence == "fresh" and self.fresh:
-                z, age = self._fresh_evidence(agent)
-                self.maps[agent] = calibration.fit(name, z.masked_fill(event[agent], torch.nan), age, forget=forget)
-            elif member.arm.evidence == "held-out" and held is not None:
-                age = ages[agent].repeat_interleave(held.shape[1] // ages.shape[1])
-                z = held[agent].masked_fill(event[agent], torch.nan)
-                mapping = calibration.fit(name, z, age, forget=forget)
-                self.maps[agent] = calibration.widened(mapping, allowances[agent], event[agent])
-            elif member.arm.evidence == "re-split" and held is not None:
-                self.maps[agent] = calibration.fit(name, held[agent])
-        self.show_maps_to_planner()
-
-    def _fresh_evidence(self, agent: int) -> tuple[Tensor, Tensor]:
-        """Z-scores (n, d) of an agent's last trajectories, each judged before it was learnt, and their ages (n,)."""
-        parts = [z[agent] for z in reversed(self.fresh)]
-        ages = [torch.full((len(part),), age) for age, part in enumerate(parts)]
-        return torch.cat(parts), torch.cat(ages)
+    def _fit_map(self, agent: int) -> FitMap:
+        arm = self.members[agent].arm
+        fit = fit_named(arm.map or self.settings.calibration.map)
+        return fit if arm.map else FitWithoutEvents(fit, self.forecaster, agent)
 
     @property
     def _middle(self) -> Tensor:

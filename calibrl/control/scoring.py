@@ -1,10 +1,8 @@
-"""Is what planning relies on calibrated? The forecast h steps ahead, against what then happened.
+"""How honest agents' models were on a trajectory they have not yet seen: one step ahead, and many.
 
 From many moments of a real trajectory the model imagines particles under the actions that were really taken. The
 rank of the real observation among the particles is its PIT at that horizon, dimension by dimension. A map of
 one-step forecasts cannot promise anything about ten steps; this measures whether it keeps its promise there too.
-
-How honest agents' models were on a trajectory they have not yet seen: one step ahead, and many.
 """
 
 from __future__ import annotations
@@ -15,20 +13,131 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from calibrl.control import calibration
-from calibrl.control import policy as luck
 from calibrl.control.loop import Trial
-from calibrl.control.policy import Fleet
+from calibrl.control.policy import Fleet, stream_seed
 from calibrl.control.settings import SHARED_OUT, ControlSettings
-from calibrl.diagnostics import calibration_loss
+from calibrl.data import Data
+from calibrl.diagnostics import LEVELS, calibration_loss, coverage, reliability_curve
 from calibrl.errors import CalibrlError
 from calibrl.kernels import normal
-from calibrl.maps import Map, fit_smooth
+from calibrl.maps import IDENTITY, Map, fit_smooth, gaussian_law
 from calibrl.planning.propagation import Model
 from calibrl.planning.rollout import World, imagine, noise_shape
 
 HORIZONS = (1, 2, 5, 10, 20, 30)
 STARTS, PARTICLES = 20, 100
+
+
+Z_95 = 1.6448536269514722
+
+
+@dataclass(frozen=True, eq=False)
+class Score:
+    """One agent's score for one trial; all empty where there was no model yet.
+
+    pits: (2, horizons, starts, o) float32, by horizon, under R∘T and under the bare T; None also where no episode was
+    long enough. forecast: (n, d, 4) float32, outcomes with the 5 %, 50 % and 95 % quantiles of their forecasts, in the
+    environment's units.
+    """
+
+    metrics: dict[str, float] = field(default_factory=dict)
+    pits: Tensor | None = None
+    forecast: Tensor | None = None
+
+
+@torch.no_grad()
+def score_trial(fleet: Fleet, trial: Trial, data: Data, number: int) -> list[Score]:
+    """Every agent's score for trial `number`, with its rows x (g, n, k), y (g, n, d), before they are learnt."""
+    z, sd = fleet.forecaster.zscores(data)
+    ahead = pits_by_horizon(fleet, trial, number)
+    found = []
+    for agent, mapping in enumerate(fleet.maps):
+        # Where networks are judged one by one, each row has as many z-scores as there are networks.
+        outcome = data.y[agent].double().cpu().repeat_interleave(z.shape[1] // len(data), 0)
+        metrics = score_one_step(z[agent], sd[agent], outcome, mapping)
+        pits = ahead[agent]
+        if pits is not None:
+            for ending, both in zip(("", "_bare"), pits, strict=True):
+                for steps, part in zip(horizons_of(fleet.settings), both, strict=True):
+                    metrics[f"calibration_loss_ahead_{steps}{ending}"] = calibration_loss(part)
+        forecast = quantiles(z[agent], sd[agent], outcome, mapping) * fleet.view.units.cpu()[:, None]
+        found.append(Score(metrics, None if pits is None else pits.float(), forecast))
+    return found
+
+
+def quantiles(z: Tensor, sd: Tensor, y: Tensor, mapping: Map) -> Tensor:
+    """Outcomes with the 5 %, 50 % and 95 % quantiles of their calibrated forecasts: (n, d, 4) float32."""
+    mean = y - z * sd
+    levels = [mapping.inverse_z(torch.full_like(z, at)) for at in (-Z_95, 0.0, Z_95)]
+    return torch.stack([y, *(mean + sd * level for level in levels)], -1).float()
+
+
+def score_one_step(z: Tensor, sd: Tensor, y: Tensor, mapping: Map) -> dict[str, float]:
+    """How honest R∘T was on rows it had never seen, beside the bare T: numbers ending in _bare.
+
+    z, sd: (n, d) of the bare forecast; y: (n, d). CRPS is in units of each dimension's own standard deviation.
+    """
+    scale = y.double().std(0)
+    scale = torch.where(scale > 0, scale, 1.0)
+    found: dict[str, float] = {}
+    for ending, one in (("", mapping), ("_bare", IDENTITY)):
+        moved = one.forward_z(z)
+        pits = normal.cdf(moved)
+        crps = sd * gaussian_law(one, z.device).crps(z, moved) / scale
+        observed = reliability_curve(pits).observed.mean(1)
+        found[f"calibration_loss{ending}"] = calibration_loss(pits)
+        found[f"coverage_90{ending}"] = coverage(pits, 0.9)
+        found[f"crps{ending}"] = float(crps.mean())
+        for level, share in zip(LEVELS, observed.tolist(), strict=True):
+            found[f"reliability_{round(100 * level):02d}{ending}"] = share
+    return found
+
+
+# Many steps ahead.
+
+
+def horizons_of(preset: ControlSettings) -> tuple[int, ...]:
+    """How far ahead forecasts are judged: about as far as plans reach, in trials long enough."""
+    return tuple(h for h in HORIZONS if h <= min(preset.planner.horizon + 5, preset.steps // 2))
+
+
+def pits_by_horizon(fleet: Fleet, trial: Trial, number: int) -> list[Tensor | None]:
+    """Each agent's PITs (2, horizons, starts, o) of what it imagined under the actions taken: under R∘T and under T.
+
+    An agent starts where its own episodes leave room for the furthest horizon: None if none does.
+    """
+    ahead = horizons_of(fleet.settings)
+    own = [starting_steps(last, max(ahead)) for last in trial.last] if ahead else []
+    if not any(len(part) for part in own):
+        return [None] * len(fleet)
+    # As many starts as if no episode had ended: what an agent draws is then the same whoever is beside it. What an
+    # agent lacks is filled up with the first step, and left out of the answer.
+    starts = torch.zeros(len(own), min(STARTS, fleet.settings.steps - max(ahead) + 1), dtype=torch.long)
+    for row, part in zip(starts, own, strict=True):
+        row[: len(part)] = part
+    view, device, planner = fleet.view, fleet.device, fleet.settings.planner
+    imagined = view.before(trial.observation.to(device))
+    following = view.after(trial.next_observation.to(device), trial.reward.to(device), trial.terminated.to(device))
+    members = fleet.settings.ensemble.members
+    spare = PARTICLES % members if planner.propagation in SHARED_OUT else 0
+    found = [
+        pits_ahead(
+            fleet.ensemble.nets,
+            view.world,
+            imagined,
+            trial.action.to(device),
+            following,
+            starts,
+            horizons=ahead,
+            propagation=planner.propagation,
+            tables=tables,
+            generator=torch.Generator().manual_seed(stream_seed(0, "horizon", number)),
+            particles=PARTICLES - spare,
+        )
+        for tables in (fleet.tables(), None)
+    ]
+    both = torch.stack(found, 1)
+    return [pits[:, :, : len(part)] if len(part) else None for pits, part in zip(both, own, strict=True)]
 
 
 def starting_steps(last: Tensor, ahead: int, starts: int = STARTS) -> Tensor:
@@ -76,7 +185,7 @@ def pits_ahead(
     shape = noise_shape(
         propagation, agents=1, horizon=furthest, plans=m, particles=particles, outputs=_outputs(world, imagined)
     )
-    # The same luck for every agent: arms are compared under it.
+    # The same draws for every agent: arms are compared under them.
     noise = torch.randn(shape, generator=generator).to(imagined.device).expand(g, *shape[1:])
     jitter = torch.rand(len(horizons), m, real.shape[-1], generator=generator, dtype=torch.float64)
     found: list[Tensor] = []
@@ -138,91 +247,3 @@ def recalibrate_particles(particles: Tensor, mapping: Map) -> Tensor:
 def _outputs(world: World, imagined: Tensor) -> int:
     one = imagined[0, :1]
     return int(world.target(one, one).shape[-1])
-
-
-Z_95 = 1.6448536269514722
-
-
-@dataclass(frozen=True, eq=False)
-class Score:
-    """One agent's score for one trial; all empty where there was no model yet.
-
-    pits: (2, horizons, starts, o) float32, by horizon, under R∘T and under the bare T; None also where no episode was
-    long enough. forecast: (n, d, 4) float32, outcomes with the 5 %, 50 % and 95 % quantiles of their forecasts, in the
-    environment's units.
-    """
-
-    metrics: dict[str, float] = field(default_factory=dict)
-    pits: Tensor | None = None
-    forecast: Tensor | None = None
-
-
-@torch.no_grad()
-def score_trial(fleet: Fleet, trial: Trial, x: Tensor, y: Tensor, number: int) -> list[Score]:
-    """Every agent's score for trial `number`, with its rows x (g, n, k), y (g, n, d), before they are learnt."""
-    z, sd = fleet.judge(x, y)
-    ahead = pits_by_horizon(fleet, trial, number)
-    found = []
-    for agent, mapping in enumerate(fleet.maps):
-        # Where networks are judged one by one, each row has as many z-scores as there are networks.
-        outcome = y[agent].double().cpu().repeat_interleave(z.shape[1] // y.shape[1], 0)
-        metrics = calibration.score(z[agent], sd[agent], outcome, mapping)
-        pits = ahead[agent]
-        if pits is not None:
-            for ending, both in zip(("", "_bare"), pits, strict=True):
-                for steps, part in zip(horizons_of(fleet.settings), both, strict=True):
-                    metrics[f"calibration_loss_ahead_{steps}{ending}"] = calibration_loss(part)
-        forecast = quantiles(z[agent], sd[agent], outcome, mapping) * fleet.view.units.cpu()[:, None]
-        found.append(Score(metrics, None if pits is None else pits.float(), forecast))
-    return found
-
-
-def quantiles(z: Tensor, sd: Tensor, y: Tensor, mapping: Map) -> Tensor:
-    """Outcomes with the 5 %, 50 % and 95 % quantiles of their calibrated forecasts: (n, d, 4) float32."""
-    mean = y - z * sd
-    levels = [mapping.inverse_z(torch.full_like(z, at)) for at in (-Z_95, 0.0, Z_95)]
-    return torch.stack([y, *(mean + sd * level for level in levels)], -1).float()
-
-
-def horizons_of(preset: ControlSettings) -> tuple[int, ...]:
-    """How far ahead forecasts are judged: about as far as plans reach, in trials long enough."""
-    return tuple(h for h in HORIZONS if h <= min(preset.planner.horizon + 5, preset.steps // 2))
-
-
-def pits_by_horizon(fleet: Fleet, trial: Trial, number: int) -> list[Tensor | None]:
-    """Each agent's PITs (2, horizons, starts, o) of what it imagined under the actions taken: under R∘T and under T.
-
-    An agent starts where its own episodes leave room for the furthest horizon: None if none does.
-    """
-    ahead = horizons_of(fleet.settings)
-    own = [starting_steps(last, max(ahead)) for last in trial.last] if ahead else []
-    if not any(len(part) for part in own):
-        return [None] * len(fleet)
-    # As many starts as if no episode had ended: the luck of an agent is then the same in whatever company. What an
-    # agent lacks is filled up with the first step, and left out of the answer.
-    starts = torch.zeros(len(own), min(STARTS, fleet.settings.steps - max(ahead) + 1), dtype=torch.long)
-    for row, part in zip(starts, own, strict=True):
-        row[: len(part)] = part
-    view, device, planner = fleet.view, fleet.device, fleet.settings.planner
-    imagined = view.before(trial.observation.to(device))
-    following = view.after(trial.next_observation.to(device), trial.reward.to(device), trial.terminated.to(device))
-    members = fleet.settings.ensemble.members
-    spare = PARTICLES % members if planner.propagation in SHARED_OUT else 0
-    found = [
-        pits_ahead(
-            fleet.ensemble.nets,
-            view.world,
-            imagined,
-            trial.action.to(device),
-            following,
-            starts,
-            horizons=ahead,
-            propagation=planner.propagation,
-            tables=tables,
-            generator=torch.Generator().manual_seed(luck.stream_seed(0, "horizon", number)),
-            particles=PARTICLES - spare,
-        )
-        for tables in (fleet.tables(), None)
-    ]
-    both = torch.stack(found, 1)
-    return [pits[:, :, : len(part)] if len(part) else None for pits, part in zip(both, own, strict=True)]

@@ -19,9 +19,6 @@ TASKS = {
 }
 """Every MuJoCo task: `calibrl.control.envs` has a module of the same name."""
 
-MAPS = ("smooth", "affine", "isotonic", "platt", "beta", "auto", "sigmoid")
-"""Names of the maps R that an agent may fit; sigmoid is the paper's."""
-
 PROPAGATIONS = ("DS", "TS1", "TSinf", "E", "MM")
 SHARED_OUT = ("TS1", "TSinf")
 """Propagations that share particles out among the networks, to each equally many, and draw from single networks, whose
@@ -133,8 +130,10 @@ class CalibrationSettings:
     forget: float = 0.5
 
     def __post_init__(self) -> None:
-        if self.map not in MAPS:
-            raise CalibrlError(f"map {self.map!r} is unknown; use one of {', '.join(MAPS)}")
+        if self.map != CalibrationSettings.map:
+            from calibrl.maps import fit_named  # PyTorch comes with it
+
+            fit_named(self.map)
         if not 0 < self.held_out < 1:
             raise CalibrlError(f"calibration.held_out {self.held_out} is not between 0 and 1; 0.2 keeps a fifth")
         if self.block < 1:

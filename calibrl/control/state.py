@@ -1,6 +1,6 @@
 """All that an agent's future depends on, as plain tensors and numbers: taken out of a fleet, and put into one.
 
-An agent is saved on its own, so that it may go on in other company: whole, or as what it lived through, from which all
+An agent is saved on its own, so that it may go on in another fleet: whole, or as what it lived through, from which all
 that it learnt can be learnt again.
 """
 
@@ -13,12 +13,12 @@ import torch
 from torch import Tensor
 
 from calibrl.control.policy import Fleet
+from calibrl.data import Data
 from calibrl.errors import CalibrlError
 from calibrl.forecasters.ensemble_training import views
 from calibrl.maps import IDENTITY, map_from_dict
 
-_LUCK = ("exploring", "planning", "splitting")
-_ROWS = ("x", "y", "held", "batch")
+_STREAMS = ("exploring", "planning", "splitting")
 _MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
@@ -36,11 +36,10 @@ def agent_state(fleet: Fleet, agent: int) -> dict[str, Any]:
         "adam": adam,
         "residual": saved["residual"][one],
         "training": saved["generators"][agent],
-        "luck": {name: getattr(fleet, name)[agent].get_state() for name in _LUCK},
-        "rows": {name: getattr(fleet.replay, name)[one] for name in _ROWS},
+        "streams": _streams(fleet, agent),
+        "rows": _rows(fleet, one),
         "map": None if mapping is IDENTITY else mapping.to_dict(),
-        "fresh": [z[one] for z in fleet.fresh],
-        "surprise": fleet.surprise[one],
+        "evidence": fleet.model.evidence[agent].state_dict(),
         "start": fleet.inputs.start[one],
         "elites": fleet.inputs.elites[one],
         "learnt": fleet.learnt,
@@ -54,9 +53,9 @@ def agent_memory(fleet: Fleet, agent: int) -> dict[str, Any]:
     """What one agent lived through, a small part of `agent_state`: `relearn` makes the rest of it."""
     one = slice(agent, agent + 1)
     state = {
-        "luck": {name: getattr(fleet, name)[agent].get_state() for name in _LUCK},
-        "rows": {name: getattr(fleet.replay, name)[one] for name in ("x", "y")},
-        "trials": fleet.replay.batch[agent].bincount().tolist(),
+        "streams": _streams(fleet, agent),
+        "rows": {name: part for name, part in _rows(fleet, one).items() if name in ("x", "y")},
+        "trials": fleet.model.came[agent].bincount().tolist(),
         "start": fleet.inputs.start[one],
         "elites": fleet.inputs.elites[one],
         "scales": _scales(fleet),
@@ -76,7 +75,7 @@ def relearn(fleet: Fleet, states: Sequence[dict[str, Any]], on_trial: Callable[[
     sizes = _trial_sizes(states[0])
     trials = zip(x.split(sizes, 1), y.split(sizes, 1), strict=True)
     for number, (new_x, new_y) in enumerate(trials):
-        fleet.learn(new_x, new_y)
+        fleet.update(Data(new_x, new_y))
         on_trial(number, len(sizes) - 1)
     _go_on(fleet, states)
 
@@ -90,43 +89,51 @@ def load_agents(fleet: Fleet, states: Sequence[dict[str, Any]]) -> None:
         parts = zip(*(state["adam"][name] for state in states), strict=True)
         adam[name] = torch.cat([torch.cat(part).flatten() for part in parts])
     nets = {name: _stacked([state["nets"][name] for state in states]) for name in states[0]["nets"]}
-    replay = fleet.replay
-    for name in _ROWS:
-        setattr(replay, name, torch.cat([state["rows"][name] for state in states]))
-    x, y = replay.training_rows() if len(replay) else (replay.x, replay.y)
+    model = fleet.model
+    x, y, held, came = (torch.cat([state["rows"][name] for state in states]) for name in ("x", "y", "held", "came"))
+    model.rows, model.held, model.came = Data(x, y) if x.shape[1] else None, held, came
+    taught = Data(x, y)[~held] if x.shape[1] else Data(x, y)
     ensemble.load_state_dict(
         {
             "nets": nets,
             "adam": adam,
             "residual": torch.cat([state["residual"] for state in states]),
             "generators": [state["training"] for state in states],
-            "x": x,
-            "y": y,
+            "x": taught.x,
+            "y": taught.y,
         }
     )
-    fleet.maps = [IDENTITY if state["map"] is None else map_from_dict(state["map"]) for state in states]
-    fleet.fresh = _side_by_side([state["fresh"] for state in states])
-    # Agents that were saved before any were wary had no surprises.
-    surprises = [list(state.get("surprise", fleet.surprise[:1, :0]).unbind(1)) for state in states]
-    found = _side_by_side(surprises)
-    fleet.surprise = torch.stack(found, 1) if found else fleet.surprise
-    fleet.learnt = states[0]["learnt"]
-    fleet.show_networks_to_planner()
-    fleet.show_maps_to_planner()
+    model.maps = [IDENTITY if state["map"] is None else map_from_dict(state["map"]) for state in states]
+    for evidence, state in zip(model.evidence, states, strict=True):
+        evidence.load_state_dict(state["evidence"])
+    model.updates = states[0]["learnt"]
+    fleet.show_to_planner()
     _go_on(fleet, states)
 
 
 def _go_on(fleet: Fleet, states: Sequence[dict[str, Any]]) -> None:
-    """Units, chance and plans, as they were."""
+    """Units, random streams and plans, as they were."""
     # What an environment shows when it is probed again may differ; rows stay in the units they were learnt in.
     if fleet.view.scales is not None and states[0].get("scales") is not None:
         fleet.view.scales.load_state_dict(states[0]["scales"])
-    for name in _LUCK:
+    for name in _STREAMS:
         for generator, state in zip(getattr(fleet, name), states, strict=True):
-            generator.set_state(state["luck"][name])
+            generator.set_state(state["streams"][name])
     fleet.inputs.start.copy_(torch.cat([state["start"] for state in states]))
-    # Agents that were saved before there were planners with a memory had none.
-    fleet.inputs.elites.copy_(torch.cat([state.get("elites", state["start"][:, None][:, :0]) for state in states]))
+    fleet.inputs.elites.copy_(torch.cat([state["elites"] for state in states]))
+
+
+def _streams(fleet: Fleet, agent: int) -> dict[str, Tensor]:
+    return {name: getattr(fleet, name)[agent].get_state() for name in _STREAMS}
+
+
+def _rows(fleet: Fleet, one: slice) -> dict[str, Tensor]:
+    """What one agent lived through: x (1, n, k), y (1, n, d), which rows are held out and in which trial each came."""
+    model, view = fleet.model, fleet.view
+    if model.rows is None:
+        x, y, held = torch.zeros(1, 0, view.inputs), torch.zeros(1, 0, view.outputs), torch.zeros(1, 0).bool()
+        return {"x": x, "y": y, "held": held, "came": held.long()}
+    return {"x": model.rows.x[one], "y": model.rows.y[one], "held": model.held[one], "came": model.came[one]}
 
 
 def _scales(fleet: Fleet) -> dict[str, Tensor] | None:
@@ -135,25 +142,18 @@ def _scales(fleet: Fleet) -> dict[str, Tensor] | None:
 
 def _trial_sizes(state: dict[str, Any]) -> list[int]:
     """How many rows each trial left, of an agent that was saved either way."""
-    sizes: list[int] = state["trials"] if "trials" in state else state["rows"]["batch"][0].bincount().tolist()
+    sizes: list[int] = state["trials"] if "trials" in state else state["rows"]["came"][0].bincount().tolist()
     return sizes
 
 
 def _refuse_other_device(fleet: Fleet, states: Sequence[dict[str, Any]]) -> None:
     """Before anything is learnt again: a GPU's chance and a CPU's do not go on in one another."""
-    if states[0]["luck"]["planning"].shape != fleet.planning[0].get_state().shape:
+    if states[0]["streams"]["planning"].shape != fleet.planning[0].get_state().shape:
         here = fleet.planning[0].device.type
         raise CalibrlError(
             f"this run was begun on another kind of device than {here}, whose chance cannot be continued there; "
             f"add --device {'cpu' if here == 'cuda' else 'cuda'}"
         )
-
-
-def _side_by_side(kept: Sequence[list[Tensor]]) -> list[Tensor]:
-    """What agents keep of trial after trial, the last ones together; NaN for who kept nothing, having no use for it."""
-    most = max(kept, key=len)
-    whole = [[torch.full_like(part, torch.nan) for part in most[: len(most) - len(own)]] + own for own in kept]
-    return [torch.cat(parts) for parts in zip(*whole, strict=True)]
 
 
 def _stacked(values: Sequence[Any]) -> Any:

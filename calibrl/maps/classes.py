@@ -30,7 +30,7 @@ from calibrl.maps.fit import PRIOR_POINTS, logistic_fit
 from calibrl.threads import one_thread
 
 __all__ = [
-    "CLASS_FITS",
+    "CLASS_MAPS",
     "SMALLEST",
     "ClassMap",
     "FitClassMap",
@@ -216,13 +216,6 @@ def fit_isotonic_classes(probs: Array, outcome: Array) -> IsotonicClasses:
     return _isotonic(*check_classes(probs, outcome))
 
 
-CLASS_FITS: dict[str, FitClassMap] = {
-    "temperature": fit_temperature,
-    "platt": fit_platt_classes,
-    "isotonic": fit_isotonic_classes,
-}
-
-
 @one_thread()
 def fit_auto_classes(probs: Array, outcome: Array) -> ClassMap:
     """The class map with the best 5-fold cross-entropy, or no change unless that wins by a standard error."""
@@ -250,7 +243,16 @@ def fit_auto_classes(probs: Array, outcome: Array) -> ClassMap:
     gain = plain - scores[name]
     if float(gain.mean()) <= float(gain.std()) / len(gain) ** 0.5:
         return Unchanged(note="chosen by cross-validation: identity")
-    return replace(CLASS_FITS[name](wide, label), note=f"chosen by cross-validation: {name}")
+    return replace(CLASS_MAPS[name](wide, label), note=f"chosen by cross-validation: {name}")
+
+
+CLASS_MAPS: dict[str, FitClassMap] = {
+    "auto": fit_auto_classes,
+    "temperature": fit_temperature,
+    "platt": fit_platt_classes,
+    "isotonic": fit_isotonic_classes,
+}
+"""Every fit of a class map by the name that commands call it."""
 
 
 # The fits of checked probabilities wide (n, k) and labels (n,). The choice fits each map five times over, from a map

@@ -29,37 +29,15 @@ from calibrl.distributions.families import Grouped
 from calibrl.errors import CalibrlError, some
 from calibrl.evidence import Scores, fit_to
 from calibrl.files import writable, write_text
-from calibrl.maps import (
-    FitMap,
-    Map,
-    fit_affine,
-    fit_auto,
-    fit_beta,
-    fit_isotonic,
-    fit_platt,
-    fit_sigmoid,
-    fit_smooth,
-    map_from_dict,
-)
-from calibrl.maps.classes import CLASS_FITS, ClassMap, FitClassMap, class_map_from_dict, fit_auto_classes
+from calibrl.maps import MAPS, FitMap, Map, map_from_dict
+from calibrl.maps.classes import CLASS_MAPS, ClassMap, FitClassMap, class_map_from_dict
 
 FOLDS = 5
-
-_MAPS: dict[str, FitMap] = {
-    "auto": fit_auto,
-    "smooth": fit_smooth,
-    "affine": fit_affine,
-    "platt": fit_platt,
-    "beta": fit_beta,
-    "isotonic": fit_isotonic,
-    "sigmoid": fit_sigmoid,
-}
-_CLASS_MAPS: dict[str, FitClassMap] = {"auto": fit_auto_classes, **CLASS_FITS}
 
 
 def methods_for(kind: str) -> Mapping[str, FitMap] | Mapping[str, FitClassMap]:
     """The fitting functions for a kind of forecast, by name."""
-    return _CLASS_MAPS if kind == "classes" else _MAPS
+    return CLASS_MAPS if kind == "classes" else MAPS
 
 
 def fit_named(method: str, kind: str) -> FitMap | FitClassMap:

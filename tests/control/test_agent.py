@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from calibrl.control import calibration, task
+from calibrl import Data
+from calibrl.control import task
 from calibrl.control.agent import Agent
 from calibrl.control.experiment import run
 from calibrl.control.policy import Fleet, fleets
@@ -15,6 +16,7 @@ from calibrl.control.problems import task_from_env
 from calibrl.control.settings import PRESETS, CalibrationSettings, EnsembleSettings, PlannerSettings
 from calibrl.control.world import learnt, probe, view_of
 from calibrl.errors import CalibrlError
+from calibrl.evidence import surprise, widened
 from calibrl.maps import IDENTITY, fit_smooth
 from calibrl.planning.search import SEARCHES
 
@@ -64,11 +66,11 @@ def test_each_row_picks_its_side_once_unless_it_is_split_again():
     fleet = Fleet(view_of(what), members, TINY, low=what.low, high=what.high)
     held = []
     for _ in range(2):
-        fleet.learn(torch.randn(1, 30, 6).expand(3, -1, -1), torch.randn(1, 30, 4).expand(3, -1, -1))
-        held.append(fleet.replay.held[:, :30].clone())
-    assert fleet.replay.held.sum(1).tolist() == [12, 12, 12]
+        fleet.update(Data(torch.randn(1, 30, 6).expand(3, -1, -1), torch.randn(1, 30, 4).expand(3, -1, -1)))
+        held.append(fleet.model.held[:, :30].clone())
+    assert fleet.model.held.sum(1).tolist() == [12, 12, 12]
     assert torch.equal(held[0][:2], held[1][:2])
-    assert torch.equal(fleet.replay.held[0], fleet.replay.held[1])
+    assert torch.equal(fleet.model.held[0], fleet.model.held[1])
     assert not torch.equal(held[0][2], held[1][2])
     assert fleet.ensemble.rows == 48
     kinds = [type(mapping).__name__ for mapping in fleet.maps]
@@ -82,12 +84,12 @@ def test_fresh_evidence_is_judged_before_it_is_learnt():
     what = task("cartpole")
     (members,) = fleets(["calibrated-fresh"], [0])
     fleet = Fleet(view_of(what), members, TINY, low=what.low, high=what.high)
-    x, y = torch.randn(1, 30, 6), torch.randn(1, 30, 4)
-    fleet.learn(x, y)
+    data = Data(torch.randn(1, 30, 6), torch.randn(1, 30, 4))
+    fleet.update(data)
     assert fleet.maps == [IDENTITY]
-    z, _ = fleet.judge(x, y)
-    fleet.learn(x, y)
-    assert torch.equal(fleet.fresh[0], z)
+    z, _ = fleet.forecaster.zscores(data)
+    fleet.update(data)
+    assert torch.equal(fleet.model.evidence[0].scores[0], z[0])
     assert fleet.maps != [IDENTITY]
     assert fleet.ensemble.rows == 60
 
@@ -101,37 +103,40 @@ def test_the_wary_widen_by_what_new_trajectories_showed(further):
 
     def rows(spread):
         parts = (torch.randn(1, 400, 6, generator=generator), spread * torch.randn(1, 400, 4, generator=generator))
-        return (part.expand(2, -1, -1) for part in parts)
+        return Data(*(part.expand(2, -1, -1) for part in parts))
 
-    fleet.learn(*rows(1.0))
+    fleet.update(rows(1.0))
     assert fleet.maps[0] == fleet.maps[1]
-    x, y = rows(further)
+    data = rows(further)
     plain, wary = fleet.maps
-    lacking = plain.forward_z(fleet.judge(x, y)[0][0]).clamp(-8.2095, 8.2095).square().mean().sqrt()
-    fleet.learn(x, y)
+    lacking = plain.forward_z(fleet.forecaster.zscores(data)[0][0]).clamp(-8.2095, 8.2095).square().mean().sqrt()
+    fleet.update(data)
     plain, wary = fleet.maps
     z = torch.linspace(-2, 2, 5, dtype=torch.float64)[:, None].expand(-1, 4)
     torch.testing.assert_close(wary.forward_z(z), plain.forward_z(z) / max(1.0, float(lacking)))
     assert (float(lacking) > 2) == (further == 3.0)
     # A second surprise is measured against what held-out rows say, not against what is widened already.
-    x, y = rows(3.0)
-    z = fleet.judge(x, y)[0][0]
-    fleet.learn(x, y)
-    torch.testing.assert_close(fleet.surprise[1, 1], plain.forward_z(z).clamp(-8.2095, 8.2095).square().mean())
+    data = rows(3.0)
+    z = fleet.forecaster.zscores(data)[0][0]
+    fleet.update(data)
+    surprises = fleet.model.evidence[1].surprises
+    torch.testing.assert_close(surprises[1], plain.forward_z(z).clamp(-8.2095, 8.2095).square().mean())
     # The newer one weighs more.
     forget = TINY.calibration.forget
-    mean = float(forget * fleet.surprise[1, 0] + fleet.surprise[1, 1]) / (1 + forget)
+    mean = float(forget * surprises[0] + surprises[1]) / (1 + forget)
     z = torch.linspace(-2, 2, 5, dtype=torch.float64)[:, None].expand(-1, 4)
     torch.testing.assert_close(fleet.maps[1].forward_z(z), fleet.maps[0].forward_z(z) / max(1.0, mean**0.5))
 
 
 def test_one_wild_row_does_not_make_forecasts_boundless():
-    mapping, event = fit_smooth(z=torch.randn(500, 2, dtype=torch.float64)), torch.tensor([False, True])
+    held = torch.randn(500, 2, dtype=torch.float64)
+    held[:, 1] = torch.nan  # an event, of which the map knows nothing
+    mapping = fit_smooth(z=held)
     z = torch.randn(150, 2, dtype=torch.float64)
     z[3] = 1e6
     z[:, 1] *= 100
-    assert 1 < calibration.surprise(mapping, z, torch.tensor(1.0), event) < 2
-    wide = calibration.widened(mapping, torch.tensor(2.0, dtype=torch.float64), event)
+    assert 1 < surprise(mapping, z, torch.tensor(1.0)) < 2
+    wide = widened(mapping, torch.tensor(2.0, dtype=torch.float64))
     torch.testing.assert_close(wide.forward_z(z)[:, 1], mapping.forward_z(z)[:, 1])
 
 
@@ -178,7 +183,7 @@ def test_small_agents_compute_in_one_thread_and_leave_the_others_to_you(hidden, 
     ensemble = replace(agent.settings.ensemble, hidden=(hidden,))
     agent.settings = replace(agent.settings, ensemble=ensemble)
     seen = []
-    monkeypatch.setattr(agent.fleet, "learn", lambda *_: seen.append(torch.get_num_threads()))
+    monkeypatch.setattr(agent.fleet, "update", lambda *_: seen.append(torch.get_num_threads()))
     monkeypatch.setattr(agent.fleet, "act", lambda _: seen.append(torch.get_num_threads()) or torch.zeros(1, 1))
     before = torch.get_num_threads()
     torch.set_num_threads(2)
@@ -241,11 +246,11 @@ def test_an_end_is_an_event_once_one_was_seen():
     generator = torch.Generator().manual_seed(0)
     x, y = torch.randn(2, 40, 4, generator=generator), torch.randn(2, 40, 5, generator=generator)
     y[..., -1] = 0
-    fleet.learn(x, y)
-    assert not fleet.events().any()
+    fleet.update(Data(x, y))
+    assert not fleet.forecaster.events.any()
     y[1, ::5, -1] = 1
-    fleet.learn(x, 9 * y)
-    assert fleet.events().tolist() == [[False] * 5, [False] * 4 + [True]]
+    fleet.update(Data(x, 9 * y))
+    assert fleet.forecaster.events.tolist() == [[False] * 5, [False] * 4 + [True]]
     # It has no PIT that a map could be fitted on.
     moved = fleet.maps[1].forward_z(torch.ones(1, 5).double())[0] - 1
     assert abs(moved[-1]) < 1e-6
@@ -289,7 +294,7 @@ def test_an_update_of_no_more_than_a_block_is_refused_and_leaves_the_agent_well(
         agent.update()
     agent.observe(NOTHING, STILL, NOTHING)
     agent.update()
-    assert (agent.rows, int(agent.fleet.replay.held.sum())) == (5, 4)
+    assert (agent.rows, int(agent.fleet.model.held.sum())) == (5, 4)
 
 
 @pytest.mark.parametrize(
@@ -320,12 +325,12 @@ def test_a_fleet_refuses_rows_before_it_keeps_them():
         spoilt = y.clone()
         spoilt[1, 3, 2] = bad
         with pytest.raises(CalibrlError, match=r"an outcome of the networks is (inf|nan|1\.0*\d*e\+30)"):
-            fleet.learn(x, spoilt)
+            fleet.update(Data(x, spoilt))
     with pytest.raises(CalibrlError, match=r"an input of the networks is -?inf"):
-        fleet.learn(x / 0, y)
-    assert len(fleet.replay) == 0
-    fleet.learn(x, y)
-    assert len(fleet.replay) == 30
+        fleet.update(Data(x / 0, y))
+    assert fleet.rows == 0
+    fleet.update(Data(x, y))
+    assert fleet.rows == 30
 
 
 def test_forecasts_of_what_does_not_fit():

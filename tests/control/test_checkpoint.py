@@ -157,7 +157,7 @@ def test_agents_of_another_device_are_refused_before_anything_is_trained_again(t
     run(tmp_path, replace(TINY, trials=1), light=light)
     for file in (tmp_path / "checkpoint").glob("*.pt"):
         content = torch.load(file, weights_only=True)
-        content["state"]["agent"]["luck"]["planning"] = torch.zeros(16, dtype=torch.uint8)  # a GPU's
+        content["state"]["agent"]["streams"]["planning"] = torch.zeros(16, dtype=torch.uint8)  # a GPU's
         torch.save(content, file)
     heard = Heard()
     with pytest.raises(CalibrlError, match=r"begun on another kind of device than cpu.*add --device cuda"):

@@ -180,7 +180,7 @@ def test_diverging_physics_is_named(tmp_path):
         (["--preset", "tiny", "--set", "ensemble.members=0"], r"must be 1 or more"),
         (["--preset", "tiny", "--set", "calibration.block=30"], r"all or nothing of a trial of 30 steps; use less"),
         (["--preset", "tiny", "--set", "planner.method=cma"], r"use one of cem, icem, mppi, random"),
-        (["--preset", "tiny", "--map", "linear"], r"map 'linear' is unknown; use one of smooth"),
+        (["--preset", "tiny", "--map", "linear"], r"map 'linear' is unknown; use one of auto, smooth"),
         (["--preset", "tiny", "--arms", "calibrated,other"], r"arm 'other' is unknown; use one of"),
         (["--preset", "tiny", "--agent", "dqn"], r"--agent 'dqn' is unknown; use model or sac"),
         (["--preset", "tiny", "--env", "Pendulum-v1"], r"name two tasks"),

@@ -14,6 +14,7 @@ from calibrl.control.problems import added, difference, same, task_from_env
 from calibrl.control.scoring import score_trial
 from calibrl.control.settings import EnsembleSettings, PlannerSettings
 from calibrl.control.world import probe
+from calibrl.data import Data
 from calibrl.errors import CalibrlError
 from calibrl.planning.rollout import World, imagine, noise_shape
 
@@ -171,10 +172,10 @@ def test_forecasts_that_are_drawn_are_in_the_environments_units():
     for seed in (0, 1):
         trial = run_trial(fleet, [env], steps=20, seeds=[seed])
         parts = (trial.observation, trial.action, trial.next_observation, trial.reward, trial.terminated)
-        x, y = fleet.view.rows(*parts)
+        data = Data(*fleet.view.rows(*parts))
         if seed == 0:
-            fleet.learn(x, y)
-    (score,) = score_trial(fleet, trial, x, y, 1)
+            fleet.update(data)
+    (score,) = score_trial(fleet, trial, data, 1)
     seen, action, following, reward, _ = (part[0] for part in parts)
     outcome, *quantiles = score.forecast.unbind(-1)
     torch.testing.assert_close(outcome[:, :2], following - seen, rtol=1e-4, atol=1e-4)

@@ -14,7 +14,7 @@ from torch import distributions as td
 
 import calibrl as cal
 from calibrl.maps.classes import (
-    CLASS_FITS,
+    CLASS_MAPS,
     Temperature,
     _platt,
     _quick_temperature,
@@ -24,7 +24,8 @@ from calibrl.maps.classes import (
 )
 
 D = torch.float64
-FITS = {**CLASS_FITS, "auto": fit_auto_classes}
+FITS = CLASS_MAPS
+CANDIDATES = [name for name in CLASS_MAPS if name != "auto"]
 every_fit = pytest.mark.parametrize("fit", FITS.values(), ids=FITS)
 
 
@@ -78,15 +79,15 @@ def plainly_chosen(probs, label):
     def surprise(p, y):
         return -p[torch.arange(len(y)), y].clamp(min=1e-12).log()
 
-    scores = {name: torch.empty(len(probs), dtype=D) for name in CLASS_FITS}
-    for name, fit in CLASS_FITS.items():
+    scores = {name: torch.empty(len(probs), dtype=D) for name in CANDIDATES}
+    for name, fit in ((name, CLASS_MAPS[name]) for name in CANDIDATES):
         for k in range(5):
             held = fold == k
             mapping = fit(probs[~held], label[~held])
             scores[name][held] = surprise(mapping(probs[held]), label[held])
     name = min(scores, key=lambda one: float(scores[one].mean()))
     gain = surprise(probs, label) - scores[name]
-    return name, gain.mean() > gain.std() / len(gain) ** 0.5, CLASS_FITS[name](probs, label)
+    return name, gain.mean() > gain.std() / len(gain) ** 0.5, CLASS_MAPS[name](probs, label)
 
 
 @pytest.mark.parametrize(("n", "classes"), [(12, 2), (150, 3), (600, 12)])

@@ -5,10 +5,11 @@ from dataclasses import replace
 import torch
 
 from calibrl.algorithm import recalibrate
-from calibrl.control import calibration, task
+from calibrl.control import task
 from calibrl.control.experiment import rows_of, run
 from calibrl.control.loop import run_trial
 from calibrl.control.policy import Fleet, episode_seed, fleets
+from calibrl.control.scoring import score_one_step
 from calibrl.control.settings import PRESETS
 from calibrl.control.world import view_of
 from calibrl.diagnostics import calibration_loss, crps_each
@@ -28,12 +29,12 @@ def test_one_trial_by_hand():
     # A random rollout, from which the first model is learnt.
     first = run_trial(fleet, environments, steps=20, seeds=[episode_seed(0, 0)] * 2)
     assert torch.equal(first.observation[0], first.observation[1])
-    x, y = rows_of(view, first)
-    assert x.shape == (2, 20, 6)
-    torch.testing.assert_close(y[0], first.next_observation[0] - first.observation[0])
-    fleet.learn(x, y)
+    data = rows_of(view, first)
+    assert data.x.shape == (2, 20, 6)
+    torch.testing.assert_close(data.y[0], first.next_observation[0] - first.observation[0])
+    fleet.update(data)
     assert fleet.ensemble.rows == 16
-    assert fleet.replay.held.sum(1).tolist() == [4, 4]
+    assert fleet.model.held.sum(1).tolist() == [4, 4]
 
     # Steps 1: plan with R∘T and act; the arms now part ways.
     second = run_trial(fleet, environments, steps=20, seeds=[episode_seed(0, 1)] * 2)
@@ -42,23 +43,23 @@ def test_one_trial_by_hand():
     assert second.returns[0] != second.returns[1]
 
     # The trajectory is scored before it is learnt, as the core would score the same forecasts.
-    x, y = rows_of(view, second)
-    z, sd = fleet.judge(x, y)
-    found = calibration.score(z[0], sd[0], y[0].double(), fleet.maps[0])
-    mean, variance = fleet.ensemble.nets.moments(x)
+    data = rows_of(view, second)
+    z, sd = fleet.forecaster.zscores(data)
+    found = score_one_step(z[0], sd[0], data.y[0].double(), fleet.maps[0])
+    mean, variance = fleet.ensemble.nets.moments(data.x)
     each = [
         torch.distributions.Normal(m.double(), v.double().sqrt()) for m, v in zip(mean[0], variance[0], strict=True)
     ]
     forecast = recalibrate(moment_matched(each), fleet.maps[0])
     assert isinstance(forecast, Recalibrated)
-    outcome = y[0].double()
+    outcome = data.y[0].double()
     assert abs(found["calibration_loss"] - calibration_loss(pit(forecast, outcome))) < 1e-9
     by_row = crps_each(forecast, outcome) / outcome.std(0)
     assert abs(found["crps"] - float(by_row.mean())) < 1e-6
 
     # Steps 2 to 4: split, train, fit.
     before = [weight.clone() for weight in fleet.ensemble.nets.weights]
-    fleet.learn(x, y)
+    fleet.update(data)
     assert fleet.ensemble.rows == 32
     assert not torch.equal(before[0], fleet.ensemble.nets.weights[0])
 

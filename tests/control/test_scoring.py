@@ -1,13 +1,16 @@
-"""Forecasts many steps ahead: honest for a model that knows the world, dishonest for one that is too sure."""
+"""Scores of one step, against scipy, and of many: honest for who knows the world, dishonest for who is too sure."""
 
+import math
+
+import numpy as np
 import pytest
 import torch
 from scipy import stats
 
-from calibrl.control import scoring as horizon
+from calibrl.control import scoring
 from calibrl.diagnostics import calibration_loss, noise_floor
 from calibrl.errors import CalibrlError
-from calibrl.maps import Affine
+from calibrl.maps import IDENTITY, Affine, fit_named
 from calibrl.planning.rollout import World
 
 STEPS = 400
@@ -49,7 +52,7 @@ def trajectory(generator):
 
 def pits(trajectory, noise, horizons=(1, 3, 10), particles=100):
     start = torch.arange(0, STEPS - 10, 2)
-    return horizon.pits_ahead(
+    return scoring.pits_ahead(
         Linear(noise),
         WORLD,
         *trajectory,
@@ -84,18 +87,18 @@ def test_a_map_for_each_horizon_is_judged_on_later_trials_only(generator):
     spread = torch.tensor([2.0, 3.0, 4.0], dtype=torch.float64)[:, None, None]
     z = spread * torch.randn(3, 400, 2, generator=generator, dtype=torch.float64)
     trials = list(torch.special.ndtr(z).clamp(min=1e-9).split(100, 1))  # some are 1: ranks rounded to float32
-    corrected = horizon.corrected_by_earlier(trials)
+    corrected = scoring.corrected_by_earlier(trials)
     assert len(corrected) == 3
     before, after = torch.cat(trials[1:], 1), torch.cat(corrected, 1)
     for ahead in range(3):
         assert calibration_loss(after[ahead]) < 0.2 * calibration_loss(before[ahead])
     # What comes later changes nothing about what came before.
-    assert torch.equal(horizon.corrected_by_earlier(trials[:3])[1], corrected[1])
+    assert torch.equal(scoring.corrected_by_earlier(trials[:3])[1], corrected[1])
 
 
 def test_moved_particles_keep_their_ranks_and_take_the_maps_quantiles(generator):
     particles = torch.randn(4000, 2, 3, generator=generator, dtype=torch.float64)
-    moved = horizon.recalibrate_particles(particles, Affine(scale=torch.tensor(0.5, dtype=torch.float64)))
+    moved = scoring.recalibrate_particles(particles, Affine(scale=torch.tensor(0.5, dtype=torch.float64)))
     assert torch.equal(moved.argsort(0), particles.argsort(0))
     inner = moved.quantile(torch.tensor([0.1, 0.9], dtype=torch.float64), 0)
     wanted = torch.tensor(stats.norm.ppf([0.1, 0.9]) * 0.5)[:, None, None].expand_as(inner)
@@ -105,15 +108,15 @@ def test_moved_particles_keep_their_ranks_and_take_the_maps_quantiles(generator)
 def test_starts_leave_room_within_their_episode():
     last = torch.zeros(60, dtype=torch.bool)
     last[[19, 59]] = True
-    found = horizon.starting_steps(last, 15, starts=100).tolist()
+    found = scoring.starting_steps(last, 15, starts=100).tolist()
     assert found == [*range(6), *range(20, 46)]
-    assert len(horizon.starting_steps(last, 15, starts=5)) == 5
-    assert len(horizon.starting_steps(last, 41)) == 0
+    assert len(scoring.starting_steps(last, 15, starts=5)) == 5
+    assert len(scoring.starting_steps(last, 41)) == 0
 
 
 def test_beyond_the_record_is_refused(trajectory):
     with pytest.raises(CalibrlError, match="go beyond the 400 recorded"):
-        horizon.pits_ahead(
+        scoring.pits_ahead(
             Linear(NOISE),
             WORLD,
             *trajectory,
@@ -123,3 +126,30 @@ def test_beyond_the_record_is_refused(trajectory):
             tables=None,
             generator=torch.Generator(),
         )
+
+
+def test_scores_of_a_bare_gaussian_agree_with_scipy(generator):
+    z = 1.4 * torch.randn(400, 2, generator=generator, dtype=torch.float64) + 0.2
+    sd = torch.rand(400, 2, generator=generator, dtype=torch.float64) + 0.5
+    y = z * sd + 3.0
+    found = scoring.score_one_step(z, sd, y, IDENTITY)
+    pits = stats.norm.cdf(z.numpy())
+    levels = np.arange(1, 20) / 20
+    observed = (pits[:, :, None] <= levels).mean(0)
+    assert found["calibration_loss"] == pytest.approx(((observed - levels) ** 2).sum(1).mean())
+    assert found["coverage_90"] == pytest.approx(((pits >= 0.05) & (pits <= 0.95)).mean())
+    assert found["reliability_25"] == pytest.approx(observed[:, 4].mean())
+    closed = sd.numpy() * (z.numpy() * (2 * pits - 1) + 2 * stats.norm.pdf(z.numpy()) - 1 / math.sqrt(math.pi))
+    assert found["crps"] == pytest.approx((closed / y.numpy().std(0, ddof=1)).mean(), rel=1e-6)
+    assert all(found[name] == found[f"{name}_bare"] for name in ("calibration_loss", "coverage_90", "crps"))
+
+
+@pytest.mark.parametrize("name", ["smooth", "affine", "isotonic", "auto"])
+def test_a_map_repairs_what_it_was_fitted_for(name, generator):
+    z = 2.0 * torch.randn(4000, 3, generator=generator, dtype=torch.float64)
+    mapping = fit_named(name)(z=z[:2000])
+    found = scoring.score_one_step(z[2000:], torch.ones(2000, 3), z[2000:], mapping)
+    assert found["calibration_loss"] < 20 * noise_floor(2000)
+    assert found["calibration_loss_bare"] > 0.1
+    assert found["coverage_90"] == pytest.approx(0.9, abs=0.02)
+    assert found["crps"] < found["crps_bare"]
