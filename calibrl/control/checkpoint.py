@@ -21,7 +21,7 @@ from calibrl.control.settings import with_defaults
 from calibrl.errors import CalibrlError, first_line
 from calibrl.files import explain_os_error, lock, replacing
 
-FORMAT = "calibrl control 1"
+FORMAT = "calibrl control 2"
 
 
 def save(folder: Path, members: Sequence[Member], trial: int, states: Sequence[Any], identity: dict[str, Any]) -> None:

@@ -120,7 +120,8 @@ def _go_on(fleet: Fleet, states: Sequence[dict[str, Any]]) -> None:
         for generator, state in zip(getattr(fleet, name), states, strict=True):
             generator.set_state(state["streams"][name])
     fleet.inputs.start.copy_(torch.cat([state["start"] for state in states]))
-    fleet.inputs.elites.copy_(torch.cat([state["elites"] for state in states]))
+    # Agents that were saved before there were planners with a memory had none.
+    fleet.inputs.elites.copy_(torch.cat([state.get("elites", state["start"][:, None][:, :0]) for state in states]))
 
 
 def _streams(fleet: Fleet, agent: int) -> dict[str, Tensor]:
