@@ -19,26 +19,26 @@ have been: goods that always sell out teach a map that changes nothing.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import cast
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from scipy.optimize import nnls
-from scipy.special import log_ndtr, ndtri, ndtri_exp
 from sklearn.ensemble import HistGradientBoostingRegressor
 from torch import Tensor
 from torch.distributions import Distribution, Normal
 
-from calibrl.algorithm import Forecaster, recalibrate
+from calibrl.algorithm import Calibrated, Forecaster
 from calibrl.data import Data, Remembered
-from calibrl.distributions import Recalibrated, Rounded, pit_z
+from calibrl.distributions import Recalibrated, Rounded
 from calibrl.distributions.zscores import from_zscore
 from calibrl.errors import CalibrlError
+from calibrl.evidence import Censored
 from calibrl.inventory.problems import Flags, Floats
 from calibrl.kernels import normal
-from calibrl.maps import IDENTITY, FitMap, Map, fit_isotonic
+from calibrl.maps import FitMap, Map, fit_isotonic
 from calibrl.runs.workers import one_thread
 from calibrl.shop.features import HISTORY, LEAD_IN, SCALE, SHUT, SPREAD, MovingSums, rows
 from calibrl.shop.record import draw_at_least
@@ -68,9 +68,6 @@ HELD_OUT = 120
 
 PAST = 730
 """Days before those to train on."""
-
-BELIEF, SHARES = 20.0, 200
-"""Outcomes that the forecast's own word is worth where days sold out, and shares it is given in."""
 
 
 @dataclass(frozen=True)
@@ -291,24 +288,22 @@ def paths(forecast: Distribution, rank: NDArray[np.int64], *, new: Flags) -> Flo
 
 @dataclass(frozen=True)
 class DemandModel:
-    """A forecaster with its calibration map, as learnt on one evening.
+    """What was learnt of demand by one evening.
 
-    leads: days ahead; mapping: R, one column per lead day; rho: (leads, leads) correlation of the days' z-scores;
-    trained_until: the last day the forecaster was trained on.
+    model: forecaster and map, one column of it per lead day; rho: (leads, leads) correlation of the days' z-scores;
+    leads: days ahead; trained_until: the last day the forecaster was trained on.
     """
 
-    forecaster: Forecaster
-    mapping: Map
+    model: Calibrated
     rho: Floats
     leads: int
     trained_until: int
 
     def forecast(self, sums: MovingSums, *, calibrated: bool = True) -> Distribution:
-        """Demand of the next days, batch shape (s, leads), as seen on the record's last evening."""
+        """Demand of the next days in units, batch shape (s, leads), as seen on the record's last evening."""
         count = len(sums.record.units)
-        x = rows(sums, np.arange(count), np.full(count, sums.record.today), self.leads)
-        forecast = self.forecaster(torch.from_numpy(x))
-        return recalibrate(forecast, self.mapping) if calibrated else forecast
+        x = torch.from_numpy(rows(sums, np.arange(count), np.full(count, sums.record.today), self.leads))
+        return self.model(x) if calibrated else self.model.forecaster(x)
 
 
 @one_thread()  # trees of this size are grown no sooner by two, and three times as late beside other work
@@ -321,35 +316,49 @@ def train(
     fit_map: FitMap = fit_isotonic,
 ) -> DemandModel:
     """Train a forecaster on what is known, and calibrate it on the latest days, which it has not seen."""
-    forecaster, today = make_forecaster(), sums.record.today
+    today = sums.record.today
     cut = today - min(HELD_OUT, (today + 1) // 4)
-    forecaster.update(_data(sums, range(max(28, cut - PAST), cut), cut, leads, rng, teaching=True)[0])
-    return calibrate(DemandModel(forecaster, IDENTITY, np.eye(leads), leads, cut), sums, rng=rng, fit_map=fit_map)
+    past = _data(sums, range(max(28, cut - PAST), cut), cut, leads, rng, teaching=True)
+    return _learn(make_forecaster(), past, sums, leads=leads, since=cut, rng=rng, fit_map=fit_map)
 
 
 @one_thread()
 def calibrate(
-    model: DemandModel, sums: MovingSums, *, rng: np.random.Generator, fit_map: FitMap = fit_isotonic
+    known: DemandModel, sums: MovingSums, *, rng: np.random.Generator, fit_map: FitMap = fit_isotonic
 ) -> DemandModel:
     """Learn the map of a forecaster anew, from the latest days after those it was trained on."""
+    forecaster = known.model.forecaster
+    return _learn(forecaster, None, sums, leads=known.leads, since=known.trained_until, rng=rng, fit_map=fit_map)
+
+
+def _learn(
+    forecaster: Forecaster,
+    past: Data | None,
+    sums: MovingSums,
+    *,
+    leads: int,
+    since: int,
+    rng: np.random.Generator,
+    fit_map: FitMap,
+) -> DemandModel:
+    """Steps 2 to 4 of Algorithm 1: T is trained on the past, if any is given, and R on the latest days since."""
     today = sums.record.today
-    since = max(28, model.trained_until, today - HELD_OUT)
-    judged, sold_out = _data(sums, range(since, today), today, model.leads, rng)
-    if not len(judged):
-        return replace(model, mapping=IDENTITY, rho=np.eye(model.leads))
-    generator = torch.Generator().manual_seed(int(rng.integers(2**31)))
-    with torch.no_grad():
-        z = pit_z(model.forecaster(judged.x), judged.y, generator=generator)
-    shown, weight = evidence(z.numpy(), sold_out, rng)
-    mapping = fit_map(z=torch.from_numpy(np.where(weight > 0, shown, np.nan)), weight=torch.from_numpy(weight))
-    known = torch.where(torch.from_numpy(sold_out), torch.nan, mapping.forward_z(z))
-    return replace(model, mapping=mapping, rho=correlation(known.numpy()))
+    latest = _data(sums, range(max(28, since, today - HELD_OUT), today), today, leads, rng)
+    held_out = Censored(lambda data: torch.arange(len(data)) >= len(data) - len(latest), rng=rng)
+    generator = torch.Generator().manual_seed(int(rng.integers(2**31)) if len(latest) else 0)
+    model = Calibrated(forecaster, evidence=held_out, fit_map=fit_map, generator=generator)
+    model.update(latest if past is None else past + latest)
+    if not len(latest):
+        return DemandModel(model, np.eye(leads), leads, since)
+    calibrated = cast(Map, model.mapping).forward_z(torch.from_numpy(held_out.z))
+    known = calibrated.masked_fill(cast(Tensor, latest.censored), torch.nan)
+    return DemandModel(model, correlation(known.numpy()), leads, since)
 
 
 def _data(
     sums: MovingSums, evenings: range, last: int, leads: int, rng: np.random.Generator, *, teaching: bool = False
-) -> tuple[Data, NDArray[np.bool_]]:
-    """Rows of item-stores on evenings, and (n, leads) which outcomes are sold out; nothing after `last` is seen.
+) -> Data:
+    """Rows of item-stores on evenings, censored where a day sold out; nothing after `last` is seen.
 
     teaching: leave out days that were shut against the habit, which teach a model nothing about open days unless it
     knew of the event (a map that never met them would promise too much), and draw the demand of a day that sold out
@@ -378,41 +387,4 @@ def _data(
         unknown |= record.odd[at] & ~np.asarray(announced)
     y[unknown] = np.nan
     sold_out = record.history.sales.censored[at] & ~np.isnan(y)
-    return Data(torch.from_numpy(x), torch.from_numpy(y)), sold_out
-
-
-def evidence(z: Floats, sold_out: NDArray[np.bool_], rng: np.random.Generator) -> tuple[Floats, Floats]:
-    """(n + SHARES, d) z-scores that show demand, and their weights; those of `sold_out` are at least z.
-
-    Where days sold out, outcomes as the forecast expects them stand beside the real ones, so that no single day
-    inherits the share of all that sold out below it; a day that sold out above every other is placed where the
-    forecast would have it, given that it was at least there.
-    """
-    count, blind = len(z), sold_out.any(0)
-    believed = np.where(blind, ndtri((np.arange(SHARES)[:, None] + 0.5) / SHARES), np.nan)
-    z, cut = np.concatenate([z, believed]), np.concatenate([sold_out, np.zeros(believed.shape, dtype=bool)])
-    best = np.where(cut | np.isnan(z), -np.inf, z).max(0)
-    beyond = cut & (z > best)
-    z[beyond] = -ndtri_exp(log_ndtr(-z[beyond]) + np.log1p(-rng.random(int(beyond.sum()))))
-    return z, kaplan_meier(z, cut & ~beyond, np.where(np.arange(len(z)) < count, 1.0, BELIEF / SHARES))
-
-
-def kaplan_meier(z: Floats, sold_out: NDArray[np.bool_], mass: Floats | None = None) -> Floats:
-    """(n, d): the weight of each z-score, when those of `sold_out` are only known to be at least z. NaN weighs 0.
-
-    mass: (n,) what each counts for at first, by default 1.
-    """
-    mass = np.ones(len(z)) if mass is None else mass
-    weight = np.where(np.isnan(z), 0.0, mass[:, None])
-    for column in np.flatnonzero(sold_out.any(0)):
-        seen = np.flatnonzero(~np.isnan(z[:, column]))
-        # Among equals, what was seen comes before what was cut short.
-        order = seen[np.lexsort((sold_out[seen, column], z[seen, column]))]
-        cut = sold_out[order, column]
-        cut[-1:] = False  # the largest has nobody to pass its share on to
-        own = mass[order]
-        at_risk = own[::-1].cumsum()[::-1]
-        survive = np.cumprod(np.where(cut, 1.0, 1 - own / at_risk))
-        before = np.concatenate([[1.0], survive[:-1]])
-        weight[order, column] = np.where(cut, 0.0, before * own / at_risk) * own.sum()
-    return weight
+    return Data(torch.from_numpy(x), torch.from_numpy(y), torch.from_numpy(sold_out))
