@@ -344,10 +344,11 @@ def _learn(
     """Steps 2 to 4 of Algorithm 1: T is trained on the past, if any is given, and R on the latest days since."""
     today = sums.record.today
     latest = _data(sums, range(max(28, since, today - HELD_OUT), today), today, leads, rng)
-    held_out = Censored(lambda data: torch.arange(len(data)) >= len(data) - len(latest), rng=rng)
+    held_out = Censored(lambda data: torch.full((len(data),), data is latest), rng=rng)
     generator = torch.Generator().manual_seed(int(rng.integers(2**31)) if len(latest) else 0)
     model = Calibrated(forecaster, evidence=held_out, fit_map=fit_map, generator=generator)
-    model.update(latest if past is None else past + latest)
+    for data in (latest,) if past is None else (past, latest):
+        model.update(data)
     if not len(latest):
         return DemandModel(model, np.eye(leads), leads, since)
     calibrated = cast(Map, model.mapping).forward_z(torch.from_numpy(held_out.z))
