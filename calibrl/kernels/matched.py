@@ -38,12 +38,12 @@ def _matched_draw(
     for e in tl.static_range(E):
         apart = tl.load(mean + (agent * E + e) * of_net + asked, mask=inside, other=0.0) - middle
         spread += apart * apart + tl.load(variance + (agent * E + e) * of_net + asked, mask=inside, other=0.0)
-    luck = tl.load(noise + agent * noise_stride + at, mask=inside, other=0.0)
+    draw = tl.load(noise + agent * noise_stride + at, mask=inside, other=0.0)
     if CELLS > 0:
-        cell = (luck * per_unit + CELLS / 2).to(tl.int32)
+        cell = (draw * per_unit + CELLS / 2).to(tl.int32)
         line = lines + agent * lines_stride + (column * CELLS + cell) * 2
-        luck = tl.load(line, mask=inside, other=0.0) + tl.load(line + 1, mask=inside, other=0.0) * luck
-    tl.store(out + agent * size + at, middle + tl.sqrt(spread / E) * luck, mask=inside)
+        draw = tl.load(line, mask=inside, other=0.0) + tl.load(line + 1, mask=inside, other=0.0) * draw
+    tl.store(out + agent * size + at, middle + tl.sqrt(spread / E) * draw, mask=inside)
 
 
 def matched_draw(mean: Tensor, variance: Tensor, noise: Tensor, lines: Tensor | None, per_unit: float) -> Tensor:
@@ -74,5 +74,5 @@ def matched_draw_reference(
     middle, spread = (part.repeat_interleave(noise.shape[1] // mean.shape[2], 1) for part in (middle, spread))
     if lines is None:
         return middle + spread * noise
-    luck = torch.stack([read_table_reference(*pair, per_unit) for pair in zip(noise, lines, strict=True)])
-    return middle + spread * luck
+    draw = torch.stack([read_table_reference(*pair, per_unit) for pair in zip(noise, lines, strict=True)])
+    return middle + spread * draw

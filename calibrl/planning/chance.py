@@ -18,7 +18,15 @@ from calibrl.planning.candidates import Objective
 
 
 class Imagined(NamedTuple):
-    """What a model expects of n plans: value (n,), and drawn states (particles, n, h, d) at each of h steps."""
+    """What a model expects of n plans.
+
+    Parameters
+    ----------
+    value
+        What each plan is worth, (n,).
+    states
+        Drawn states at each of h steps, (particles, n, h, d).
+    """
 
     value: Tensor
     states: Tensor
@@ -28,15 +36,40 @@ class Imagined(NamedTuple):
 class ChanceConstraint:
     """Prefer plans whose states all stay in the safe set with probability at least `level`.
 
-    `safe` takes states (…, d) and gives a margin (…): above 0 where the state is safe, for instance the
-    distance to the wall. A plan's margin is the smallest along its way. By default the probability is the
-    share of particles whose margin is positive, which is as honest as the model that drew them.
+    A plan's margin is the smallest along its way. By default the probability is the share of particles whose margin is
+    positive, which is as honest as the model that drew them.
 
-    `mapping` recalibrates the decision itself: the particles' margins are summed up as a normal forecast of
-    the plan's margin, and the map, fitted on `score`s of plans that were carried out, corrects it. With
-    `guarantee="conformal"` the map's ranks are used: if those plans and the next one are exchangeable, the
-    margin's lower bound holds with probability at least `level`, whatever the model. Plans picked by a
-    planner that changes are only roughly so.
+    Parameters
+    ----------
+    safe
+        Takes states (…, d) and gives margins (…), above 0 where a state is safe, for instance the distance to the wall;
+        or true and false.
+    level
+        The probability asked for, between 0 and 1.
+    mapping
+        Recalibrates the decision itself: the particles' margins are summed up as a normal forecast of the plan's
+        margin, and the map, fitted on `score`s of plans that were carried out, corrects it.
+    guarantee
+        "conformal" uses the map's ranks: if those plans and the next one are exchangeable, the margin's lower bound
+        holds with probability at least `level`, whatever the model. Plans picked by a planner that changes are only
+        roughly so.
+
+    Examples
+    --------
+    Go as far as possible, and past 1 in at most one of ten steps whose length is uncertain by ±0.2:
+
+    >>> import torch
+    >>> from calibrl.planning.chance import ChanceConstraint, Imagined
+    >>> from calibrl.planning.search import Bounds, RandomShooting
+    >>> noise = torch.randn(2000, 1, 1, 1, generator=torch.Generator().manual_seed(0))
+    >>> def imagine(plans):
+    ...     return Imagined(value=plans.sum((1, 2)), states=plans + 0.2 * noise)
+    >>> careful = ChanceConstraint(lambda states: 1 - states[..., 0], level=0.9)
+    >>> bounds = Bounds(torch.tensor([0.0]), torch.tensor([2.0]), horizon=1)
+    >>> search = RandomShooting(population_size=2000)
+    >>> plan = search.search(careful(imagine), bounds, generator=torch.Generator().manual_seed(1)).plan
+    >>> round(plan.item(), 1)  # 1 - 0.2 · 1.28
+    0.7
     """
 
     safe: Callable[[Tensor], Tensor]
@@ -60,6 +93,16 @@ class ChanceConstraint:
 
         Values are squashed into (-1, 1) without changing their order and unsafe plans lie below, so that
         scores can be compared from one batch to the next.
+
+        Parameters
+        ----------
+        imagine
+            Takes plans (n, h, a) and says what the model expects of them.
+
+        Returns
+        -------
+        Objective
+            Takes plans (n, h, a) and gives their scores (n,), for any search.
         """
 
         def objective(plans: Tensor) -> Tensor:
@@ -102,9 +145,19 @@ class ChanceConstraint:
         return gap / (1 + gap.abs())
 
     def score(self, states: Tensor, happened: Tensor) -> Tensor:
-        """What a plan that was carried out says of its forecast, as z-scores (n,): evidence for `fit_smooth(z=…)`.
+        """What plans that were carried out say of their forecasts: evidence for `fit_smooth(z=…)`.
 
-        states: (particles, n, h, d) as imagined; happened: (n, h, d) as it came.
+        Parameters
+        ----------
+        states
+            As imagined, (particles, n, h, d).
+        happened
+            As it came, (n, h, d).
+
+        Returns
+        -------
+        Tensor
+            Z-scores (n,).
         """
         if happened.shape != states.shape[1:]:
             raise CalibrlError(

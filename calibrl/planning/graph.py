@@ -283,7 +283,7 @@ def _compile(function: Callable[..., Any]) -> Callable[..., Any]:
 def _with_room(function: Callable[..., Any], *arguments: Any) -> Any:
     """Call a function that may be compiled once more: for every task and number of agents that a process plans for."""
     config = torch._dynamo.config
-    limit = "recompile_limit" if hasattr(config, "recompile_limit") else "cache_size_limit"
+    limit = "cache_size_limit" if getattr(config, "recompile_limit", None) is None else "recompile_limit"
     with config.patch({limit: VERSIONS}):
         return function(*arguments)
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -28,11 +28,7 @@ from calibrl.maps.gaussian import CELLS, REACH, draw_table
 
 
 class Model(Protocol):
-    """What planning asks of networks: `calibrl.forecasters.nets.Nets`, or a faster version of it.
-
-    A model may be able to do more. `ready()` gives the model that answers quickest at this moment of its training,
-    asked once for each rollout. `matched_draw(x (g, n, in), draws (g, n, d)) → (g, n, d)` does all of DS in one go.
-    """
+    """What planning asks of networks: `calibrl.forecasters.nets.Nets`, or a faster version of it."""
 
     @property
     def members(self) -> int:
@@ -40,6 +36,22 @@ class Model(Protocol):
 
     def moments(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Mean and variance (g, e, n, d) by every network, for x (g, n, in) or (g, e, n, in)."""
+
+
+@runtime_checkable
+class Readied(Protocol):
+    """A model that knows a faster version of itself."""
+
+    def ready(self) -> Model:
+        """The model that answers quickest at this moment of its training; asked once for each rollout."""
+
+
+@runtime_checkable
+class Matched(Protocol):
+    """A model that does all of DS in one go."""
+
+    def matched_draw(self, x: Tensor, draws: Tensor) -> Tensor:
+        """Draws (g, n, d) from the Gaussian that matches all networks, for x (g, n, in) and noise (g, n, d)."""
 
 
 @dataclass(frozen=True)
@@ -73,10 +85,9 @@ def expectation(model: Model, x: Tensor, draws: Tensor) -> Tensor:
 
 def distribution(model: Model, x: Tensor, draws: Tensor) -> Tensor:
     """DS: one Gaussian of all networks for each particle."""
-    whole = getattr(model, "matched_draw", None)
-    if whole is None or x.shape[2] < draws.shape[2]:
+    if not isinstance(model, Matched) or x.shape[2] < draws.shape[2]:
         return expectation(model, x, draws)
-    return whole(x.flatten(1, 2), draws.flatten(1, 2)).view(draws.shape)
+    return model.matched_draw(x.flatten(1, 2), draws.flatten(1, 2)).view(draws.shape)
 
 
 def plan_matched(model: Model, x: Tensor, draws: Tensor) -> Tensor:
@@ -105,10 +116,10 @@ def one_network(model: Model, x: Tensor, draws: Tensor) -> Tensor:
 
 def any_network(model: Model, x: Tensor, draws: Tensor) -> Tensor:
     """TS1: as TSinf after a new order of each plan's particles, given by the ranks of the last noise column."""
-    draws, luck = draws[..., :-1], draws[..., -1]
+    draws, place = draws[..., :-1], draws[..., -1]
     if x.shape[2] == 1:
         return one_network(model, x, draws)
-    order = luck.argsort(-1).unsqueeze(-1)
+    order = place.argsort(-1).unsqueeze(-1)
     answers = one_network(model, _taken(x, order), _taken(draws, order))
     return torch.empty_like(answers).scatter_(2, order.expand_as(answers), answers)
 
@@ -143,7 +154,22 @@ def stacked_tables(
     device: torch.device | str = "cpu",
     dtype: torch.dtype = torch.float32,
 ) -> Tensor:
-    """The draws' tables of g agents, (g, d, CELLS, 2): the identity for an agent without a map."""
+    """The tables that g agents' calibrated draws are read from.
+
+    Parameters
+    ----------
+    mappings
+        A map for each agent, or None: the identity.
+    outputs
+        d, how many numbers a model forecasts.
+    device, dtype
+        Of the tables.
+
+    Returns
+    -------
+    Tensor
+        Lines (g, d, CELLS, 2).
+    """
     device = torch.device(device)
     plain = torch.tensor([0.0, 1.0], device=device, dtype=dtype).expand(outputs, CELLS, 2)
     tables = [

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from calibrl.errors import CalibrlError
-from calibrl.planning.propagation import Model, calibrated_draws, expected_draw, propagation_named
+from calibrl.planning.propagation import Model, Readied, calibrated_draws, expected_draw, propagation_named
 
 Reward: TypeAlias = Callable[[Tensor, Tensor, Tensor], Tensor]
 """(observation (…, o), action (…, a), next observation (…, o)) → reward (…)."""
@@ -31,11 +31,19 @@ AT_ONCE = 2**20
 class World:
     """How a model's numbers become a world: tensor functions for any leading dimensions, on any device.
 
-    model_input: observation (…, o) → what the model sees of it (…, k); the action is appended by the caller.
-    target: (observation, next observation) → what the model is taught to forecast (…, d).
-    next_observation: (observation (…, o), forecast target (…, d)) → (…, o).
-    reward: of a step; None where it is unknown and must be learnt before planning.
     None of them may read a number back (`.item()`, `if tensor`): whole plans are captured in one CUDA graph.
+
+    Parameters
+    ----------
+    model_input
+        Observation (…, o) → what the model sees of it (…, k); the action is appended by the caller.
+    target
+        (Observation, next observation) → what the model is taught to forecast (…, d).
+    next_observation
+        (Observation (…, o), forecast target (…, d)) → next observation (…, o).
+    reward
+        (Observation, action (…, a), next observation) → reward (…); None where it is unknown and must be learnt before
+        planning.
     """
 
     model_input: Callable[[Tensor], Tensor]
@@ -63,10 +71,20 @@ def imagined_returns(
     noise: Tensor,
     tables: Tensor | None = None,
 ) -> Tensor:
-    """The mean over particles of each plan's summed reward, (g, n); arguments as in `imagine`.
+    """The mean over particles of each plan's summed reward.
 
     A particle whose return is not finite counts as -1e6, as published (there for NaN only): a plan under which the
     model diverges is a bad plan, not an error.
+
+    Parameters
+    ----------
+    nets, world, observation, plans, propagation, particles, noise, tables
+        As in `imagine`.
+
+    Returns
+    -------
+    Tensor
+        Returns (g, n).
     """
     if world.reward is None:
         raise CalibrlError("this world has no reward; learn one, or pass a reward function of your own")
@@ -103,13 +121,33 @@ def imagine(
     noise: Tensor,
     tables: Tensor | None = None,
 ) -> Iterator[Step]:
-    """The steps of all particles of all plans, one by one.
+    """The steps of all particles of all plans, one by one; gradients flow to plans and observations that ask for them.
 
-    observation: (g, o), where each agent is, or (g, n, o), where each plan begins. plans: (g, n, h, a).
-    propagation: E, DS, MM, TS1 or TSinf. noise: standard normal, of `noise_shape`; drawn by the caller, so that
-    a rollout is a pure function and an agent's luck its own. tables: None, or the agents' calibrated draws,
-    (g, d, CELLS, 2), as `stacked_tables` gives them; (g, h, d, CELLS, 2) for a map per step. Gradients flow to plans
-    and observations that ask for them.
+    Parameters
+    ----------
+    nets
+        The agents' networks.
+    world
+        How their numbers become a world.
+    observation
+        Where each agent is, (g, o), or where each plan begins, (g, n, o).
+    plans
+        Actions (g, n, h, a).
+    propagation
+        How uncertainty travels: E, DS, MM, TS1 or TSinf.
+    particles
+        Imagined futures of a plan.
+    noise
+        Standard normal, of `noise_shape`; drawn by the caller, so that a rollout is a pure function and an agent's
+        chance its own.
+    tables
+        None, or the agents' calibrated draws, (g, d, CELLS, 2), as `stacked_tables` gives them; (g, h, d, CELLS, 2) for
+        a map per step.
+
+    Yields
+    ------
+    Step
+        Observations before and after, (g, n, p, o), and the action (g, n, p, a), of each of h steps.
     """
     g, n, h, a = plans.shape
     way = propagation_named(propagation)
@@ -120,7 +158,7 @@ def imagine(
             f"expected ({g}, {h}, {n * p}, …), as noise_shape() says"
         )
     steered = plans.requires_grad or observation.requires_grad
-    model = nets.ready() if hasattr(nets, "ready") and not steered else nets
+    model = nets.ready() if isinstance(nets, Readied) and not steered else nets
     draws = calibrated_draws(noise, tables).unflatten(2, (n, p)) if way.random else _expected(tables, plans)
     state = observation[:, :, None] if observation.dim() == 3 else observation[:, None, None]
     # One copy in which every step's actions lie side by side: putting together what does not is several times as slow.
@@ -128,17 +166,30 @@ def imagine(
     # In the first step all particles of a plan are in one state: the networks are asked once for all.
     x = torch.cat([world.model_input(state).expand(g, n, 1, -1), actions[0][:, :, :1]], -1)
     state = state.expand(g, n, p, -1)
-    for t, luck in enumerate(draws.unbind(1)):
+    for t, draw in enumerate(draws.unbind(1)):
         if t:
             x = torch.cat([world.model_input(state), actions[t]], -1)
-        before, state = state, world.next_observation(state, way.step(model, x, luck))
+        before, state = state, world.next_observation(state, way.step(model, x, draw))
         yield Step(before, actions[t], state)
 
 
 def noise_shape(
     propagation: str, *, agents: int, horizon: int, plans: int, particles: int, outputs: int
 ) -> tuple[int, ...]:
-    """Of the standard normal noise that a rollout needs: (g, h, n · p, d), a column more for TS1, none for E."""
+    """The shape of the standard normal noise that a rollout needs.
+
+    Parameters
+    ----------
+    propagation
+        How uncertainty travels: E, DS, MM, TS1 or TSinf.
+    agents, horizon, plans, particles, outputs
+        g agents, h steps, n plans of p particles, d numbers that a model forecasts.
+
+    Returns
+    -------
+    tuple of int
+        (g, h, n · p, d), a column more for TS1, none for E.
+    """
     return propagation_named(propagation).noise_shape(agents, horizon, plans, particles=particles, outputs=outputs)
 
 

@@ -1,7 +1,4 @@
-"""Discrete MDPs with sparse transitions, and the checks that keep nonsense out of a planner.
-
-Solving discrete MDPs: value iteration, policy iteration, and the exact value of a policy.
-"""
+"""Discrete MDPs with sparse transitions: value iteration, policy iteration, and the exact value of a policy."""
 
 from __future__ import annotations
 
@@ -31,9 +28,19 @@ EXACT = 1e-12
 class MDP:
     """S states, A actions, sparse transitions T(s′ | s, a), expected rewards r(s, a) and a discount γ.
 
-    rows: (S·A + 1,), successor and probability: (n,). Row s·A + a holds the successors of action a in state
-    s at positions rows[s·A + a] … rows[s·A + a + 1]; one successor may be listed twice, its chances add up.
-    reward: (S, A). Build one with `MDP.dense`, `MDP.listed` or `MDP.by_action`.
+    Build one with `MDP.dense`, `MDP.listed` or `MDP.by_action`.
+
+    Parameters
+    ----------
+    rows
+        Where the successors of each state and action begin, (S·A + 1,): those of action a in state s are at positions
+        rows[s·A + a] … rows[s·A + a + 1].
+    successor, probability
+        States that may follow, and their chances, (n,) each; one successor may be listed twice, its chances add up.
+    reward
+        Expected rewards (S, A).
+    discount
+        γ, in [0, 1).
     """
 
     rows: Ints
@@ -70,7 +77,21 @@ class MDP:
 
     @classmethod
     def dense(cls, probability: Array, reward: Array, *, discount: float) -> MDP:
-        """From T(s′ | s, a) of shape (S, A, S). reward: (S,), (S, A), or (S, A, S) if it depends on s′."""
+        """An MDP of a full table of probabilities.
+
+        Parameters
+        ----------
+        probability
+            T(s′ | s, a), (S, A, S).
+        reward
+            Rewards (S,), (S, A), or (S, A, S) if they depend on s′.
+        discount
+            γ, in [0, 1).
+
+        Returns
+        -------
+        MDP
+        """
         p = np.ascontiguousarray(_numbers(probability, "probabilities"))
         if p.ndim != 3 or p.shape[0] != p.shape[2] or 0 in p.shape:
             raise CalibrlError(f"probabilities of shape {p.shape} are not T(s′ | s, a); expected (S, A, S)")
@@ -83,9 +104,20 @@ class MDP:
 
     @classmethod
     def listed(cls, successor: Array, probability: Array, reward: Array, *, discount: float) -> MDP:
-        """From m candidate successors for each state and action: successor and probability (S, A, m).
+        """An MDP of m candidate successors for each state and action.
 
-        reward: (S,), (S, A), or (S, A, m) if it depends on which successor comes true.
+        Parameters
+        ----------
+        successor, probability
+            States that may follow, and their chances, (S, A, m) each.
+        reward
+            Rewards (S,), (S, A), or (S, A, m) if they depend on which successor comes true.
+        discount
+            γ, in [0, 1).
+
+        Returns
+        -------
+        MDP
         """
         p, to = _numbers(probability, "probabilities"), np.asarray(successor)
         if p.ndim != 3 or 0 in p.shape:
@@ -99,9 +131,20 @@ class MDP:
 
     @classmethod
     def by_action(cls, probability: Any, reward: Any, *, discount: float) -> MDP:
-        """From one matrix (S, S) for each action, dense or sparse, as other libraries keep them.
+        """An MDP of one matrix for each action, as other libraries keep them.
 
-        reward: (S,), (S, A), or one matrix (S, S) for each action if it depends on s′.
+        Parameters
+        ----------
+        probability
+            A matrix (S, S) for each action, dense or sparse.
+        reward
+            Rewards (S,), (S, A), or one matrix (S, S) for each action if they depend on s′.
+        discount
+            γ, in [0, 1).
+
+        Returns
+        -------
+        MDP
         """
         actions, shapes = len(probability), {np.shape(matrix) for matrix in probability}
         states = next(iter(shapes))[0] if shapes and shapes != {()} else 0
@@ -236,49 +279,97 @@ REFINEMENTS = 4
 
 @dataclass(frozen=True, eq=False)
 class Solution:
-    """An optimal value (S,), a policy (S,) that is greedy for it, and how they came about.
+    """An optimal value, a policy that is greedy for it, and how they came about.
 
-    `error` bounds the largest |V(s) - V*(s)|; `sweeps` counts passes over all states and actions.
+    Parameters
+    ----------
+    value
+        V(s), (S,).
+    policy
+        An action for each state, (S,).
+    error
+        A bound on the largest |V(s) - V*(s)|.
+    iterations
+        Passes over all states and actions.
     """
 
     value: Floats
     policy: Ints
     error: float
-    sweeps: int
+    iterations: int
 
 
-def value_iteration(mdp: MDP, *, tolerance: float = 1e-10, max_sweeps: int = 1_000_000) -> Solution:
+def value_iteration(mdp: MDP, *, tolerance: float = 1e-10, max_iterations: int = 1_000_000) -> Solution:
     """Repeat V ← max_a r + γ T V until V is within `tolerance` of V* in every state.
 
-    Every sweep brackets V*: with δ = (new V) - (old V), V* lies between V + γ/(1-γ) min δ and V + γ/(1-γ) max δ
-    (MacQueen, 1966). The sweeps end when the bracket is narrow and its middle is returned, which is many
-    sweeps before δ itself is small. A tolerance finer than float64 can give is met as well as float64 can.
+    Every iteration brackets V*: with δ = (new V) - (old V), V* lies between V + γ/(1-γ) min δ and V + γ/(1-γ) max δ
+    (MacQueen, 1966). The search ends when the bracket is narrow and its middle is returned, which is many iterations
+    before δ itself is small.
+
+    Parameters
+    ----------
+    mdp
+        What to solve.
+    tolerance
+        How far a state's value may be from V*. Finer than float64 can give is met as well as float64 can.
+    max_iterations
+        After so many it is an error.
+
+    Returns
+    -------
+    Solution
+        Values and actions (S,), a bound on their error, and how many iterations they took.
+
+    Examples
+    --------
+    State 1 pays 1 for ever; action 1 leads there.
+
+    >>> from calibrl.planning.value_iteration import MDP, value_iteration
+    >>> stay, move = [[1, 0], [0, 1]], [[0, 1], [0, 1]]
+    >>> solution = value_iteration(MDP.by_action([stay, move], [0, 1], discount=0.9))
+    >>> solution.value.round(6).tolist()
+    [9.0, 10.0]
+    >>> int(solution.policy[0])
+    1
     """
     if not tolerance > 0:
         raise CalibrlError(f"tolerance {tolerance} is not above 0; 1e-10 is the default")
-    if max_sweeps < 1:
-        raise CalibrlError(f"max_sweeps {max_sweeps} allows none; use 1 or more")
+    if max_iterations < 1:
+        raise CalibrlError(f"max_iterations {max_iterations} allows none; use 1 or more")
     value, new = np.zeros(mdp.states), np.empty(mdp.states)
     # Unsigned numbers cannot count from an array's end, which spares the compiled loop a check.
     successor = mdp.successor.astype(np.uint32)
     parts = (mdp.rows, successor, mdp.probability, mdp.reward, mdp.discount)
     reach, terms = mdp.discount / (1 - mdp.discount), int(np.diff(mdp.rows).max())
-    for sweep in range(1, max_sweeps + 1):
+    for iteration in range(1, max_iterations + 1):
         lowest, highest = bellman.optimal_backup(*parts, value, new)
         value, new = new, value
         error = reach * (highest - lowest) / 2
         rounding = _rounding(value, terms) / (1 - mdp.discount)
         if error <= max(tolerance, rounding):
             value = value + reach * (highest + lowest) / 2
-            return Solution(value, action_values(mdp, value).argmax(1), max(error, rounding), sweep)
+            return Solution(value, action_values(mdp, value).argmax(1), max(error, rounding), iteration)
     raise CalibrlError(
-        f"{max_sweeps} sweeps leave the value uncertain by {error:g}; allow more, or use policy_iteration, which does "
-        f"not slow down as the discount {mdp.discount:g} nears 1"
+        f"{max_iterations} iterations leave the value uncertain by {error:g}; allow more, or use policy_iteration, "
+        f"which does not slow down as the discount {mdp.discount:g} nears 1"
     )
 
 
 def action_values(mdp: MDP, value: Array) -> Floats:
-    """Q(s, a) = r(s, a) + γ E[V(s′)], of shape (S, A)."""
+    """Q(s, a) = r(s, a) + γ E[V(s′)].
+
+    Parameters
+    ----------
+    mdp
+        The MDP.
+    value
+        V(s), (S,).
+
+    Returns
+    -------
+    ndarray
+        Q(s, a), (S, A).
+    """
     found = np.empty(mdp.reward.shape)
     start = np.ascontiguousarray(value, dtype=np.float64)
     if start.shape != (mdp.states,):
@@ -288,7 +379,20 @@ def action_values(mdp: MDP, value: Array) -> Floats:
 
 
 def policy_value(mdp: MDP, policy: Array) -> Floats:
-    """V of a policy, exactly: the solution (S,) of V = r + γ P V. policy: (S,) actions or (S, A) chances."""
+    """The value of a policy, exactly: the solution of V = r + γ P V.
+
+    Parameters
+    ----------
+    mdp
+        The MDP.
+    policy
+        An action for each state, (S,), or the chance of each action, (S, A).
+
+    Returns
+    -------
+    ndarray
+        V(s), (S,).
+    """
     if mdp.states <= DENSE_STATES:
         chance = as_chances(policy, mdp.states, mdp.actions)
         system = np.eye(mdp.states) - mdp.discount * np.einsum("sa,sat->st", chance, mdp.to_dense())
@@ -317,17 +421,29 @@ def chain_value(chain: sparse.csr_array, reward: Floats, discount: float) -> Flo
     return np.asarray(linalg.spsolve(system, reward))
 
 
-def policy_iteration(mdp: MDP, *, start: Array | None = None, max_rounds: int = 1000) -> Solution:
+def policy_iteration(mdp: MDP, *, start: Array | None = None, max_iterations: int = 1000) -> Solution:
     """Evaluate the policy exactly, make it greedy, repeat until no state wants another action.
 
     However near 1 the discount is, no action is left that float64 can tell to be better.
 
-    start: the policy to begin from, (S,) actions or (S, A) chances; greedy for the rewards if not given.
+    Parameters
+    ----------
+    mdp
+        What to solve.
+    start
+        The policy to begin from, (S,) actions or (S, A) chances; by default greedy for the rewards.
+    max_iterations
+        After so many it is an error.
+
+    Returns
+    -------
+    Solution
+        Values and actions (S,), a bound on their error, and how many iterations they took.
     """
     policy = mdp.reward.argmax(1) if start is None else _actions(mdp, start)
     states, terms = np.arange(mdp.states), int(np.diff(mdp.rows).max())
     seen: set[bytes] = set()
-    for rounds in range(1, max_rounds + 1):
+    for iteration in range(1, max_iterations + 1):
         value = policy_value(mdp, policy)
         q = action_values(mdp, value)
         gain, rounding = q.max(1) - q[states, policy], _rounding(value, terms)
@@ -337,9 +453,9 @@ def policy_iteration(mdp: MDP, *, start: Array | None = None, max_rounds: int = 
         # Policies only ever improve: one that comes back is as good as those since, as far as float64 can tell.
         if improved.tobytes() in seen:
             off = float(np.abs(q.max(1) - value).max())
-            return Solution(value, policy, (off + rounding) / (1 - mdp.discount), rounds)
+            return Solution(value, policy, (off + rounding) / (1 - mdp.discount), iteration)
         policy = improved
-    raise CalibrlError(f"{max_rounds} rounds did not settle the policy; allow more")
+    raise CalibrlError(f"{max_iterations} iterations did not settle the policy; allow more")
 
 
 def _actions(mdp: MDP, policy: Array) -> Ints:

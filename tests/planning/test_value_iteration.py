@@ -118,7 +118,7 @@ def test_policy_value_where_one_state_of_many_pays():
 def test_value_iteration_settles_where_sums_are_long():
     generator = np.random.default_rng(0)
     mdp = MDP.dense(generator.dirichlet(np.ones(800), (800, 2)), generator.normal(size=(800, 2)), discount=0.9999)
-    found = value_iteration(mdp, max_sweeps=200)
+    found = value_iteration(mdp, max_iterations=200)
     assert np.abs(found.value - policy_value(mdp, found.policy)).max() <= found.error < 1e-7
 
 
@@ -317,8 +317,11 @@ THIN = sparse.eye_array(2)
         (lambda: policy_value(MDP.dense(HALF, [0, 1], discount=0.5), [[0.5], [1.0]]), "state 0 sum to 0.5"),
         (lambda: policy_value(MDP.dense(HALF, [0, 1], discount=0.5), [0, 0, 0]), r"policy of shape \(3,\)"),
         (lambda: value_iteration(MDP.dense(HALF, [0, 1], discount=0.5), tolerance=0), "tolerance 0"),
-        (lambda: value_iteration(MDP.dense(HALF, [0, 1], discount=0.9), max_sweeps=1), "1 sweeps leave"),
-        (lambda: value_iteration(MDP.dense(HALF, [0, 1], discount=0.9), max_sweeps=0), "max_sweeps 0 allows none"),
+        (lambda: value_iteration(MDP.dense(HALF, [0, 1], discount=0.9), max_iterations=1), "1 iterations leave"),
+        (
+            lambda: value_iteration(MDP.dense(HALF, [0, 1], discount=0.9), max_iterations=0),
+            "max_iterations 0 allows none",
+        ),
         (lambda: action_values(MDP.dense(HALF, [0, 1], discount=0.9), [1.0]), r"values of shape \(1,\)"),
     ],
 )
