@@ -15,8 +15,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from calibrl.bandits.experiment import plan
-from calibrl.bandits.presets import PAPER, SMALL, Preset
+from calibrl.bandits.experiment import EXPERIMENT, PAPER, SMALL, BanditSettings
 from calibrl.runs.rows import Row, append, origin
 from calibrl.runs.workers import Job, run_jobs
 
@@ -27,9 +26,9 @@ def timed(job: Job) -> tuple[list[Row], int, float]:
     return rows, os.getpid(), time.process_time()
 
 
-def turn(preset: Preset, workers: int) -> tuple[list[Row], float, float]:
+def turn(settings: BanditSettings, workers: int) -> tuple[list[Row], float, float]:
     """Rows, wall seconds, and CPU seconds of the busiest worker."""
-    jobs = [Job(job.name, timed, (job,)) for job in plan(preset).jobs]
+    jobs = [Job(job.name, timed, (job,)) for job in EXPERIMENT.jobs(settings)]
     began = time.perf_counter()
     found = run_jobs(jobs, backend="processes", workers=workers)
     wall = time.perf_counter() - began

@@ -1,9 +1,8 @@
-"""`calibrl run bandits` and `calibrl bandit evaluate`: what they print."""
+"""`calibrl bandit evaluate`: what a policy would have earned, from a log."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,8 +10,6 @@ import typer
 
 if TYPE_CHECKING:
     from calibrl.bandits.evaluation import Estimate
-    from calibrl.bandits.experiment import Line
-    from calibrl.bandits.presets import Preset
     from calibrl.errors import CalibrlError
 
 app = typer.Typer(help="Contextual bandits: evaluate a policy from logs.", no_args_is_help=True)
@@ -111,83 +108,3 @@ def print_estimates(found: Mapping[str, Estimate | CalibrlError], *, title: str)
     for name, note in notes.items():
         if note:
             console.print(f"! {name.split(':')[0]}: {note}.", highlight=False, markup=False)
-
-
-def chosen(
-    problems: list[str] | None,
-    policies: list[str] | None,
-    *,
-    preset: str,
-    trials: int | None,
-    rounds: int | None,
-    seed: int | None,
-) -> Preset:
-    """A preset with what the options change about it."""
-    from calibrl.bandits.presets import PRESETS
-    from calibrl.errors import CalibrlError
-
-    if preset not in PRESETS:
-        raise CalibrlError(f"preset {preset!r} is unknown; known: {', '.join(PRESETS)}")
-    base = PRESETS[preset]
-    return replace(
-        base,
-        problems=tuple(problems or base.problems),
-        policies=tuple(policies or base.policies),
-        trials=trials or base.trials,
-        rounds=rounds or base.rounds,
-        seed=base.seed if seed is None else seed,
-    )
-
-
-def show_rows(path: Path, *, trials: int | None, out: Path) -> None:
-    """Print the table of rows that are there already, and draw it."""
-    from calibrl.bandits.experiment import summarise
-    from calibrl.bandits.figures import table_figure
-    from calibrl.runs.rows import read_experiment
-    from calibrl.runs.store import save_figures
-
-    lines = summarise(read_experiment(path, "bandits"), trials=trials)
-    print_lines(lines)
-    (file,) = save_figures({"table": table_figure(lines)}, out)
-    typer.echo(f"The table as a figure is {file}")
-
-
-def print_lines(lines: Sequence[Line]) -> None:
-    """Every policy on every problem, with the paper's numbers where it gives them."""
-    from rich import box
-    from rich.table import Table
-
-    from calibrl.bandits.policy import POLICIES
-    from calibrl.runs.console import table_console
-    from calibrl.runs.paper import TABLE_1
-
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold", collapse_padding=True)
-    table.add_column("", no_wrap=True)
-    for name in ("reward", "vs LinUCB", "", "covers", "paper"):
-        table.add_column(name, justify="right", no_wrap=True)
-    before = ""
-    for line in lines:
-        if line.problem != before:
-            table.add_section()
-            table.add_row(f"[bold]{line.problem}[/bold], {line.rounds} × {line.trials}")
-            optimal = TABLE_1.at(line.problem, "optimal", "reward")
-            table.add_row("  optimum", f"{line.optimal:.1f}", "", "", "", f"{optimal.mean:.1f}" if optimal else "")
-        before = line.problem
-        compared, printed = line.policy != "linucb", TABLE_1.at(line.problem, line.policy, "reward")
-        table.add_row(
-            f"  {POLICIES[line.policy].label}",
-            f"{line.reward:.1f} ± {line.error:.1f}",
-            f"{line.gain:+.1f} ± {line.gain_error:.1f}" if compared else "",
-            f"{100 * line.relative_gain:+.1f} %" if compared else "",
-            f"{100 * line.coverage:.1f} %",
-            f"{printed.mean:.1f}" if printed else "",
-        )
-    notes = [f"{line.problem}: {line.note}." for line in lines if line.note and line.policy == lines[0].policy]
-    console = table_console()
-    console.print(table)
-    console.print(
-        "Cumulative reward over rounds × paired trials, ± standard error; differences are paired by trial. covers: "
-        "share of the chosen arms' rewards below their 84.1 % quantile. paper: Malik et al. (2019), 1200 rounds.",
-        *notes,
-        highlight=False,
-    )

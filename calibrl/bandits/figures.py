@@ -1,21 +1,23 @@
-"""The bandit's figures: learning curves, the table as a picture, and what two policies believed when they differed."""
+"""What a run came to: the table, printed and drawn, learning curves, and what two policies believed."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrl.bandits.experiment import CURVES, Line, job_name, summarise
-from calibrl.bandits.loop import HIGH, LOW, MEDIAN, Trial
+from calibrl.bandits.loop import CURVES, HIGH, LOW, MEDIAN, Trial, job_name
 from calibrl.bandits.policy import POLICIES
-from calibrl.bandits.presets import PAPER
-from calibrl.bandits.problems import Stream
+from calibrl.bandits.problems import PROBLEMS, Stream
 from calibrl.runs.engine import Found
-from calibrl.runs.paper import TABLE_1
+from calibrl.runs.experiment import Printed
+from calibrl.runs.rows import Row
+from calibrl.runs.statistics import mean_and_error
 from calibrl.runs.store import Arrays, save_figures
 
 if TYPE_CHECKING:
@@ -44,28 +46,26 @@ def learning_curves(rewards: dict[str, Floats], ax: Axes) -> Axes:
     return ax
 
 
-def shares(
-    reward: dict[str, dict[str, tuple[float, float]]], printed: dict[str, dict[str, float]], rounds: dict[str, int]
-) -> Figure:
-    """Table 1 as a picture: each policy's share of the optimal reward, problem by problem, beside the paper's.
-
-    reward: share of the optimum and its standard error, by problem and policy; printed: the paper's shares; rounds: by
-    problem, those of a trial.
-    """
+def table_figure(lines: Sequence[Line], paper: Printed) -> Figure:
+    """Table 1 as a picture: each policy's share of the optimal reward, problem by problem, beside the paper's."""
     import matplotlib.pyplot as plt
 
-    problems = list(reward)
+    problems: dict[str, list[Line]] = {}
+    for line in lines:
+        problems.setdefault(line.problem, []).append(line)
     figure, axes = plt.subplots(
         1, len(problems), figsize=(2.1 * len(problems) + 1.2, 3.6), sharey=True, layout="constrained"
     )
-    for ax, name in zip(np.atleast_1d(axes), problems, strict=True):
-        policies = list(reward[name])[::-1]
-        for height, policy in enumerate(policies):
-            share, error = reward[name][policy]
-            ax.errorbar(share, height, xerr=error, fmt="o", color=POLICIES[policy].color, ms=6, capsize=2)
-            if policy in printed.get(name, {}):
-                ax.plot(printed[name][policy], height, "D", mfc="none", mec="#2b2d42", ms=8, zorder=1)
-        ax.set_yticks(range(len(policies)), [POLICIES[policy].label for policy in policies])
+    for ax, (name, of) in zip(np.atleast_1d(axes), problems.items(), strict=True):
+        best = paper.at(name, "optimal", "reward")
+        for height, line in enumerate(of[::-1]):
+            color = POLICIES[line.policy].color
+            share, error = line.reward / line.optimal, line.error / line.optimal
+            ax.errorbar(share, height, xerr=error, fmt="o", color=color, ms=6, capsize=2)
+            printed = paper.at(name, line.policy, "reward")
+            if printed and best:
+                ax.plot(printed.mean / best.mean, height, "D", mfc="none", mec="#2b2d42", ms=8, zorder=1)
+        ax.set_yticks(range(len(of)), [POLICIES[line.policy].label for line in of[::-1]])
         ax.set_title(name, fontsize=10)
         ax.spines[["top", "right"]].set_visible(False)
         ax.grid(axis="x", color="#e6e7ec", lw=0.8)
@@ -74,11 +74,18 @@ def shares(
         ax.xaxis.set_major_formatter(lambda value, _: f"{100 * value:.0f} %")
         ax.locator_params(axis="x", nbins=4)
     hollow = ""
-    if printed:
-        apart = ", ".join(f"{name} {rounds[name]}" for name in printed if rounds[name] != PAPER.rounds)
-        hollow = f" Hollow diamonds: the paper, after {PAPER.rounds} rounds{f' (here {apart})' if apart else ''}."
+    rounds = {name: of[-1].rounds for name, of in problems.items() if paper.about(name)}
+    if rounds:
+        apart = ", ".join(f"{name} {played}" for name, played in rounds.items() if played != paper.step)
+        hollow = f" Hollow diamonds: the paper, after {paper.step} rounds{f' (here {apart})' if apart else ''}."
     figure.supxlabel(f"reward, as a share of the optimum.{hollow}", fontsize=10)
     return figure
+
+
+def save_table(folder: Path, lines: Sequence[Line], paper: Printed) -> None:
+    """Write the table as a picture, and say where it is."""
+    (file,) = save_figures({"table": table_figure(lines, paper)}, folder)
+    print(f"The table as a figure is {file}")
 
 
 def differing(bare: Trial, calibrated: Trial) -> NDArray[np.int64]:
@@ -124,16 +131,16 @@ def beliefs(bare: Trial, calibrated: Trial, *, most: int = 24) -> Figure:
     return figure
 
 
-def draw(folder: Path, found: Found) -> None:
+def save(folder: Path, found: Found, paper: Printed) -> None:
     """The table as a picture; for each problem learning curves, reliability, and what two policies believed."""
-    drawn = {"table": table_figure(summarise(found.rows))}
+    drawn = {"table": table_figure(summarise(found.rows), paper)}
     jobs: dict[str, list[str]] = {}
     for row in found.rows:
         name = job_name(row.problem, row.seed)
         if name not in jobs.setdefault(row.problem, []):
             jobs[row.problem].append(name)
     for problem, names in jobs.items():
-        first = found.kept(names[0])
+        first = found.arrays(names[0])
         curves = [policy for policy in CURVES if f"{policy}, reward" in first]
         if curves:
             drawn[f"learning-{problem}"] = _learning(problem, found, names, curves)
@@ -149,7 +156,7 @@ def _learning(problem: str, found: Found, names: Sequence[str], policies: Sequen
     from calibrl import plots
 
     figure, axes = plt.subplots(1, 3, figsize=(12.6, 4.0), layout="constrained", width_ratios=(1.35, 1, 1))
-    kept = [found.kept(name) for name in names]
+    kept = [found.arrays(name) for name in names]
     rewards = {policy: np.array([trial[f"{policy}, reward"] for trial in kept], float) for policy in policies}
     learning_curves(rewards, axes[0])
     axes[0].set_title(f"{problem}: reward", fontsize=11, loc="left")
@@ -159,20 +166,6 @@ def _learning(problem: str, found: Found, names: Sequence[str], policies: Sequen
             plots.reliability(pits, ax, color=POLICIES[policy].color, band=False)
         ax.set_title(f"reliability, {title}", fontsize=11, loc="left")
     return figure
-
-
-def table_figure(lines: Sequence[Line]) -> Figure:
-    """Every line's share of the optimal reward, beside the paper's where it printed one."""
-    reward: dict[str, dict[str, tuple[float, float]]] = {}
-    for line in lines:
-        reward.setdefault(line.problem, {})[line.policy] = (line.reward / line.optimal, line.error / line.optimal)
-    means = {name: {arm: cell["reward"].mean for arm, cell in TABLE_1.about(name).items()} for name in reward}
-    printed = {
-        name: {policy: arms[policy] / arms["optimal"] for policy in ("linucb", "callinucb")}
-        for name, arms in means.items()
-        if arms
-    }
-    return shares(reward, printed, {line.problem: line.rounds for line in lines})
 
 
 def _pair(kept: Arrays) -> tuple[Trial, Trial] | None:
@@ -186,3 +179,106 @@ def _pair(kept: Arrays) -> tuple[Trial, Trial] | None:
         for policy in ("linucb", "callinucb")
     )
     return bare, calibrated
+
+
+# What a run came to, as a table.
+
+
+@dataclass(frozen=True)
+class Line:
+    """One policy on one problem over n trials.
+
+    gain: over LinUCB, paired trial by trial; errors are standard errors.
+    """
+
+    problem: str
+    policy: str
+    trials: int
+    rounds: int
+    reward: float
+    error: float
+    optimal: float
+    coverage: float
+    gain: float
+    gain_error: float
+    note: str
+
+    @property
+    def relative_gain(self) -> float:
+        """Gain over LinUCB, as a part of LinUCB's reward."""
+        base = self.reward - self.gain
+        return self.gain / abs(base) if base else float("nan")
+
+
+def summarise(rows: Iterable[Row], *, trials: int | None = None) -> list[Line]:
+    """One line per problem and policy; `trials` keeps only that many of the lowest seeds."""
+    found: dict[tuple[str, str], dict[int, Row]] = {}
+    for row in rows:
+        if row.experiment == "bandits":
+            found.setdefault((row.problem, row.arm), {})[row.seed] = row
+    lines = []
+    order = list(PROBLEMS)
+    for (name, policy), by_seed in sorted(found.items(), key=lambda item: order.index(item[0][0])):
+        seeds = sorted(by_seed)[:trials]
+        measured = [by_seed[seed].metrics for seed in seeds]
+        other = found.get((name, "linucb"), {})
+        reward, error = mean_and_error([one["reward"] for one in measured])
+        gain, gain_error = mean_and_error(
+            [by_seed[seed].metrics["reward"] - other[seed].metrics["reward"] for seed in seeds if seed in other]
+        )
+        row = by_seed[seeds[0]]
+        lines.append(
+            Line(
+                problem=name,
+                policy=policy,
+                trials=len(seeds),
+                rounds=row.step,
+                reward=reward,
+                error=error,
+                optimal=fmean(one["optimal"] for one in measured),
+                coverage=fmean(one["coverage"] for one in measured),
+                gain=gain,
+                gain_error=gain_error,
+                note=str(row.settings.get("note", "")),
+            )
+        )
+    return lines
+
+
+def print_lines(lines: Sequence[Line], paper: Printed) -> None:
+    """Every policy on every problem, with the paper's numbers where it gives them."""
+    from rich import box
+    from rich.table import Table
+
+    from calibrl.runs.console import table_console
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold", collapse_padding=True)
+    table.add_column("", no_wrap=True)
+    for name in ("reward", "vs LinUCB", "", "covers", "paper"):
+        table.add_column(name, justify="right", no_wrap=True)
+    before = ""
+    for line in lines:
+        if line.problem != before:
+            table.add_section()
+            table.add_row(f"[bold]{line.problem}[/bold], {line.rounds} × {line.trials}")
+            optimal = paper.at(line.problem, "optimal", "reward")
+            table.add_row("  optimum", f"{line.optimal:.1f}", "", "", "", f"{optimal.mean:.1f}" if optimal else "")
+        before = line.problem
+        compared, printed = line.policy != "linucb", paper.at(line.problem, line.policy, "reward")
+        table.add_row(
+            f"  {POLICIES[line.policy].label}",
+            f"{line.reward:.1f} ± {line.error:.1f}",
+            f"{line.gain:+.1f} ± {line.gain_error:.1f}" if compared else "",
+            f"{100 * line.relative_gain:+.1f} %" if compared else "",
+            f"{100 * line.coverage:.1f} %",
+            f"{printed.mean:.1f}" if printed else "",
+        )
+    notes = [f"{line.problem}: {line.note}." for line in lines if line.note and line.policy == lines[0].policy]
+    console = table_console()
+    console.print(table)
+    console.print(
+        "Cumulative reward over rounds × paired trials, ± standard error; differences are paired by trial. covers: "
+        "share of the chosen arms' rewards below their 84.1 % quantile. paper: Malik et al. (2019), 1200 rounds.",
+        *notes,
+        highlight=False,
+    )

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import functools
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -11,13 +13,16 @@ from numpy.typing import NDArray
 from scipy.special import ndtr, ndtri
 
 from calibrl.algorithm import Forecaster, learn
-from calibrl.bandits.policy import Policy
-from calibrl.bandits.problems import Stream
+from calibrl.bandits.policy import POLICIES, Policy
+from calibrl.bandits.problems import Stream, problem
 from calibrl.bandits.ridge import CompiledRidge
 from calibrl.data import Data
+from calibrl.diagnostics import calibration_loss
 from calibrl.errors import CalibrlError
 from calibrl.kernels import ridge_policy
 from calibrl.planning.quantile import Exploration, highest_quantile
+from calibrl.runs.engine import Arrays, Yielded
+from calibrl.runs.rows import Row
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -173,3 +178,78 @@ def play(stream: Stream, policy: Policy, *, seed: int) -> Trial:
     """
     (trial,) = learn(collect_trial(stream, policy.planner, seed=seed), policy.ridge, rounds=1)
     return trial
+
+
+# A job of the experiment: one trial of every policy.
+
+CURVES = ("linucb", "callinucb", "conformal-linucb", "greedy")
+"""Policies whose learning curves and reliability are drawn."""
+NOMINAL = float(ndtr(1.0))
+"""What LinUCB's upper bound should cover: 84.1 %."""
+CURVE_EVERY = 200
+LEVELS = np.linspace(0.05, 0.95, 19)
+
+
+def job_name(problem: str, seed: int) -> str:
+    """What the job of a problem and trial is called."""
+    return f"{problem}, trial {seed}"
+
+
+def trial_job(name: str, seed: int, rounds: int, policies: tuple[str, ...], first: bool) -> Iterator[Yielded]:
+    """The rows of a problem's trial, and what figures need of it; more of the first trial."""
+    trials = paired_trials(name, seed, rounds=rounds, policies=policies)
+    yield from trial_rows(name, seed, trials)
+    arrays: dict[str, NDArray[Any]] = {}
+    for policy in CURVES:
+        if policy in trials:
+            trial = trials[policy]
+            for what, values in (
+                ("reward", trial.reward),
+                ("chosen", trial.chosen_pit),
+                ("all", trial.pit.reshape(-1)),
+            ):
+                arrays[f"{policy}, {what}"] = values.astype(np.float32)
+    if first and {"linucb", "callinucb"} <= trials.keys():
+        stream = trials["linucb"].stream
+        arrays |= {"stream, reward": stream.reward, "stream, expected": stream.expected}
+        for policy in ("linucb", "callinucb"):
+            arrays |= {f"{policy}, arms": trials[policy].chosen, f"{policy}, quantiles": trials[policy].quantile}
+    yield Arrays(arrays)
+
+
+def paired_trials(name: str, seed: int, *, rounds: int, policies: Iterable[str]) -> dict[str, Trial]:
+    """One trial of every policy, on the same stream and with the same random draws."""
+    stream = _problem(name).stream(rounds, np.random.default_rng(seed))
+    shape = stream.reward.shape[1], stream.x.shape[1]
+    return {policy: play(stream, POLICIES[policy](*shape), seed=seed) for policy in policies}
+
+
+def trial_rows(name: str, seed: int, trials: Mapping[str, Trial]) -> Iterator[Row]:
+    """A row for each policy."""
+    note = _problem(name).note
+    for policy, trial in trials.items():
+        settings = {"note": note} if note else {}
+        yield Row("bandits", name, policy, seed, metrics(trial), step=len(trial.chosen), settings=settings)
+
+
+# A worker plays many trials of a problem, and reading its data may take longer than a trial.
+_problem = functools.lru_cache(maxsize=2)(problem)
+
+
+def metrics(trial: Trial) -> dict[str, float]:
+    """Reward and regret of a trial, and how honest its forecasts were on the arms it chose and on all arms."""
+    chosen, everything = trial.chosen_pit, trial.pit.reshape(-1)
+    numbers = {
+        "reward": trial.reward.sum(),
+        "optimal": trial.stream.expected.max(1).sum(),
+        "regret": trial.regret.sum(),
+        "best_arm": (trial.regret <= 0).mean(),
+        "coverage": (chosen <= NOMINAL).mean(),
+        "coverage_all": (everything <= NOMINAL).mean(),
+        "calibration_loss": calibration_loss(chosen, LEVELS),
+        "calibration_loss_all": calibration_loss(everything, LEVELS),
+    }
+    # A thin learning curve: what had been earned by then.
+    earned = np.cumsum(trial.reward)
+    numbers |= {f"reward_{t}": earned[t - 1] for t in range(CURVE_EVERY, len(earned), CURVE_EVERY)}
+    return {name: float(f"{float(value):.6g}") for name, value in numbers.items()}

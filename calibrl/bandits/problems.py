@@ -15,6 +15,7 @@ import urllib.request
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -224,7 +225,7 @@ def problem(name: str) -> Problem:
     """The problem of this name; UCI's data are read from `CALIBRL_DATA`, else fetched once and kept."""
     if name not in PROBLEMS:
         raise CalibrlError(f"problem {name!r} is unknown; known: {', '.join(PROBLEMS)}")
-    return PROBLEMS[name]()
+    return PROBLEMS[name][1]()
 
 
 # Inside scikit-learn: nothing to fetch.
@@ -274,18 +275,18 @@ def _census() -> Problem:
     return classification("census", features, label, note=note)
 
 
-PROBLEMS: dict[str, Callable[[], Problem]] = {
-    "linear": linear,
-    "beta": beta,
-    "digits": lambda: _embedded("digits"),
-    "wine": lambda: _embedded("wine"),
-    "breast-cancer": lambda: _embedded("breast-cancer"),
-    "mushroom": _mushroom,
-    "covertype": _covertype,
-    "adult": _adult,
-    "census": _census,
+PROBLEMS: dict[str, tuple[str, Callable[[], Problem]]] = {
+    "linear": ("4 arms, rewards linear in 10 numbers, Gaussian noise", linear),
+    "beta": ("like linear, with skewed noise", beta),
+    "digits": ("scikit-learn's handwritten digits: 10 arms", partial(_embedded, "digits")),
+    "wine": ("scikit-learn's wines: 3 arms", partial(_embedded, "wine")),
+    "breast-cancer": ("scikit-learn's tumours: 2 arms", partial(_embedded, "breast-cancer")),
+    "mushroom": ("UCI: eat a mushroom or leave it; a poisonous one may cost 35: 2 arms", _mushroom),
+    "covertype": ("UCI: the forest type of 581 012 patches of land: 7 arms", _covertype),
+    "adult": ("UCI: the occupation of a person: 14 arms", _adult),
+    "census": ("UCI: the occupation class of a person in the 1990 census: 9 arms", _census),
 }
-"""Every problem by name."""
+"""Every problem by name: what it is in a line, and a function that makes it."""
 
 
 # Files.

@@ -3,33 +3,9 @@
 from __future__ import annotations
 
 from calibrl.runs.experiment import Description, Metric
-from calibrl.runs.paper import TABLE_1, TABLE_2
+from calibrl.runs.paper import TABLE_2
 
 CATALOGUE: dict[str, Description] = {
-    "bandits": Description(
-        title="Contextual bandits",
-        question=(
-            "Each round shows a context; the policy picks an arm and sees only that arm's reward. LinUCB takes the "
-            "arm with the highest 84 % quantile; CalLinUCB calibrates the quantiles with each arm's own record. "
-            "Greedy, which never explores, is the control. All policies see the same contexts and random draws."
-        ),
-        baseline="linucb",
-        metrics={
-            "reward": Metric("reward", ".1f", "higher"),
-            "regret": Metric("regret", ".1f", "lower"),
-            "coverage": Metric("84 % quantile covers", ".1%"),
-            "calibration_loss": Metric("calibration loss", ".3f", "lower"),
-        },
-        paper=TABLE_1,
-        thin=("reward",),
-        step="round",
-        figures={
-            "table": "Share of the optimal reward, problem by problem: mean over trials and its standard error",
-            "learning": "Mean reward so far, and reliability on the chosen arms and on all arms",
-            "beliefs": "What LinUCB and CalLinUCB expected of two arms where they disagreed: medians, 90 % intervals",
-        },
-        picks=("policies",),
-    ),
     "inventory": Description(
         title="Perishable inventory",
         question=(

@@ -41,40 +41,5 @@ def everything(
     typer.echo(f"Rows and figures are in {out}. The numbers: calibrl summary {out}. The page: calibrl report {out}")
 
 
-@app.command()
-def bandits(
-    problem: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="linear, beta, digits, wine, breast-cancer, mushroom, covertype, adult or census; repeat for several."
-        ),
-    ] = None,
-    policy: Annotated[list[str] | None, typer.Option(help="Run only this policy; repeat for several.")] = None,
-    preset: Annotated[str, typer.Option(help="small (no download) or paper (Table 1).")] = "small",
-    trials: Annotated[int | None, typer.Option(min=1, help="How many paired trials.")] = None,
-    rounds: Annotated[int | None, typer.Option(min=1, help="Rounds per trial.")] = None,
-    seed: Annotated[int | None, typer.Option(min=0, help="The first seed.")] = None,
-    out: Annotated[Path, typer.Option(help="Folder for rows and figures.")] = Path("out/bandits"),
-    rows: Annotated[Path | None, typer.Option(help="Show rows of an earlier run instead of running.")] = None,
-    backend: Backend = None,
-    workers: Workers = None,
-    address: Address = None,
-    resume: Resume = False,
-    force: Force = False,
-    tensorboard: TensorBoard = None,
-) -> None:
-    """Compare bandit policies: LinUCB, its calibrated versions, and simple controls."""
-    from calibrl.bandits.commands import chosen, print_lines, show_rows
-    from calibrl.bandits.experiment import plan, summarise
-
-    if rows is not None:
-        show_rows(rows, trials=trials, out=out)
-        return
-    what = chosen(problem, policy, preset=preset, trials=trials, rounds=rounds, seed=seed)
-    (found,) = execute({out: plan(what)}, How(backend, workers, address, resume, force, tensorboard))
-    print_lines(summarise(found.rows))
-    typer.echo(f"Rows and figures are in {out}")
-
-
 app.command()(inventory)
 app.command()(control)

@@ -20,13 +20,6 @@ class Sizes:
     needs: tuple[str, str] | None = None
 
 
-def _bandits(preset: str) -> Plan:
-    from calibrl.bandits.experiment import plan
-    from calibrl.bandits.presets import PRESETS
-
-    return plan(PRESETS[preset])
-
-
 def _inventory(preset: str) -> Plan:
     from calibrl.inventory.experiment import plan
     from calibrl.inventory.presets import chosen
@@ -42,7 +35,6 @@ def _control(preset: str, seeds: int) -> Plan:
 
 
 EVERYTHING: dict[str, Sizes] = {
-    "bandits": Sizes(lambda: _bandits("small"), lambda: _bandits("paper")),
     "inventory": Sizes(lambda: _inventory("small"), lambda: _inventory("paper")),
     # Published sizes of the other tasks are for a GPU, as fleets: `calibrl run control`.
     "control": Sizes(

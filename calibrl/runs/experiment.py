@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 EXPERIMENTS: dict[str, str] = {
     "core": "calibrl.core.experiment:EXPERIMENT",
     # (put yours in the place of its comment)
-    # bandits
+    "bandits": "calibrl.bandits.experiment:EXPERIMENT",
     # --
     # inventory
     # --

@@ -47,31 +47,6 @@ def _presets() -> Lines:
     return {name: in_a_line(find(name)[1]) for name in names()}
 
 
-def _problems() -> Lines:
-    from calibrl.bandits.problems import PROBLEMS
-
-    return {name: _BANDIT_PROBLEMS[name] for name in PROBLEMS}
-
-
-_BANDIT_PROBLEMS = {
-    "linear": "4 arms, rewards linear in 10 numbers, Gaussian noise",
-    "beta": "like linear, with skewed noise",
-    "digits": "scikit-learn's handwritten digits: 10 arms",
-    "wine": "scikit-learn's wines: 3 arms",
-    "breast-cancer": "scikit-learn's tumours: 2 arms",
-    "mushroom": "UCI: eat a mushroom or leave it; a poisonous one may cost 35: 2 arms",
-    "covertype": "UCI: the forest type of 581 012 patches of land: 7 arms",
-    "adult": "UCI: the occupation of a person: 14 arms",
-    "census": "UCI: the occupation class of a person in the 1990 census: 9 arms",
-}
-
-
-def _policies() -> Lines:
-    from calibrl.bandits.policy import POLICIES
-
-    return {name: first_line(make) for name, make in POLICIES.items()}
-
-
 def _planners() -> Lines:
     from calibrl.inventory.policy import PLANNERS
 
@@ -111,8 +86,8 @@ def first_line(thing: Any) -> str:
 KINDS: dict[str, Callable[[], Lines]] = {
     "experiments": _experiments,
     "presets": _presets,
-    "problems": _problems,
-    "policies": _policies,
+    "problems": dict,
+    "policies": dict,
     "planners": _planners,
     "tasks": _tasks,
     "searches": _searches,

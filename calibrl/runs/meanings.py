@@ -39,13 +39,6 @@ def _search(prefix: str, sources: Mapping[str, str]) -> dict[str, Meaning]:
     return {f"{prefix}.{name}": Meaning(meaning, sources) for name, meaning in words.items()}
 
 
-BANDITS = {
-    "problems": Meaning("problems, by name", _PAPERS),
-    "rounds": Meaning("rounds per trial, all scored, from a cold start", {"paper": "paper, by its optimum"}),
-    "trials": Meaning("paired trials: all policies see the same contexts and random draws", _PAPERS),
-    "policies": Meaning("policies, by name: LinUCB and CalLinUCB are the paper's, the others controls"),
-    "seed": Meaning("seed of the first trial"),
-}
 INVENTORY = {
     "arms": Meaning("ways to order, by name: heuristic, uncalibrated and calibrated are the paper's"),
     "shelf_lives": Meaning("days for which goods can be sold; the paper does not say"),

@@ -5,28 +5,6 @@ from __future__ import annotations
 from calibrl.runs.experiment import ANY, Number, Printed
 
 
-def _bandit(linucb: Number, callinucb: Number, optimal: float) -> dict[str, dict[str, Number]]:
-    return {
-        "linucb": {"reward": linucb},
-        "callinucb": {"reward": callinucb},
-        "optimal": {"reward": Number(optimal)},
-    }
-
-
-TABLE_1 = Printed(
-    "Malik et al. (2019), Table 1: cumulative reward, mean ± standard error of 10 trials",
-    {
-        "linear": _bandit(Number(1209.8, 12.1), Number(1210.3, 12.1), 1231.8),
-        "beta": _bandit(Number(1176.3, 11.9), Number(1174.6, 12.0), 1202.3),
-        "mushroom": _bandit(Number(1429.4, 154.0), Number(1676.1, 164.1), 3122.0),
-        "covertype": _bandit(Number(558.14, 3.5), Number(677.8, 5.0), 1200.0),
-        "adult": _bandit(Number(131.3, 1.2), Number(198.9, 4.7), 1200.0),
-        "census": _bandit(Number(207.6, 1.7), Number(603.7, 3.8), 1200.0),
-    },
-    step=1200,
-)
-
-
 def _stock(
     shipped: float, wasted: float, stockouts: float, waste: float, short: float, reward: float
 ) -> dict[str, Number]:

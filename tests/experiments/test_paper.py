@@ -2,7 +2,8 @@
 
 import pytest
 
-from calibrl.runs.paper import TABLE_1, TABLE_2
+from calibrl.bandits.experiment import TABLE_1
+from calibrl.runs.paper import TABLE_2
 
 
 @pytest.mark.parametrize(

@@ -74,7 +74,7 @@ def test_rows_of_another_run_are_not_overwritten_silently(tmp_path):
         ((), r"holds rows of this run already; --resume to go on with it, --force to replace them, or choose"),
         (
             ("--resume", "--rounds", 70),
-            r"rows of another run (bandits small policies=['linucb', 'callinucb'] rounds=60)",
+            r"rows of another run (bandits small rounds=60 policies=['linucb', 'callinucb'])",
         ),
     ):
         found = shell(*BANDITS, "--trials", 1, "--out", tmp_path, *more)

@@ -9,12 +9,12 @@ from scipy.stats import norm
 from typer.testing import CliRunner
 
 from calibrl import CalibrlError
-from calibrl.bandits.experiment import metrics, paired_trials, plan, summarise, trial_rows
-from calibrl.bandits.figures import table_figure
-from calibrl.bandits.presets import PRESETS, SMALL
+from calibrl.bandits import POLICIES
+from calibrl.bandits.experiment import EXPERIMENT, SMALL, TABLE_1
+from calibrl.bandits.figures import summarise, table_figure
+from calibrl.bandits.loop import metrics, paired_trials, trial_rows
 from calibrl.cli import app
-from calibrl.runs.engine import carry_out
-from calibrl.runs.paper import TABLE_1
+from calibrl.runs.engine import run
 from calibrl.runs.rows import Row, read
 
 TINY = replace(SMALL, problems=("wine", "linear"), rounds=120, trials=3, policies=("linucb", "callinucb", "greedy"))
@@ -22,7 +22,7 @@ TINY = replace(SMALL, problems=("wine", "linear"), rounds=120, trials=3, policie
 
 @pytest.mark.usefixtures("blank_figures")
 def test_rows_are_paired_and_repeatable(tmp_path):
-    first, second = (carry_out(plan(TINY), tmp_path / name).rows for name in ("first", "second"))
+    first, second = (run(EXPERIMENT, TINY, tmp_path / name).rows for name in ("first", "second"))
     assert [row.metrics for row in first] == [row.metrics for row in second]
     assert len(first) == 2 * 3 * 3
     optimum = {(row.problem, row.seed): set() for row in first}
@@ -57,11 +57,13 @@ def test_differences_are_taken_trial_by_trial():
 
 
 def test_presets_are_complete():
-    assert set(PRESETS["paper"].problems) == set(TABLE_1.numbers)
+    assert set(EXPERIMENT.preset("paper").problems) == set(TABLE_1.numbers)
+    assert SMALL.policies == tuple(POLICIES)
+    assert EXPERIMENT.overrides(replace(TINY, policies=SMALL.policies)) == {"rounds": 120}
     with pytest.raises(CalibrlError, match="'magic' is unknown"):
-        plan(replace(TINY, policies=("magic",)))
+        EXPERIMENT.jobs(replace(TINY, policies=("magic",)))
     with pytest.raises(CalibrlError, match="nothing to run"):
-        plan(replace(TINY, trials=0))
+        EXPERIMENT.jobs(replace(TINY, trials=0))
 
 
 # At the shell.
@@ -88,7 +90,7 @@ def test_a_run_ends_in_a_table_rows_and_figures(tmp_path):
 def test_the_figure_tells_of_other_rounds_than_the_paper_s():
     for rounds, words in ((100, r"after 1200 rounds \(here linear 100\)\."), (1200, r"after 1200 rounds\.")):
         lines = summarise(trial_rows("linear", 0, paired_trials("linear", 0, rounds=rounds, policies=["linucb"])))
-        figure = table_figure(lines)
+        figure = table_figure(lines, TABLE_1)
         assert re.search(words, figure.get_supxlabel())
         plt.close(figure)
 
