@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
-from calibrl.algorithm import Calibrated, CrossFitted, Forecaster
+from calibrl.algorithm import Calibrated, CrossFitted, Forecaster, learn
 from calibrl.data import Data, random_split
 from calibrl.diagnostics import class_summary, summary
 from calibrl.distributions import pit
@@ -98,7 +98,8 @@ def _problem(problem: str, seed: int) -> tuple[Callable[[str], Forecaster], Data
             wrapped = CrossFitted(make, folds=5, fit_map=fit_map, generator=torch.Generator().manual_seed(seed))
         else:
             wrapped = make()
-        wrapped.update(train)
+        # Algorithm 1 with a single round: nobody acts, and all rows come at once.
+        list(learn(lambda _: (train, None), wrapped, rounds=1))
         return wrapped
 
     return fresh, test
