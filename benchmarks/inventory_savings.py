@@ -40,7 +40,7 @@ def costs(run: Path) -> dict[tuple[str, str], dict[int, np.ndarray]]:
     rows = {(row.problem, row.arm, row.seed): row for row in read(run)}
     store = Store(run, Run("inventory", "", {}))
     for (problem, arm, seed), row in rows.items():
-        found[problem, arm][seed] = store.kept(row.job)[f"{arm}, {row.settings['shelf_life']}, reward"]
+        found[problem, arm][seed] = store.arrays(row.job)[f"{arm}, {row.settings['shelf_life']}, reward"]
     return found
 
 

@@ -7,7 +7,7 @@ random trajectories and the same draws of which units are sold.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
@@ -17,31 +17,34 @@ from numpy.typing import NDArray
 from calibrl.algorithm import Calibrated, Forecaster, learn
 from calibrl.diagnostics import calibration_error, calibration_loss, coverage, crps
 from calibrl.evidence import Newest
-from calibrl.forecasters.dropout import BayesianDenseNet
+from calibrl.forecasters.dropout import BayesianDenseNet, DropoutTraining
 from calibrl.forecasters.seasonal import SeasonalNaive
 from calibrl.inventory.demand import Forecasts
+from calibrl.inventory.experiment import ARMS, MODELS, Arm, InventorySettings, Model
 from calibrl.inventory.features import LEADS, features, levels
 from calibrl.inventory.loop import Expected, Season, collect_season, demand_paths, play, tune
 from calibrl.inventory.policy import PLANNERS, Planner, RandomTrajectories
-from calibrl.inventory.presets import ARMS, MODELS, Arm, InventorySettings, Model
 from calibrl.inventory.problems import Dataset, Floats, dataset
 from calibrl.kernels import normal
 from calibrl.maps import FitMap, fit_isotonic, fit_smooth
-from calibrl.runs.engine import Kept
+from calibrl.runs.engine import Arrays
 from calibrl.runs.rows import Row, reliability_metrics
 
 MAPS: dict[str, FitMap] = {"isotonic": fit_isotonic, "smooth": fit_smooth}
 TUNING_DAYS = 28
 """Rules of thumb are tuned on so many days before the test."""
 REPORTED = ("uncalibrated", "calibrated", "best, uncalibrated", "best")
-"""Arms whose PITs are kept for figures."""
+"""Arms whose PITs are saved for figures."""
 
 
-def play_model(settings: InventorySettings, model: str, seed: int, *, device: str = "cpu") -> Iterator[Row | Kept]:
+def play_model(settings: InventorySettings, model: str, seed: int) -> Iterator[Row | Arrays]:
     """Train a model and play all its arms, for each shelf life; without a model, the arms that need none."""
     where = dataset(settings.data, settings.period, settings.series, settings.days)
-    base = train(where, MODELS[model], settings, seed=seed, device=device) if model else None
-    kept: dict[str, NDArray[Any]] = {"series": np.array(where.sales.series), "demand": where.demand.astype(np.float32)}
+    base = train(where, MODELS[model], settings, seed=seed) if model else None
+    arrays: dict[str, NDArray[Any]] = {
+        "series": np.array(where.sales.series),
+        "demand": where.demand.astype(np.float32),
+    }
     for name in settings.arms:
         arm = ARMS[name]
         if arm.model != model:
@@ -51,12 +54,12 @@ def play_model(settings: InventorySettings, model: str, seed: int, *, device: st
         quality = forecast_quality(test) if test else {}
         if test and name in REPORTED:
             z = torch.cat([evening.z for evening in test])
-            kept[f"{name}, pit"] = normal.cdf(z).numpy().astype(np.float32)
-            kept[f"{name}, quantiles"] = _quantiles(test)
+            arrays[f"{name}, pit"] = normal.cdf(z).numpy().astype(np.float32)
+            arrays[f"{name}, quantiles"] = _quantiles(test)
         for shelf_life in settings.shelf_lives:
             planner = planner_for(arm, base, where, settings, shelf_life=shelf_life, seed=seed)
-            season = play(planner, ahead, where.demand, shelf_life=shelf_life, seed=seed, device=device)
-            kept[f"{name}, {shelf_life}, reward"] = season.reward
+            season = play(planner, ahead, where.demand, shelf_life=shelf_life, seed=seed, device=settings.device)
+            arrays[f"{name}, {shelf_life}, reward"] = season.reward
             numbers = metrics(season) | quality
             if arm.tuned:
                 numbers["tuned_to"] = float(getattr(planner, arm.tuned[0]) or 0.0)
@@ -68,20 +71,20 @@ def play_model(settings: InventorySettings, model: str, seed: int, *, device: st
                 {key: float(f"{value:.7g}") for key, value in numbers.items()},
                 settings=_about(settings, where, shelf_life),
             )
-    yield Kept(kept)
+    yield Arrays(arrays)
 
 
-def train(where: Dataset, model: Model, settings: InventorySettings, *, seed: int, device: str = "cpu") -> Forecasts:
+def train(where: Dataset, model: Model, settings: InventorySettings, *, seed: int) -> Forecasts:
     """Train a model on the days before the calibration period and ask it about all evenings after."""
     rows = features(where.sales, model.recipe, LEADS, scale=levels(where.sales, where.sales.dates[where.first]))
     forecaster: Forecaster = SeasonalNaive()
     if model.is_network:
-        training = replace(settings.training, gap=len(where.sales.series) * LEADS)
+        training = DropoutTraining(**asdict(settings.training), gap=len(where.sales.series) * LEADS)
         forecaster = BayesianDenseNet(
-            passes=settings.paths, noise=model.noise, training=training, seed=seed, device=device
+            passes=settings.n_paths, noise=model.noise, training=training, seed=seed, device=settings.device
         )
     forecaster.update(rows.targets_within(where.begin, where.calibrate - 1).data)
-    return Forecasts.of(forecaster, rows.decided_for(where.calibrate, where.last), n_paths=settings.paths, seed=seed)
+    return Forecasts.of(forecaster, rows.decided_for(where.calibrate, where.last), n_paths=settings.n_paths, seed=seed)
 
 
 def learn_season(base: Forecasts, arm: Arm, where: Dataset) -> list[Expected]:
@@ -163,7 +166,7 @@ def forecast_quality(evenings: Sequence[Expected]) -> dict[str, float]:
 def saving(base: NDArray[Any], other: NDArray[Any], *, draws: int = 2000, seed: int = 0) -> tuple[float, float, float]:
     """How much less `other` costs than `base`, as a share: the mean, and a 95 % interval over series drawn again.
 
-    base, other: rewards (seeds, s) of two arms, as a run keeps them. Series are what there would be others of; seeds
+    base, other: rewards (seeds, s) of two arms, as a run saves them. Series are what there would be others of; seeds
     are averaged first.
     """
     costs = -np.stack([base, other]).astype(np.float64).mean(1)

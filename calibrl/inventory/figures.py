@@ -1,4 +1,4 @@
-"""Figures of an inventory run: waste and stock-outs, honesty by day ahead and by series, and one series' days."""
+"""Figures of an inventory run: waste and stock-outs, reliability by day ahead and by series, and one series' days."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ if TYPE_CHECKING:
 WASTE, SHORT = "#e09f3e", "#3d7ea6"
 LEVELS = np.linspace(0.02, 0.98, 49)
 PAIRS = {"": ("uncalibrated", "calibrated"), "-best": ("best, uncalibrated", "best")}
-"""Figures of honesty, and the arms compared in each."""
+"""Figures of reliability, and the arms compared in each."""
 
 
 def save(folder: Path, found: Found) -> None:
-    """Draw everything that the rows and kept arrays hold."""
+    """Draw everything that the rows and saved arrays hold."""
     drawn = {"table": table_figure(found.rows)}
     jobs = {row.arm: row.job for row in reversed(found.rows)}
     for name, (before, after) in PAIRS.items():
         if before in jobs and after in jobs:
-            kept = found.kept(jobs[before])
-            drawn[f"reliability{name}"] = honesty_figure(kept, before, after)
-            drawn[f"days{name}"] = days_figure(kept, before, after)
+            saved = found.arrays(jobs[before])
+            drawn[f"reliability{name}"] = reliability_figure(saved, before, after)
+            drawn[f"days{name}"] = days_figure(saved, before, after)
     save_figures(drawn, folder)
 
 
@@ -73,7 +73,7 @@ def table_figure(rows: Sequence[Row]) -> Figure:
     return figure
 
 
-def honesty_figure(kept: Arrays, before: str, after: str) -> Figure:
+def reliability_figure(saved: Arrays, before: str, after: str) -> Figure:
     """Reliability on the test days for each day ahead, before and after, and how each series fared."""
     import matplotlib.pyplot as plt
 
@@ -82,7 +82,7 @@ def honesty_figure(kept: Arrays, before: str, after: str) -> Figure:
     figure, axes = plt.subplots(1, 3, figsize=(12.6, 4.2), layout="constrained", width_ratios=(1, 1, 1.15))
     for ax, arm, color in zip(axes, (before, after), (BEFORE, AFTER), strict=False):
         ax.plot([0, 1], [0, 1], color=FAINT, lw=1, ls="--")
-        pit = np.asarray(kept[f"{arm}, pit"], dtype=np.float64)
+        pit = np.asarray(saved[f"{arm}, pit"], dtype=np.float64)
         for lead in range(pit.shape[1]):
             observed = reliability_curve(pit[:, lead], LEVELS).observed
             ax.plot(LEVELS, observed, color=color, alpha=1 - 0.17 * lead, lw=1.8, label=f"{lead + 1} ahead")
@@ -90,18 +90,18 @@ def honesty_figure(kept: Arrays, before: str, after: str) -> Figure:
         ax.set_title(arm, fontsize=11, loc="left")
         ax.legend(frameon=False, fontsize=8, title="days", title_fontsize=8)
         ax.spines[["top", "right"]].set_visible(False)
-    _by_series(kept, before, after, axes[2])
+    _by_series(saved, before, after, axes[2])
     return figure
 
 
-def _by_series(kept: Arrays, before: str, after: str, ax: Axes) -> None:
+def _by_series(saved: Arrays, before: str, after: str, ax: Axes) -> None:
     """How often each series' demand lay inside the 80 % interval one day ahead."""
     from calibrl.plots import AFTER, BEFORE, TRUTH
 
-    series = len(kept["series"])
+    series = len(saved["series"])
     bins = np.linspace(0, 1, 26)
     for arm, color in ((before, BEFORE), (after, AFTER)):
-        pit = np.asarray(kept[f"{arm}, pit"], dtype=np.float64)[:, 0]
+        pit = np.asarray(saved[f"{arm}, pit"], dtype=np.float64)[:, 0]
         # Rows come day by day, each with all series.
         shares = [coverage(pit[i::series], 0.8) for i in range(series)]
         ax.hist(shares, bins=bins.tolist(), color=color, alpha=0.75, label=arm)
@@ -113,20 +113,20 @@ def _by_series(kept: Arrays, before: str, after: str, ax: Axes) -> None:
     ax.spines[["top", "right"]].set_visible(False)
 
 
-def days_figure(kept: Arrays, before: str, after: str, *, days: int = 42) -> Figure:
+def days_figure(saved: Arrays, before: str, after: str, *, days: int = 42) -> Figure:
     """One series' demand and its 50 and 90 % intervals one day ahead, before and after."""
     import matplotlib.pyplot as plt
 
     from calibrl.plots import AFTER, BEFORE, TRUTH
 
-    demand: NDArray[Any] = kept["demand"]
+    demand: NDArray[Any] = saved["demand"]
     # A typical series: the one in the middle by size.
     i = int(np.argsort(demand.mean(1))[len(demand) // 2])
     days = min(days, demand.shape[1])
     at = np.arange(1, days + 1)
     figure, axes = plt.subplots(2, 1, figsize=(10, 5.2), sharex=True, sharey=True, layout="constrained")
     for ax, arm, color in zip(axes, (before, after), (BEFORE, AFTER), strict=True):
-        low, early, middle, late, high = np.asarray(kept[f"{arm}, quantiles"])[i, :days].T
+        low, early, middle, late, high = np.asarray(saved[f"{arm}, quantiles"])[i, :days].T
         ax.fill_between(at, low, high, color=color, alpha=0.2, lw=0, step="mid", label="90 %")
         ax.fill_between(at, early, late, color=color, alpha=0.35, lw=0, step="mid", label="50 %")
         ax.step(at, middle, color=color, lw=1.4, where="mid", label="median")
@@ -138,6 +138,6 @@ def days_figure(kept: Arrays, before: str, after: str, *, days: int = 42) -> Fig
         ax.set_ylabel("units")
         ax.spines[["top", "right"]].set_visible(False)
         ax.legend(frameon=False, fontsize=8, ncols=5, loc="upper right")
-    axes[0].set_ylim(0, 1.35 * float(max(demand[i, :days].max(), kept[f"{after}, quantiles"][i, :days].max())))
-    axes[1].set_xlabel(f"day of the test, {kept['series'][i]}")
+    axes[0].set_ylim(0, 1.35 * float(max(demand[i, :days].max(), saved[f"{after}, quantiles"][i, :days].max())))
+    axes[1].set_xlabel(f"day of the test, {saved['series'][i]}")
     return figure

@@ -3,39 +3,8 @@
 from __future__ import annotations
 
 from calibrl.runs.experiment import Description, Metric
-from calibrl.runs.paper import TABLE_2
 
 CATALOGUE: dict[str, Description] = {
-    "inventory": Description(
-        title="Perishable inventory",
-        question=(
-            "Every evening a shop orders goods that keep for a few days. Each unit that expires unsold (waste) or is "
-            "asked for when there is none (stock-out) costs 1. The uncalibrated arm plans with its network's "
-            "forecasts, the calibrated arm with R∘T; the heuristic orders up to 1.5 times the mean; the "
-            "oracle knows the demand. All arms face the same days and customers."
-        ),
-        baseline="uncalibrated",
-        metrics={
-            "reward": Metric("reward", ",.0f", "higher"),
-            "waste_share": Metric("waste", ".1%", "lower"),
-            "stockout_share": Metric("stock-outs", ".1%", "lower"),
-            "shipped": Metric("shipped", ",.0f"),
-            "wasted": Metric("wasted", ",.0f", "lower"),
-            "stockouts": Metric("units short", ",.0f", "lower"),
-            "coverage_80": Metric("80 % interval holds", ".1%"),
-            "calibration_loss": Metric("calibration loss", ".3f", "lower"),
-        },
-        paper=TABLE_2,
-        figures={
-            "table": (
-                "Waste and stock-outs of every arm, as a share of the units shipped: mean over seeds and the standard "
-                "error of their sum"
-            ),
-            "reliability": "Reliability by days ahead, without and with calibration, and coverage by series",
-            "days": "Forecasts of one series over the test period, without and with calibration",
-        },
-        picks=("arms", "shelf_lives", "data", "period"),
-    ),
     "control": Description(
         title="Continuous control: planning with a learnt model",
         question=(

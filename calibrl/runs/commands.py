@@ -8,7 +8,6 @@ from typing import Annotated
 import typer
 
 from calibrl.control.commands import control
-from calibrl.inventory.commands import inventory
 from calibrl.runs.execute import Address, Backend, Force, How, Minutes, Resume, TensorBoard, Workers, execute
 from calibrl.runs.options import Experiments
 
@@ -41,5 +40,4 @@ def everything(
     typer.echo(f"Rows and figures are in {out}. The numbers: calibrl summary {out}. The page: calibrl report {out}")
 
 
-app.command()(inventory)
 app.command()(control)

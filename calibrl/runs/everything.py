@@ -20,13 +20,6 @@ class Sizes:
     needs: tuple[str, str] | None = None
 
 
-def _inventory(preset: str) -> Plan:
-    from calibrl.inventory.experiment import plan
-    from calibrl.inventory.presets import chosen
-
-    return plan(chosen(preset))
-
-
 def _control(preset: str, seeds: int) -> Plan:
     from calibrl.control.jobs import plan
     from calibrl.control.settings import PRESETS
@@ -35,7 +28,6 @@ def _control(preset: str, seeds: int) -> Plan:
 
 
 EVERYTHING: dict[str, Sizes] = {
-    "inventory": Sizes(lambda: _inventory("small"), lambda: _inventory("paper")),
     # Published sizes of the other tasks are for a GPU, as fleets: `calibrl run control`.
     "control": Sizes(
         lambda: _control("cartpole-demo", 1), lambda: _control("cartpole-small", 10), needs=("mujoco", "control")

@@ -28,7 +28,7 @@ EXPERIMENTS: dict[str, str] = {
     # (put yours in the place of its comment)
     "bandits": "calibrl.bandits.experiment:EXPERIMENT",
     # --
-    # inventory
+    "inventory": "calibrl.inventory.experiment:EXPERIMENT",
     # --
     # control
     # --

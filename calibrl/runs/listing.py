@@ -47,12 +47,6 @@ def _presets() -> Lines:
     return {name: in_a_line(find(name)[1]) for name in names()}
 
 
-def _planners() -> Lines:
-    from calibrl.inventory.policy import PLANNERS
-
-    return {name: first_line(type(planner)) for name, planner in PLANNERS.items()}
-
-
 def _searches() -> Lines:
     from calibrl.planning.search import SEARCHES
 
@@ -88,7 +82,7 @@ KINDS: dict[str, Callable[[], Lines]] = {
     "presets": _presets,
     "problems": dict,
     "policies": dict,
-    "planners": _planners,
+    "planners": dict,
     "tasks": _tasks,
     "searches": _searches,
     "worlds": dict,

@@ -39,28 +39,6 @@ def _search(prefix: str, sources: Mapping[str, str]) -> dict[str, Meaning]:
     return {f"{prefix}.{name}": Meaning(meaning, sources) for name, meaning in words.items()}
 
 
-INVENTORY = {
-    "arms": Meaning("ways to order, by name: heuristic, uncalibrated and calibrated are the paper's"),
-    "shelf_lives": Meaning("days for which goods can be sold; the paper does not say"),
-    "seeds": Meaning("paired seeds", _PAPERS),
-    "seed": Meaning("the first seed"),
-    "data": Meaning("sales data, by name; the paper's selection is not public"),
-    "period": Meaning("test period: the paper's months, the months after, or those for tuning"),
-    "paths": Meaning("demand paths per decision, and passes of a network", _PAPERS),
-    "trajectories": Meaning("random orders that the paper's planner tries", _PAPERS),
-    "series": Meaning("number of series; all if None"),
-    "days": Meaning("number of days; all if None"),
-    "training.steps": Meaning("maximum number of Adam steps"),
-    "training.batch_size": Meaning("rows per step"),
-    "training.lr": Meaning("Adam's initial learning rate, which falls to a fiftieth"),
-    "training.min_steps": Meaning("never stop before this step"),
-    "training.evaluate_every": Meaning("steps between evaluations on held-out rows"),
-    "training.patience": Meaning("stop after this many evaluations without improvement"),
-    "training.validation_slices": Meaning("stretches of rows held out for early stopping"),
-    "training.validation_fraction": Meaning("their total share of the rows"),
-    "training.gap": Meaning("rows left out on either side of a stretch"),
-    "training.weight_decay": Meaning("weight decay"),
-}
 CONTROL = {
     "task": Meaning("the task, by name", _PETS),
     "steps": Meaning("steps per trial", _PETS),

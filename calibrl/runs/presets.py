@@ -31,7 +31,6 @@ class Shelf:
 
 
 SHELVES: dict[str, Shelf] = {
-    "inventory": Shelf("calibrl.inventory.presets", meanings.INVENTORY),
     "control": Shelf("calibrl.control.settings", meanings.CONTROL),
 }
 

@@ -16,15 +16,12 @@ from calibrl.inventory.arms import (
     train,
     true_paths,
 )
-from calibrl.inventory.commands import print_rows
-from calibrl.inventory.experiment import plan
+from calibrl.inventory.experiment import ARMS, EXPERIMENT, MODELS, PRESETS, TABLE_2, Arm, check, jobs, show
 from calibrl.inventory.loop import demand_paths
 from calibrl.inventory.policy import Heuristic
-from calibrl.inventory.presets import ARMS, MODELS, PRESETS, Arm, chosen
 from calibrl.inventory.problems import PROBLEMS, dataset
 from calibrl.maps import IDENTITY
-from calibrl.runs.engine import Kept, carry_out
-from calibrl.runs.paper import TABLE_2
+from calibrl.runs.engine import Arrays, run
 from calibrl.runs.rows import read, read_experiment
 
 TINY = replace(PRESETS["tiny"], seeds=1, arms=("heuristic", "uncalibrated", "calibrated", "weekday", "oracle"))
@@ -43,7 +40,7 @@ def base(where):
 @pytest.fixture(scope="module")
 def found(tmp_path_factory):
     out = tmp_path_factory.mktemp("inventory")
-    return carry_out(plan(TINY), out), out
+    return run(EXPERIMENT, TINY, out), out
 
 
 def expected_on_test_days(base, arm, where):
@@ -63,9 +60,18 @@ def test_rows_are_table_2(found):
     assert set(TABLE_2.about("any")) <= set(TINY.arms)
 
 
+@pytest.mark.parametrize("arm", ["calibrated", "uncalibrated", "heuristic"])
+def test_table_2_adds_up(arm):
+    found = TABLE_2.about("any shop")[arm]
+    # The printed reward is -(wasted + stockouts) and the shares are of units shipped, as far as the paper rounds.
+    assert found["reward"].mean == pytest.approx(-(found["wasted"].mean + found["stockouts"].mean), abs=1)
+    assert found["waste_share"].mean == pytest.approx(found["wasted"].mean / found["shipped"].mean, abs=6e-4)
+    assert found["stockout_share"].mean == pytest.approx(found["stockouts"].mean / found["shipped"].mean, abs=6e-4)
+
+
 def test_rows_are_repeatable(found):
     again = [item for model in ("paper", "weekday", "") for item in play_model(TINY, model, 0)]
-    rows = [item for item in again if not isinstance(item, Kept)]
+    rows = [item for item in again if not isinstance(item, Arrays)]
     assert {row.arm: row.metrics for row in rows} == {row.arm: row.metrics for row in found[0].rows}
 
 
@@ -83,7 +89,7 @@ def test_periods_do_not_overlap(where, base):
     assert str(sales.dates[where.first]) == "2018-06-01"
     assert base.rows.day.min() == where.calibrate - 1
     assert base.rows.day.max() == where.last - 1
-    assert base.rank.shape == (len(base.rows), 5, TINY.paths)
+    assert base.rank.shape == (len(base.rows), 5, TINY.n_paths)
     assert base.z.shape == (len(base.rows), 5)
 
 
@@ -102,7 +108,7 @@ def test_bare_and_calibrated_paths_share_their_ranks(where, base):
     bare, honest = (
         demand_paths(expected_on_test_days(base, Arm("paper", mapping=name), where)) for name in ("", "isotonic")
     )
-    assert bare.shape == honest.shape == (4, 8, TINY.paths, 5)
+    assert bare.shape == honest.shape == (4, 8, TINY.n_paths, 5)
     for i in range(4):
         order = np.argsort(bare[i, 0, :, 0], kind="stable")
         assert (np.diff(honest[i, 0, order, 0]) >= 0).mean() > 0.8
@@ -142,7 +148,7 @@ def test_a_saving_has_an_interval_over_series():
 
 
 def test_the_command_prints_its_table(found, capsys, tmp_path):
-    print_rows(read_experiment(found[1], "inventory"))
+    show(read_experiment(found[1], "inventory"), TINY)
     printed = capsys.readouterr().out
     assert "-16.8k" in printed
     assert "4 series × 8 days × 1 seeds" in printed
@@ -153,7 +159,7 @@ def test_the_command_prints_its_table(found, capsys, tmp_path):
 
 
 def test_a_run_goes_on_where_it_stopped(found, tmp_path):
-    first = carry_out(plan(TINY), found[1], resume=True)
+    first = run(EXPERIMENT, TINY, found[1], resume=True)
     assert len(first.rows) == len(found[0].rows)
 
 
@@ -181,11 +187,11 @@ def test_bad_options_are_refused_in_words(arguments, words, tmp_path, monkeypatc
 
 def test_presets_name_what_is_there():
     for preset in PRESETS.values():
-        preset.check()
+        check(preset)
         assert all(arm.model in ("", *MODELS) for arm in map(ARMS.__getitem__, preset.arms))
-    assert chosen("paper").trajectories == 5000
-    assert chosen("paper").paths == 300
+    assert PRESETS["paper"].trajectories == 5000
+    assert PRESETS["paper"].n_paths == 300
     for problem in PROBLEMS.values():
         assert {"test", "later", "tuning"} == set(problem.periods)
     with pytest.raises(CalibrlError, match="cannot be sold"):
-        replace(TINY, shelf_lives=(0,)).check()
+        jobs(replace(TINY, shelf_lives=(0,)))
