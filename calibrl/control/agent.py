@@ -44,8 +44,28 @@ from calibrl.threads import check_device
 class Agent:
     """A probabilistic ensemble, a map R on top, and a planner that imagines with R∘T, for one task.
 
-    ensemble, planner, calibration: their settings, by default small enough for a laptop. `calibrated` False leaves R
-    out and changes nothing else; `arm` names other ways to use the rows instead (see `calibrl.control.policy.ARMS`).
+    Parameters
+    ----------
+    task : Task
+        What to do: `task("cartpole")`, or `task_from_env("Pendulum-v1")`.
+    ensemble, planner, calibration : EnsembleSettings, PlannerSettings, CalibrationSettings, optional
+        By default small enough for a laptop.
+    calibrated : bool
+        False leaves R out and changes nothing else.
+    arm : str, optional
+        Another way to use the rows, by its name in `calibrl.control.policy.ARMS`.
+    seed : int
+        Decides all random draws.
+    device : str or torch.device
+        Where the networks train and plans are made.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from calibrl.control import task
+    >>> agent = Agent(task("cartpole"))
+    >>> agent.act(np.zeros(4)).shape  # at random until it has learnt something
+    (1,)
     """
 
     def __init__(
@@ -100,7 +120,18 @@ class Agent:
         self.fleet.begin([0])
 
     def act(self, observation: NDArray[Any]) -> NDArray[np.float32]:
-        """The action (a,) to take at an observation (o,)."""
+        """The action to take at an observation.
+
+        Parameters
+        ----------
+        observation : array (o,)
+            What the environment shows.
+
+        Returns
+        -------
+        array (a,) of float32
+            Within the task's bounds; at random until the agent has learnt something.
+        """
         seen = self._vector(observation, self.task.observation_size, "observation")
         with threads_for(self.settings):
             action: NDArray[np.float32] = self.fleet.act(seen[None])[0].cpu().numpy()
@@ -115,7 +146,17 @@ class Agent:
         *,
         terminated: bool = False,
     ) -> None:
-        """Remember one step; `update` learns from it. The reward may be left out where the task knows it."""
+        """Remember one step; `update` learns from it.
+
+        Parameters
+        ----------
+        observation, action, following : array (o,), (a,), (o,)
+            What was seen, what was done, and what was seen next.
+        reward : float, optional
+            What the step paid; may be left out where the task knows it.
+        terminated : bool
+            Whether the step ended its episode for good.
+        """
         if reward is None and self.task.world.reward is None:
             raise CalibrlError(
                 f"the reward of {self.task.name} has to be learnt, and this step came without one; give what it paid"
@@ -147,11 +188,20 @@ class Agent:
         self._seen = []
 
     def forecast(self, observation: NDArray[Any], action: NDArray[Any]) -> Distribution:
-        """R∘T of the next step as planning draws from it, in the environment's units: batch shape (n, d).
+        """R∘T of the next step as planning draws from it, in the environment's units.
 
-        observation: (o,) or (n, o); action: (a,) or (n, a), as many rows of each. The d numbers are what the task's
-        World forecasts, in an environment of one's own how much each observed number changes; where they are learnt,
-        the reward and the chance that the episode ends follow.
+        Parameters
+        ----------
+        observation : array (o,) or (n, o)
+            What is seen.
+        action : array (a,) or (n, a)
+            What would be done: as many rows.
+
+        Returns
+        -------
+        Distribution of batch shape (n, d)
+            The d numbers are what the task's World forecasts, in an environment of one's own how much each observed number
+            changes; where they are learnt, the reward and the chance that the episode ends follow.
         """
         view, device = self.fleet.view, self.fleet.device
         seen = self._rows(observation, self.task.observation_size, "observation")
@@ -172,16 +222,32 @@ class Agent:
     # Keeping.
 
     def save(self, path: str | Path) -> None:
-        """Write all of it to a file, whole or not at all."""
+        """Write all of it to a file, whole or not at all.
+
+        Parameters
+        ----------
+        path : str or Path
+            The file.
+        """
         if self._seen:
             raise CalibrlError(f"{len(self._seen)} observed steps are not learnt yet; call update() before save()")
         checkpoint.write(Path(path), self._identity(), self.fleet.learnt, agent_state(self.fleet, 0))
 
     def load(self, path: str | Path) -> Agent:
-        """Go on from a file that `save` or a run wrote for an agent of the same task, arm and settings; returns itself.
+        """Go on from a file that `save` or a run wrote for an agent of the same task, arm and settings.
 
-        A run's agents are in its folder: `checkpoint/calibrated-0.trial-10.pt`. Their seed may be another, chance goes
-        on as it was, and so may the reward that plans were judged by: what was learnt holds for any.
+        A run's agents are in its folder: `checkpoint/calibrated-0.trial-10.pt`. Their seed may be another, random streams go
+        on as they were, and so may the reward that plans were judged by: what was learnt holds for any.
+
+        Parameters
+        ----------
+        path : str or Path
+            The file.
+
+        Returns
+        -------
+        Agent
+            Itself.
         """
         state = checkpoint.read(Path(path), self._identity(), whatever=("seed", "reward"))
         # A run keeps an agent beside the record of its trials.

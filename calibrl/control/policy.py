@@ -238,10 +238,22 @@ class FitWithoutEvents:
 
 
 class Fleet:
-    """g agents that learn one task side by side; what each does depends on its own seed and arm alone.
+    """Agents that learn one task side by side; what each does depends on its own seed and arm alone.
 
-    view: what they make of the environment. low, high: bounds of the action (a,). Until they have learnt something
-    they act at random.
+    Until they have learnt something they act at random. A model for `calibrl.learn`, whose rows have an agent axis.
+
+    Parameters
+    ----------
+    view : View
+        What they make of the environment.
+    members : sequence of Member
+        The g agents: arms and seeds. Either all hold rows out, or none does.
+    settings : ControlSettings
+        Networks, planner and calibration.
+    low, high : Tensor (a,)
+        Bounds of the action.
+    device : str or torch.device
+        Where networks train and plans are made.
     """
 
     def __init__(
@@ -305,7 +317,17 @@ class Fleet:
 
     @torch.no_grad()
     def act(self, observation: Tensor) -> Tensor:
-        """The first actions (g, a) of the best plans from observations (g, o); at random before anything is learnt."""
+        """The first actions of the best plans; at random before anything is learnt.
+
+        Parameters
+        ----------
+        observation : Tensor (g, o)
+            What each agent sees.
+
+        Returns
+        -------
+        Tensor (g, a)
+        """
         if not self.learnt:
             uniform = torch.stack([torch.rand(len(self.low), generator=one) for one in self.exploring])
             drawn = self.low + uniform.to(self.device) * (self.high - self.low)

@@ -21,7 +21,18 @@ MAPS: dict[str, FitMap] = {
 
 
 def fit_named(name: str) -> FitMap:
-    """The function that fits the map of that name, or an error that lists the known ones."""
+    """The function that fits the map of that name, or an error that lists the known ones.
+
+    Parameters
+    ----------
+    name : str
+        One of `MAPS`.
+
+    Returns
+    -------
+    FitMap
+        `fit(pit, weight=…)` or `fit(z=…, weight=…)` → `Map`.
+    """
     if name not in MAPS:
         raise CalibrlError(f"map {name!r} is unknown; use one of {', '.join(MAPS)}")
     return MAPS[name]

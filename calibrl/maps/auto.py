@@ -38,6 +38,20 @@ def fit_auto(pit: Array | None = None, *, weight: Array | None = None, z: Array 
 
     A column keeps the identity unless the best candidate beats it by more than one standard error of the
     paired difference: too little evidence changes nothing. `note` says what was chosen.
+
+    Parameters
+    ----------
+    pit : array (n,) or (n, d), optional
+        F(y) of each outcome, NaN where it was not observed: evidence for one map, or for one per column.
+    weight : array (n,) or of the shape of the evidence, optional
+        How much each outcome counts; all alike by default.
+    z : array of the shape of `pit`, optional
+        In the place of `pit`, the same as z-scores Φ⁻¹(pit), which do not round to 0 or 1.
+
+    Returns
+    -------
+    Map
+        The chosen map; a `Spline` of all choices where there are several columns.
     """
     values, weights, _ = matrix(pit, weight, z)
     columns, shape = columns_of(pit, weight, z)

@@ -1,8 +1,7 @@
-"""Frozen values made of tensors: they compare equal, hash, move between devices and save as plain JSON.
+"""R: an increasing map of [0, 1] onto itself, one per column of a forecast.
 
-Order statistics of the calibration evidence, for intervals with a finite-sample guarantee.
-
-R: an increasing map of [0, 1] onto itself, one per column of a forecast.
+Maps are frozen values made of tensors: they compare equal, hash, move between devices and save as plain JSON. They keep
+order statistics of the evidence they were fitted on, for intervals with a finite-sample guarantee.
 """
 
 from __future__ import annotations
@@ -105,9 +104,17 @@ def _rich(part: Any) -> Any:
 class Ranks(Frozen):
     """Chosen order statistics z₍ᵣ₎ of n calibration z-scores, per column.
 
-    z: (*columns, m) ascending; rank: (*columns, m), r = 1 … n; count: (*columns,), n. Where n is large only
-    some ranks are kept, and none of outcomes further out than a float64 can say; an interval is rounded outwards
-    to the next one: wider, never narrower.
+    Where n is large only some ranks are kept, and none of outcomes further out than a float64 can say; an interval is
+    rounded outwards to the next one: wider, never narrower.
+
+    Parameters
+    ----------
+    z : Tensor (*columns, m)
+        Order statistics, ascending.
+    rank : Tensor (*columns, m)
+        Which of the n each is: 1 … n.
+    count : Tensor (*columns,)
+        n.
     """
 
     kind: ClassVar[str] = "ranks"
@@ -139,6 +146,13 @@ class Map(Frozen, ABC):
     A map works on z-scores z = Φ⁻¹(p), where nothing saturates: a subclass says how z moves, this class
     turns that into R. `columns` is () for one map that serves any shape, or (d,) for one map per last
     dimension. NaN (not observed) stays NaN. Parameters are float64 tensors of shape (*columns, …).
+
+    Parameters
+    ----------
+    ranks : Ranks, optional
+        The sorted evidence, kept for conformal intervals.
+    note : str
+        How the map came about, in words.
     """
 
     ranks: Ranks | None = None
@@ -180,12 +194,32 @@ class Map(Frozen, ABC):
 
     @returns_what_was_given
     def __call__(self, p: Array) -> Tensor:
-        """R(p). p: (…, *columns) in [0, 1]."""
+        """R(p).
+
+        Parameters
+        ----------
+        p : array (…, *columns)
+            Probabilities in [0, 1]; NaN stays NaN.
+
+        Returns
+        -------
+        Tensor or array, as was given, of the shape of p
+        """
         return self._on_probabilities(p, self.forward_z)
 
     @returns_what_was_given
     def inverse(self, p: Array) -> Tensor:
-        """R⁻¹(p). p: (…, *columns) in [0, 1]."""
+        """R⁻¹(p).
+
+        Parameters
+        ----------
+        p : array (…, *columns)
+            Probabilities in [0, 1]; NaN stays NaN.
+
+        Returns
+        -------
+        Tensor or array, as was given, of the shape of p
+        """
         return self._on_probabilities(p, self.inverse_z)
 
     @returns_what_was_given
@@ -247,7 +281,17 @@ def pick(table: Tensor, place: Tensor) -> Tensor:
 
 
 def map_from_dict(saved: dict[str, Any]) -> Map:
-    """The map that `to_dict` described."""
+    """The map that `to_dict` described.
+
+    Parameters
+    ----------
+    saved : dict
+        What `to_dict` gave, or a JSON file of it.
+
+    Returns
+    -------
+    Map
+    """
     found = from_dict(saved)
     if not isinstance(found, Map):
         raise CalibrlError(f"a saved {found.kind} is not a map of CDF values; load it with its own tool")

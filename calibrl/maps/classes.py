@@ -56,7 +56,18 @@ _ONE = torch.ones((), dtype=torch.float64)
 
 @dataclass(frozen=True, eq=False)
 class ClassMap(Frozen, ABC):
-    """A map of class probabilities. `classes` is the k it was fitted for, or None for any."""
+    """A map of class probabilities (…, k), called with an array of them.
+
+    Parameters
+    ----------
+    note : str
+        How the map came about, in words.
+
+    Attributes
+    ----------
+    classes : int or None
+        The k it was fitted for, or None for any.
+    """
 
     note: str = ""
 
@@ -101,7 +112,13 @@ class Unchanged(ClassMap):
 
 @dataclass(frozen=True, eq=False)
 class Temperature(ClassMap):
-    """softmax(log p / t): one number that makes all forecasts bolder (t < 1) or meeker (t > 1)."""
+    """softmax(log p / t): one number that makes all forecasts bolder (t < 1) or meeker (t > 1).
+
+    Parameters
+    ----------
+    t : Tensor ()
+        The temperature, above 0.
+    """
 
     kind: ClassVar[str] = "classes-temperature"
     t: Tensor = _ONE
@@ -117,7 +134,13 @@ class Temperature(ClassMap):
 
 @dataclass(frozen=True, eq=False)
 class PlattClasses(ClassMap):
-    """sigmoid(a_j · logit p_j + b_j) for each class against the rest, then scaled to sum to one. a, b: (k,)."""
+    """sigmoid(a_j · logit p_j + b_j) for each class against the rest, then scaled to sum to one.
+
+    Parameters
+    ----------
+    a, b : Tensor (k,)
+        Slope, above 0, and shift of each class.
+    """
 
     kind: ClassVar[str] = "classes-platt"
     a: Tensor = _ONE
@@ -136,7 +159,10 @@ class PlattClasses(ClassMap):
 class IsotonicClasses(ClassMap):
     """An increasing step curve per class (PAVA), joined by straight lines, scaled to sum to one.
 
-    p, r: (k, m) knots of each class's curve, padded at the end by repetition.
+    Parameters
+    ----------
+    p, r : Tensor (k, m)
+        Knots of each class's curve, padded at the end by repetition.
     """
 
     kind: ClassVar[str] = "classes-isotonic"
@@ -158,7 +184,17 @@ class IsotonicClasses(ClassMap):
 
 
 def class_map_from_dict(saved: dict[str, Any]) -> ClassMap:
-    """The class map that `to_dict` described."""
+    """The class map that `to_dict` described.
+
+    Parameters
+    ----------
+    saved : dict
+        What `to_dict` gave, or a JSON file of it.
+
+    Returns
+    -------
+    ClassMap
+    """
     found = from_dict(saved)
     if not isinstance(found, ClassMap):
         raise CalibrlError(f"a saved {found.kind} is not a map of class probabilities; load it with its own tool")
@@ -166,7 +202,19 @@ def class_map_from_dict(saved: dict[str, Any]) -> ClassMap:
 
 
 def recalibrate_classes(forecast: Categorical | Bernoulli, mapping: ClassMap) -> Categorical | Bernoulli:
-    """The forecast with recalibrated probabilities: again a torch `Categorical` or `Bernoulli`."""
+    """The forecast with recalibrated probabilities: again a torch `Categorical` or `Bernoulli`.
+
+    Parameters
+    ----------
+    forecast : Categorical of batch shape (…), or Bernoulli of one event
+        What the model says.
+    mapping : ClassMap
+        Fitted for as many classes.
+
+    Returns
+    -------
+    Categorical or Bernoulli
+    """
     if isinstance(forecast, Bernoulli):
         return Bernoulli(probs=mapping(forecast.probs, event=True))
     return Categorical(probs=mapping(forecast.probs))
@@ -189,7 +237,19 @@ class FitClassMap(Protocol):
 
 
 def fit_temperature(probs: Array, outcome: Array) -> Temperature:
-    """Temperature scaling by cross-entropy, shrunk to t = 1."""
+    """Temperature scaling by cross-entropy, shrunk to t = 1.
+
+    Parameters
+    ----------
+    probs : array (n, k), or (n,) of one event
+        Held-out forecasts.
+    outcome : array (n,)
+        The classes that came, numbered from 0; NaN where not observed.
+
+    Returns
+    -------
+    Temperature
+    """
     wide, label = check_classes(probs, outcome)
     log_p = wide.clamp(min=SMALLEST).log()
 
@@ -207,18 +267,55 @@ def fit_temperature(probs: Array, outcome: Array) -> Temperature:
 
 
 def fit_platt_classes(probs: Array, outcome: Array) -> PlattClasses:
-    """Platt scaling, each class against the rest, shrunk to the identity."""
+    """Platt scaling, each class against the rest, shrunk to the identity.
+
+    Parameters
+    ----------
+    probs : array (n, k), or (n,) of one event
+        Held-out forecasts.
+    outcome : array (n,)
+        The classes that came, numbered from 0; NaN where not observed.
+
+    Returns
+    -------
+    PlattClasses
+    """
     return _platt(*check_classes(probs, outcome))
 
 
 def fit_isotonic_classes(probs: Array, outcome: Array) -> IsotonicClasses:
-    """Isotonic regression (PAVA), each class against the rest, shrunk to the identity with 10 pseudo-rows."""
+    """Isotonic regression (PAVA), each class against the rest, shrunk to the identity with 10 pseudo-rows.
+
+    Parameters
+    ----------
+    probs : array (n, k), or (n,) of one event
+        Held-out forecasts.
+    outcome : array (n,)
+        The classes that came, numbered from 0; NaN where not observed.
+
+    Returns
+    -------
+    IsotonicClasses
+    """
     return _isotonic(*check_classes(probs, outcome))
 
 
 @one_thread()
 def fit_auto_classes(probs: Array, outcome: Array) -> ClassMap:
-    """The class map with the best 5-fold cross-entropy, or no change unless that wins by a standard error."""
+    """The class map with the best 5-fold cross-entropy, or no change unless that wins by a standard error.
+
+    Parameters
+    ----------
+    probs : array (n, k), or (n,) of one event
+        Held-out forecasts.
+    outcome : array (n,)
+        The classes that came, numbered from 0; NaN where not observed.
+
+    Returns
+    -------
+    ClassMap
+        The chosen map; its `note` says which.
+    """
     wide, label = check_classes(probs, outcome)
     if len(wide) < 10:
         return Unchanged(note="too few rows to choose a map: left unchanged")
@@ -348,7 +445,20 @@ def _in_cache(rows: Tensor) -> tuple[Tensor, ...]:
 
 
 def check_classes(probs: Array, outcome: Array) -> tuple[Tensor, Tensor]:
-    """Probabilities as (n, k) float64 and labels as (n,) int64, rows with unseen outcomes dropped, or an error."""
+    """Probabilities as (n, k) float64 and labels as (n,) int64, rows with unseen outcomes dropped, or an error.
+
+    Parameters
+    ----------
+    probs : array (n, k), or (n,) of one event
+        Forecasts.
+    outcome : array (n,)
+        The classes that came, NaN where not observed.
+
+    Returns
+    -------
+    probs, label : Tensor (m, k) float64, Tensor (m,) int64
+        The rows whose outcome was observed; an event has k = 2.
+    """
     p = as_tensor(probs, "probs").detach().double().cpu()
     y = as_tensor(outcome, "outcome").detach().double().cpu()
     single = p.dim() == 1

@@ -1,6 +1,4 @@
-"""Logistic regression of many small problems at once.
-
-Step 4 of Algorithm 1: learn R from what held-out outcomes said about their forecasts.
+"""Step 4 of Algorithm 1: learn R from what held-out outcomes said about their forecasts.
 
 Every `fit_*` takes PIT values p_t = F_t(y_t) of shape (n,) for one map or (n, d) for one map per column,
 NaN where the outcome was not observed. `weight` lets some rows count more; `z` gives the same evidence as
@@ -102,6 +100,27 @@ def fit_smooth(pit: Array | None = None, *, weight: Array | None = None, z: Arra
     enters with w only as far as the z-scores still look unlike that Gaussian; h = 0.9 · spread · n^(-1/3).
     No rows give the identity, a few rows change it only when they insist, and with many rows the error
     goes to zero whatever the shape of the miscalibration. Between the rows the density stays smooth.
+
+    Parameters
+    ----------
+    pit : array (n,) or (n, d), optional
+        F(y) of each outcome, NaN where it was not observed: evidence for one map, or for one per column.
+    weight : array (n,) or of the shape of the evidence, optional
+        How much each outcome counts; all alike by default.
+    z : array of the shape of `pit`, optional
+        In the place of `pit`, the same as z-scores Φ⁻¹(pit), which do not round to 0 or 1.
+
+    Returns
+    -------
+    Spline
+        R, one for each column.
+
+    Examples
+    --------
+    >>> z = 2 * torch.randn(1000, generator=torch.Generator().manual_seed(0))  # twice as far out as forecast
+    >>> R = fit_smooth(z=z)
+    >>> round(float(R(torch.tensor(0.841))), 2)  # what the forecast calls its 84 % quantile holds 69 %
+    0.69
     """
     return _fit(smooth, pit, weight, z)
 
@@ -111,27 +130,101 @@ def fit_isotonic(pit: Array | None = None, *, weight: Array | None = None, z: Ar
 
     Isotonic regression of PITs on their own empirical CDF, as in Kuleshov et al. (2018), *is* that CDF.
     Between the points R is a monotone spline, outside them the forecast's own tail goes on.
+
+    Parameters
+    ----------
+    pit : array (n,) or (n, d), optional
+        F(y) of each outcome, NaN where it was not observed: evidence for one map, or for one per column.
+    weight : array (n,) or of the shape of the evidence, optional
+        How much each outcome counts; all alike by default.
+    z : array of the shape of `pit`, optional
+        In the place of `pit`, the same as z-scores Φ⁻¹(pit), which do not round to 0 or 1.
+
+    Returns
+    -------
+    Spline
+        R, one for each column.
     """
     return _fit(isotonic, pit, weight, z)
 
 
 def fit_affine(pit: Array | None = None, *, weight: Array | None = None, z: Array | None = None) -> Affine:
-    """Shift and scale in z, shrunk to the identity: best on few rows when mean or width is what is off."""
+    """Shift and scale in z, shrunk to the identity: best on few rows when mean or width is what is off.
+
+    Parameters
+    ----------
+    pit : array (n,) or (n, d), optional
+        F(y) of each outcome, NaN where it was not observed: evidence for one map, or for one per column.
+    weight : array (n,) or of the shape of the evidence, optional
+        How much each outcome counts; all alike by default.
+    z : array of the shape of `pit`, optional
+        In the place of `pit`, the same as z-scores Φ⁻¹(pit), which do not round to 0 or 1.
+
+    Returns
+    -------
+    Affine
+        R, one for each column.
+    """
     return _fit(affine, pit, weight, z)
 
 
 def fit_platt(pit: Array | None = None, *, weight: Array | None = None, z: Array | None = None) -> Platt:
-    """sigmoid(a · logit p + b) by cross-entropy against the empirical CDF, shrunk to the identity."""
+    """sigmoid(a · logit p + b) by cross-entropy against the empirical CDF, shrunk to the identity.
+
+    Parameters
+    ----------
+    pit : array (n,) or (n, d), optional
+        F(y) of each outcome, NaN where it was not observed: evidence for one map, or for one per column.
+    weight : array (n,) or of the shape of the evidence, optional
+        How much each outcome counts; all alike by default.
+    z : array of the shape of `pit`, optional
+        In the place of `pit`, the same as z-scores Φ⁻¹(pit), which do not round to 0 or 1.
+
+    Returns
+    -------
+    Platt
+        R, one for each column.
+    """
     return _fit(platt, pit, weight, z)
 
 
 def fit_beta(pit: Array | None = None, *, weight: Array | None = None, z: Array | None = None) -> Beta:
-    """sigmoid(a log p - b log(1-p) + c) by cross-entropy against the empirical CDF, shrunk to the identity."""
+    """sigmoid(a log p - b log(1-p) + c) by cross-entropy against the empirical CDF, shrunk to the identity.
+
+    Parameters
+    ----------
+    pit : array (n,) or (n, d), optional
+        F(y) of each outcome, NaN where it was not observed: evidence for one map, or for one per column.
+    weight : array (n,) or of the shape of the evidence, optional
+        How much each outcome counts; all alike by default.
+    z : array of the shape of `pit`, optional
+        In the place of `pit`, the same as z-scores Φ⁻¹(pit), which do not round to 0 or 1.
+
+    Returns
+    -------
+    Beta
+        R, one for each column.
+    """
     return _fit(beta, pit, weight, z)
 
 
 def fit_sigmoid(pit: Array | None = None, *, weight: Array | None = None, z: Array | None = None) -> Sigmoid:
-    """The paper's released map sigmoid(a · p + b), by cross-entropy. For replication: see `Sigmoid`."""
+    """The paper's released map sigmoid(a · p + b), by cross-entropy. For replication: see `Sigmoid`.
+
+    Parameters
+    ----------
+    pit : array (n,) or (n, d), optional
+        F(y) of each outcome, NaN where it was not observed: evidence for one map, or for one per column.
+    weight : array (n,) or of the shape of the evidence, optional
+        How much each outcome counts; all alike by default.
+    z : array of the shape of `pit`, optional
+        In the place of `pit`, the same as z-scores Φ⁻¹(pit), which do not round to 0 or 1.
+
+    Returns
+    -------
+    Sigmoid
+        R, one for each column.
+    """
     return _fit(sigmoid, pit, weight, z)
 
 

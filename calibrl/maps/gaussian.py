@@ -113,7 +113,20 @@ class DrawTable:
 
 
 def gaussian_law(mapping: Map, device: torch.device) -> GaussianLaw:
-    """The law of g under `mapping` on `device`, worked out at first use and remembered."""
+    """The law of g under `mapping` on `device`, worked out at first use and remembered.
+
+    Parameters
+    ----------
+    mapping : Map
+        R.
+    device : torch.device
+        Where its moments are needed.
+
+    Returns
+    -------
+    GaussianLaw
+        Mean, variance and Gini's mean difference of g(ε), each (*columns,), and what its CRPS is made of.
+    """
     key = ("law", device)
     if key not in mapping.cache:
         # What is remembered must be of use to whoever asks next, for gradients too: no inference-mode tensor.
@@ -125,7 +138,20 @@ def gaussian_law(mapping: Map, device: torch.device) -> GaussianLaw:
 
 
 def draw_table(mapping: Map, device: torch.device, dtype: torch.dtype) -> DrawTable:
-    """The table that draws of g are read from, worked out at first use and remembered."""
+    """The table that draws of g are read from, worked out at first use and remembered.
+
+    Parameters
+    ----------
+    mapping : Map
+        R.
+    device, dtype : torch.device, torch.dtype
+        Of the draws.
+
+    Returns
+    -------
+    DrawTable
+        A function of standard normal draws ε (…, *columns) that gives g(ε).
+    """
     key = ("draw", device, dtype)
     if key not in mapping.cache:
         with torch.inference_mode(False):

@@ -1,7 +1,4 @@
-"""Maps of a few parameters: the identity, affine in z, Platt, beta, and the paper's released sigmoid.
-
-Two maps, one after the other.
-"""
+"""Maps of a few parameters (the identity, affine in z, Platt, beta, the paper's released sigmoid), and two in a row."""
 
 from __future__ import annotations
 
@@ -44,7 +41,10 @@ class Identity(Map):
 class Affine(Map):
     """R(p) = Φ((Φ⁻¹(p) - shift) / scale): exactly right when a Gaussian's mean and width are off.
 
-    shift, scale > 0: (*columns,).
+    Parameters
+    ----------
+    shift, scale : Tensor (*columns,)
+        In z; scale above 0.
     """
 
     kind: ClassVar[str] = "affine"
@@ -69,7 +69,10 @@ class Affine(Map):
 class Platt(Map):
     """R(p) = sigmoid(a · logit p + b): Platt scaling; a = 1, b = 0 is the identity.
 
-    a > 0, b: (*columns,).
+    Parameters
+    ----------
+    a, b : Tensor (*columns,)
+        Slope, above 0, and shift in logits.
     """
 
     kind: ClassVar[str] = "platt"
@@ -94,7 +97,12 @@ class Platt(Map):
 class Beta(Map):
     """R(p) = sigmoid(a · log p - b · log(1 - p) + c): beta calibration (Kull et al., 2017).
 
-    Bends the two tails separately; a = b = 1, c = 0 is the identity. a, b > 0, c: (*columns,).
+    Bends the two tails separately; a = b = 1, c = 0 is the identity.
+
+    Parameters
+    ----------
+    a, b, c : Tensor (*columns,)
+        Slopes of the lower and of the upper tail, above 0, and shift.
     """
 
     kind: ClassVar[str] = "beta"
@@ -148,7 +156,12 @@ class Sigmoid(Map):
     """R(p) = sigmoid(a · p + b), as the paper's released code has it. For replication only.
 
     It cannot be the identity and does not reach 0 or 1: fitted to a perfect Gaussian it gives samples 1.9
-    times too wide, one in seven of them stuck at ±4.75 σ, where its inverse is clipped. a > 0, b: (*columns,).
+    times too wide, one in seven of them stuck at ±4.75 σ, where its inverse is clipped.
+
+    Parameters
+    ----------
+    a, b : Tensor (*columns,)
+        Slope, above 0, and shift.
     """
 
     kind: ClassVar[str] = "sigmoid"
@@ -187,7 +200,13 @@ IDENTITY = Identity()
 
 @dataclass(frozen=True, eq=False)
 class Chain(Map):
-    """R(p) = after(before(p)): what `before` left wrong, `after` puts right."""
+    """R(p) = after(before(p)): what `before` left wrong, `after` puts right.
+
+    Parameters
+    ----------
+    before, after : Map
+        Of as many columns, or one of them for all.
+    """
 
     kind: ClassVar[str] = "chain"
     before: Map = IDENTITY

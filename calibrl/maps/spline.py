@@ -31,7 +31,14 @@ class Spline(Map):
 
     One formula gives value, inverse and slope exactly (Gregory & Delbourgo, 1982), the density it implies
     is continuous, and beyond the evidence the base forecast's own tail goes on, shifted and stretched:
-    a straight line in z. z, s: (*columns, k) strictly ascending; d: (*columns, k) positive.
+    a straight line in z.
+
+    Parameters
+    ----------
+    z, s : Tensor (*columns, k)
+        Knots, strictly ascending: z-scores before and after.
+    d : Tensor (*columns, k)
+        Slopes at the knots, positive.
     """
 
     kind: ClassVar[str] = "spline"

@@ -260,3 +260,12 @@ def test_the_inverse_of_a_beta_map_is_found_however_it_bends(a, b, c):
 
 def _fit(name):
     return getattr(cal, f"fit_{name}")
+
+
+def test_every_map_that_can_be_fitted_has_a_name():
+    assert {fit.__name__ for fit in maps.MAPS.values()} == {
+        name for name in maps.__all__ if name.startswith("fit_") and name != "fit_named"
+    }
+    assert maps.fit_named("smooth") is maps.fit_smooth
+    with pytest.raises(cal.CalibrlError, match="map 'magic' is unknown; use one of auto, smooth"):
+        maps.fit_named("magic")
