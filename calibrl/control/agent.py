@@ -200,8 +200,8 @@ class Agent:
         Returns
         -------
         Distribution of batch shape (n, d)
-            The d numbers are what the task's World forecasts, in an environment of one's own how much each observed number
-            changes; where they are learnt, the reward and the chance that the episode ends follow.
+            The d numbers are what the task's World forecasts, in an environment of one's own how much each observed
+            number changes; where they are learnt, the reward and the chance that the episode ends follow.
         """
         view, device = self.fleet.view, self.fleet.device
         seen = self._rows(observation, self.task.observation_size, "observation")
@@ -236,8 +236,8 @@ class Agent:
     def load(self, path: str | Path) -> Agent:
         """Go on from a file that `save` or a run wrote for an agent of the same task, arm and settings.
 
-        A run's agents are in its folder: `checkpoint/calibrated-0.trial-10.pt`. Their seed may be another, random streams go
-        on as they were, and so may the reward that plans were judged by: what was learnt holds for any.
+        A run's agents are in its folder: `checkpoint/calibrated-0.trial-10.pt`. Their seed may be another, random
+        streams go on as they were, and so may the reward that plans were judged by: what was learnt holds for any.
 
         Parameters
         ----------
