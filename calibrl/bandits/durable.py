@@ -33,8 +33,28 @@ T = TypeVar("T")
 class Durable:
     """A policy kept on disk, in a folder. Only one process at a time can open it; its threads can share it.
 
-    make: builds the policy of a new folder; for an existing one it must build the same kind, with the same options.
-    snapshot_every: journal lines after which a new snapshot is written and the journal starts afresh.
+    It does what a `Policy` does; `update`, `fade`, `add_arm` and `remove_arm` are on the disk when they return, and
+    have changed nothing if they raise.
+
+    Parameters
+    ----------
+    folder
+        Where the policy is kept; made if it is not there.
+    make
+        Builds the policy of a new folder; for an existing one it must build the same kind, with the same settings.
+    snapshot_every
+        Journal lines after which a new snapshot is written and the journal starts afresh.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from calibrl.bandits import CalLinUCB, Durable
+    >>> folder = tempfile.mkdtemp()
+    >>> with Durable(folder, lambda: CalLinUCB(["a", "b"], dim=2)) as bandit:
+    ...     bandit.update([1.0, 0.5], "b", 1.0)
+    >>> with Durable(folder, lambda: CalLinUCB(["a", "b"], dim=2)) as bandit:
+    ...     bandit.pulls
+    {'a': 0, 'b': 1}
     """
 
     def __init__(self, folder: str | Path, make: Callable[[], Policy], *, snapshot_every: int = 1000) -> None:

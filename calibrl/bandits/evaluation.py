@@ -23,10 +23,35 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Log:
-    """Logged decisions, oldest first: x (n, d); arm, n names; reward (n,); propensity (n,) in (0, 1].
+    """Logged decisions, oldest first.
 
-    first: the number of its first row, in the log that this is a part of. among: for each decision the names of the
-    arms it could take, or None for all; empty if every decision could take all.
+    Parameters
+    ----------
+    x
+        Contexts (n, d).
+    arm
+        The names of the n arms that were taken.
+    reward
+        What they paid, (n,).
+    propensity
+        The probability in (0, 1] with which each was taken, (n,).
+    first
+        The number of the first row, in the log that this is a part of.
+    among
+        For each decision the names of the arms it could take, or None for all; empty if every decision could take all.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from calibrl.bandits import LinUCB
+    >>> from calibrl.bandits.evaluation import Log, doubly_robust
+    >>> generator = np.random.default_rng(0)
+    >>> x, arm = generator.standard_normal((1000, 2)), generator.integers(2, size=1000)
+    >>> log = Log(x, arm, np.where(arm == 0, x[:, 0], x[:, 1]), np.full(1000, 0.5))
+    >>> found = doubly_robust(LinUCB(2, 2), log)  # it knows nothing yet, and takes any arm
+    >>> low, high = found.interval()
+    >>> bool(low < 0 < high)
+    True
     """
 
     x: Floats
@@ -111,11 +136,25 @@ def read_log(
     uniform: bool = False,
     among: str = "among",
 ) -> Log:
-    """A log from a CSV or Parquet file with a column each for arm, reward and propensity.
+    """Read a log from a CSV or Parquet file with a column each for arm, reward and propensity.
 
-    context: the columns of the context, all others if not named. uniform (or propensity None): every arm was as
-    likely, whatever the column of propensities says, if there is one. among: the column, if there is one, of the arms
-    that each decision could choose from: lists, or their JSON in a CSV file, and nothing for all arms.
+    Parameters
+    ----------
+    path
+        The file.
+    context
+        The columns of the context; all others if not named.
+    arm, reward, propensity
+        The columns of the arm, its reward, and the probability with which it was taken.
+    uniform
+        Every arm was as likely, whatever the column of propensities says, if there is one; so with propensity None.
+    among
+        The column, if there is one, of the arms that each decision could choose from: lists, or their JSON in a CSV
+        file, and nothing for all arms.
+
+    Returns
+    -------
+    Log
     """
     frame = read_table(path)
     if propensity is None:
@@ -197,7 +236,17 @@ THIN = 0.1
 
 @dataclass(frozen=True)
 class Estimate:
-    """Mean reward per decision, its standard error, how many logged rows it rests on, and what to know about it."""
+    """What a policy earns, estimated.
+
+    Parameters
+    ----------
+    value, error
+        The mean reward per decision, and its standard error.
+    rows
+        How many logged rows it rests on.
+    note
+        What to know about it.
+    """
 
     value: float
     error: float
@@ -213,11 +262,23 @@ class Estimate:
 
 
 def replay_evaluation(policy: Policy, log: Log, *, seed: int = 0) -> Estimate:
-    """What the policy earns while it learns (Li et al., 2011): rows where it would have done as the log did.
+    """Estimate what a policy earns while it learns (Li et al., 2011), from rows where it would do as the log did.
 
     Logged rows are first thinned so that every arm is as likely, by keeping a row with probability
     (smallest propensity) / (its propensity); of those, the policy sees the ones it agrees with, and learns them.
-    The policy is changed.
+
+    Parameters
+    ----------
+    policy
+        A fresh policy; it is changed.
+    log
+        Decisions in which every arm on offer could be taken.
+    seed
+        Of the thinning.
+
+    Returns
+    -------
+    Estimate
     """
     among = _offers(policy, log)
     if not _has_room(policy, log):
@@ -242,13 +303,28 @@ def replay_evaluation(policy: Policy, log: Log, *, seed: int = 0) -> Estimate:
 
 
 def doubly_robust(policy: Policy, log: Log, *, folds: int = FOLDS, ridge: float = 1.0) -> Estimate:
-    """What the policy would earn as it stands (Dudík et al., 2011), from every row of the log.
+    """Estimate what a policy would earn as it stands (Dudík et al., 2011), from every row of a log.
 
     Each row says Σ_a π(a|x) q(x, a) + π(a_t|x) / propensity · (r_t - q(x, a_t)). It is right on average if either the
     propensities or the reward model q is right; q is a ridge regression per arm, fitted on the other folds, so
     that no row helps to predict itself. The weights π / propensity average to 1 if the log could have taken every
     arm that the policy takes; if they do not, nothing in the log says what those arms pay, and it is refused.
     Arms that the policy does not have are ones it never takes.
+
+    Parameters
+    ----------
+    policy
+        It is not changed.
+    log
+        Decisions that the policy has not learnt from.
+    folds
+        Of the reward model, 2 or more.
+    ridge
+        The prior's strength of the reward model, in rows.
+
+    Returns
+    -------
+    Estimate
     """
     among = _offers(policy, log)
     if folds < 2 or len(log) < folds:
@@ -282,7 +358,7 @@ def doubly_robust(policy: Policy, log: Log, *, folds: int = FOLDS, ridge: float 
 
 
 def mean_reward(log: Log) -> Estimate:
-    """What the logging policy itself earned."""
+    """Estimate what the logging policy itself earned: the mean reward of a log."""
     return _estimate(log.reward)
 
 

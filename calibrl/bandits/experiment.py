@@ -30,7 +30,11 @@ class BanditSettings:
 
     name: str
     problems: tuple[str, ...] = setting(
-        (), help="problems, by name", source={"paper": PRINTED}, flag="--problem", decides_rows=False
+        (),
+        help="problems, by name: see calibrl list problems",
+        source={"paper": PRINTED},
+        flag="--problem",
+        decides_rows=False,
     )
     rounds: int = setting(
         1200,

@@ -51,7 +51,15 @@ GREEDY = Exploration()
 
 
 class Decision(NamedTuple):
-    """The arm taken and the probability with which it was: what an off-policy evaluation needs in the log."""
+    """The arm taken and the probability with which it was: what an off-policy evaluation needs in the log.
+
+    Parameters
+    ----------
+    arm
+        Its name.
+    probability
+        In (0, 1].
+    """
 
     arm: Arm
     probability: float
@@ -167,7 +175,7 @@ class Policy:
         return self.arms[offered[self._choose(rows, offered)]]
 
     def decide(self, x: Array, *, among: Among | None = None) -> Decision:
-        """Choose, and say with which probability: `choose` for a log that will be evaluated later."""
+        """Choose, and say with which probability, for a log that will be evaluated later; arguments as `choose`."""
         rows, offered = self._request(x, among)
         probability = self._probabilities(rows, offered)
         place = self._choose(rows, offered)

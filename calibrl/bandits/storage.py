@@ -11,7 +11,7 @@ import os
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from calibrl.errors import CalibrlError
 from calibrl.files import replacing
@@ -101,25 +101,8 @@ def damaged(path: Path, number: int, what: str) -> CalibrlError:
     )
 
 
-class Learner(Protocol):
-    """A policy, as far as a journal tells of it."""
-
-    generator: Any
-
-    def update(self, x: Any, arm: Any, reward: Any) -> None:
-        """Learn what arms paid."""
-
-    def fade(self, keep: float) -> None:
-        """Let what was learnt count less."""
-
-    def add_arm(self, arm: Any) -> None:
-        """Offer one more arm."""
-
-    def remove_arm(self, arm: Any) -> None:
-        """Offer an arm no more."""
-
-
-P = TypeVar("P", bound=Learner)
+P = TypeVar("P")
+"""A policy: the files do not need to know more."""
 
 
 def snapshot(plain: dict[str, Any], folder: Path, line: int) -> None:
@@ -158,7 +141,7 @@ def restore(folder: Path, from_plain: Callable[[dict[str, Any]], P]) -> tuple[P,
     return policy, line
 
 
-def _repeat(policy: Learner, event: dict[str, Any]) -> None:
+def _repeat(policy: Any, event: dict[str, Any]) -> None:
     if "update" in event:
         policy.update(**event["update"])
     elif "fade" in event:

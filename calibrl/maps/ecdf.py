@@ -22,12 +22,19 @@ _NONE = torch.zeros(2, dtype=torch.float64)
 
 @dataclass(frozen=True, eq=False)
 class Ecdf(Map):
-    """The empirical CDF of z-scores with ranks i/(n+1), atoms and all; no evidence is the identity.
+    """The empirical CDF of an arm's own z-scores with ranks i/(n+1), atoms and all; no evidence is the identity.
 
     Between the ranks R is straight in probability, beyond them the forecast's own tail goes on, moved along.
     Repeated z-scores are kept as the atoms they are: an arm that always pays 0 forecasts exactly 0.
-    z: (*columns, m) ascending, m ≥ 2, padded at the end by repetition; count: (*columns,) how many are real, 0 or ≥ 2;
-    shift: (*columns,) added to every level, as a z-score, before it is looked up.
+
+    Parameters
+    ----------
+    z
+        (*columns, m) ascending, m ≥ 2, padded at the end by repetition.
+    count
+        (*columns,) how many of them are real, 0 or ≥ 2.
+    shift
+        (*columns,) added to every level, as a z-score, before it is looked up.
     """
 
     kind: ClassVar[str] = "ecdf"
@@ -88,7 +95,28 @@ class Ecdf(Map):
 
 
 def fit_ecdf(*, min_rows: int = 10, window: int = 1024) -> FitMap:
-    """A function that fits `Ecdf`, column by column, to the last `window` outcomes; below `min_rows` the identity."""
+    """Make a function that fits `Ecdf`, column by column, to the last outcomes.
+
+    Parameters
+    ----------
+    min_rows
+        Outcomes a column has before its map is other than the identity, 2 or more.
+    window
+        How many of a column's last outcomes count.
+
+    Returns
+    -------
+    FitMap
+        For `Calibrated(…, fit_map=…)`.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from calibrl.maps.ecdf import fit_ecdf
+    >>> mapping = fit_ecdf()(z=torch.linspace(-2, 2, 99))  # as many below the mean as above
+    >>> round(float(mapping.inverse_z(torch.tensor(0.0))), 6)
+    0.0
+    """
     if min_rows < 2 or window < min_rows:
         raise CalibrlError(f"min_rows {min_rows} and window {window} make no history; use 2 ≤ min_rows ≤ window")
 
