@@ -16,6 +16,8 @@ DOCUMENTED = (
     "calibrl.diagnostics",
     "calibrl.distributions",
     "calibrl.forecasters",
+    "calibrl.inventory",
+    "calibrl.inventory.environment",
     "calibrl.mdp",
     "calibrl.plots",
     "calibrl.tables",

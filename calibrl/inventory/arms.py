@@ -26,11 +26,10 @@ from calibrl.inventory.loop import Expected, Season, collect_season, demand_path
 from calibrl.inventory.policy import PLANNERS, Planner, RandomTrajectories
 from calibrl.inventory.problems import Dataset, Floats, dataset
 from calibrl.kernels import normal
-from calibrl.maps import FitMap, fit_isotonic, fit_smooth
+from calibrl.maps import fit_named
 from calibrl.runs.engine import Arrays
 from calibrl.runs.rows import Row, reliability_metrics
 
-MAPS: dict[str, FitMap] = {"isotonic": fit_isotonic, "smooth": fit_smooth}
 TUNING_DAYS = 28
 """Rules of thumb are tuned on so many days before the test."""
 REPORTED = ("uncalibrated", "calibrated", "best, uncalibrated", "best")
@@ -98,7 +97,7 @@ def learn_season(base: Forecasts, arm: Arm, where: Dataset) -> list[Expected]:
         # The first map is learnt on the evening before the test, and if `every` is None it is the last.
         warm_up = where.first - where.calibrate - 1
         evidence = Newest(arm.window, refit_every=arm.every or days, warm_up=warm_up, taught=True)
-        model = Calibrated(base, evidence=evidence, fit_map=MAPS[arm.mapping], judge=base.judge)
+        model = Calibrated(base, evidence=evidence, fit_map=fit_named(arm.mapping), judge=base.judge)
     return list(learn(collect_season(base, first=where.calibrate), model, rounds=days))
 
 

@@ -33,6 +33,33 @@ class PerishableStore(gymnasium.Env[Observation, Any]):
     (`Box`), rounded to what can be ordered. The reward is -(waste + unmet demand) at their costs; an episode is
     cut off after `days`.
 
+    Parameters
+    ----------
+    demand : array_like, shape (s, t) or (t,), or callable
+        Whole units of s series, of which an episode takes any `days` days in a row; or a function
+        (numpy Generator, days) → (days,) that draws an episode's demand.
+    shelf_life : int
+        L, days for which the good can be sold.
+    days : int
+        Length of an episode.
+    memory : int
+        Days of past demand in an observation.
+    most : int, optional
+        The largest order in units; default: the table's largest demand times the shelf life.
+    actions : {"packs", "share"}
+        `Discrete` packs, or a `Box` share of the largest order.
+    first_day : date
+        Of the table's first column, or of every drawn episode's first day.
+    issuing : {"random", "fifo", "lifo"}
+        Which units customers take.
+    costs : Costs, optional
+        Of a unit wasted and a unit of unmet demand; default: 1 each.
+    rules : Rules, optional
+        Packs, the least order, and days until delivery; default: none, and delivery in the morning.
+
+    Examples
+    --------
+    >>> import numpy as np
     >>> store = PerishableStore(np.full((1, 60), 12), shelf_life=3, days=30)
     >>> seen, _ = store.reset(seed=0)
     >>> seen, reward, terminated, truncated, info = store.step(12)
@@ -56,13 +83,6 @@ class PerishableStore(gymnasium.Env[Observation, Any]):
         costs: Costs | None = None,
         rules: Rules | None = None,
     ) -> None:
-        """Make a store.
-
-        demand: (s, t) or (t,) whole units of s series, of which an episode takes any `days` days in a row, or a
-        function that draws an episode's demand; first_day: the date of the table's first column, or of every
-        drawn episode's first day; most: the largest order in units, by default the table's largest demand times
-        the shelf life.
-        """
         _refuse_fractions(shelf_life=shelf_life, days=days, memory=memory)
         self.shelf_life, self.days, self.memory = len(empty_shelf(shelf_life)), days, memory
         self.issuing, self.costs, self.rules = check_issuing(issuing), costs or Costs(), rules or Rules()

@@ -32,9 +32,17 @@ MOST_PRODUCTS = 50
 class Features:
     """One row per series and day, in the order of days.
 
-    data: x (n, k) what was known at the close of the day, y (n, leads) the demand 1 … leads days later, NaN where
-    unknown; both in parts of the series' level. series, day: (n,) which series, which day. scale: (s,) the
-    levels in units. names: k names of x's columns.
+    Parameters
+    ----------
+    data : Data
+        x (n, k): what was known at the close of the day; y (n, leads): the demand 1 … leads days later, NaN where
+        unknown. Both in parts of the series' level.
+    series, day : ndarray of int, shape (n,)
+        Which series, and which day as a column of the sales.
+    scale : ndarray, shape (s,)
+        The levels in units a day.
+    names : tuple of str
+        k names of x's columns.
     """
 
     data: Data
@@ -96,7 +104,20 @@ class Features:
 
 
 def levels(sales: Sales, until: str | np.datetime64 | None = None) -> Floats:
-    """(s,): each series' mean demand on the days on record before `until`, at least one unit."""
+    """Each series' mean demand on the days on record, at least one unit.
+
+    Parameters
+    ----------
+    sales : Sales
+        Of s series.
+    until : date, optional
+        Only days before it count.
+
+    Returns
+    -------
+    ndarray, shape (s,)
+        Units a day.
+    """
     seen = sales.demand[:, : max(0, sales.day(until)) if until is not None else None]
     count = (~np.isnan(seen)).sum(1)
     if not bool(count.all()):
@@ -107,12 +128,35 @@ def levels(sales: Sales, until: str | np.datetime64 | None = None) -> Floats:
 
 
 def features(sales: Sales, recipe: str = "paper", leads: int = LEADS, *, scale: Floats | None = None) -> Features:
-    """Rows of a recipe: "paper", "plus" or "history".
+    """What is known of each series at the close of each day, and the demand of the days after.
 
-    paper: the last 4 days, 7-, 14- and 28-day means, indicators of weekday and week, sine and cosine of the year.
-    plus: those, and for each day ahead the demand on the same weekday 1 and 2 weeks before and its mean over 4,
-    promotion and marks (holidays); the product; the level. history: the last 56 days as they are.
+    Recipes: "paper" is the last 4 days, 7-, 14- and 28-day means, indicators of weekday and week, sine and cosine of
+    the year. "plus" is that, and for each day ahead the demand on the same weekday 1 and 2 weeks before and its mean
+    over 4, promotion and marks (holidays); the product; the level. "history" is the last 56 days as they are.
     Days without a record are filled with the 28-day mean in paper and plus. A day that sold out is no record.
+
+    Parameters
+    ----------
+    sales : Sales
+        Of s series.
+    recipe : {"paper", "plus", "history"}
+        What goes into x.
+    leads : int
+        How many days ahead y looks.
+    scale : ndarray, shape (s,), optional
+        Levels in units a day; default: `levels(sales)`.
+
+    Returns
+    -------
+    Features
+        Rows of all days from the 28th on.
+
+    Examples
+    --------
+    >>> from calibrl.inventory.problems import bakery
+    >>> rows = features(bakery(), "history", leads=5)
+    >>> rows.data.x.shape[1], rows.leads
+    (56, 5)
     """
     if recipe not in RECIPES:
         raise CalibrlError(f"recipe {recipe!r} is unknown; known: {', '.join(RECIPES)}")

@@ -126,6 +126,16 @@ def bakery() -> Sales:
     """Three products in 35 shops of a bakery, 2016-01-02 to 2019-04-30: see `data/README.md` for the source.
 
     Days before a shop's first sale are not on record. A shop is closed when it sells none of its products.
+
+    Returns
+    -------
+    Sales
+        Of 105 series on 1215 days.
+
+    Examples
+    --------
+    >>> bakery().units.shape
+    (105, 1215)
     """
     with resources.files("calibrl.inventory").joinpath("data/bakery.npz").open("rb") as file:
         found = dict(np.load(file))
@@ -251,6 +261,18 @@ def favorita(folder: str | Path | None = None, *, items: int = ITEMS) -> Sales:
     From `train.csv` come the `items` highest-selling items of the training dates, each in the store that sold
     most. Kaggle's files have no row where nothing was sold: a gap of a week or more (PRODUCE lacks whole months
     of 2014 and 2015) is read as missing records, not as zero. Returns are left out; kilograms are rounded.
+
+    Parameters
+    ----------
+    folder : path, optional
+        Where the files are.
+    items : int
+        How many items to take from `train.csv`; a slice is read whole.
+
+    Returns
+    -------
+    Sales
+        Of one series per item and store.
     """
     root = Path(folder) if folder is not None else Path(os.environ.get("CALIBRL_DATA", "data"))
     root = root / "favorita" if (root / "favorita").is_dir() else root
