@@ -20,6 +20,7 @@ DOCUMENTED = (
     "calibrl.inventory.environment",
     "calibrl.mdp",
     "calibrl.plots",
+    "calibrl.shop",
     "calibrl.tables",
 )
 """Packages and modules whose every export has its parameters described."""
