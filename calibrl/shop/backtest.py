@@ -189,7 +189,7 @@ def run_backtest(
     make_forecaster : function of no arguments
         Builds the forecaster, which is trained every four weeks and calibrated every week.
     on_day : function of a date
-        Is told how far it is.
+        Called with each evening, to show how far it is.
 
     Returns
     -------

@@ -318,7 +318,7 @@ def train(
     """Train a forecaster on what is known, and calibrate it on the latest days, which it has not seen."""
     today = sums.record.today
     cut = today - min(HELD_OUT, (today + 1) // 4)
-    past = _data(sums, range(max(28, cut - PAST), cut), cut, leads, rng, teaching=True)
+    past = _data(sums, range(max(28, cut - PAST), cut), cut, leads, rng, training=True)
     return _learn(make_forecaster(), past, sums, leads=leads, since=cut, rng=rng, fit_map=fit_map)
 
 
@@ -357,11 +357,11 @@ def _learn(
 
 
 def _data(
-    sums: MovingSums, evenings: range, last: int, leads: int, rng: np.random.Generator, *, teaching: bool = False
+    sums: MovingSums, evenings: range, last: int, leads: int, rng: np.random.Generator, *, training: bool = False
 ) -> Data:
     """Rows of item-stores on evenings, censored where a day sold out; nothing after `last` is seen.
 
-    teaching: leave out days that were shut against the habit, which teach a model nothing about open days unless it
+    training: leave out days that were shut against the habit, which teach a model nothing about open days unless it
     knew of the event (a map that never met them would promise too much), and draw the demand of a day that sold out
     from what it could have been.
     """
@@ -381,7 +381,7 @@ def _data(
     at = (series[:, None], inside)
     y = np.where(day <= last, record.units[at], np.nan)
     unknown = (x[..., SHUT] > 0) | record.history.sales.closed[at]
-    if teaching:
+    if training:
         cut = record.history.sales.censored[at] & ~np.isnan(y)
         y[cut] = draw_at_least(y[cut], record.typical[at][cut], rng)
         announced = np.any([flag[at] for flag in record.event.values()], 0) if record.event else False

@@ -44,11 +44,6 @@ class MovingSums:
     weeks_closed: Counts
     effect: dict[str, Floats]
 
-    @property
-    def width(self) -> int:
-        """Features of a lead day."""
-        return LEAD_IN + 19 + 4 * len(self.record.event) + (self.record.price is not None)
-
 
 def moving_sums(record: Record) -> MovingSums:
     """The moving sums of a record."""

@@ -424,7 +424,7 @@ class Batch:
 
 @dataclass(frozen=True)
 class Stock:
-    """The batches of each of s item-stores, and what the reader should be told."""
+    """The batches of each of s item-stores, and notes for the reader."""
 
     batches: tuple[tuple[Batch, ...], ...]
     notes: tuple[str, ...] = ()

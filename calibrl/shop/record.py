@@ -72,7 +72,7 @@ class History:
     sales: s item-stores by t days, the last `AHEAD` of them still to come (their units are NaN); written: the
     same as the file has it, before days without a row were judged; keys: s (item, store); today: the column of
     the last day that is known; stores: whether the file names stores; planned: (s, t') rows without units, in the
-    columns of `written`; notes: what the reader should be told.
+    columns of `written`; notes: for the reader, in sentences.
     """
 
     sales: Sales
