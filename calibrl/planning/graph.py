@@ -30,7 +30,7 @@ VERSIONS = 256
 """How often a world's functions are compiled for other sizes before PyTorch gives up; its own limit is 8 in all."""
 
 
-class Ensemble(Networks, Protocol):
+class _Ensemble(Networks, Protocol):
     """The networks of g agents: `calibrl.forecasters.nets.Nets`."""
 
     def ready(self) -> Model:
@@ -143,7 +143,7 @@ class Planner:
 
     def __init__(
         self,
-        nets: Ensemble,
+        nets: _Ensemble,
         world: World,
         inputs: PlanInputs,
         *,
@@ -181,7 +181,13 @@ class Planner:
 
 
 class CapturedPlanner:
-    """A planner on a GPU, replayed as one CUDA graph: no launch of a kernel waits for Python."""
+    """A planner on a GPU, replayed as one CUDA graph: no launch of a kernel waits for Python.
+
+    Parameters
+    ----------
+    planner
+        What to capture, once.
+    """
 
     def __init__(self, planner: Planner) -> None:
         self.planner = planner
@@ -207,7 +213,18 @@ class CapturedPlanner:
 
 
 def for_device(planner: Planner) -> Planner | CapturedPlanner:
-    """The quickest version of a planner where it is: captured on a GPU; on a CPU there is nothing to gain by it."""
+    """The quickest version of a planner where it is.
+
+    Parameters
+    ----------
+    planner
+        A planner on any device.
+
+    Returns
+    -------
+    Planner or CapturedPlanner
+        Captured on a GPU; on a CPU the planner itself, because there is nothing to gain by it.
+    """
     return CapturedPlanner(planner) if planner.low.device.type == "cuda" else planner
 
 
@@ -221,11 +238,24 @@ def fused_returns(
     noise: Tensor,
     tables: Tensor | None = None,
 ) -> Tensor:
-    """The mean over particles of each plan's summed reward, (g, n); arguments as in `rollout.imagine`, DS."""
+    """The mean over particles of each plan's summed reward, by DS, in fused kernels.
+
+    Parameters
+    ----------
+    nets
+        The agents' networks, on a kernel.
+    world, observation, plans, particles, noise, tables
+        As in `rollout.imagine`.
+
+    Returns
+    -------
+    Tensor
+        Returns (g, n).
+    """
     from calibrl.kernels.matched import matched_draw
 
     g, n, h, _ = plans.shape
-    begin, advance = compiled(world)
+    begin, advance = _compiled(world)
     x = begin(observation, plans[:, :, 0])
     state = observation[:, None, None].expand(g, n, 1, -1)
     total = plans.new_zeros(g, n, particles)
@@ -239,7 +269,7 @@ def fused_returns(
 
 
 @functools.cache
-def compiled(world: World) -> tuple[Callable[..., Any], Callable[..., Any]]:
+def _compiled(world: World) -> tuple[Callable[..., Any], Callable[..., Any]]:
     """What happens between two answers of the networks, each one pass: the first input, and a step."""
     reward = world.reward
     assert reward is not None
@@ -289,32 +319,43 @@ def _with_room(function: Callable[..., Any], *arguments: Any) -> Any:
 
 
 def fuse(nets: Networks) -> FusedNets | None:
-    """The networks on the fastest kernel that fits; None, said once, where only the reference does."""
+    """The networks on the fastest kernel that fits.
+
+    Parameters
+    ----------
+    nets
+        The agents' networks.
+
+    Returns
+    -------
+    FusedNets or None
+        None, said in a warning, where there is no kernel for such networks on their device.
+    """
     try:
         return FusedNets(nets, _kernel_for(nets))
-    except Unsupported as reason:
+    except _Unsupported as reason:
         warnings.warn(f"planning without a fused kernel: {reason}", stacklevel=2)
         return None
 
 
-class Unsupported(Exception):
+class _Unsupported(Exception):
     """Why no fused kernel fits."""
 
 
 def _kernel_for(nets: Networks) -> Kernel:
     device = nets.max_logvar.device
     if device.type != "cuda":
-        raise Unsupported(f"the networks are on {device.type}")
+        raise _Unsupported(f"the networks are on {device.type}")
     if not nets.probabilistic:
-        raise Unsupported("networks without variances")
+        raise _Unsupported("networks without variances")
     try:
         sizes = Sizes.of(nets)
     except CalibrlError as error:
-        raise Unsupported(str(error)) from None
+        raise _Unsupported(str(error)) from None
     if sizes.hidden < 2:
-        raise Unsupported("networks of one hidden layer")
+        raise _Unsupported("networks of one hidden layer")
     if sizes.input_columns > 128 or sizes.output_columns > 128:
-        raise Unsupported(f"{sizes.inputs} inputs or {sizes.outputs} outputs; up to 126 and 128 fit")
+        raise _Unsupported(f"{sizes.inputs} inputs or {sizes.outputs} outputs; up to 126 and 128 fit")
     if torch.cuda.get_device_capability(device) == (9, 0):
         if Resident.fits(sizes):
             try:
@@ -331,5 +372,5 @@ def _kernel_for(nets: Networks) -> Kernel:
     try:
         from calibrl.kernels.layered import Layered
     except ImportError as error:
-        raise Unsupported(f"Triton cannot be imported ({error})") from None
+        raise _Unsupported(f"Triton cannot be imported ({error})") from None
     return Layered(sizes, device)

@@ -144,9 +144,9 @@ def imagine(
         None, or the agents' calibrated draws, (g, d, CELLS, 2), as `stacked_tables` gives them; (g, h, d, CELLS, 2) for
         a map per step.
 
-    Yields
-    ------
-    Step
+    Returns
+    -------
+    iterator of Step
         Observations before and after, (g, n, p, o), and the action (g, n, p, a), of each of h steps.
     """
     g, n, h, a = plans.shape

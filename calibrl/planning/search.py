@@ -89,7 +89,15 @@ def _setting(default: Any, help: str) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class Search(ABC):
-    """A way to search for a plan: its settings, and what can be done with any of them."""
+    """A way to search for a plan: its settings, and what can be done with any of them.
+
+    Parameters
+    ----------
+    population_size
+        Plans drawn in each iteration.
+    iterations
+        How many.
+    """
 
     name: ClassVar[str]
     uniform: ClassVar[bool]

@@ -194,7 +194,20 @@ class MDP:
 
 
 def as_chances(policy: Array, states: int, actions: int) -> Floats:
-    """A policy as chances (S, A), whether given as those or as one action for each state."""
+    """A policy as the chance of each action, or an error.
+
+    Parameters
+    ----------
+    policy
+        An action for each state, (S,), or the chance of each action, (S, A).
+    states, actions
+        S and A.
+
+    Returns
+    -------
+    ndarray
+        Chances (S, A), each row of which sums to 1.
+    """
     given = _numbers(policy, "a policy")
     if given.shape == (states,):
         if bool((given < 0).any()) or bool((given >= actions).any()) or bool((given != np.floor(given)).any()):
@@ -211,7 +224,13 @@ def as_chances(policy: Array, states: int, actions: int) -> Floats:
 
 
 def check_discount(discount: float) -> None:
-    """Refuse a discount outside [0, 1)."""
+    """Refuse a discount outside [0, 1).
+
+    Parameters
+    ----------
+    discount
+        γ.
+    """
     if not isinstance(discount, (int, float, np.number)) or not 0 <= discount < 1:
         raise CalibrlError(f"discount {discount} is outside [0, 1); use 0.99 for long horizons, 0 for the next reward")
 
@@ -402,7 +421,22 @@ def policy_value(mdp: MDP, policy: Array) -> Floats:
 
 
 def chain_value(chain: sparse.csr_array, reward: Floats, discount: float) -> Floats:
-    """The solution (S,) of V = reward + discount · chain V; of the chain's transpose too, which moves visits on."""
+    """The value of each state of a Markov chain: the solution of V = reward + discount · chain V.
+
+    Parameters
+    ----------
+    chain
+        The chance of each next state, (S, S); or its transpose, which moves visits on.
+    reward
+        What a state pays, (S,).
+    discount
+        γ, in [0, 1).
+
+    Returns
+    -------
+    ndarray
+        V(s), (S,).
+    """
     system = sparse.eye_array(len(reward), format="csc") - discount * chain.tocsc()
     if len(reward) > DIRECT_STATES:
         value, rest = np.zeros(len(reward)), reward
