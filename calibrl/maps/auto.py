@@ -12,7 +12,7 @@ from calibrl.arrays import Array
 from calibrl.kernels import normal
 from calibrl.maps import fit
 from calibrl.maps.base import Map
-from calibrl.maps.evidence import FURTHEST, Floats, column_of, columns_of, matrix, ranks_of
+from calibrl.maps.columns import FURTHEST, Floats, column_of, columns_of, matrix, ranks_of
 from calibrl.maps.gaussian import rough_law
 from calibrl.maps.parametric import IDENTITY
 from calibrl.threads import one_thread
@@ -41,12 +41,8 @@ def fit_auto(pit: Array | None = None, *, weight: Array | None = None, z: Array 
 
     Parameters
     ----------
-    pit : array (n,) or (n, d), optional
-        F(y) of each outcome, NaN where it was not observed: evidence for one map, or for one per column.
-    weight : array (n,) or of the shape of the evidence, optional
-        How much each outcome counts; all alike by default.
-    z : array of the shape of `pit`, optional
-        In the place of `pit`, the same as z-scores Φ⁻¹(pit), which do not round to 0 or 1.
+    pit, weight, z : array
+        The evidence: see `fit_smooth`.
 
     Returns
     -------

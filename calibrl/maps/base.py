@@ -209,17 +209,7 @@ class Map(Frozen, ABC):
 
     @returns_what_was_given
     def inverse(self, p: Array) -> Tensor:
-        """R⁻¹(p).
-
-        Parameters
-        ----------
-        p : array (…, *columns)
-            Probabilities in [0, 1]; NaN stays NaN.
-
-        Returns
-        -------
-        Tensor or array, as was given, of the shape of p
-        """
+        """R⁻¹(p) at probabilities p (…, *columns), of the kind and shape that was given."""
         return self._on_probabilities(p, self.inverse_z)
 
     @returns_what_was_given

@@ -184,17 +184,7 @@ class IsotonicClasses(ClassMap):
 
 
 def class_map_from_dict(saved: dict[str, Any]) -> ClassMap:
-    """The class map that `to_dict` described.
-
-    Parameters
-    ----------
-    saved : dict
-        What `to_dict` gave, or a JSON file of it.
-
-    Returns
-    -------
-    ClassMap
-    """
+    """The class map that `ClassMap.to_dict` described: the counterpart of `calibrl.maps.map_from_dict`."""
     found = from_dict(saved)
     if not isinstance(found, ClassMap):
         raise CalibrlError(f"a saved {found.kind} is not a map of class probabilities; load it with its own tool")
@@ -271,10 +261,8 @@ def fit_platt_classes(probs: Array, outcome: Array) -> PlattClasses:
 
     Parameters
     ----------
-    probs : array (n, k), or (n,) of one event
-        Held-out forecasts.
-    outcome : array (n,)
-        The classes that came, numbered from 0; NaN where not observed.
+    probs, outcome : array
+        Held-out forecasts, and what came: see `fit_temperature`.
 
     Returns
     -------
@@ -288,10 +276,8 @@ def fit_isotonic_classes(probs: Array, outcome: Array) -> IsotonicClasses:
 
     Parameters
     ----------
-    probs : array (n, k), or (n,) of one event
-        Held-out forecasts.
-    outcome : array (n,)
-        The classes that came, numbered from 0; NaN where not observed.
+    probs, outcome : array
+        Held-out forecasts, and what came: see `fit_temperature`.
 
     Returns
     -------
@@ -306,10 +292,8 @@ def fit_auto_classes(probs: Array, outcome: Array) -> ClassMap:
 
     Parameters
     ----------
-    probs : array (n, k), or (n,) of one event
-        Held-out forecasts.
-    outcome : array (n,)
-        The classes that came, numbered from 0; NaN where not observed.
+    probs, outcome : array
+        Held-out forecasts, and what came: see `fit_temperature`.
 
     Returns
     -------

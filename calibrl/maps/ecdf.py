@@ -14,7 +14,7 @@ from calibrl.arrays import Array
 from calibrl.errors import CalibrlError
 from calibrl.kernels import normal
 from calibrl.maps import FitMap, Map
-from calibrl.maps.evidence import matrix
+from calibrl.maps.columns import matrix
 
 Floats = NDArray[np.float64]
 _NONE = torch.zeros(2, dtype=torch.float64)

@@ -21,7 +21,7 @@ from torch.nn.utils.rnn import pad_sequence
 from calibrl.arrays import Array
 from calibrl.kernels import normal
 from calibrl.maps.base import Map
-from calibrl.maps.evidence import Column, columns_of, ranks_of, stack
+from calibrl.maps.columns import Column, columns_of, ranks_of, stack
 from calibrl.maps.parametric import Affine, Beta, Platt, Sigmoid
 from calibrl.maps.spline import Spline
 
@@ -133,12 +133,8 @@ def fit_isotonic(pit: Array | None = None, *, weight: Array | None = None, z: Ar
 
     Parameters
     ----------
-    pit : array (n,) or (n, d), optional
-        F(y) of each outcome, NaN where it was not observed: evidence for one map, or for one per column.
-    weight : array (n,) or of the shape of the evidence, optional
-        How much each outcome counts; all alike by default.
-    z : array of the shape of `pit`, optional
-        In the place of `pit`, the same as z-scores Φ⁻¹(pit), which do not round to 0 or 1.
+    pit, weight, z : array
+        The evidence: see `fit_smooth`.
 
     Returns
     -------
@@ -153,12 +149,8 @@ def fit_affine(pit: Array | None = None, *, weight: Array | None = None, z: Arra
 
     Parameters
     ----------
-    pit : array (n,) or (n, d), optional
-        F(y) of each outcome, NaN where it was not observed: evidence for one map, or for one per column.
-    weight : array (n,) or of the shape of the evidence, optional
-        How much each outcome counts; all alike by default.
-    z : array of the shape of `pit`, optional
-        In the place of `pit`, the same as z-scores Φ⁻¹(pit), which do not round to 0 or 1.
+    pit, weight, z : array
+        The evidence: see `fit_smooth`.
 
     Returns
     -------
@@ -173,12 +165,8 @@ def fit_platt(pit: Array | None = None, *, weight: Array | None = None, z: Array
 
     Parameters
     ----------
-    pit : array (n,) or (n, d), optional
-        F(y) of each outcome, NaN where it was not observed: evidence for one map, or for one per column.
-    weight : array (n,) or of the shape of the evidence, optional
-        How much each outcome counts; all alike by default.
-    z : array of the shape of `pit`, optional
-        In the place of `pit`, the same as z-scores Φ⁻¹(pit), which do not round to 0 or 1.
+    pit, weight, z : array
+        The evidence: see `fit_smooth`.
 
     Returns
     -------
@@ -193,12 +181,8 @@ def fit_beta(pit: Array | None = None, *, weight: Array | None = None, z: Array 
 
     Parameters
     ----------
-    pit : array (n,) or (n, d), optional
-        F(y) of each outcome, NaN where it was not observed: evidence for one map, or for one per column.
-    weight : array (n,) or of the shape of the evidence, optional
-        How much each outcome counts; all alike by default.
-    z : array of the shape of `pit`, optional
-        In the place of `pit`, the same as z-scores Φ⁻¹(pit), which do not round to 0 or 1.
+    pit, weight, z : array
+        The evidence: see `fit_smooth`.
 
     Returns
     -------
@@ -213,12 +197,8 @@ def fit_sigmoid(pit: Array | None = None, *, weight: Array | None = None, z: Arr
 
     Parameters
     ----------
-    pit : array (n,) or (n, d), optional
-        F(y) of each outcome, NaN where it was not observed: evidence for one map, or for one per column.
-    weight : array (n,) or of the shape of the evidence, optional
-        How much each outcome counts; all alike by default.
-    z : array of the shape of `pit`, optional
-        In the place of `pit`, the same as z-scores Φ⁻¹(pit), which do not round to 0 or 1.
+    pit, weight, z : array
+        The evidence: see `fit_smooth`.
 
     Returns
     -------

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from calibrl.maps.evidence import order_statistics
+from calibrl.maps.columns import order_statistics
 
 
 @settings(max_examples=60, deadline=None)

@@ -1,6 +1,5 @@
-"""A few order statistics of many numbers, without sorting them all.
-
-Calibration evidence: per column, the sorted z-scores of outcomes under their forecasts.
+"""Calibration evidence: per column, the sorted z-scores of outcomes under their forecasts, and weights of those that
+were cut short.
 """
 
 from __future__ import annotations
@@ -13,6 +12,7 @@ from functools import cached_property
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from scipy.special import log_ndtr, ndtri, ndtri_exp
 from torch import Tensor
 
 from calibrl.arrays import Array, as_tensor
@@ -234,3 +234,43 @@ def _thin(count: int) -> NDArray[np.int64]:
     steps = normal.cdf(torch.linspace(edge, -edge, MOST_POINTS, dtype=torch.float64)).numpy()
     at = np.clip((steps * count).astype(np.int64), 0, count - 1)
     return at[np.diff(at, prepend=-1) > 0]
+
+
+# Outcomes of which is only known that they were at least so much.
+
+
+def with_belief(
+    z: Floats, censored: NDArray[np.bool_], rng: np.random.Generator, *, belief: float, shares: int
+) -> tuple[Floats, Floats]:
+    """Z-scores (n + shares, d) that show the outcomes, and their weights; see `calibrl.evidence.Censored`.
+
+    z: (n, d), of which those of `censored` (n, d) are at least z; NaN where nothing was observed.
+    """
+    count, blind = len(z), censored.any(0)
+    believed = np.where(blind, ndtri((np.arange(shares)[:, None] + 0.5) / shares), np.nan)
+    z, cut = np.concatenate([z, believed]), np.concatenate([censored, np.zeros(believed.shape, dtype=bool)])
+    best = np.where(cut | np.isnan(z), -np.inf, z).max(0)
+    beyond = cut & (z > best)
+    z[beyond] = -ndtri_exp(log_ndtr(-z[beyond]) + np.log1p(-rng.random(int(beyond.sum()))))
+    return z, kaplan_meier(z, cut & ~beyond, np.where(np.arange(len(z)) < count, 1.0, belief / shares))
+
+
+def kaplan_meier(z: Floats, censored: NDArray[np.bool_], mass: Floats | None = None) -> Floats:
+    """The weight (n, d) of each z-score, when those of `censored` are only known to be at least z; NaN weighs 0.
+
+    mass: (n,) what each counts for at first, by default 1.
+    """
+    mass = np.ones(len(z)) if mass is None else mass
+    weight = np.where(np.isnan(z), 0.0, mass[:, None])
+    for column in np.flatnonzero(censored.any(0)):
+        seen = np.flatnonzero(~np.isnan(z[:, column]))
+        # Among equals, what was seen comes before what was cut short.
+        order = seen[np.lexsort((censored[seen, column], z[seen, column]))]
+        cut = censored[order, column]
+        cut[-1:] = False  # the largest has nobody to pass its share on to
+        own = mass[order]
+        at_risk = own[::-1].cumsum()[::-1]
+        survive = np.cumprod(np.where(cut, 1.0, 1 - own / at_risk))
+        before = np.concatenate([[1.0], survive[:-1]])
+        weight[order, column] = np.where(cut, 0.0, before * own / at_risk) * own.sum()
+    return weight

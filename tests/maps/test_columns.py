@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from calibrl import fit_isotonic
-from calibrl.evidence import kaplan_meier, with_belief
+from calibrl.maps.columns import kaplan_meier, with_belief
 
 
 def test_kaplan_meier_agrees_with_a_hand_computation():
