@@ -77,7 +77,7 @@ class Arms:
         """The positions (n,) of the arms that a decision may take: in the order of names, or of all arms for a mask."""
         if isinstance(among, str) or not np.iterable(among):
             raise CalibrlError(f"among {among!r} is not a list; pass names such as ['news', 'music'], or a mask")
-        values = among.tolist() if hasattr(among, "tolist") else list(among)
+        values = among.tolist() if isinstance(among, (np.ndarray, Tensor)) else list(among)
         if values and all(isinstance(value, (bool, np.bool_)) for value in values):
             if len(values) != len(self):
                 raise CalibrlError(f"among is a mask of {len(values)} for {len(self)} arms; pass a value for each")

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import fmean
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,7 +16,7 @@ from calibrl.bandits.problems import PROBLEMS, Stream
 from calibrl.runs.engine import Found
 from calibrl.runs.experiment import Printed
 from calibrl.runs.rows import Row
-from calibrl.runs.statistics import mean_and_error
+from calibrl.runs.statistics import Cell, table
 from calibrl.runs.store import Arrays, save_figures
 
 if TYPE_CHECKING:
@@ -60,7 +59,7 @@ def table_figure(lines: Sequence[Line], paper: Printed) -> Figure:
         best = paper.at(name, "optimal", "reward")
         for height, line in enumerate(of[::-1]):
             color = POLICIES[line.policy].color
-            share, error = line.reward / line.optimal, line.error / line.optimal
+            share, error = line.reward.mean / line.optimal, line.reward.error / line.optimal
             ax.errorbar(share, height, xerr=error, fmt="o", color=color, ms=6, capsize=2)
             printed = paper.at(name, line.policy, "reward")
             if printed and best:
@@ -186,28 +185,21 @@ def _pair(kept: Arrays) -> tuple[Trial, Trial] | None:
 
 @dataclass(frozen=True)
 class Line:
-    """One policy on one problem over n trials.
-
-    gain: over LinUCB, paired trial by trial; errors are standard errors.
-    """
+    """One policy on one problem: its reward, and the change to LinUCB's, paired trial by trial; means of the rest."""
 
     problem: str
     policy: str
-    trials: int
     rounds: int
-    reward: float
-    error: float
+    reward: Cell
     optimal: float
     coverage: float
-    gain: float
-    gain_error: float
     note: str
 
     @property
     def relative_gain(self) -> float:
         """Gain over LinUCB, as a part of LinUCB's reward."""
-        base = self.reward - self.gain
-        return self.gain / abs(base) if base else float("nan")
+        base = self.reward.mean - self.reward.change
+        return self.reward.change / abs(base) if base else float("nan")
 
 
 def summarise(rows: Iterable[Row], *, trials: int | None = None) -> list[Line]:
@@ -216,33 +208,22 @@ def summarise(rows: Iterable[Row], *, trials: int | None = None) -> list[Line]:
     for row in rows:
         if row.experiment == "bandits":
             found.setdefault((row.problem, row.arm), {})[row.seed] = row
-    lines = []
+    kept = {key: [by_seed[seed] for seed in sorted(by_seed)[:trials]] for key, by_seed in found.items()}
+    every = [row for group in kept.values() for row in group]
+    reward, optimal, coverage = (table(every, name, "linucb") for name in ("reward", "optimal", "coverage"))
     order = list(PROBLEMS)
-    for (name, policy), by_seed in sorted(found.items(), key=lambda item: order.index(item[0][0])):
-        seeds = sorted(by_seed)[:trials]
-        measured = [by_seed[seed].metrics for seed in seeds]
-        other = found.get((name, "linucb"), {})
-        reward, error = mean_and_error([one["reward"] for one in measured])
-        gain, gain_error = mean_and_error(
-            [by_seed[seed].metrics["reward"] - other[seed].metrics["reward"] for seed in seeds if seed in other]
+    return [
+        Line(
+            problem,
+            policy,
+            group[0].step,
+            reward[problem][policy],
+            optimal[problem][policy].mean,
+            coverage[problem][policy].mean,
+            str(group[0].settings.get("note", "")),
         )
-        row = by_seed[seeds[0]]
-        lines.append(
-            Line(
-                problem=name,
-                policy=policy,
-                trials=len(seeds),
-                rounds=row.step,
-                reward=reward,
-                error=error,
-                optimal=fmean(one["optimal"] for one in measured),
-                coverage=fmean(one["coverage"] for one in measured),
-                gain=gain,
-                gain_error=gain_error,
-                note=str(row.settings.get("note", "")),
-            )
-        )
-    return lines
+        for (problem, policy), group in sorted(kept.items(), key=lambda item: order.index(item[0][0]))
+    ]
 
 
 def print_lines(lines: Sequence[Line], paper: Printed) -> None:
@@ -252,30 +233,30 @@ def print_lines(lines: Sequence[Line], paper: Printed) -> None:
 
     from calibrl.runs.console import table_console
 
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold", collapse_padding=True)
-    table.add_column("", no_wrap=True)
+    shown = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold", collapse_padding=True)
+    shown.add_column("", no_wrap=True)
     for name in ("reward", "vs LinUCB", "", "covers", "paper"):
-        table.add_column(name, justify="right", no_wrap=True)
+        shown.add_column(name, justify="right", no_wrap=True)
     before = ""
     for line in lines:
         if line.problem != before:
-            table.add_section()
-            table.add_row(f"[bold]{line.problem}[/bold], {line.rounds} × {line.trials}")
+            shown.add_section()
+            shown.add_row(f"[bold]{line.problem}[/bold], {line.rounds} × {line.reward.count}")
             optimal = paper.at(line.problem, "optimal", "reward")
-            table.add_row("  optimum", f"{line.optimal:.1f}", "", "", "", f"{optimal.mean:.1f}" if optimal else "")
+            shown.add_row("  optimum", f"{line.optimal:.1f}", "", "", "", f"{optimal.mean:.1f}" if optimal else "")
         before = line.problem
         compared, printed = line.policy != "linucb", paper.at(line.problem, line.policy, "reward")
-        table.add_row(
+        shown.add_row(
             f"  {POLICIES[line.policy].label}",
-            f"{line.reward:.1f} ± {line.error:.1f}",
-            f"{line.gain:+.1f} ± {line.gain_error:.1f}" if compared else "",
+            f"{line.reward.mean:.1f} ± {line.reward.error:.1f}",
+            f"{line.reward.change:+.1f} ± {line.reward.change_error:.1f}" if compared else "",
             f"{100 * line.relative_gain:+.1f} %" if compared else "",
             f"{100 * line.coverage:.1f} %",
             f"{printed.mean:.1f}" if printed else "",
         )
     notes = [f"{line.problem}: {line.note}." for line in lines if line.note and line.policy == lines[0].policy]
     console = table_console()
-    console.print(table)
+    console.print(shown)
     console.print(
         "Cumulative reward over rounds × paired trials, ± standard error; differences are paired by trial. covers: "
         "share of the chosen arms' rewards below their 84.1 % quantile. paper: Malik et al. (2019), 1200 rounds.",
