@@ -25,7 +25,7 @@ from torch.distributions import Normal
 from torch.nn import functional
 
 from calibrl.control.problems import Task, task
-from calibrl.control.settings import ControlSettings, preset
+from calibrl.control.settings import PRESETS, ControlSettings
 from calibrl.forecasters.ensemble_training import Batches, EnsembleTraining, Learner
 from calibrl.forecasters.nets import Nets, Shape
 from calibrl.maps import Affine
@@ -246,7 +246,7 @@ def on_cpu(*, quick: bool, threads: int) -> Iterator[Match]:
     """Everything that is timed on a CPU."""
     torch.set_num_threads(threads)
     clock = time.process_time if threads == 1 else time.perf_counter
-    small, half_cheetah, cartpole = (preset(name) for name in ("cartpole-small", "halfcheetah", "cartpole"))
+    small, half_cheetah, cartpole = (PRESETS[name] for name in ("cartpole-small", "halfcheetah", "cartpole"))
     middle = replace(small, name="cartpole-small, 3 × 200 wide", ensemble=replace(small.ensemble, hidden=(200,) * 3))
     cases = [Case(small, small.planner.iterations, 21), Case(middle, middle.planner.iterations, 11)]
     both_arms = Case(small, small.planner.iterations, 21, agents=2)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -25,6 +26,17 @@ def one_thread() -> Iterator[None]:
     """One thread while many small things are computed: several would wait for each other longer than they compute."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+@contextmanager
+def all_threads() -> Iterator[None]:
+    """As many threads as this process has cores, whatever it was told before."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
     try:
         yield
     finally:

@@ -38,6 +38,7 @@ from calibrl.distributions import Mixture
 from calibrl.errors import CalibrlError
 from calibrl.maps import Map
 from calibrl.planning.propagation import matched
+from calibrl.runs.experiment import identity
 from calibrl.threads import check_device
 
 
@@ -259,7 +260,7 @@ class Agent:
         return self
 
     def _identity(self) -> dict[str, Any]:
-        return {**self.settings.identity(), "arm": self.member.arm.name}
+        return {**identity(self.settings), "arm": self.member.arm.name}
 
     def _vector(self, value: Any, size: int, name: str) -> Tensor:
         """One row (size,)."""

@@ -9,8 +9,7 @@ from __future__ import annotations
 import io
 import os
 import re
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ import torch
 from calibrl.control.policy import Member
 from calibrl.control.settings import with_defaults
 from calibrl.errors import CalibrlError, first_line
-from calibrl.files import explain_os_error, lock, replacing
+from calibrl.files import explain_os_error, replacing
 
 FORMAT = "calibrl control 2"
 
@@ -54,24 +53,6 @@ def keep(file: Path, content: Any) -> None:
         os.fsync(stream.fileno())
 
 
-@contextmanager
-def alone_in(out: Path) -> Iterator[Path]:
-    """The folder of a run's agents, made where it was missing, while no other run may write to `out`."""
-    folder = out / "checkpoint"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        file = (folder / "lock").open("w", encoding="utf-8")
-    except OSError as problem:
-        raise CalibrlError(f"a run cannot be kept in {out} ({problem.strerror}); choose another --out") from None
-    with file:
-        if not lock(file):
-            raise CalibrlError(f"{out} is being written to by another run; wait for it, or choose another --out")
-        # What a run that was killed had not finished writing.
-        for left in (*folder.glob(".*.pt"), *folder.glob(".*.sac")):
-            left.unlink()
-        yield folder
-
-
 def read(file: Path, identity: dict[str, Any], *, whatever: Sequence[str] = ()) -> Any:
     """The state in a file, if it is of the same identity; otherwise an error that names what differs.
 
@@ -99,6 +80,10 @@ def read(file: Path, identity: dict[str, Any], *, whatever: Sequence[str] = ()) 
 
 def together(folder: Path, members: Sequence[Member]) -> list[tuple[int | None, list[Member]]]:
     """Agents that can go on side by side: (the trial they have all done, or None for none; the agents)."""
+    for member in members:
+        # What a run that was killed had not finished writing.
+        for left in folder.glob(f".{member.name}.*"):
+            left.unlink()
     have = {member: _trials(folder, member) for member in members}
     started = [member for member in members if have[member]]
     # After a crash between two files some agents are a trial ahead; what they had before it is still there.
@@ -108,11 +93,6 @@ def together(folder: Path, members: Sequence[Member]) -> list[tuple[int | None, 
         at = None if not have[member] else max(common or have[member])
         groups.setdefault(at, []).append(member)
     return list(groups.items())
-
-
-def exists(folder: Path) -> bool:
-    """Whether any agent was ever saved there."""
-    return any(folder.glob("*.pt"))
 
 
 def _who(member: Member) -> dict[str, Any]:

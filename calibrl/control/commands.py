@@ -1,183 +1,36 @@
-"""`calibrl run control`: agents that plan with a learnt model, calibrated or not."""
+"""What `calibrl run control` prints: what a run came to, and with `--rows` what earlier runs found."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+import hashlib
+import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
 
+import numpy as np
 import typer
+from rich import box
+from rich.table import Table
 
-from calibrl.runs.execute import Address, Backend, Force, How, TensorBoard, Workers, execute
-
-if TYPE_CHECKING:
-    from calibrl.control.settings import ControlSettings
-    from calibrl.runs.rows import Row
+from calibrl.control.claim import Claim, Floats, Samples, claim, decimals
+from calibrl.control.figures import arms_of, learning, paper_figure
+from calibrl.control.problems import task
+from calibrl.control.settings import PUBLISHED, TASKS
+from calibrl.runs.console import table_console
+from calibrl.runs.rows import Row
+from calibrl.runs.statistics import by_run, mean_and_error
+from calibrl.runs.store import save_figures
 
 WIDE = 1000
-"""Characters that no table needs."""
-
-
-def control(
-    preset: Annotated[
-        str | None,
-        typer.Option(
-            help="cartpole, halfcheetah, pusher, reacher (as published), cartpole-small, …; see calibrl list."
-        ),
-    ] = None,
-    env: Annotated[str | None, typer.Option(help="Or any Gymnasium id with Box observations and actions.")] = None,
-    reward: Annotated[
-        str | None, typer.Option(help="module:function of (observation, action, next) tensors; default: learnt.")
-    ] = None,
-    set_: Annotated[list[str] | None, typer.Option("--set", help="Change a setting, like ensemble.members=7.")] = None,
-    arms: Annotated[
-        str | None, typer.Option(help="Comma-separated arms, like calibrated,uncalibrated; see docs/control.md.")
-    ] = None,
-    map_: Annotated[str | None, typer.Option("--map", help="The map R of calibrated arms: smooth, sigmoid, …")] = None,
-    seeds: Annotated[int | None, typer.Option(min=1, help="How many paired seeds.")] = None,
-    seed: Annotated[int, typer.Option(min=0, help="The first seed.")] = 0,
-    trials: Annotated[int | None, typer.Option(min=1, help="Trials per agent, after the random one.")] = None,
-    agent: Annotated[str, typer.Option(help="model, or sac for the model-free baseline.")] = "model",
-    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
-    out: Annotated[Path | None, typer.Option(help="Folder for rows, figures and checkpoints.")] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Continue the run in that folder.")] = False,
-    minutes: Annotated[
-        float | None, typer.Option(min=0, help="Stop after the trial that passes this limit; continue with --resume.")
-    ] = None,
-    light: Annotated[
-        bool, typer.Option("--light", help="Save agents without their networks; --resume retrains them.")
-    ] = False,
-    video: Annotated[bool, typer.Option(help="Make a video of each arm's best trial.")] = True,
-    rows: Annotated[
-        Path | None, typer.Option(help="Show rows of earlier runs instead of running; figures go to --out.")
-    ] = None,
-    backend: Backend = None,
-    workers: Workers = None,
-    address: Address = None,
-    force: Force = False,
-    tensorboard: TensorBoard = None,
-) -> None:
-    """Learn to control a simulated robot by planning with a learnt model, calibrated and uncalibrated side by side.
-
-    With --backend, --workers or --address each agent is a separate job; otherwise all agents learn in one batch.
-    """
-    from calibrl.errors import CalibrlError
-    from calibrl.threads import check_device
-
-    if rows is not None:
-        from calibrl.control.show_rows import show_rows
-
-        show_rows(rows, out)
-        return
-    chosen = _chosen(preset, env, set_ or [], arms=arms, map_=map_, seeds=seeds, trials=trials, reward=reward)
-    if agent not in ("model", "sac"):
-        raise CalibrlError(f"--agent {agent!r} is unknown; use model or sac")
-    check_device(device)
-    folder = out or Path("out/control") / chosen.name.replace("/", "-").replace(":", "-")
-    if agent == "sac" and reward is not None:
-        raise CalibrlError(f"--reward {reward} judges plans, and SAC makes none: it learns what the environment pays")
-    if agent == "sac" and (minutes is not None or light):
-        raise CalibrlError(
-            f"{'--light' if minutes is None else '--minutes'} is for agents that plan; leave it out: SAC can be "
-            "stopped and goes on by --resume"
-        )
-    if (backend, workers, address) != (None, None, None):
-        if agent == "sac" or device != "cpu" or minutes is not None or light:
-            raise CalibrlError(
-                "--agent sac, --device, --minutes and --light are for runs in this process; leave them out, or "
-                "--backend, --workers and --address"
-            )
-        _run_jobs(folder, chosen, How(backend, workers, address, resume, force, tensorboard), seed=seed)
-        return
-    if resume and force:
-        raise CalibrlError("--resume goes on with a run and --force replaces it; give one of them")
-    options: dict[str, Any] = {"seed": seed, "device": device, "resume": resume, "force": force}
-    if agent == "sac":
-        _run_sac(folder, chosen, tensorboard, **options)
-    else:
-        _run_model(folder, chosen, tensorboard, video=video, minutes=minutes, light=light, **options)
-
-
-def _chosen(
-    name: str | None,
-    env: str | None,
-    changes: Sequence[str],
-    *,
-    arms: str | None,
-    map_: str | None,
-    seeds: int | None,
-    trials: int | None,
-    reward: str | None,
-) -> ControlSettings:
-    """The preset that the options describe."""
-    from dataclasses import replace
-
-    from calibrl.control.environment import look_here
-    from calibrl.control.policy import arm_named
-    from calibrl.control.problems import task_from_env
-    from calibrl.control.settings import changed, preset, preset_for_env
-    from calibrl.errors import CalibrlError
-
-    look_here()
-    if env is not None and name is not None:
-        raise CalibrlError(f"--preset {name} and --env {env} name two tasks; give one of them")
-    base = preset(name or "cartpole-small") if env is None else preset_for_env(env, task_from_env(env).steps)
-    asked = {"calibration.map": map_, "arms": arms, "seeds": seeds, "trials": trials}
-    words = [*changes, *(f"{name}={value}" for name, value in asked.items() if value is not None)]
-    found = replace(changed(base, words), reward=reward)
-    for one in found.arms:
-        arm_named(one)
-    return found
-
-
-def _run_model(folder: Path, preset: ControlSettings, tensorboard: Path | None, *, video: bool, **options: Any) -> None:
-    from calibrl.control.experiment import run
-    from calibrl.control.figures import draw, other_rows, videos
-    from calibrl.control.line import watching
-    from calibrl.errors import CalibrlError
-
-    with stoppable(folder), watching(preset, tensorboard) as watch:
-        outcome = run(folder, preset, watch=watch, **options)
-    if not outcome.rows:
-        raise CalibrlError(f"{folder}: no trial was finished; give it more --minutes")
-    files = draw(folder, outcome, preset, others=other_rows(folder, outcome))
-    if video and outcome.finished:
-        try:
-            files += videos(folder, outcome)
-        except CalibrlError as problem:
-            typer.echo(f"No video: {problem}", err=True)
-    print_outcome(outcome.rows)
-    if not outcome.finished:
-        typer.echo("Stopped before the last trial; the same command with --resume goes on")
-    typer.echo(f"Rows and {len(files)} figures are in {folder}; the figure to start with is {files[0]}")
-
-
-def _run_jobs(folder: Path, preset: ControlSettings, how: How, *, seed: int) -> None:
-    from calibrl.control.jobs import plan
-
-    (found,) = execute({folder: plan(preset, seed=seed)}, how)
-    print_outcome(found.rows)
-    typer.echo(f"Rows and figures are in {folder}; the figure to start with is {folder / 'control-learning.png'}")
-
-
-def _run_sac(folder: Path, preset: ControlSettings, tensorboard: Path | None, **options: Any) -> None:
-    from calibrl.control.line import watching
-    from calibrl.control.sac import run_sac
-
-    with stoppable(folder), watching(preset, tensorboard) as watch:
-        files = run_sac(folder, preset, watch=watch, **options)
-    typer.echo(f"Rows are in {folder}; the figure, with what else was run there, is {files[0]}")
+"""A width that no table needs."""
+FEWEST = 5
+"""Trials from which there is a curve to draw."""
+LONGEST = 80
+"""Characters of a preset, and what was changed about it, in a file's name."""
 
 
 def print_outcome(rows: Sequence[Row]) -> None:
     """By arm: what was earned at the end and at best, and how honest the model was."""
-    from rich import box
-    from rich.table import Table
-
-    from calibrl.control.figures import summary
-    from calibrl.runs.console import table_console
-
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
     names = ("", "seeds", "steps", "last", "best", "cal. loss", "90 % holds")
     for name in names:
@@ -201,11 +54,90 @@ def print_outcome(rows: Sequence[Row]) -> None:
     )
 
 
-@contextmanager
-def stoppable(folder: Path) -> Iterator[None]:
-    """Say what is kept when somebody stops a run."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        typer.echo(f"Stopped: whole trials are kept in {folder}; the same command with --resume goes on", err=True)
-        raise typer.Exit(130) from None
+def summary(rows: Sequence[Row]) -> list[tuple[str, ...]]:
+    """A line for each arm: seeds, steps, last and best return, calibration loss and coverage over all trials."""
+    lines = []
+    for arm in arms_of(rows):
+        mine = [row for row in rows if row.arm == arm]
+        final = {row.seed: row for row in sorted(mine, key=lambda row: row.step)}
+        last = [row.metrics["return"] for row in final.values()]
+        best = [row.metrics["best"] for row in final.values()]
+        scored = [row for row in mine if "calibration_loss" in row.metrics]
+        honest = ["", ""]
+        for i, (name, form) in enumerate((("calibration_loss", ".3f"), ("coverage_90", ".0%"))):
+            if scored:
+                with_map, bare = (np.mean([row.metrics[name + end] for row in scored]) for end in ("", "_bare"))
+                differs = arm.startswith("calibrated")
+                honest[i] = f"{with_map:{form}} ({bare:{form}})" if differs else f"{with_map:{form}}"
+        steps = max(row.step for row in mine)
+        lines.append((arm, str(len(final)), str(steps), _mean_and_error(last), _mean_and_error(best), *honest))
+    return lines
+
+
+def _mean_and_error(values: Sequence[float]) -> str:
+    mean, error = mean_and_error(values)
+    digits = max(1, decimals(max(map(abs, values))))
+    return f"{mean:.{digits}f} ± {error:.{digits}f}" if len(values) > 1 else f"{mean:.{digits}f}"
+
+
+def show_rows(rows: Sequence[Row], out: Path | None) -> None:
+    """Print a summary of each preset and what calibrating saved; where `out` is given, draw the figures there."""
+    groups = {what: mine for (_, what), mine in by_run(rows).items()}
+    for name, mine in groups.items():
+        typer.echo(f"\n{name}")
+        print_outcome(mine)
+        found = claim(mine)
+        if found is not None:
+            typer.echo(in_words(found))
+    if out is not None:
+        files = _draw(groups, out)
+        typer.echo(f"Figures: {', '.join(str(file) for file in files)}")
+
+
+def in_words(found: Claim) -> str:
+    """The claim's numbers as sentences."""
+    many, digits = f"{found.seeds} paired seed{'s' if found.seeds > 1 else ''}", decimals(found.way)
+    gain = _with_error(found.gain, f"+.{digits + 1}f")
+    lines = [f"calibrated − uncalibrated, {many}, trials 1 to {found.trials}: {gain} a trial"]
+    lines += [_to_a_level(samples, digits) for samples in found.samples]
+    if not found.samples:
+        lines.append("uncalibrated never earned more than at random: there are no samples to count")
+    return "\n".join(lines)
+
+
+def _to_a_level(samples: Samples, digits: int) -> str:
+    """Who got there, so that no arm gains by the seeds on which it did not; and after how many steps where both did."""
+    both, (one, other) = samples.reached, samples.counts
+    level = f"a return of {samples.level:.{digits}f} (on {one} of {len(both)} seeds calibrated, {other} uncalibrated)"
+    if not both.any():
+        return f"{level}: not by both arms of any seed"
+    mine, theirs = samples.calibrated[both].mean(), samples.uncalibrated[both].mean()
+    where = "" if both.all() else f" on the {both.sum()} of both"
+    saved = f"saved {_with_error(samples.saved, '.0f')}, {samples.ratio:.2f} × the samples"
+    return f"{level}: after {mine:.0f} steps calibrated, {theirs:.0f} uncalibrated{where}; {saved}"
+
+
+def _with_error(values: Floats, form: str) -> str:
+    """The mean ± its standard error; of one value, the value."""
+    mean, error = mean_and_error(values.tolist())
+    return f"{mean:{form}} ± {error:{form.lstrip('+')}}" if len(values) > 1 else f"{mean:{form}}"
+
+
+def _file_name(words: str) -> str:
+    """Words as part of a file's name: readable, and different where a long name had to be cut."""
+    plain = re.sub(r"[^\w.=]+", "-", words)
+    return plain if len(plain) <= LONGEST else f"{plain[:LONGEST]}-{hashlib.sha256(words.encode()).hexdigest()[:6]}"
+
+
+def _trials(rows: Sequence[Row]) -> int:
+    return len({row.step for row in rows if row.arm != "sac"})
+
+
+def _draw(groups: Mapping[str, Sequence[Row]], out: Path) -> list[Path]:
+    figures = {f"control-{_file_name(name)}": learning(mine) for name, mine in groups.items()}
+    full = [row for one in PUBLISHED if _trials(mine := groups.get(one.name, [])) >= FEWEST for row in mine]
+    if full:
+        tasks = [task(name) for name in TASKS]
+        known = {one.name: (one.solved, one.solved_by) for one in tasks if one.solved is not None}
+        figures["control-paper"] = paper_figure(full, known)
+    return save_figures(figures, out)

@@ -1,28 +1,29 @@
-"""Figures of a control run: what was earned, how honest the models were, one step and many steps ahead.
-
-What a control run ends with: figures, a video of each arm's best trial, and numbers by horizon.
-"""
+"""Figures of a control run: what was earned, how honest the models were, one step and many steps ahead; videos."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
+import typer
 from numpy.typing import NDArray
 
-from calibrl.control import scoring as horizon
-from calibrl.control.claim import decimals
-from calibrl.control.experiment import Outcome, Record
-from calibrl.control.policy import Member
-from calibrl.control.scoring import horizons_of
+from calibrl.control import checkpoint, video
+from calibrl.control.loop import EXPERIMENT, Record, job_name
+from calibrl.control.policy import Member, fleets
+from calibrl.control.problems import Task, task_of
+from calibrl.control.scoring import corrected_by_earlier, horizons_of
 from calibrl.control.settings import ControlSettings
 from calibrl.diagnostics import calibration_loss, noise_floor
+from calibrl.errors import CalibrlError
 from calibrl.files import explain_os_error
+from calibrl.runs.engine import Found
+from calibrl.runs.experiment import identity
 from calibrl.runs.rows import RELIABILITY_NAMES, RELIABILITY_PERCENT, Row, read
-from calibrl.runs.statistics import mean_and_error
 from calibrl.runs.store import save_figures
 
 if TYPE_CHECKING:
@@ -250,23 +251,41 @@ def _tidy(ax: Axes) -> Axes:
 Losses = dict[str, tuple[Sequence[int], Sequence[float], Sequence[float]]]
 
 
-def draw(out: Path, outcome: Outcome, preset: ControlSettings, *, others: Sequence[Row] = ()) -> list[Path]:
-    """All figures, and the videos where the environment can be drawn; `others` are rows to show beside the run's."""
-    rows = [*outcome.rows, *others]
-    figures = {"control-learning": learning(rows, solved=outcome.task.solved)}
+def draw(out: Path, settings: ControlSettings, found: Found) -> None:
+    """All figures of the rows in a folder, and of a whole run the videos, where the environment can be drawn."""
+    what, records = task_of(settings), records_of(out, settings, found)
+    rows = [row for row in read(out / "rows.jsonl") if row.experiment == EXPERIMENT and row.preset == settings.name]
+    figures = {"control-learning": learning(rows, solved=what.solved)}
     if any("calibration_loss" in row.metrics for row in rows):
         figures["control-calibration"] = calibration(rows)
-    losses, count = losses_by_horizon(outcome.records, horizons_of(preset))
+    losses, count = losses_by_horizon(records, horizons_of(settings))
     if losses:
         figures["control-horizon"] = by_horizon(losses, floor=noise_floor(count))
     forecasts = {
         member.arm.name: {trial: part.numpy().astype(float) for trial, part in record.forecasts.items()}
-        for member, record in outcome.records.items()
+        for member, record in records.items()
         if record.forecasts
     }
     if forecasts:
         figures["control-predictions"] = predictions(forecasts, dimension=0, name="first number")
-    return save_figures(figures, out)
+    save_figures(figures, out)
+    if settings.video and found.finished:
+        videos(out, what, {member: record for member, record in records.items() if member.seed == settings.seed})
+
+
+def records_of(out: Path, settings: ControlSettings, found: Found) -> dict[Member, Record]:
+    """What is kept of each agent: by the run, or where it was stopped by the agent's own file; SAC keeps nothing."""
+    records = {}
+    seeds = range(settings.seed, settings.seed + settings.seeds)
+    for member in chain(*fleets(settings.arms, seeds)) if settings.agent == "model" else ():
+        arrays = found.arrays(job_name(settings, member))
+        ((done, _),) = checkpoint.together(out / "checkpoint", [member])
+        if arrays:
+            records[member] = Record.from_arrays(arrays)
+        elif done is not None:
+            state = checkpoint.load(out / "checkpoint", member, done, identity(settings))
+            records[member] = Record(**state["record"])
+    return records
 
 
 def losses_by_horizon(records: Mapping[Member, Record], horizons: Sequence[int]) -> tuple[Losses, int]:
@@ -283,7 +302,7 @@ def losses_by_horizon(records: Mapping[Member, Record], horizons: Sequence[int])
         sets = {
             "without a map": bare[1:],
             "one map for one step": mapped[1:],
-            "and a map for each horizon": horizon.corrected_by_earlier(mapped),
+            "and a map for each horizon": corrected_by_earlier(mapped),
         }
         for name, parts in sets.items():
             together = torch.cat(parts, 1)
@@ -297,49 +316,14 @@ def losses_by_horizon(records: Mapping[Member, Record], horizons: Sequence[int])
     return losses, count
 
 
-def videos(out: Path, outcome: Outcome) -> list[Path]:
-    """The best trial of the first seed of every arm, as it was: its actions, repeated from the same start."""
-    from calibrl.control import video
-
-    first = min(member.seed for member in outcome.records)
-    files = []
-    for member, record in outcome.records.items():
-        if member.seed == first and record.best:
-            best, earned = record.best, record.rows[-1]["metrics"]["best"]
-            frames, pace = video.replay(outcome.task, best["actions"], seed=best["seed"], earned=earned)
-            with explain_os_error(out):
-                files.append(video.save(frames, out / f"control-{member.arm.name}.gif", fps=pace))
-    return files
-
-
-def other_rows(out: Path, outcome: Outcome) -> list[Row]:
-    """Rows in the folder that are not this run's, SAC's for instance."""
-    file = out / "rows.jsonl"
-    own = {(member.arm.name, member.seed) for member in outcome.records}
-    return [row for row in read(file) if (row.arm, row.seed) not in own] if file.exists() else []
-
-
-def summary(rows: Sequence[Row]) -> list[tuple[str, ...]]:
-    """A line for each arm: seeds, steps, last and best return, calibration loss and coverage over all trials."""
-    lines = []
-    for arm in arms_of(rows):
-        mine = [row for row in rows if row.arm == arm]
-        final = {row.seed: row for row in sorted(mine, key=lambda row: row.step)}
-        last = [row.metrics["return"] for row in final.values()]
-        best = [row.metrics["best"] for row in final.values()]
-        scored = [row for row in mine if "calibration_loss" in row.metrics]
-        honest = ["", ""]
-        for i, (name, form) in enumerate((("calibration_loss", ".3f"), ("coverage_90", ".0%"))):
-            if scored:
-                with_map, bare = (np.mean([row.metrics[name + end] for row in scored]) for end in ("", "_bare"))
-                differs = arm.startswith("calibrated")
-                honest[i] = f"{with_map:{form}} ({bare:{form}})" if differs else f"{with_map:{form}}"
-        steps = max(row.step for row in mine)
-        lines.append((arm, str(len(final)), str(steps), _mean_and_error(last), _mean_and_error(best), *honest))
-    return lines
-
-
-def _mean_and_error(values: Sequence[float]) -> str:
-    mean, error = mean_and_error(values)
-    digits = max(1, decimals(max(map(abs, values))))
-    return f"{mean:.{digits}f} ± {error:.{digits}f}" if len(values) > 1 else f"{mean:.{digits}f}"
+def videos(out: Path, what: Task, records: Mapping[Member, Record]) -> None:
+    """The best trial of each arm, as it was: its actions, repeated from the same start."""
+    for member, record in records.items():
+        best = record.best
+        try:
+            frames, pace = video.replay(what, best["actions"], seed=best["seed"], earned=best["earned"])
+        except CalibrlError as problem:
+            typer.echo(f"No video: {problem}", err=True)
+            return
+        with explain_os_error(out):
+            video.save(frames, out / f"control-{member.arm.name}.gif", fps=pace)

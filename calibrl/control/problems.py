@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from calibrl.control.environment import begin_episode, look_here, make_env, make_step, our_module
-from calibrl.control.settings import PRESETS, TASKS, ControlSettings, leaves, plain, preset_for_env
+from calibrl.control.settings import TASKS, ControlSettings, preset_for_env
 from calibrl.errors import CalibrlError, first_line
 from calibrl.planning.rollout import Reward, World
 
@@ -250,27 +250,16 @@ def _kind(space: Any) -> str:
     return f"{kinds.get(name, 'something else').format(n=getattr(space, 'n', '?'))} ({name})"
 
 
-def check(preset: ControlSettings, reward: Reward | None = None) -> Task:
-    """The task of a preset, or an error if no agent could learn it so: before anything is written."""
-    if preset.steps < 2:
-        raise CalibrlError(f"a trial of {preset.steps} step leaves no row to hold out; use 2 or more steps")
-    return task_of(preset, reward)
-
-
-def task_of(preset: ControlSettings, reward: Reward | None = None) -> Task:
-    """The task a preset names, one of the four or any Gymnasium id, with the preset's steps a trial.
-
-    reward: instead of the one that the preset names.
-    """
+def task_of(settings: ControlSettings) -> Task:
+    """The task that settings name, a MuJoCo task or any Gymnasium id, with their steps a trial and their reward."""
     look_here()
-    if reward is None and preset.reward is not None:
-        reward = reward_named(preset.reward)
-    if preset.task not in TASKS:
-        return task_from_env(preset.task, reward=reward, steps=preset.steps)
-    found = task(preset.task)
+    reward = None if settings.reward is None else reward_named(settings.reward)
+    if settings.task not in TASKS:
+        return task_from_env(settings.task, reward=reward, steps=settings.steps)
+    found = task(settings.task)
     # A known return is of whole episodes.
-    solved = found.solved if found.steps == preset.steps else None
-    found = replace(found, steps=preset.steps, solved=solved)
+    solved = found.solved if found.steps == settings.steps else None
+    found = replace(found, steps=settings.steps, solved=solved)
     if reward is None:
         return found
     check_reward(found, reward)
@@ -292,29 +281,7 @@ def reward_named(name: str) -> Reward:
     return cast(Reward, found)
 
 
-def name_of_reward(reward: Reward) -> str:
-    """What a preset calls a reward function that was given as it is."""
-    return f"{reward.__module__}:{getattr(reward, '__qualname__', type(reward).__name__)}"
-
-
-def overrides(changed_preset: ControlSettings) -> dict[str, Any]:
-    """What differs from the preset that it was made of, as far as rows depend on it: {"ensemble.members": 7}."""
-    before = dict(leaves(base_of(changed_preset)))
-    decisive = ("steps", "reward", "ensemble.", "planner.", "calibration.")
-    return {
-        name: plain(value)
-        for name, value in leaves(changed_preset)
-        if name.startswith(decisive) and value != before[name]
-    }
-
-
-def base_of(changed_preset: ControlSettings) -> ControlSettings:
-    """The preset of the same name, or what any other environment begins with."""
-    known = PRESETS.get(changed_preset.name)
-    return known or preset_for_env(changed_preset.task, _own_steps(changed_preset.task))
-
-
-@cache
-def _own_steps(name: str) -> int:
-    """Steps of a trial of a task, or of an environment, that nobody has changed."""
-    return (task(name) if name in TASKS else task_from_env(name)).steps
+def settings_for_env(env_id: str) -> ControlSettings:
+    """Settings for an environment of your own, with as many steps a trial as it has itself."""
+    look_here()
+    return preset_for_env(env_id, task_from_env(env_id).steps)

@@ -1,7 +1,4 @@
-"""Soft actor-critic, the model-free baseline: Stable-Baselines3's, in exactly the environments the others act in.
-
-SAC on exactly the tasks of the model-based agents, into the same folder and the same figure.
-"""
+"""Soft actor-critic, the model-free baseline: Stable-Baselines3's, in exactly the environments the others act in."""
 
 from __future__ import annotations
 
@@ -16,17 +13,15 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from calibrl.control import figures as control_figures
-from calibrl.control.checkpoint import alone_in, keep
+from calibrl.control.checkpoint import keep
 from calibrl.control.environment import begin_episode, make_step
-from calibrl.control.experiment import EXPERIMENT, Moment, Watch
+from calibrl.control.loop import EXPERIMENT, Progress, refuse_impossible
 from calibrl.control.policy import episode_seed
-from calibrl.control.problems import Task, overrides, task_of
-from calibrl.control.rows import append_missing, clear
+from calibrl.control.problems import Task, task_of
 from calibrl.control.settings import ControlSettings, threads_worth
 from calibrl.errors import CalibrlError, MissingExtra, first_line
-from calibrl.runs.rows import Row, origin, read
-from calibrl.runs.store import save_figures
+from calibrl.runs.rows import Row
+from calibrl.runs.workers import Job, Report
 
 try:
     import gymnasium
@@ -119,9 +114,9 @@ class Sac:
         self.task, self.seed, self.steps = task, seed, steps
         self.settings = settings or settings_for(task)
         self._env = _Episodes(TimeLimit(task.make(), max_episode_steps=task.steps), seed)
-        self._luck: dict[str, Any] | None = None
+        self._streams: dict[str, Any] | None = None
         chosen = self.settings
-        with self._own_luck():
+        with self._own_streams():
             self._model = SAC(
                 "MlpPolicy",
                 self._env,
@@ -151,13 +146,13 @@ class Sac:
     def learn_episode(self, progress: Callable[[int], None] | None = None) -> Episode | None:
         """Act and learn until an episode ends, or until `steps` are made: then None if they cut it short."""
         before = len(self._env.ended)
-        told = _Told(progress)
-        with self._threads(), self._own_luck():
+        callback = _Reports(progress)
+        with self._threads(), self._own_streams():
             while len(self._env.ended) == before and self.step < self.steps:
                 # All steps at once where an episode's length is known; asking step by step costs little.
                 many = self.task.steps if self.task.terminates is False else 1
                 many = min(many, self.steps - self.step)
-                self._model.learn(many, callback=told, reset_num_timesteps=False)
+                self._model.learn(many, callback=callback, reset_num_timesteps=False)
         return self._env.ended[-1] if len(self._env.ended) > before else None
 
     def act(self, observation: NDArray[Any]) -> NDArray[np.float32]:
@@ -190,7 +185,7 @@ class Sac:
             "memory": {key: torch.from_numpy(getattr(memory, key)[:filled].copy()) for key in _COLUMNS},
             "position": memory.pos,
             "full": memory.full,
-            "luck": self._luck,
+            "streams": self._streams,
             "space": self._model.action_space.np_random.bit_generator.state,
         }
         keep(Path(path), state)
@@ -225,7 +220,7 @@ class Sac:
         self._model.num_timesteps, self._model._n_updates = int(state["step"]), int(state["updates"])
         self._model._episode_num = len(state["episodes"])
         self._env.ended[:] = [Episode(int(step), float(earned)) for step, earned in state["episodes"]]
-        self._luck = state["luck"]
+        self._streams = state["streams"]
         self._model.action_space.np_random.bit_generator.state = state["space"]
 
     def _entropy(self) -> torch.Tensor:
@@ -240,16 +235,16 @@ class Sac:
         return threads_worth(self.settings.batch_size * max(self.settings.hidden))
 
     @contextlib.contextmanager
-    def _own_luck(self) -> Iterator[None]:
+    def _own_streams(self) -> Iterator[None]:
         """Stable-Baselines3 draws from the global generators: lend it this learner's states of them."""
-        others = _luck()
-        if self._luck is not None:
-            _set_luck(self._luck)
+        others = _streams()
+        if self._streams is not None:
+            _set_streams(self._streams)
         try:
             yield
         finally:
-            self._luck = _luck()
-            _set_luck(others)
+            self._streams = _streams()
+            _set_streams(others)
 
 
 class _Episodes(gymnasium.Wrapper[Any, Any, Any, Any]):
@@ -276,7 +271,7 @@ class _Episodes(gymnasium.Wrapper[Any, Any, Any, Any]):
         return (*answer, {})
 
 
-class _Told(BaseCallback):
+class _Reports(BaseCallback):
     """Passes every step's number on."""
 
     def __init__(self, progress: Callable[[int], None] | None) -> None:
@@ -293,7 +288,7 @@ _COLUMNS = ("observations", "next_observations", "actions", "rewards", "dones", 
 """The replay buffer's arrays."""
 
 
-def _luck() -> dict[str, Any]:
+def _streams() -> dict[str, Any]:
     """States of the global generators, as what a checkpoint may hold."""
     _, keys, position, has_gauss, gauss = np.random.get_state()  # noqa: NPY002
     return {
@@ -304,7 +299,7 @@ def _luck() -> dict[str, Any]:
     }
 
 
-def _set_luck(state: dict[str, Any]) -> None:
+def _set_streams(state: dict[str, Any]) -> None:
     random.setstate(state["python"])
     keys, *rest = state["numpy"]
     np.random.set_state(("MT19937", keys.cpu().numpy().astype(np.uint32), *rest))  # noqa: NPY002
@@ -316,72 +311,47 @@ def _set_luck(state: dict[str, Any]) -> None:
 ARM = "sac"
 
 
-def run_sac(
-    out: Path,
-    preset: ControlSettings,
-    *,
-    seed: int = 0,
-    device: str = "cpu",
-    resume: bool = False,
-    force: bool = False,
-    watch: Watch | None = None,
-) -> list[Path]:
-    """As many environment steps as the preset's agents make, seed after seed; rows and the figure of all rows there.
-
-    With `resume` it goes on with what is there, with `force` it replaces it.
-    """
-    watch = watch or Watch()
-    what, file = task_of(preset), out / "rows.jsonl"
-    with alone_in(out):
-        if force:
-            clear(out, lambda row: row.arm == ARM, agents="*.sac")
-        if not resume and file.exists() and any(row.arm == ARM for row in read(file)):
-            raise CalibrlError(
-                f"{out} already holds a run of SAC; --resume to go on with it, --force to replace it, or another --out"
-            )
-        for number in range(seed, seed + preset.seeds):
-            for row in seed_rows(out, what, preset, number, device=device, resume=resume, watch=watch):
-                append_missing(file, [row])
-                watch.trial([row])
-    rows = [row for row in read(file) if row.experiment == EXPERIMENT and row.preset == preset.name]
-    return save_figures({"control-learning": control_figures.learning(rows, solved=what.solved)}, out)
+def jobs(settings: ControlSettings) -> list[Job]:
+    """A job for each seed: as many environment steps as the agents that plan make, one row for each episode."""
+    refuse_impossible(settings)
+    seeds = range(settings.seed, settings.seed + settings.seeds)
+    # An episode that the last step cuts off has no row.
+    until = settings.trials * settings.steps + 1
+    return [
+        Job(f"{settings.task}, {ARM}, seed {seed}", learn_alone, (settings, seed), checkpoint="*.sac", until=until)
+        for seed in seeds
+    ]
 
 
-def seed_rows(
-    out: Path, what: Task, preset: ControlSettings, seed: int, *, device: str, resume: bool, watch: Watch
-) -> Iterator[Row]:
-    """One row for each episode of one learner."""
-    pass
+def learn_alone(settings: ControlSettings, seed: int, *, checkpoint: Path, report: Report) -> Iterator[Row]:
+    """All episodes of one learner, those that were saved first."""
+    what, earned, progress = task_of(settings), [0.0], Progress(settings, 1, report)
 
-    name, earned = f"{ARM}-{seed}", [0.0]
-    file = out / "rows.jsonl"
-    known = sum(row.arm == ARM and row.seed == seed for row in read(file)) if file.exists() else 0
+    def on_step(step: int) -> None:
+        trial, within = divmod(step - 1, settings.steps)
+        progress.step([ARM], trial, within + 1, earned[-1:])
 
-    def progress(step: int) -> None:
-        trial, within = divmod(step - 1, preset.steps)
-        watch.step(Moment(trial, preset.trials, within + 1, preset.steps, {name: earned[-1]}))
-
+    checkpoint.mkdir(parents=True, exist_ok=True)  # on another machine than the run's folder is on
     episodes = train(
         what,
-        steps=(preset.trials + 1) * preset.steps,
+        steps=(settings.trials + 1) * settings.steps,
         seed=seed,
-        device=device,
-        checkpoint=out / "checkpoint" / f"{name}.sac",
-        resume=resume,
-        every=max(1, preset.trials // 20),
-        progress=progress,
+        device=settings.device,
+        checkpoint=checkpoint / f"{ARM}-{seed}.sac",
+        resume=True,
+        every=max(1, settings.trials // 20),
+        progress=on_step,
     )
     for count, episode in enumerate(episodes):
         earned.append(episode.earned)
-        yield Row(
+        row = Row(
             experiment=EXPERIMENT,
-            preset=preset.name,
             problem=what.name,
             arm=ARM,
             seed=seed,
             step=episode.step,
             metrics={"trial": float(count), "return": episode.earned, "best": max(earned[1:])},
             settings=asdict(settings_for(what)) if count == 0 else {},
-            overrides=overrides(preset),
-            origin=origin() if count == known else {},
         )
+        progress.trial([row])
+        yield row

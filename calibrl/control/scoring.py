@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from calibrl.control.loop import Trial
+from calibrl.control.environment import Trial
 from calibrl.control.policy import Fleet, stream_seed
 from calibrl.control.settings import SHARED_OUT, ControlSettings
 from calibrl.data import Data

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
-from typing import Any
+from dataclasses import dataclass, field, fields, replace
+from typing import TYPE_CHECKING, Any
 
 from calibrl.errors import CalibrlError
-from calibrl.planning.search import SEARCHES, Search
+from calibrl.runs.experiment import PAPER, REFERENCE, identity, setting
+
+if TYPE_CHECKING:
+    from calibrl.planning.search import Search
 
 TASKS = {
     "cartpole": "swing a pole up on a cart and keep it there",
@@ -19,6 +22,10 @@ TASKS = {
 }
 """Every MuJoCo task: `calibrl.control.envs` has a module of the same name."""
 
+_PETS = dict.fromkeys(("cartpole", "halfcheetah", "pusher", "reacher"), REFERENCE)
+_PAPERS_TASKS = dict.fromkeys(("cartpole", "halfcheetah", "pusher"), PAPER)
+"""Presets with published settings: of PETS, whose settings the paper took over, and of the paper."""
+
 PROPAGATIONS = ("DS", "TS1", "TSinf", "E", "MM")
 SHARED_OUT = ("TS1", "TSinf")
 """Propagations that share particles out among the networks, to each equally many, and draw from single networks, whose
@@ -27,19 +34,35 @@ forecasts are then what must be calibrated."""
 
 @dataclass(frozen=True)
 class EnsembleSettings:
-    """Networks: how many, how large, and how they are trained after every trial.
+    """Networks: how many, how large, and how they are trained after every trial, from where weights and Adam stand.
 
-    weight_decay: weight decay of each layer, hidden layers first, or one number for all. Every trial trains for
-    `epochs` passes over all training rows, from where weights and Adam stand.
+    Parameters
+    ----------
+    members : int
+        Networks in the ensemble.
+    hidden : tuple of int
+        Widths of the hidden layers.
+    weight_decay : tuple of float
+        Of each layer, hidden layers first; or one number for all.
+    lr : float
+        Adam's learning rate.
+    batch_size : int
+        Rows per training step.
+    epochs : int
+        Passes over all training rows after each trial.
+    probabilistic : bool
+        Whether networks forecast a variance too.
     """
 
-    members: int = 5
-    hidden: tuple[int, ...] = (200, 200, 200, 200)
-    weight_decay: tuple[float, ...] = (2.5e-5, 5e-5, 7.5e-5, 7.5e-5, 1e-4)
-    lr: float = 1e-3
-    batch_size: int = 32
-    epochs: int = 5
-    probabilistic: bool = True
+    members: int = setting(5, help="networks in the ensemble", source=_PETS)
+    hidden: tuple[int, ...] = setting((200, 200, 200, 200), help="widths of the hidden layers", source=_PETS)
+    weight_decay: tuple[float, ...] = setting(
+        (2.5e-5, 5e-5, 7.5e-5, 7.5e-5, 1e-4), help="weight decay, layer by layer", source=_PETS
+    )
+    lr: float = setting(1e-3, help="Adam's learning rate", source=_PETS)
+    batch_size: int = setting(32, help="rows per training step", source=_PETS)
+    epochs: int = setting(5, help="passes over all rows after each trial", source=_PETS)
+    probabilistic: bool = setting(True, help="whether networks predict a variance", source=_PETS)
 
     def __post_init__(self) -> None:
         if self.members < 1 or self.batch_size < 1 or self.epochs < 1 or not self.hidden or min(self.hidden) < 1:
@@ -67,67 +90,88 @@ class EnsembleSettings:
 
 @dataclass(frozen=True)
 class PlannerSettings:
-    """A search for plans of `horizon` steps, and how they are judged: `particles` of each, rolled by `propagation`.
+    """A search for plans, and how they are judged. Fields that a method does not have, it does not use.
 
-    method: cem, icem, mppi or random. The other fields are those of the searches in `calibrl.planning.search`; all try
-    `population_size` plans in each of `iterations`, and each method uses of the rest what it has.
+    Parameters
+    ----------
+    horizon : int
+        Steps planned ahead.
+    population_size, elites, iterations, momentum, min_variance, noise_exponent, keep_elites, noise_std, temperature, \
+population_decay, keep_best, control_cost
+        Of the searches: see `calibrl.planning.search`.
+    particles : int
+        Imagined futures of each plan.
+    propagation : str
+        How they pass through the networks: DS, TS1, TSinf, E or MM.
+    method : str
+        cem, icem, mppi or random.
     """
 
-    horizon: int = 25
-    population_size: int = 400
-    elites: int = 40
-    iterations: int = 5
-    momentum: float = 0.1
-    min_variance: float = 0.001
-    particles: int = 20
-    propagation: str = "DS"
-    method: str = "cem"
-    noise_exponent: float = 2.0
-    keep_elites: float = 0.3
-    noise_std: float = 0.5
-    temperature: float = 0.1
-    population_decay: float = 1.0
-    keep_best: bool = False
-    control_cost: float = 0.0
+    horizon: int = setting(25, help="steps planned ahead", source=_PETS)
+    population_size: int = setting(400, help="plans drawn in each iteration of the search", source=_PETS)
+    elites: int = setting(40, help="the best of them, around which the next iteration draws", source=_PETS)
+    iterations: int = setting(5, help="iterations per search", source=_PETS)
+    momentum: float = setting(0.1, help="share of the old mean and variance kept in each iteration", source=_PETS)
+    min_variance: float = setting(0.001, help="the search stops when the largest variance is below this", source=_PETS)
+    particles: int = setting(20, help="imagined futures per plan", source=_PETS)
+    propagation: str = setting("DS", help="how they pass through the networks: DS, TS1, TSinf, E or MM", source=_PETS)
+    method: str = setting("cem", help="how plans are searched for: cem, icem, mppi or random", source=_PETS)
+    noise_exponent: float = setting(2.0, help="icem: colour of the noise; 0 is white, larger is smoother in time")
+    keep_elites: float = setting(0.3, help="icem: share of the elites that survive")
+    noise_std: float = setting(0.5, help="icem, mppi: initial standard deviation, relative to half the range")
+    temperature: float = setting(0.1, help="mppi: difference in return at which the better plan weighs e times as much")
+    population_decay: float = setting(
+        1.0, help="icem: factor by which each iteration tries fewer plans than the one before"
+    )
+    keep_best: bool = setting(False, help="cem: whether to take the best plan seen instead of the last mean")
+    control_cost: float = setting(0.0, help="mppi: share of the temperature that steering costs")
 
     def __post_init__(self) -> None:
-        if self.method not in SEARCHES:
-            raise CalibrlError(f"planner.method {self.method!r} is unknown; use one of {', '.join(SEARCHES)}")
         if self.propagation not in PROPAGATIONS:
             raise CalibrlError(f"propagation {self.propagation!r} is unknown; use one of {', '.join(PROPAGATIONS)}")
         if self.horizon < 1 or self.particles < 1:
             raise CalibrlError(
                 f"planner.horizon {self.horizon} and planner.particles {self.particles} must both be 1 or more"
             )
-        # Every search refuses what it cannot do, also those that are not used: nonsense is nobody's wish.
-        for kind in SEARCHES.values():
-            try:
-                self._search(kind)
-            except CalibrlError as error:
-                raise CalibrlError(f"planner.{error}") from None
 
     @property
     def search(self) -> Search:
-        """The search that `method` names, with these settings."""
-        return self._search(SEARCHES[self.method])
+        """The search that `method` names, with these settings, or an error that says which of them cannot be."""
+        from calibrl.planning.search import SEARCHES
 
-    def _search(self, kind: type[Search]) -> Search:
-        return kind(**{each.name: getattr(self, each.name) for each in fields(kind)})
+        if self.method not in SEARCHES:
+            raise CalibrlError(f"planner.method {self.method!r} is unknown; use one of {', '.join(SEARCHES)}")
+        # Every search refuses what it cannot do, also those that are not used: nonsense is nobody's wish.
+        found = {}
+        for name, kind in SEARCHES.items():
+            try:
+                found[name] = kind(**{each.name: getattr(self, each.name) for each in fields(kind)})
+            except CalibrlError as error:
+                raise CalibrlError(f"planner.{error}") from None
+        return found[self.method]
 
 
 @dataclass(frozen=True)
 class CalibrationSettings:
     """Which map R is fitted, on which rows.
 
-    `held_out` is the share of every trial's rows that is kept from the networks; `block` consecutive rows share a
-    side. `forget` is the weight that a row keeps for each newer trial: where the agent goes next is like where it
-    has just been. 1 forgets nothing.
+    Parameters
+    ----------
+    map : str
+        Of smooth, affine, isotonic, platt, beta, auto, sigmoid.
+    held_out : float
+        The share of every trial's rows that is kept from the networks.
+    block : int
+        So many consecutive rows share a side of the split.
+    forget : float
+        The weight that a row keeps for each newer trial: where the agent goes next is like where it has just been. 1
+        forgets nothing.
     """
 
-    map: str = "smooth"
-    held_out: float = 0.2
-    block: int = 1
-    forget: float = 0.5
+    map: str = setting("smooth", help="which map R the calibrated arms fit; sigmoid is the paper's", flag="--map")
+    held_out: float = setting(0.2, help="share of the rows held out to fit R", source=_PETS)
+    block: int = setting(1, help="consecutive rows on the same side of the split")
+    forget: float = setting(0.5, help="factor on a row's weight for each newer trial; 1 forgets nothing")
 
     def __post_init__(self) -> None:
         if self.map != CalibrationSettings.map:
@@ -149,22 +193,59 @@ ARMS_OF_THE_PAPER = ("calibrated", "uncalibrated")
 
 @dataclass(frozen=True)
 class ControlSettings:
-    """One task and everything that decides how agents learn it: a random rollout, then `trials` trials of `steps`.
+    """One task and all that says how agents learn it: a random rollout, then `trials` trials of `steps` steps.
 
-    seeds, arms: how many agents of which kinds run side by side. reward: "module:function" of what plans are judged by
-    in the place of the task's own.
+    Parameters
+    ----------
+    name, task : str
+        Of the preset, and of the task or the Gymnasium environment.
+    steps, trials : int
+        Steps of a trial, and trials after the random one.
+    seeds, seed : int
+        How many paired seeds, and the first.
+    arms : tuple of str
+        Which agents run side by side: see `calibrl.control.policy.ARMS`.
+    ensemble, planner, calibration
+        Their settings.
+    reward : str, optional
+        "module:function" of what plans are judged by, in the place of the task's own.
+    agent : str
+        "model", agents that plan; "sac", the model-free baseline.
+    device : str
+        "cpu" or "cuda".
+    light : bool
+        Save agents without their networks, which are trained again when a run goes on.
+    video : bool
+        Make a video of each arm's best trial.
+    together : bool
+        Whether all agents learn in one batch; if not, each is a job of its own.
     """
 
     name: str
-    task: str
-    steps: int
-    trials: int
-    seeds: int = 1
-    arms: tuple[str, ...] = ARMS_OF_THE_PAPER
+    task: str = setting(help="the task, by name", source=_PETS, fixed=True)
+    steps: int = setting(help="steps per trial", source=_PETS)
+    trials: int = setting(help="trials after the random one", source=_PETS, least=1, decides_rows=False)
+    seeds: int = setting(1, help="how many paired seeds", source=_PAPERS_TASKS, least=1, decides_rows=False)
+    seed: int = setting(0, help="the first seed", least=0, decides_rows=False)
+    arms: tuple[str, ...] = setting(
+        ARMS_OF_THE_PAPER,
+        help="which agents, by name: calibrated and uncalibrated are the paper's",
+        source=_PAPERS_TASKS,
+        decides_rows=False,
+    )
     ensemble: EnsembleSettings = field(default_factory=EnsembleSettings)
     planner: PlannerSettings = field(default_factory=PlannerSettings)
     calibration: CalibrationSettings = field(default_factory=CalibrationSettings)
-    reward: str | None = None
+    reward: str | None = setting(
+        None, help="module:function that scores plans, if not the task's own or a learnt one", source=_PETS
+    )
+    agent: str = setting("model", help="model, or sac for the model-free baseline", decides_rows=False)
+    device: str = setting("cpu", help="cpu or cuda", decides_rows=False)
+    light: bool = setting(False, help="save agents without their networks; --resume retrains them", decides_rows=False)
+    video: bool = setting(True, help="make a video of each arm's best trial", decides_rows=False)
+    together: bool = setting(
+        True, help="whether agents learn in one batch, not each as a job", fixed=True, decides_rows=False
+    )
 
     def __post_init__(self) -> None:
         if not self.arms:
@@ -184,19 +265,6 @@ class ControlSettings:
                 f"planner.particles {particles} cannot be shared out evenly among {members} networks, as "
                 f"{self.planner.propagation} does; use a multiple of {members}"
             )
-
-    def identity(self) -> dict[str, Any]:
-        """The settings that an agent's rows depend on: not who runs beside it, nor for how long."""
-        whole = plain(asdict(self))
-        found = {name: whole[name] for name in ("task", "steps", "ensemble", "planner", "calibration")}
-        return found if self.reward is None else {**found, "reward": self.reward}
-
-
-def plain(value: Any) -> Any:
-    """Settings as JSON has them: tuples as lists."""
-    if isinstance(value, dict):
-        return {name: plain(inner) for name, inner in value.items()}
-    return list(value) if isinstance(value, tuple) else value
 
 
 _CARTPOLE = ControlSettings(
@@ -279,70 +347,20 @@ PRESETS = {
 }
 
 
-def with_defaults(decides_rows: Mapping[str, Any]) -> dict[str, Any]:
-    """What `identity` said in an earlier version, with the fields that it did not have yet.
+def with_defaults(saved: Mapping[str, Any]) -> dict[str, Any]:
+    """The identity that an earlier version saved, with the fields that it did not have yet.
 
     A new field's default is therefore what was done before there was a choice.
     """
     parts = {"ensemble": EnsembleSettings, "planner": PlannerSettings, "calibration": CalibrationSettings}
-    filled = {
-        name: {**plain(asdict(part())), **decides_rows[name]} for name, part in parts.items() if name in decides_rows
-    }
-    return {**decides_rows, **filled}
-
-
-def preset(name: str) -> ControlSettings:
-    """The preset of that name, or an error that lists the known ones."""
-    if name not in PRESETS:
-        raise CalibrlError(f"preset {name!r} is unknown; use one of {', '.join(PRESETS)}")
-    return PRESETS[name]
+    filled = {name: {**identity(part()), **saved[name]} for name, part in parts.items() if name in saved}
+    return {**saved, **filled}
 
 
 def preset_for_env(env_id: str, steps: int) -> ControlSettings:
     """Settings for any other environment: those of the small presets, with plans that look further ahead."""
     planner = replace(_SMALL_PLANNER, horizon=30)
     return ControlSettings(env_id, env_id, steps=steps, trials=10, ensemble=_SMALL_ENSEMBLE, planner=planner)
-
-
-def changed(base: ControlSettings, changes: Iterable[str]) -> ControlSettings:
-    """The preset with fields changed as in "ensemble.members=7"; lists are written "64,64"."""
-    known = {name: value for name, value in leaves(base) if name not in ("name", "task", "reward")}
-    found: dict[str, dict[str, Any]] = {}
-    for change in changes:
-        path, equals, text = change.partition("=")
-        if not equals or path not in known:
-            raise CalibrlError(f"--set {change!r}: no such field; write one of {', '.join(known)} and =VALUE")
-        part, _, leaf = path.rpartition(".")
-        found.setdefault(part, {})[leaf] = _parsed(path, text, known[path])
-    # All at once: fields that must fit each other may be changed in any order.
-    own = found.pop("", {})
-    return replace(base, **own, **{part: replace(getattr(base, part), **values) for part, values in found.items()})
-
-
-def leaves(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Every setting by its name, like `planner.horizon`."""
-    for part in fields(value):
-        inner = getattr(value, part.name)
-        if is_dataclass(inner):
-            yield from leaves(inner, f"{prefix}{part.name}.")
-        else:
-            yield prefix + part.name, inner
-
-
-def _parsed(path: str, text: str, like: Any) -> Any:
-    """The text as a value of the same type as the field's."""
-    if isinstance(like, tuple):
-        return tuple(_parsed(path, part, like[0]) for part in text.split(",") if part)
-    if isinstance(like, bool):
-        if text.lower() not in ("true", "false"):
-            raise CalibrlError(f"--set {path}={text!r} is not yes or no; write true or false")
-        return text.lower() == "true"
-    kind = type(like)
-    try:
-        return kind(text)
-    except ValueError:
-        what = {int: "a whole number", float: "a number"}.get(kind, kind.__name__)
-        raise CalibrlError(f"--set {path}={text!r} is not {what}; the preset has {like}") from None
 
 
 MANY_NUMBERS = 2_000_000
@@ -356,7 +374,15 @@ def threads_worth(numbers: int) -> AbstractContextManager[None]:
     return one_thread() if numbers < MANY_NUMBERS else nullcontext()
 
 
-def threads_for(preset: ControlSettings) -> AbstractContextManager[None]:
-    """What the networks and plans of a preset are worth, at one imagined step."""
-    planner, ensemble = preset.planner, preset.ensemble
-    return threads_worth(planner.population_size * planner.particles * ensemble.members * max(ensemble.hidden))
+def threads_for(settings: ControlSettings, *, within_a_job: bool = False) -> AbstractContextManager[None]:
+    """As many threads as one imagined step is worth.
+
+    within_a_job: jobs are given one thread each; a fleet that has the process to itself takes all where that pays.
+    """
+    from calibrl.threads import all_threads
+
+    planner, ensemble = settings.planner, settings.ensemble
+    numbers = planner.population_size * planner.particles * ensemble.members * max(ensemble.hidden)
+    if within_a_job and settings.together and numbers >= MANY_NUMBERS:
+        return all_threads()
+    return threads_worth(numbers)

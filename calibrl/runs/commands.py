@@ -7,7 +7,6 @@ from typing import Annotated
 
 import typer
 
-from calibrl.control.commands import control
 from calibrl.runs.execute import Address, Backend, Force, How, Minutes, Resume, TensorBoard, Workers, execute
 from calibrl.runs.options import Experiments
 
@@ -38,6 +37,3 @@ def everything(
     how = How(backend, workers, address, resume, force, tensorboard, minutes)
     execute({out / name: plan for name, plan in ready.items()}, how)
     typer.echo(f"Rows and figures are in {out}. The numbers: calibrl summary {out}. The page: calibrl report {out}")
-
-
-app.command()(control)

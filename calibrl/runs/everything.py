@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from calibrl.errors import CalibrlError, MissingExtra
 from calibrl.runs.engine import Plan, planned
@@ -20,19 +20,7 @@ class Sizes:
     needs: tuple[str, str] | None = None
 
 
-def _control(preset: str, seeds: int) -> Plan:
-    from calibrl.control.jobs import plan
-    from calibrl.control.settings import PRESETS
-
-    return plan(replace(PRESETS[preset], seeds=seeds))
-
-
-EVERYTHING: dict[str, Sizes] = {
-    # Published sizes of the other tasks are for a GPU, as fleets: `calibrl run control`.
-    "control": Sizes(
-        lambda: _control("cartpole-demo", 1), lambda: _control("cartpole-small", 10), needs=("mujoco", "control")
-    ),
-}
+EVERYTHING: dict[str, Sizes] = {}
 """In the order they are run."""
 
 

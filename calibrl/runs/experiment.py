@@ -30,7 +30,7 @@ EXPERIMENTS: dict[str, str] = {
     # --
     "inventory": "calibrl.inventory.experiment:EXPERIMENT",
     # --
-    # control
+    "control": "calibrl.control.experiment:EXPERIMENT",
     # --
     "mdp": "calibrl.mdp.experiment:EXPERIMENT",
     # --

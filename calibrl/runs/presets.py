@@ -11,7 +11,6 @@ from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
 from calibrl.errors import CalibrlError
-from calibrl.runs import meanings
 from calibrl.runs.experiment import EXPERIMENTS, ORDER, experiment, source_of
 from calibrl.runs.experiment import leaves as new_leaves
 from calibrl.runs.meanings import Meaning
@@ -30,9 +29,7 @@ class Shelf:
         return found
 
 
-SHELVES: dict[str, Shelf] = {
-    "control": Shelf("calibrl.control.settings", meanings.CONTROL),
-}
+SHELVES: dict[str, Shelf] = {}
 
 
 def _presets(name: str) -> Any:

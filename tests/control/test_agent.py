@@ -10,7 +10,7 @@ import torch
 from calibrl import Data
 from calibrl.control import task
 from calibrl.control.agent import Agent
-from calibrl.control.experiment import run
+from calibrl.control.experiment import EXPERIMENT
 from calibrl.control.policy import Fleet, fleets
 from calibrl.control.problems import task_from_env
 from calibrl.control.settings import PRESETS, CalibrationSettings, EnsembleSettings, PlannerSettings
@@ -19,8 +19,14 @@ from calibrl.errors import CalibrlError
 from calibrl.evidence import surprise, widened
 from calibrl.maps import IDENTITY, fit_smooth
 from calibrl.planning.search import SEARCHES
+from calibrl.runs import engine
 
 TINY = replace(PRESETS["tiny"], steps=12)
+
+
+def run(out, settings, **options):
+    """Agents side by side in this process."""
+    return engine.run(EXPERIMENT, settings, out, **options)
 
 
 def small_agent(**changes):
@@ -38,12 +44,12 @@ def numbers(row):
 @pytest.mark.parametrize("method", ["cem", "icem"])
 def test_a_fleet_gives_the_rows_of_separate_runs(method, tmp_path):
     preset = replace(TINY, planner=replace(TINY.planner, method=method, keep_elites=0.5))
-    together = run(tmp_path / "together", replace(preset, seeds=2), seed=5).rows
+    together = run(tmp_path / "together", replace(preset, seeds=2, seed=5)).rows
     alone = [
         row
         for seed in (5, 6)
         for arm in ("calibrated", "uncalibrated")
-        for row in run(tmp_path / f"{arm}-{seed}", replace(preset, arms=(arm,)), seed=seed).rows
+        for row in run(tmp_path / f"{arm}-{seed}", replace(preset, arms=(arm,), seed=seed)).rows
     ]
     found = {row.key: numbers(row) for row in together}
     wanted = {row.key: numbers(row) for row in alone}
@@ -209,7 +215,7 @@ def test_an_agent_of_a_run_goes_on_in_a_loop_of_ones_own(tmp_path):
     assert agents[0].act(NOTHING) != agents[1].act(NOTHING)
     with pytest.raises(CalibrlError, match="was made with arm 'calibrated', this run has 'uncalibrated'"):
         Agent(what, **settings, calibrated=False).load(tmp_path / "checkpoint" / "calibrated-0.trial-1.pt")
-    run(tmp_path / "light", preset, light=True)
+    run(tmp_path / "light", replace(preset, light=True))
     with pytest.raises(CalibrlError, match="without its networks; let its run go on without --light"):
         Agent(what, **settings).load(tmp_path / "light" / "checkpoint" / "calibrated-0.trial-1.pt")
 

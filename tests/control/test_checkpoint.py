@@ -16,13 +16,24 @@ import pytest
 import torch
 
 from calibrl.control import checkpoint
-from calibrl.control.experiment import Watch, run
+from calibrl.control.experiment import EXPERIMENT
 from calibrl.control.policy import ARMS, fleets
 from calibrl.control.settings import PRESETS, EnsembleSettings, with_defaults
 from calibrl.errors import CalibrlError
+from calibrl.runs import engine
+from calibrl.runs.engine import Watcher
+from calibrl.runs.experiment import identity
 from calibrl.runs.rows import read
+from calibrl.runs.store import Run, Store
 
-TINY = replace(PRESETS["tiny"], steps=12, trials=3)
+TINY = replace(PRESETS["tiny"], steps=12, trials=3, video=False)
+
+
+def run(out, settings, *, light=False, device="cpu", **options):
+    """Agents side by side in this process."""
+    return engine.run(EXPERIMENT, replace(settings, light=light, device=device), out, **options)
+
+
 TIMED = ("acting_s", "scoring_s", "training_s")
 
 
@@ -43,8 +54,7 @@ import os
 import sys
 from pathlib import Path
 import torch._dynamo
-from test_checkpoint import LONGER
-from calibrl.control.experiment import run
+from test_checkpoint import LONGER, run
 
 for _ in sys.stdin:
     if not os.fork():
@@ -92,7 +102,7 @@ def test_a_long_run_out_of_short_pieces(tmp_path, light):
     run(tmp_path / "whole", ALL_ARMS)
     heard, pieces = Heard(), 0
     while not run(
-        tmp_path / "pieces", ALL_ARMS, resume=pieces > 0, minutes=0, light=light[pieces % len(light)], watch=heard
+        tmp_path / "pieces", ALL_ARMS, resume=pieces > 0, minutes=0, light=light[pieces % len(light)], watcher=heard
     ).finished:
         pieces += 1
     assert pieces > 3
@@ -109,12 +119,13 @@ def test_networks_trained_again_on_a_gpu_are_the_same(tmp_path):
     assert told(tmp_path / "pieces") == told(tmp_path / "whole")
 
 
-class Heard(Watch):
+class Heard(Watcher):
     def __init__(self):
         self.relearnt_trials = []
 
-    def relearnt(self, trial, trials):
-        self.relearnt_trials.append((trial, trials))
+    def status(self, name, status):
+        if "again" in status.text:
+            self.relearnt_trials.append(status.text)
 
 
 def test_agents_without_their_networks_take_little_room(tmp_path):
@@ -127,15 +138,16 @@ def test_agents_without_their_networks_take_little_room(tmp_path):
 
 
 def test_agents_learn_again_in_as_many_threads_as_they_first_did(tmp_path):
-    class Counts(Watch):
-        def relearnt(self, trial, trials):
-            seen.append(torch.get_num_threads())
+    class Counts(Watcher):
+        def status(self, name, status):
+            if "again" in status.text:
+                seen.append(torch.get_num_threads())
 
     seen, before = [], torch.get_num_threads()
     run(tmp_path, replace(TINY, trials=1), light=True)
     torch.set_num_threads(2)
     try:
-        run(tmp_path, replace(TINY, trials=2), light=True, resume=True, watch=Counts())
+        run(tmp_path, replace(TINY, trials=2), light=True, resume=True, watcher=Counts())
         assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(before)
@@ -161,7 +173,7 @@ def test_agents_of_another_device_are_refused_before_anything_is_trained_again(t
         torch.save(content, file)
     heard = Heard()
     with pytest.raises(CalibrlError, match=r"begun on another kind of device than cpu.*add --device cuda"):
-        run(tmp_path, TINY, resume=True, watch=heard)
+        run(tmp_path, TINY, resume=True, watcher=heard)
     assert not heard.relearnt_trials
 
 
@@ -227,11 +239,11 @@ def test_other_settings_and_damaged_files_are_refused_and_nothing_is_lost(tmp_pa
     run(tmp_path, replace(TINY, trials=1))
     before = {path: path.read_bytes() for path in sorted(tmp_path.rglob("*")) if path.is_file()}
     wider = replace(TINY.planner, horizon=7)
-    with pytest.raises(CalibrlError, match=r"was made with planner\.horizon 4, this run has 7; use the same settings"):
+    with pytest.raises(CalibrlError, match=r"another run \(control tiny steps=12\), this one is .* planner\.horizon=7"):
         run(tmp_path, replace(TINY, planner=wider), resume=True)
-    with pytest.raises(CalibrlError, match=r"was made with task 'cartpole', this run has 'reacher'"):
+    with pytest.raises(CalibrlError, match=r"another run \(control tiny steps=12\), this one is .* task=reacher"):
         run(tmp_path, replace(TINY, task="reacher"), resume=True)
-    with pytest.raises(CalibrlError, match="already holds a run; --resume to go on with it, --force"):
+    with pytest.raises(CalibrlError, match="holds rows of this run already; --resume to go on with it, --force"):
         run(tmp_path, TINY)
     assert {path: path.read_bytes() for path in sorted(tmp_path.rglob("*")) if path.is_file()} == before
 
@@ -247,7 +259,7 @@ def test_other_settings_and_damaged_files_are_refused_and_nothing_is_lost(tmp_pa
 def test_two_runs_do_not_write_to_one_folder(tmp_path):
     out = tmp_path / "run"
     with (
-        checkpoint.alone_in(out),
+        Store(out, Run("control", "tiny", {})).open(),
         pytest.raises(CalibrlError, match="run is being written to by another run; wait for it, or choose another"),
     ):
         run(out, replace(TINY, trials=1))
@@ -256,11 +268,11 @@ def test_two_runs_do_not_write_to_one_folder(tmp_path):
 
 @pytest.mark.parametrize("place", ["file", "file/run", "taken"])
 def test_a_folder_that_cannot_be_is_refused_before_anything_is_computed(place, tmp_path, monkeypatch):
-    monkeypatch.setattr("calibrl.control.experiment.one_trial", lambda *_: pytest.fail("something was computed"))
+    monkeypatch.setattr("calibrl.control.loop.collect", lambda *_, **__: pytest.fail("something was computed"))
     (tmp_path / "file").touch()
     (tmp_path / "taken").mkdir()
     (tmp_path / "taken" / "checkpoint").touch()
-    with pytest.raises(CalibrlError, match=r"a run cannot be kept in .* choose another --out"):
+    with pytest.raises(CalibrlError, match=r"is a file, but rows go into a folder; choose another --out"):
         run(tmp_path / place, TINY)
 
 
@@ -272,7 +284,7 @@ def test_a_full_disk_is_said_and_the_trials_before_are_kept(tmp_path, monkeypatc
         raise OSError(errno.ENOSPC, "No space left on device")
 
     run(cut, replace(TINY, trials=1))
-    for written in ("calibrl.control.checkpoint.os.fsync", "calibrl.control.rows.append"):
+    for written in ("calibrl.control.checkpoint.os.fsync", "calibrl.runs.store.line"):
         monkeypatch.setattr(written, full)
         with pytest.raises(
             CalibrlError, match=r"cannot be written \(No space left on device\); what was written before"
@@ -311,15 +323,17 @@ def test_agents_saved_before_there_were_planners_to_choose_from_go_on(tmp_path):
         del content["state"]["agent"]["elites"]
         torch.save(content, file)
     icem = replace(TINY, planner=replace(TINY.planner, method="icem"))
+    (tmp_path / "old" / "rows.jsonl").rename(tmp_path / "rows.jsonl")
     with pytest.raises(CalibrlError, match=r"was made with planner\.method 'cem', this run has 'icem'"):
         run(tmp_path / "old", icem, resume=True)
+    (tmp_path / "rows.jsonl").rename(tmp_path / "old" / "rows.jsonl")
     run(tmp_path / "old", replace(TINY, trials=2), resume=True)
     assert told(tmp_path / "old") == told(tmp_path / "whole")
     assert all(row["overrides"] == {"steps": 12} for row in told(tmp_path / "old"))
 
 
 def test_what_an_earlier_version_did_not_say_is_the_default():
-    whole = replace(TINY, ensemble=EnsembleSettings(hidden=(8,), weight_decay=(0.1,))).identity()
+    whole = identity(replace(TINY, ensemble=EnsembleSettings(hidden=(8,), weight_decay=(0.1,))))
     old = {**whole, "planner": {name: value for name, value in whole["planner"].items() if name not in NEWER}}
     assert old != whole
     assert with_defaults(old) == with_defaults(whole) == whole

@@ -10,8 +10,7 @@ from typer.testing import CliRunner
 
 from calibrl.cli import app
 from calibrl.control.claim import claim
-from calibrl.control.figures import summary
-from calibrl.control.show_rows import in_words
+from calibrl.control.commands import in_words, summary
 from calibrl.runs.rows import Row, append
 
 SLOW = (0.0, 20.0, 50.0, 80.0, 100.0)

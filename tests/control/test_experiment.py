@@ -14,15 +14,22 @@ from typer.testing import CliRunner
 
 from calibrl.cli import app
 from calibrl.control.commands import print_outcome
-from calibrl.control.experiment import run
+from calibrl.control.environment import run_trial
+from calibrl.control.experiment import EXPERIMENT
 from calibrl.control.figures import curve
-from calibrl.control.loop import run_trial
-from calibrl.control.problems import overrides
-from calibrl.control.settings import PRESETS, PUBLISHED, changed, preset, preset_for_env
+from calibrl.control.settings import PRESETS, PUBLISHED, preset_for_env
 from calibrl.errors import CalibrlError
+from calibrl.runs.engine import run
+from calibrl.runs.experiment import changed as with_changes
+from calibrl.runs.experiment import parse_changes
 from calibrl.runs.rows import Row, read
 
 SMALL = ["--set", "steps=14", "--trials", "2", "--no-video"]
+overrides, preset = EXPERIMENT.overrides, EXPERIMENT.preset
+
+
+def changed(settings, words):
+    return with_changes(settings, parse_changes(settings, words))
 
 
 class Short(gymnasium.Env):
@@ -77,13 +84,12 @@ def test_force_keeps_the_run_if_the_new_one_cannot_begin(tmp_path):
 
 
 def test_a_run_that_is_stopped_says_what_is_kept(tmp_path, monkeypatch):
-    def stop(*_):
+    def stop(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("calibrl.control.experiment.one_trial", stop)
+    monkeypatch.setattr("calibrl.control.loop.collect", stop)
     stopped = call("--preset", "tiny", *SMALL, "--out", tmp_path)
     assert stopped.exit_code == 130
-    assert "Stopped: whole trials are kept in" in stopped.output
     assert "the same command with --resume goes on" in stopped.output
 
 
@@ -106,14 +112,15 @@ def test_the_command_runs_resumes_and_draws(tmp_path):
     assert len(read(out / "rows.jsonl")) == 9
     refused = call("--preset", "tiny", *SMALL, "--out", out)
     assert isinstance(refused.exception, CalibrlError)
-    assert "already holds a run" in str(refused.exception)
+    assert "holds rows of this run already; --resume to go on" in str(refused.exception)
 
 
 def test_times_are_exact_however_long_the_machine_has_been_up(tmp_path, monkeypatch):
     ticks = itertools.count()
     clock = types.SimpleNamespace(monotonic=time.monotonic, perf_counter=lambda: 1e7 + 0.25 * next(ticks) ** 2)
-    monkeypatch.setattr("calibrl.control.experiment.time", clock)
-    rows = run(tmp_path, changed(preset("tiny"), ["steps=4", "trials=1", "arms=calibrated"])).rows
+    monkeypatch.setattr("calibrl.control.loop.time", clock)
+    words = ["steps=4", "trials=1", "arms=calibrated", "video=false"]
+    rows = run(EXPERIMENT, changed(preset("tiny"), words), tmp_path).rows
     times = [[row.metrics[name] for name in ("acting_s", "scoring_s", "training_s")] for row in rows]
     assert times == [[0.25, 0.75, 1.25], [2.25, 2.75, 3.25]]
 
@@ -169,7 +176,7 @@ def test_diverging_physics_is_named(tmp_path):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--preset", "cartpol"], r"preset 'cartpol' is unknown; use one of cartpole, halfcheetah"),
+        (["--preset", "cartpol"], r"preset 'cartpol' is unknown; known: cartpole, halfcheetah"),
         (["--env", "Nowhere-v0"], r"environment 'Nowhere-v0' is unknown"),
         (["--env", "CartPole-v1"], r"one of 2 choices"),
         (
@@ -183,7 +190,7 @@ def test_diverging_physics_is_named(tmp_path):
         (["--preset", "tiny", "--map", "linear"], r"map 'linear' is unknown; use one of auto, smooth"),
         (["--preset", "tiny", "--arms", "calibrated,other"], r"arm 'other' is unknown; use one of"),
         (["--preset", "tiny", "--agent", "dqn"], r"--agent 'dqn' is unknown; use model or sac"),
-        (["--preset", "tiny", "--env", "Pendulum-v1"], r"name two tasks"),
+        (["--preset", "tiny", "--env", "Pendulum-v1"], r"--preset tiny and --env Pendulum-v1 are two things; give one"),
         (["--preset", "tiny", "--reward", "nothing"], r"is not module:function"),
         (["--preset", "tiny", "--reward", "math:nothing"], r"has no function nothing"),
         (["--preset", "tiny", "--reward", "torch:add"], r"the reward function (failed|gave)"),
@@ -206,10 +213,9 @@ def test_diverging_physics_is_named(tmp_path):
             ["--preset", "tiny", "--set", "ensemble.weight_decay=-1"],
             r"ensemble\.weight_decay \(-1\.0,\) must be finite numbers of 0 or",
         ),
-        (["--preset", "tiny", "--backend", "serial", "--minutes", 1], r"for runs in this process; leave them out, or"),
         (["--preset", "tiny", "--backend", "serial", "--reward", "math:nothing"], r"has no function nothing"),
         (["--preset", "tiny", "--resume", "--force"], r"goes on with a run and --force replaces it"),
-        (["--preset", "tiny", "--agent", "sac", "--minutes", 1], r"--minutes is for agents that plan; leave it out"),
+        (["--preset", "tiny", "--agent", "sac", "--light"], r"--light is for agents that plan; leave it out"),
         (["--preset", "tiny", "--agent", "sac", "--reward", "math:sin"], r"--reward math:sin judges plans, and SAC"),
     ],
 )
@@ -272,7 +278,7 @@ def test_sac_joins_the_same_folder_and_figure(tmp_path):
     rows = read(tmp_path / "rows.jsonl")
     assert {row.arm: row.step for row in rows} == {"sac": 42, "calibrated": 42, "uncalibrated": 42}
     refused = call("--preset", "tiny", "--agent", "sac", *SMALL, "--out", tmp_path)
-    assert "already holds a run of SAC" in str(refused.exception)
+    assert "holds rows of this run already; --resume to go on" in str(refused.exception)
 
 
 def test_what_was_changed_about_an_environment_of_ones_own():
@@ -340,9 +346,10 @@ def test_environments_and_rewards_are_found_in_the_current_folder(mine):
 def test_another_reward_is_another_run(mine):
     words = ["--env", "calibrl-tests/Short-v0", *QUICK, "--set=steps=14"]
     assert call(*words, "--reward", f"{mine}:near", "--out", "out").exit_code == 0
-    for other, name in ((["--reward", f"{mine}:far"], f"'{mine}:far'"), ([], "None")):
+    for other in (["--reward", f"{mine}:far"], []):
         refused = call(*words, *other, "--out", "out", "--resume", "--trials", 2)
-        assert f"was made with reward '{mine}:near', this run has {name}" in str(refused.exception)
+        assert "holds rows of another run (control calibrl-tests/Short-v0 steps=14" in str(refused.exception)
+        assert f"reward={mine}:near)" in str(refused.exception)
     # By jobs, too.
     assert call(*words, "--reward", f"{mine}:near", "--backend", "serial", "--out", "jobs").exit_code == 0
     numbers = [{row.key: row.metrics["return"] for row in read(f"{out}/rows.jsonl")} for out in ("out", "jobs")]
@@ -358,32 +365,30 @@ def test_a_replaced_run_does_not_come_back(tmp_path):
     assert call(*words, "--resume").exit_code == 0
     other = [*words, "--set", "planner.horizon=3"]
     refused = call(*other)
-    assert "--force to replace it" in str(refused.exception)
+    assert "--force to replace them" in str(refused.exception)
     assert call(*other, "--force").exit_code == 0
     rows = read(tmp_path / "rows.jsonl")
-    assert {row.job for row in rows} == {""}, "nobody asked for jobs"
     assert sum(row.arm == "sac" for row in rows) == 3, "SAC is another run"
     changes = {"steps": 14, "planner.horizon": 3}
     assert [row.overrides for row in rows if row.arm == "calibrated"] == [changes] * 3
     assert call(*words, "--agent", "sac", "--force").exit_code == 0
     assert len(read(tmp_path / "rows.jsonl")) == 6
-    # Jobs replace everything that is there.
     assert call(*other, "--force", "--backend", "serial", "--trials", 1).exit_code == 0
-    assert not (tmp_path / "checkpoint").exists()
-    assert len(read(tmp_path / "rows.jsonl")) == 2
+    rows = read(tmp_path / "rows.jsonl")
+    assert {arm: sum(row.arm == arm for row in rows) for arm in ("sac", "calibrated")} == {"sac": 3, "calibrated": 2}
+    assert {path.name for path in (tmp_path / "checkpoint").iterdir()} == {"sac-0.sac", "calibrated-0.trial-1.pt"}
 
 
 def test_rows_with_other_settings_are_told_apart_and_each_has_its_figure(tmp_path):
     words = ["--preset", "tiny", *SMALL, "--trials", 1, "--arms", "calibrated"]
     assert call(*words, "--backend", "serial", "--out", tmp_path / "cem").exit_code == 0
     icem = [*words, "--set", "planner.method=icem"]
-    # Agents that begin where jobs have left rows made otherwise.
     refused = call(*icem, "--out", tmp_path / "cem", "--resume")
-    assert "has rows of calibrated-0 made with {'steps': 14, 'trials': 1}, this run has" in str(refused.exception)
+    assert "holds rows of another run (control tiny steps=14), this one is" in str(refused.exception)
     assert call(*icem, "--out", tmp_path / "icem").exit_code == 0
     shown = call("--rows", tmp_path, "--out", tmp_path / "figures")
     assert shown.exit_code == 0, shown.exception
-    for name in ("tiny, steps=14, trials=1", "tiny, steps=14, planner.method=icem"):
+    for name in ("tiny, steps=14", "tiny, steps=14, planner.method=icem"):
         assert f"\n{name}\n" in shown.output
         assert (tmp_path / "figures" / f"control-{name.replace(', ', '-')}.png").is_file()
 
@@ -393,7 +398,6 @@ def test_tensorboard_logs_of_agents_side_by_side(tmp_path):
     pytest.importorskip("tensorboard")
     done = call("--preset", "tiny", *SMALL, "--out", tmp_path / "out", "--tensorboard", tmp_path / "logs")
     assert done.exit_code == 0, done.exception
-    assert {row.job for row in read(tmp_path / "out" / "rows.jsonl")} == {""}
     assert len(list((tmp_path / "logs").rglob("events.*"))) == 2
 
 

@@ -1,185 +1,102 @@
-"""Trials: what counts as an episode's return, and answers of environments that are refused."""
+"""Agents that learn alone, as jobs, give the rows they would give in a fleet."""
 
 import gymnasium
 import numpy as np
 import pytest
-import torch
 from gymnasium.spaces import Box
 
-from calibrl.control.loop import run_trial
-from calibrl.control.problems import added, difference, same
-from calibrl.control.world import probe
+pytest.importorskip("mujoco")
+
+from dataclasses import replace
+
+from calibrl.control.experiment import EXPERIMENT
+from calibrl.control.loop import Record
+from calibrl.control.settings import PRESETS, preset_for_env
 from calibrl.errors import CalibrlError
-from calibrl.planning.rollout import World
+from calibrl.runs import engine
+from calibrl.runs.experiment import changed, parse_changes
+
+TIMES = ("acting_s", "scoring_s", "training_s")
 
 
-class Planned(gymnasium.Env):
-    """Episodes of planned lengths, ended for good or, with "truncates" behind, truncated; pays `reward` a step."""
-
-    def __init__(self, lengths, reward=1.0, observation=(0.0, 0.0), first=(0.0, 0.0)):
-        self.observation_space = Box(-np.inf, np.inf, (2,), np.float32)
-        self.action_space = Box(-1, 1, (1,), np.float32)
-        self.lengths, self.reward = list(lengths), reward
-        self.first, self.observation = np.array(first), np.array(observation)
-
-    def reset(self, *, seed=None, options=None):
-        self.left = self.lengths.pop(0)
-        return self.first, {}
-
-    def step(self, action):
-        self.left -= 1
-        ends = self.left == 0
-        forever = self.lengths[:1] != ["truncates"]
-        if ends and not forever:
-            self.lengths.pop(0)
-        return self.observation, self.reward, bool(ends and forever), bool(ends and not forever), {}
+def run(out, settings, *, together, words=(), **options):
+    """As a fleet, or each agent by itself; with some settings changed."""
+    settings = changed(replace(settings, together=together, video=False), parse_changes(settings, words))
+    return engine.run(EXPERIMENT, settings, out, **options)
 
 
-class Still:
-    def begin(self, agents):
-        pass
-
-    def act(self, observation):
-        return torch.zeros(len(observation), 1)
+def without_times(row):
+    return {name: value for name, value in row.metrics.items() if name not in TIMES}
 
 
-def returns(lengths, steps=60):
-    return run_trial(Still(), [Planned(lengths)], steps=steps, seeds=[0]).returns
+def test_jobs_give_the_rows_of_a_fleet_and_its_figures(tmp_path):
+    preset = PRESETS["tiny"]
+    alone = run(tmp_path / "jobs", preset, together=False).rows
+    fleet = {row.key: without_times(row) for row in run(tmp_path / "fleet", preset, together=True).rows}
+    assert {row.key for row in alone} == fleet.keys()
+    for row in alone:
+        assert without_times(row) == pytest.approx(fleet[row.key], rel=1e-4, nan_ok=True)
+    drawn = {path.name for path in (tmp_path / "jobs").glob("*.png")}
+    assert {"control-learning.png", "control-calibration.png", "control-predictions.png"} <= drawn
+    # Drawn again from the folder alone.
+    (tmp_path / "jobs" / "control-learning.png").unlink()
+    assert run(tmp_path / "jobs", preset, together=False, resume=True).rows == alone
+    assert (tmp_path / "jobs" / "control-learning.png").is_file()
 
 
-@pytest.mark.parametrize(
-    ("lengths", "mean"),
-    [
-        ([100], 60),  # the only one, cut
-        ([12, 100], 30),  # cut, and has outlasted the other
-        ([25, 24, 100], 24.5),  # cut when it had just begun
-        ([20, 40], 30),  # ended with the trial
-        ([50, 10, "truncates"], 30),  # truncated by itself at the trial's last step: whole
-        ([20, "truncates", 20, 100], 20),
-    ],
-)
-def test_which_episodes_count(lengths, mean):
-    assert returns(lengths) == [mean]
+@pytest.mark.usefixtures("blank_figures")
+@pytest.mark.parametrize("first", [True, False])
+def test_a_fleet_goes_on_with_what_jobs_began_and_jobs_with_a_fleet(tmp_path, first):
+    preset = PRESETS["tiny"]
+    whole = {row.key: without_times(row) for row in run(tmp_path / "whole", preset, together=True).rows}
+    run(tmp_path / "turns", preset, together=first, words=["trials=1"])
+    for row in run(tmp_path / "turns", preset, together=not first, resume=True).rows:
+        assert without_times(row) == pytest.approx(whole.pop(row.key), rel=1e-4, nan_ok=True)
+    assert not whole
 
 
-def test_only_what_the_trial_ended_is_cut():
-    agents = [Planned([12, 100]), Planned([50, 10, "truncates"]), Planned([60])]
-    trial = run_trial(Still(), agents, steps=60, seeds=[0, 0, 0])
-    assert trial.cut.tolist() == [True, False, False]
-    assert trial.last[:, -1].all()
-    assert trial.terminated[:, -1].tolist() == [False, False, True]
+class Falls(gymnasium.Env):
+    """A point that is pushed about, and falls beyond ±0.7."""
 
-
-def test_what_is_told_on_the_way_is_of_the_episode_under_way():
-    told = []
-    agents = [Planned([2, 3, 9], reward=2.0), Planned([9])]
-    run_trial(Still(), agents, steps=6, seeds=[0, 0], on_step=lambda step, earned: told.append((step, earned.tolist())))
-    assert [step for step, _ in told] == [1, 2, 3, 4, 5, 6]
-    assert [earned for _, earned in told] == [[2, 1], [4, 2], [2, 3], [4, 4], [6, 5], [2, 6]]
-
-
-def test_a_reward_in_an_array_is_a_number():
-    assert run_trial(Still(), [Planned([9], reward=np.array([2.0]))], steps=3, seeds=[0]).returns == [6.0]
-
-
-@pytest.mark.parametrize(
-    ("options", "says"),
-    [
-        ({"first": (np.inf, 0)}, r"environment Planned observed \[inf, 0.0\] on reset\(\)"),
-        ({"observation": (0, 0, 0)}, r"observed shape \(3,\) after action .* at step 1; its .* says \(2,\)"),
-        ({"observation": (np.nan, 0)}, r"environment Planned observed \[nan, 0.0\] after action .* at step 1"),
-        ({"reward": np.nan}, "environment Planned paid nan after action"),
-        ({"reward": np.ones(2)}, r"environment Planned paid \[1. 1.\] after action"),
-    ],
-)
-def test_answers_that_are_refused(options, says):
-    with pytest.raises(CalibrlError, match=says):
-        run_trial(Still(), [Planned([9], **options)], steps=3, seeds=[0])
-    with pytest.raises(CalibrlError, match=says):
-        probe(Planned([9], **options), World(same, difference, added, reward=None), steps=3)
-
-
-class Failing(Planned):
-    """Has an error of its own, or is written for an older interface."""
-
-    def __init__(self, step=None, reset=None):
-        super().__init__([99])
-        self.at_step, self.at_reset, self.made = step, reset, 0
+    observation_space = Box(-np.inf, np.inf, (2,))
+    action_space = Box(-1, 1, (1,))
 
     def reset(self, *, seed=None, options=None):
-        return self.at_reset(self) if self.at_reset else super().reset(seed=seed)
+        super().reset(seed=seed)
+        self.x = self.np_random.uniform(-0.5, 0.5, 2).astype(np.float32)
+        return self.x, {}
 
     def step(self, action):
-        self.made += 1
-        return self.at_step(self) if self.at_step and self.made == 2 else super().step(action)
+        push = np.array([0.0, 0.3 * float(action[0])]) + 0.02 * self.np_random.normal(size=2)
+        self.x = (self.x + np.array([0.5 * self.x[1], 0.0]) + push).astype(np.float32)
+        return self.x, 1.0, bool(abs(self.x[0]) > 0.7), False, {}
 
 
-def _broken(env):
-    raise RuntimeError(f"the simulator is gone\n{env}")
+ENV = "calibrl-tests/Falls-v0"
+gymnasium.register(ENV, Falls, max_episode_steps=60)
+SMALL = ["ensemble.epochs=2", "planner.horizon=6", "planner.population_size=8", "planner.iterations=1", "trials=2"]
 
 
-@pytest.mark.parametrize(
-    ("options", "says"),
-    [
-        (
-            {"step": _broken},
-            r"Failing failed after action \[.*\] at step 2 \(RuntimeError: the simulator is gone, test_loop.py line ",
-        ),
-        ({"reset": _broken}, r"Failing failed on reset\(\) \(RuntimeError: the simulator is gone, test_loop.py"),
-        (
-            {"step": lambda env: (env.first, 0.0, False, {})},
-            r"answered with 4 parts after action .* at step 2; Gymnasium",
-        ),
-        ({"step": lambda env: env.first}, "answered with ndarray after action"),
-        (
-            {"reset": lambda env: env.first},
-            r"answered with ndarray on reset\(\); Gymnasium expects \(observation, info\)",
-        ),
-    ],
-)
-def test_an_environment_that_fails_is_named_in_one_line(options, says):
-    for ask in (
-        lambda env: run_trial(Still(), [env], steps=3, seeds=[0]),
-        lambda env: probe(env, World(same, difference, added, reward=None), steps=3),
-    ):
-        with pytest.raises(CalibrlError, match=says) as caught:
-            ask(Failing(**options))
-        assert "\n" not in str(caught.value)
+@pytest.mark.usefixtures("blank_figures")
+def test_where_episodes_end_rows_do_not_depend_on_who_runs_beside(tmp_path):
+    words = [*SMALL, "seeds=3", "arms=calibrated"]
+    found = run(tmp_path / "jobs", preset_for_env(ENV, 60), together=False, words=words)
+    fleet = run(tmp_path / "fleet", preset_for_env(ENV, 60), together=True, words=words)
+    alone = {row.key: without_times(row) for row in found.rows}
+    for row in fleet.rows:
+        assert alone[row.key] == pytest.approx(without_times(row), rel=1e-3, abs=1e-6, nan_ok=True)
+    assert len({row.metrics["episodes"] for row in found.rows}) > 2
+    records = [Record.from_arrays(fleet.arrays(job)) for job in {row.job for row in fleet.rows}]
+    assert len({part.shape[2] for record in records for part in record.pits}) > 1, "trials differ in their starts"
+    assert (tmp_path / "jobs" / "control-horizon.png").is_file()
 
 
-def test_what_somebody_stops_is_no_failure():
-    def stop(env):
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        run_trial(Still(), [Failing(step=stop)], steps=3, seeds=[0])
-
-
-class Careless(Planned):
-    """Answers with arrays of one flag, and spoils what it is given, which must be one of its actions."""
-
-    def __init__(self):
-        super().__init__([9])
-        self.action_space = Box(-0.1, 0.1, (1,), np.float64)
-
-    def step(self, action):
-        assert self.action_space.contains(action), action
-        action[:] = 0
-        seen, reward, *ends, info = super().step(action)
-        return (seen, np.array([reward]), *(np.array([end]) for end in ends), info)
-
-
-def test_what_an_environment_does_to_its_action_is_not_what_was_done():
-    class Pushes(Still):
-        def act(self, observation):
-            return torch.full((len(observation), 1), 0.09)
-
-    trial = run_trial(Pushes(), [Careless()], steps=4, seeds=[0])
-    assert trial.action.flatten().tolist() == pytest.approx([0.09] * 4)
-    assert trial.terminated.shape == trial.reward.shape == (1, 4)
-
-
-def test_whole_numbers_after_a_step_do_not_round_the_next_start():
-    env = Planned([2, 9], observation=(3, 4), first=(0.5, 0.25))
-    trial = run_trial(Still(), [env], steps=4, seeds=[0])
-    assert trial.observation[0].tolist() == [[0.5, 0.25], [3, 4], [0.5, 0.25], [3, 4]]
+@pytest.mark.usefixtures("blank_figures")
+def test_other_settings_of_an_environment_are_another_run_and_more_trials_the_same(tmp_path):
+    base = [*SMALL, "trials=1", "steps=20", "arms=calibrated"]
+    run(tmp_path, preset_for_env(ENV, 60), together=False, words=base)
+    for word in ("planner.method=random", "ensemble.members=2", "steps=30"):
+        with pytest.raises(CalibrlError, match="holds rows of another run"):
+            run(tmp_path, preset_for_env(ENV, 60), together=False, words=[*base, word], resume=True)
+    more = run(tmp_path, preset_for_env(ENV, 60), together=False, words=[*base, "seeds=2", "trials=2"], resume=True)
+    assert [(row.seed, row.step) for row in more.rows] == [(seed, step) for seed in (0, 1) for step in (20, 40, 60)]

@@ -21,7 +21,7 @@ def test_a_search_gets_what_is_set(method):
 
 def test_an_unknown_method_is_refused_with_the_known_ones():
     with pytest.raises(CalibrlError, match=r"planner\.method 'cma' is unknown; use one of cem, icem, mppi, random"):
-        PlannerSettings(method="cma")
+        _ = PlannerSettings(method="cma").search
 
 
 @pytest.mark.parametrize(
@@ -37,4 +37,4 @@ def test_an_unknown_method_is_refused_with_the_known_ones():
 )
 def test_settings_that_cannot_be_are_refused(change, message):
     with pytest.raises(CalibrlError, match=message):
-        PlannerSettings(**change)
+        _ = PlannerSettings(**change).search

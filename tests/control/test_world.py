@@ -9,7 +9,7 @@ import torch
 from gymnasium.spaces import Box
 
 from calibrl.control.agent import Agent
-from calibrl.control.loop import run_trial
+from calibrl.control.environment import run_trial
 from calibrl.control.problems import added, difference, same, task_from_env
 from calibrl.control.scoring import score_trial
 from calibrl.control.settings import EnsembleSettings, PlannerSettings

@@ -6,8 +6,9 @@ import torch
 
 from calibrl.algorithm import recalibrate
 from calibrl.control import task
-from calibrl.control.experiment import rows_of, run
-from calibrl.control.loop import run_trial
+from calibrl.control.environment import run_trial
+from calibrl.control.experiment import EXPERIMENT
+from calibrl.control.loop import rows_of
 from calibrl.control.policy import Fleet, episode_seed, fleets
 from calibrl.control.scoring import score_one_step
 from calibrl.control.settings import PRESETS
@@ -15,6 +16,7 @@ from calibrl.control.world import view_of
 from calibrl.diagnostics import calibration_loss, crps_each
 from calibrl.distributions import Recalibrated, pit
 from calibrl.forecasters import moment_matched
+from calibrl.runs.engine import run
 
 TINY = replace(PRESETS["tiny"], steps=20)
 
@@ -65,7 +67,7 @@ def test_one_trial_by_hand():
 
 
 def test_one_trial_by_the_experiment(tmp_path):
-    outcome = run(tmp_path, replace(TINY, trials=1))
+    outcome = run(EXPERIMENT, replace(TINY, trials=1, video=False), tmp_path)
     assert outcome.finished
     rows = outcome.rows
     assert [(row.arm, row.step) for row in rows] == [
