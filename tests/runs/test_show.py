@@ -37,9 +37,9 @@ def test_every_kind_is_listed_with_a_line_each():
 
 
 def test_an_extra_that_is_missing_does_not_hide_the_rest(monkeypatch):
-    monkeypatch.setitem(sys.modules, "calibrl.control.settings", None)
+    monkeypatch.setitem(sys.modules, "calibrl.planning.search", None)
     found = listed()
-    assert "calibrl.control.settings" in found["tasks"][""]
+    assert "calibrl.planning.search" in found["searches"][""]
     assert "linucb" in found["policies"]
 
 
