@@ -17,7 +17,8 @@ def exports(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]
     ----------
     package : str
         `__name__` of the package. In its `__init__.py`, `if TYPE_CHECKING:` holds lines of the form
-        `from calibrl.module import Name as Name`: type checkers and editors read them, and so does this function.
+        `from calibrl.module import Name as Name`, or `from calibrl import module as module` for modules of the package
+        itself: type checkers and editors read them, and so does this function.
 
     Returns
     -------
@@ -26,7 +27,7 @@ def exports(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]
     __dir__ : callable
         All names, loaded or not.
     __all__ : list of str
-        The public names.
+        The public names, modules aside.
     """
     source = pkgutil.get_data(package, "__init__.py") or b""
     listed = [part for part in ast.parse(source).body if isinstance(part, ast.If)]
@@ -42,6 +43,8 @@ def exports(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]
         if name not in homes:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         module, original = homes[name]
+        if module == package:
+            return importlib.import_module(f"{package}.{name}")
         value = getattr(importlib.import_module(module), original)
         setattr(sys.modules[package], name, value)
         return value
@@ -49,4 +52,4 @@ def exports(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]
     def dir_() -> list[str]:
         return sorted({*vars(sys.modules[package]), *homes})
 
-    return getattr_, dir_, sorted(homes)
+    return getattr_, dir_, sorted(name for name, (module, _) in homes.items() if module != package)

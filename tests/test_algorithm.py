@@ -186,7 +186,7 @@ def test_the_newest_rows_are_counted_in_updates(generator):
     for start in range(0, 300, 50):
         model.update(rows(start, 50, generator))
         maps.append(model.mapping)
-    assert maps[0] is cal.IDENTITY  # nothing was learnt before these rows came
+    assert maps[0] is cal.maps.IDENTITY  # nothing was learnt before these rows came
     assert maps[1] is maps[2]
     assert maps[3] is maps[4]
     assert maps[3] is not maps[2]
@@ -249,7 +249,7 @@ def test_cross_fitted_folds_fill_update_by_update(generator, block, size):
     model = cal.CrossFitted(Spy, folds=3, generator=generator, block=block)
     model.update(rows(0, size, generator))
     if block == size:
-        assert model.mapping is cal.IDENTITY  # nobody has learnt anything yet
+        assert model.mapping is cal.maps.IDENTITY  # nobody has learnt anything yet
     for start in range(size, 12 * size, size):
         model.update(rows(start, size, generator))
     assert [len(fold) for fold in model._folds] == pytest.approx([4 * size] * 3, rel=0.2)
@@ -297,9 +297,9 @@ def test_refits_only_when_asked(generator):
     model = cal.Calibrated(Spy(), evidence=cal.Rolling(refit_every=3))
     for start in range(0, 40, 20):
         model.update(rows(start, 20, generator))
-    assert model.mapping is cal.IDENTITY
+    assert model.mapping is cal.maps.IDENTITY
     model.update(rows(40, 20, generator))
-    assert model.mapping is not cal.IDENTITY
+    assert model.mapping is not cal.maps.IDENTITY
 
 
 def test_a_wrapper_gives_intervals_from_the_first_question_on(generator):
@@ -333,7 +333,15 @@ def test_an_event_may_have_a_column_of_its_own(generator, columns):
     assert cal.check(model, cal.Data(torch.ones(400, 1, dtype=D), y)).n == 400
 
 
-@pytest.mark.parametrize("fit_map", [None, cal.fit_platt_classes, cal.fit_isotonic_classes, cal.fit_auto_classes])
+@pytest.mark.parametrize(
+    "fit_map",
+    [
+        None,
+        cal.maps.classes.fit_platt_classes,
+        cal.maps.classes.fit_isotonic_classes,
+        cal.maps.classes.fit_auto_classes,
+    ],
+)
 def test_classes_are_calibrated_too(generator, fit_map):
     y = torch.bernoulli(torch.full((400,), 0.5), generator=generator).double()
     model = cal.Calibrated(Coin(), evidence=cal.HeldOut(cal.random_split(0.5, generator)), fit_map=fit_map)
@@ -420,7 +428,7 @@ def test_learn_is_algorithm_one(generator):
 
     model = cal.Calibrated(Spy(), evidence=cal.HeldOut(cal.random_split(0.5, generator)))
     assert list(cal.learn(collect, model, rounds=3)) == [1, 2, 3]
-    assert seen[0] is cal.IDENTITY
+    assert seen[0] is cal.maps.IDENTITY
     assert seen[1] != seen[2]
     assert isinstance(model, cal.Forecaster)
 

@@ -148,7 +148,7 @@ import calibrl
 for name in calibrl.__all__:
     try:
         getattr(calibrl, name)
-    except calibrl.MissingExtra as missing:
+    except calibrl.errors.MissingExtra as missing:
         assert "pip install" in str(missing)
         print(name)
 """

@@ -24,7 +24,7 @@ DRAWINGS = {
     "map_curve": lambda ax: plots.map_curve(cal.fit_smooth(PITS[:, None].expand(-1, 2)), ax),
     "intervals": lambda ax: plots.intervals(FORECAST, Y, ax),
     "class_reliability_curve": lambda ax: plots.class_reliability_curve(P, EVENT, ax),
-    "brier_bars": lambda ax: plots.brier_bars({"raw": cal.brier(P, EVENT)}, ax),
+    "brier_bars": lambda ax: plots.brier_bars({"raw": cal.diagnostics.brier(P, EVENT)}, ax),
 }
 
 
@@ -46,7 +46,7 @@ def test_draws_where_it_is_told_and_alone(draw):
 def test_the_curve_drawn_is_the_curve_computed():
     ax = plots.reliability(PITS)
     drawn = ax.lines[-1].get_xydata()
-    np.testing.assert_allclose(drawn[:, 1], cal.reliability_curve(PITS, plots.FINE_LEVELS).observed)
+    np.testing.assert_allclose(drawn[:, 1], cal.diagnostics.reliability_curve(PITS, plots.FINE_LEVELS).observed)
 
 
 def test_overview_shows_before_and_after():

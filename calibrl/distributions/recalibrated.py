@@ -57,7 +57,7 @@ class Recalibrated(Scored):
         if isinstance(base, (Categorical, Bernoulli, OneHotCategorical)):
             raise CalibrlError(
                 f"{type(base).__name__} forecasts classes, which have no CDF; use calibrl.fit_temperature or "
-                "fit_platt_classes and calibrl.recalibrate(forecast, mapping)"
+                "another fit of calibrl.maps.classes, and calibrl.recalibrate(forecast, mapping)"
             )
         refuse_joint(base)
         if mapping.columns and base.batch_shape[-1:] != mapping.columns:

@@ -28,5 +28,8 @@ if TYPE_CHECKING:
     from calibrl.mdp.theorem import value_error_bound as value_error_bound
     from calibrl.mdp.theorem import with_transitions as with_transitions
     from calibrl.planning.value_iteration import MDP as MDP
+    from calibrl.planning.value_iteration import policy_iteration as policy_iteration
+    from calibrl.planning.value_iteration import policy_value as policy_value
+    from calibrl.planning.value_iteration import value_iteration as value_iteration
 
 __getattr__, __dir__, __all__ = exports(__name__)

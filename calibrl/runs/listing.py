@@ -98,6 +98,6 @@ USE: dict[str, str] = {
     "tasks": "of continuous control, calibrl.control.task(NAME)",
     "searches": "calibrl run control --set planner.method=NAME",
     "worlds": "of calibrl run safety",
-    "maps": "calibrl.NAME(…)",
+    "maps": "calibrl.maps.NAME(…), calibrl.maps.classes.NAME(…)",
 }
 """Where a name of each kind is used."""

@@ -127,10 +127,10 @@ def test_pinball_nll_sharpness_and_width_agree_with_peers(generator):
     forecast = td.Normal(mean, scale)
     levels = [0.1, 0.5, 0.8]
     expected = np.mean([mean_pinball_loss(y, stats.norm(mean, scale).ppf(level), alpha=level) for level in levels])
-    assert cal.pinball(forecast, y, levels) == pytest.approx(expected)
-    assert cal.nll(forecast, y) == pytest.approx(-stats.norm(mean, scale).logpdf(y).mean())
-    assert cal.sharpness(forecast) == pytest.approx(np.sqrt(np.mean(scale.numpy() ** 2)))
-    assert cal.width(forecast, 0.9) == pytest.approx(float(scale.mean()) * 2 * stats.norm.ppf(0.95))
+    assert cal.diagnostics.pinball(forecast, y, levels) == pytest.approx(expected)
+    assert cal.diagnostics.nll(forecast, y) == pytest.approx(-stats.norm(mean, scale).logpdf(y).mean())
+    assert cal.diagnostics.sharpness(forecast) == pytest.approx(np.sqrt(np.mean(scale.numpy() ** 2)))
+    assert cal.diagnostics.width(forecast, 0.9) == pytest.approx(float(scale.mean()) * 2 * stats.norm.ppf(0.95))
     assert cal.crps(forecast, np.asarray(y)) == pytest.approx(cal.crps(forecast, y))
 
 
@@ -139,24 +139,24 @@ def test_unseen_outcomes_do_not_count(generator):
     y = torch.tensor([0.5, torch.nan, -1.0, 2.0], dtype=D)
     seen = ~y.isnan()
     part = td.Normal(torch.zeros(3, dtype=D), torch.ones(3, dtype=D))
-    for score in (cal.crps, cal.nll, cal.pinball):
+    for score in (cal.crps, cal.diagnostics.nll, cal.diagnostics.pinball):
         assert score(forecast, y) == pytest.approx(score(part, y[seen]))
 
 
 def test_brier_parts_add_up_and_agree_with_scikit_learn(generator):
     p = torch.rand(800, generator=generator, dtype=D)
     y = torch.bernoulli(p**2, generator=generator)
-    parts = cal.brier(p, y)
+    parts = cal.diagnostics.brier(p, y)
     assert parts.score == pytest.approx(brier_score_loss(y, p))
     assert parts.score == pytest.approx(parts.calibration + parts.sharpness, abs=1e-12)
     assert parts.sharpness == pytest.approx(parts.uncertainty - parts.resolution, abs=1e-12)
     assert parts.uncertainty == pytest.approx(float(y.mean() * (1 - y.mean())))
     assert parts.calibration > 0.01
-    honest = cal.brier(p**2, y)
+    honest = cal.diagnostics.brier(p**2, y)
     assert honest.calibration < 0.01
     many = torch.softmax(torch.randn(500, 4, generator=generator, dtype=D), -1)
     label = torch.multinomial(many, 1, generator=generator)[:, 0]
-    parts = cal.brier(many, label)
+    parts = cal.diagnostics.brier(many, label)
     expected = (many - torch.nn.functional.one_hot(label, 4)).square().sum(-1).mean()
     assert parts.score == pytest.approx(float(expected))
     assert parts.score == pytest.approx(parts.calibration + parts.sharpness, abs=1e-12)
@@ -197,7 +197,7 @@ def test_ece_is_the_weighted_gap(generator):
 )
 def test_an_impossible_outcome_is_infinitely_unlikely(forecast, impossible):
     y = torch.tensor([1.0, 1.0, torch.nan])
-    assert np.isfinite(cal.nll(forecast, y))
+    assert np.isfinite(cal.diagnostics.nll(forecast, y))
     y[0] = impossible
-    assert cal.nll(forecast, y) == np.inf
+    assert cal.diagnostics.nll(forecast, y) == np.inf
     assert cal.summary(forecast, y, generator=torch.Generator().manual_seed(0)).nll == np.inf

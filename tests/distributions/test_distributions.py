@@ -16,7 +16,7 @@ D = torch.float64
 
 def test_the_identity_changes_nothing():
     base = td.Normal(torch.zeros(4), torch.ones(4))
-    same = cal.Recalibrated(base, cal.IDENTITY)
+    same = cal.Recalibrated(base, cal.maps.IDENTITY)
     y = torch.tensor([-2.0, 0.0, 1.0, 3.0])
     torch.testing.assert_close(same.cdf(y), base.cdf(y))
     torch.testing.assert_close(same.log_prob(y), base.log_prob(y))
@@ -94,7 +94,7 @@ def test_quantiles_stay_finite_however_wrong_the_forecast():
 
 
 def test_numpy_in_numpy_out():
-    honest = cal.Recalibrated(td.Normal(torch.zeros(3), torch.ones(3)), cal.IDENTITY)
+    honest = cal.Recalibrated(td.Normal(torch.zeros(3), torch.ones(3)), cal.maps.IDENTITY)
     assert isinstance(honest.cdf(np.zeros(3)), np.ndarray)
     assert isinstance(honest.icdf([0.1, 0.5, 0.9]), np.ndarray)
     assert isinstance(honest.cdf(torch.zeros(3)), torch.Tensor)
@@ -113,7 +113,7 @@ def test_conformal_interval_of_a_forecast():
     with pytest.raises(cal.CalibrlError, match="between 0 and 1"):
         cal.Recalibrated(forecast, mapping).interval(90)
     with pytest.raises(cal.CalibrlError, match="keeps no ranks"):
-        cal.Recalibrated(forecast, cal.IDENTITY).interval(0.9, guarantee="conformal")
+        cal.Recalibrated(forecast, cal.maps.IDENTITY).interval(0.9, guarantee="conformal")
 
 
 def test_counts_agree_with_scipy():
@@ -227,9 +227,12 @@ def normal(*shape):
     ("attempt", "words"),
     [
         (lambda: cal.Recalibrated(normal(5, 2), cal.fit_smooth(torch.rand(9, 3))), "3 columns"),
-        (lambda: cal.Recalibrated(td.Categorical(torch.ones(3)), cal.IDENTITY), "classes"),
-        (lambda: cal.Recalibrated(td.MultivariateNormal(torch.zeros(2), torch.eye(2)), cal.IDENTITY), "event shape"),
-        (lambda: cal.Recalibrated(normal(3), cal.IDENTITY).icdf(torch.tensor([0.1, 2.0, 0.3])), "outside"),
+        (lambda: cal.Recalibrated(td.Categorical(torch.ones(3)), cal.maps.IDENTITY), "classes"),
+        (
+            lambda: cal.Recalibrated(td.MultivariateNormal(torch.zeros(2), torch.eye(2)), cal.maps.IDENTITY),
+            "event shape",
+        ),
+        (lambda: cal.Recalibrated(normal(3), cal.maps.IDENTITY).icdf(torch.tensor([0.1, 2.0, 0.3])), "outside"),
         (lambda: cal.pit(normal(4), torch.zeros(3)), "do not fit"),
         (lambda: cal.pit(normal(4, 2), torch.zeros(4)), "do not fit"),
         (lambda: cal.pit(normal(1, 1), torch.zeros(4)), "do not fit"),
@@ -285,7 +288,7 @@ def test_independent_columns_are_judged_column_by_column():
     assert torch.equal(cal.pit_z(together, y), cal.pit_z(columns, y))
     assert cal.crps(together, y) == cal.crps(columns, y)
     assert cal.summary(together, y).coverage == cal.summary(columns, y).coverage
-    assert cal.width(together, 0.9) == cal.width(columns, 0.9)
+    assert cal.diagnostics.width(together, 0.9) == cal.diagnostics.width(columns, 0.9)
 
 
 def test_half_normal_forecasts_have_a_score():

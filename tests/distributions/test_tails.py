@@ -127,14 +127,14 @@ def test_components_of_a_mixture_may_differ_in_what_they_call_possible():
         np.testing.assert_allclose(mixture.cdf(y), expected)
         np.testing.assert_allclose(mixture.icdf(expected), y)
         density = 0.5 * stats.expon.pdf(y) + 0.5 * stats.norm.pdf(y)
-        assert cal.nll(mixture.expand((4, 1)), y) == pytest.approx(-np.log(density).mean())
+        assert cal.diagnostics.nll(mixture.expand((4, 1)), y) == pytest.approx(-np.log(density).mean())
 
 
 def test_a_count_that_fell_far_out_has_its_likelihood():
     forecast = cal.Rounded(td.Normal(t(200.0, 20.0), t(5.0, 5.0)))
     expected = [stats.norm.logcdf(0.5, 200, 5), np.log(stats.norm.cdf(20.5, 20, 5) - stats.norm.cdf(19.5, 20, 5))]
     assert forecast.log_prob(t(0.0, 20.0)).tolist() == pytest.approx(expected)
-    assert cal.nll(forecast, t(0.0, 20.0)) == pytest.approx(-np.mean(expected))
+    assert cal.diagnostics.nll(forecast, t(0.0, 20.0)) == pytest.approx(-np.mean(expected))
     assert forecast.log_prob(t(-1.0, 2.5)).tolist() == [-np.inf, -np.inf]
 
 

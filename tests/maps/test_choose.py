@@ -24,7 +24,7 @@ def crps(mapping, z):
 def plainly_chosen(z, weight):
     """The name and the map that cross-validation chooses for z-scores (n,)."""
     if len(z) < FOLDS:
-        return "identity", cal.IDENTITY
+        return "identity", cal.maps.IDENTITY
     order = torch.randperm(len(z), generator=torch.Generator().manual_seed(0))
     shuffled, heavy = z[order], weight[order]
     fold = torch.arange(len(z)) % FOLDS
@@ -35,11 +35,11 @@ def plainly_chosen(z, weight):
             scores[name][fold == k] = crps(mapping, shuffled[fold == k])
     share = heavy / heavy.sum()
     name = min(scores, key=lambda one: float((share * scores[one]).sum()))
-    gain = crps(cal.IDENTITY, shuffled) - scores[name]
+    gain = crps(cal.maps.IDENTITY, shuffled) - scores[name]
     mean = (share * gain).sum()
     error = (share.square() * (gain - mean).square()).sum().sqrt()
     if float(mean) <= float(error) + ROUNDING:
-        return "identity", cal.IDENTITY
+        return "identity", cal.maps.IDENTITY
     return name, FITS[name](z=z, weight=weight)
 
 

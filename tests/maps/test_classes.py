@@ -122,7 +122,7 @@ def test_platt_is_at_the_minimum_also_where_a_slope_is_held(generator):
     probs, label = bold(60, 6, generator)
     opposite = probs[:, :3].argmin(-1)
     label = torch.where(torch.arange(60) % 2 == 0, opposite, label)  # three classes come where they are least likely
-    found = cal.fit_platt_classes(probs, label)
+    found = cal.maps.classes.fit_platt_classes(probs, label)
     level = np.linspace(0.05, 0.95, 19)
     size = np.append(np.ones(60), np.full(19, 10 / 19))
     for j in range(6):
@@ -139,7 +139,7 @@ def test_platt_is_at_the_minimum_also_where_a_slope_is_held(generator):
         assert loss(ours) <= peer.fun + 1e-12
     assert bool((found.a == 1e-3).any())
     assert bool((found.a > 0.1).any())
-    near = cal.fit_platt_classes(probs[:40], label[:40])
+    near = cal.maps.classes.fit_platt_classes(probs[:40], label[:40])
     torch.testing.assert_close(_platt(probs, label, near)(probs), found(probs), rtol=0, atol=1e-10)
 
 
@@ -150,7 +150,7 @@ def test_temperature_recovers_its_own(generator):
 
 def test_isotonic_is_scikit_learns_shrunk(generator):
     p, y = bold(400, 2, generator)
-    mapping = cal.fit_isotonic_classes(p, y)
+    mapping = cal.maps.classes.fit_isotonic_classes(p, y)
     peer = IsotonicRegression(out_of_bounds="clip").fit(p[:, 1], (y == 1).double())
     trust = 400 / 410
     np.testing.assert_allclose(
@@ -185,6 +185,6 @@ def test_bad_classes_are_refused(probs, outcome, words):
 
 
 def test_a_map_for_other_classes_is_refused(generator):
-    mapping = cal.fit_platt_classes(*bold(50, 3, generator))
+    mapping = cal.maps.classes.fit_platt_classes(*bold(50, 3, generator))
     with pytest.raises(cal.CalibrlError, match="3 classes"):
         mapping(torch.full((2, 4), 0.25))

@@ -44,7 +44,7 @@ def test_default_map_comes_within_twice_a_perfect_forecaster(truth):
 def test_twenty_outcomes_do_no_harm(truth):
     z = truth.rvs(size=(20, 400), random_state=np.random.default_rng(2))
     after = fresh_loss(cal.fit_smooth(z=z), truth, 1000)
-    before = float(fresh_loss(cal.IDENTITY, truth, 1000))
+    before = float(fresh_loss(cal.maps.IDENTITY, truth, 1000))
     assert float(after.mean()) < 1.05 * before  # four hundred draws tell means to within a few percent
 
 

@@ -145,7 +145,7 @@ def test_every_row_is_judged_once_by_a_map_that_never_saw_it(n: int) -> None:
 
     def spy(pit: object = None, *, weight: object = None, z: Tensor) -> cal.Map:
         seen.append(set(z.tolist()))
-        return cal.IDENTITY
+        return cal.maps.IDENTITY
 
     folds = cross_validate(z, spy)
     judged = [set(before.tolist()) for before, _ in folds]
@@ -308,5 +308,5 @@ def test_class_probabilities_of_groups_are_put_back_in_order() -> None:
     assert isinstance(honest, Categorical)
     for name, members in groups.split(every).items():
         mapping = saved.groups[name].mapping
-        assert isinstance(mapping, cal.ClassMap)
+        assert isinstance(mapping, cal.maps.classes.ClassMap)
         torch.testing.assert_close(honest.probs[members], mapping(p[members]))
