@@ -1,6 +1,6 @@
 """Somebody else's environment: made, reset and stepped with errors that say what to do, held to what it promised.
 
-One trial: every agent of a fleet acts in its own environment, side by side, for the same number of steps.
+In a trial every agent of a fleet acts in its own environment, side by side, for the same number of steps.
 """
 
 from __future__ import annotations
@@ -204,9 +204,18 @@ class Actor(Protocol):
 class Trial:
     """What happened to g agents in T steps each.
 
-    observation, next_observation: (g, T, o); action: (g, T, a); reward: (g, T); terminated: (g, T), where the step
-    ended its episode for good; last: (g, T), where an episode ended for whatever reason, the trial's end included;
-    cut: (g,), whose last episode would have gone on if the trial had.
+    Parameters
+    ----------
+    observation, next_observation : Tensor (g, T, o)
+        Before and after each step.
+    action : Tensor (g, T, a)
+    reward : Tensor (g, T)
+    terminated : bool Tensor (g, T)
+        Where the step ended its episode for good.
+    last : bool Tensor (g, T)
+        Where an episode ended for whatever reason, the trial's end included.
+    cut : bool Tensor (g,)
+        Whose last episode would have gone on if the trial had.
     """
 
     observation: Tensor
@@ -249,8 +258,22 @@ def run_trial(
 ) -> Trial:
     """Act for `steps` in every environment. One that ends before starts again, so that all have equally many rows.
 
-    seeds: (g,), what each environment's chance is seeded with. `on_step(step, earned (g,))` hears of each step, and
-    what the episodes under way have earned so far.
+    Parameters
+    ----------
+    actor : Actor
+        Decides for all agents.
+    environments : sequence of gymnasium.Env
+        One for each agent.
+    steps : int
+        Of the trial.
+    seeds : sequence of int
+        What each environment's chance is seeded with.
+    on_step : function of (int, Tensor (g,))
+        Hears of each step, and what the episodes under way have earned so far.
+
+    Returns
+    -------
+    Trial
     """
     observation = np.stack([begin_episode(env, seed=seed) for env, seed in zip(environments, seeds, strict=True)])
     agents = range(len(environments))

@@ -35,9 +35,29 @@ DEFAULT_STEPS = 200
 class Task:
     """An environment to learn and act in, for `steps` steps a trial.
 
-    Sizes: o numbers in an observation, a in an action, d in what the model forecasts. low and high: bounds of
-    the action (a,). solved: a return that counts as solved, and whose it is, for figures. terminates: whether episodes
-    can end before `steps`; None until it is known.
+    Parameters
+    ----------
+    name, env_id : str
+        What rows call it, and its id in Gymnasium.
+    world : World
+        What the model sees and forecasts, and the reward of imagined steps.
+    observation_size, action_size, target_size : int
+        Numbers in an observation (o), in an action (a), and in what the model forecasts (d).
+    low, high : Tensor (a,)
+        Bounds of the action.
+    steps : int
+        Of a trial.
+    solved, solved_by : float, str
+        A return that is known to be reached, and by whom, for figures.
+    terminates : bool, optional
+        Whether episodes can end before `steps`; None until it is known.
+
+    Examples
+    --------
+    >>> from calibrl.control import task
+    >>> cartpole = task("cartpole")
+    >>> cartpole.observation_size, cartpole.action_size, cartpole.steps
+    (4, 1, 200)
     """
 
     name: str
@@ -59,10 +79,19 @@ class Task:
         return int(self.world.model_input(torch.zeros(self.observation_size)).shape[-1]) + self.action_size
 
     def make(self, **options: Any) -> gymnasium.Env[Any, Any]:
-        """A new environment; options as `gymnasium.make` takes them.
+        """Make a new environment.
 
         It never truncates an episode by the number of steps it was registered with: count `steps` in your loop, or
         pass max_episode_steps=task.steps.
+
+        Parameters
+        ----------
+        **options
+            As `gymnasium.make` takes them.
+
+        Returns
+        -------
+        gymnasium.Env
         """
         return make_env(self.env_id, **{"max_episode_steps": -1, **options})
 
@@ -91,7 +120,17 @@ def added(observation: Tensor, change: Tensor) -> Tensor:
 
 @cache
 def task(name: str) -> Task:
-    """The MuJoCo task of this name."""
+    """The MuJoCo task of this name.
+
+    Parameters
+    ----------
+    name : str
+        One of `TASKS`: cartpole, halfcheetah, pusher, reacher.
+
+    Returns
+    -------
+    Task
+    """
     if name not in TASKS:
         raise CalibrlError(
             f"task {name!r} is unknown; known: {', '.join(TASKS)}; any other Gymnasium environment is a task by its id"
@@ -103,10 +142,21 @@ def task(name: str) -> Task:
 def task_from_env(env_id: str, *, reward: Reward | None = None, steps: int | None = None) -> Task:
     """The task of any Gymnasium environment with vectors of numbers (`Box`) for observations and actions.
 
-    The model sees the observation as it is and forecasts what changes. reward: of imagined steps, (observation
-    (…, o), action (…, a), next observation (…, o)) → (…); without one it must be learnt. steps: of a trial; by
-    default the environment's own limit, or 200. Environments of a module of your own are named
-    "module:Name-v0", or just by their id once registered. The MuJoCo tasks come with their World by id too.
+    The model sees the observation as it is and forecasts what changes.
+
+    Parameters
+    ----------
+    env_id : str
+        In Gymnasium. Environments of a module of your own are named "module:Name-v0", or just by their id once
+        registered. The MuJoCo tasks come with their World by id too.
+    reward : function, optional
+        Of imagined steps: observation (…, o), action (…, a), next observation (…, o) → (…). Without one it is learnt.
+    steps : int, optional
+        Of a trial. Default: the environment's own limit, or 200.
+
+    Returns
+    -------
+    Task
     """
     if not isinstance(env_id, str):
         raise CalibrlError(

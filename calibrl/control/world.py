@@ -5,9 +5,8 @@ more: the reward of the step that led to it, and whether the episode goes on. Bo
 networks. The reward is calibrated like every other dimension. The end is an event: once an agent has seen one, its
 networks learn the chance of it by least squares, and what they imagine ends where a draw of chance p and variance
 p (1 - p) is above a half; a map of CDFs has nothing to say of it. An imagined episode that has ended earns nothing
-from then on.
-
-Units of what is learnt of an environment whose numbers nobody knows: how much each varies in a random episode.
+from then on. Where nobody knows the units of such an environment, one unit of a number is how much it varies in a
+random episode.
 """
 
 from __future__ import annotations
