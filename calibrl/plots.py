@@ -71,14 +71,10 @@ def pit_bars(
 
     Parameters
     ----------
-    pit : array
-        PITs of any shape, NaN where unseen.
-    ax : Axes, optional
-        A new one if not given.
+    pit, ax, label, color
+        As in `reliability`.
     bins : int
         How many bars.
-    label, color : str, optional
-        Of the bars.
 
     Returns
     -------
@@ -105,12 +101,8 @@ def interval_coverage(pit: Array, ax: Axes | None = None, *, label: str | None =
 
     Parameters
     ----------
-    pit : array
-        PITs of any shape, NaN where unseen.
-    ax : Axes, optional
-        A new one if not given.
-    label, color : str, optional
-        Of the curve.
+    pit, ax, label, color
+        As in `reliability`.
 
     Returns
     -------
@@ -135,10 +127,8 @@ def sharpness_bars(
     ----------
     forecast : Distribution
         Of any batch shape.
-    ax : Axes, optional
-        A new one if not given.
-    label, color : str, optional
-        Of the bars.
+    ax, label, color
+        As in `reliability`.
 
     Returns
     -------
@@ -159,10 +149,8 @@ def map_curve(mapping: Map, ax: Axes | None = None, *, label: str | None = None,
     ----------
     mapping : Map
         What a fit returned.
-    ax : Axes, optional
-        A new one if not given.
-    label, color : str, optional
-        Of the curve.
+    ax, label, color
+        As in `reliability`.
 
     Returns
     -------
@@ -197,14 +185,12 @@ def intervals(
         Of batch shape (n,).
     y : array
         (n,) outcomes.
-    ax : Axes, optional
-        A new one if not given.
+    ax, label, color
+        As in `reliability`.
     level : float
         Probability of an interval, in (0, 1).
     most : int
         Rows that are drawn, from the first.
-    label, color : str, optional
-        Of the intervals.
 
     Returns
     -------
@@ -254,12 +240,10 @@ def class_reliability_curve(
         (n,) probabilities of an event, or (n, k) of classes.
     outcome : array
         (n,) numbers of the classes that came true.
-    ax : Axes, optional
-        A new one if not given.
+    ax, label, color
+        As in `reliability`.
     bins : int
         How many.
-    label, color : str, optional
-        Of the curve.
 
     Returns
     -------
@@ -284,8 +268,8 @@ def brier_bars(parts: dict[str, BrierParts], ax: Axes | None = None) -> Axes:
     ----------
     parts : dict of str to BrierParts
         By name, as `brier` returns them.
-    ax : Axes, optional
-        A new one if not given.
+    ax
+        As in `reliability`.
 
     Returns
     -------

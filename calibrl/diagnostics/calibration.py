@@ -64,10 +64,8 @@ def calibration_loss(pit: Array, levels: Array = LEVELS) -> float:
 
     Parameters
     ----------
-    pit : array
-        PITs, (n,) or (n, d), NaN where the outcome was not seen.
-    levels : array
-        p_j, (m,) numbers in [0, 1].
+    pit, levels
+        As in `reliability_curve`.
 
     Returns
     -------
@@ -83,10 +81,8 @@ def calibration_error(pit: Array, levels: Array = LEVELS) -> float:
 
     Parameters
     ----------
-    pit : array
-        PITs, (n,) or (n, d), NaN where the outcome was not seen.
-    levels : array
-        p_j, (m,) numbers in [0, 1].
+    pit, levels
+        As in `reliability_curve`.
 
     Returns
     -------
@@ -104,8 +100,8 @@ def noise_floor(n: float | Array, levels: Array = LEVELS) -> float:
     ----------
     n : float or array
         How many outcomes were seen; one number for each column is averaged over columns, as `calibration_loss` is.
-    levels : array
-        p_j, (m,) numbers in [0, 1].
+    levels
+        As in `reliability_curve`.
 
     Returns
     -------
@@ -124,8 +120,8 @@ def pit_histogram(pit: Array, bins: int = 20) -> Tensor:
 
     Parameters
     ----------
-    pit : array
-        PITs, (n,) or (n, d), NaN where the outcome was not seen.
+    pit
+        As in `reliability_curve`.
     bins : int
         How many.
 
@@ -160,10 +156,8 @@ def reliability_band(
 
     Parameters
     ----------
-    pit : array
-        PITs, (n,) or (n, d), NaN where the outcome was not seen.
-    levels : array
-        p_j, (m,) numbers in [0, 1].
+    pit, levels
+        As in `reliability_curve`.
     confidence : float
         Share of bootstrap curves inside, level by level.
     draws : int
@@ -203,8 +197,8 @@ def coverage(pit: Array, level: float) -> float:
 
     Parameters
     ----------
-    pit : array
-        PITs, (n,) or (n, d), NaN where the outcome was not seen.
+    pit
+        As in `reliability_curve`.
     level : float
         In (0, 1).
 

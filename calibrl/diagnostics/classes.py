@@ -80,8 +80,8 @@ def class_reliability(probs: Array, outcome: Array, *, bins: int = 15) -> ClassR
     ----------
     probs : array
         (n,) probabilities of one event, or (n, k) of classes, of which the most likely one is judged.
-    outcome : array
-        (n,) numbers of the classes that came true, or 0 and 1.
+    outcome
+        As in `brier`.
     bins : int
         How many.
 
@@ -108,12 +108,8 @@ def ece(probs: Array, outcome: Array, *, bins: int = 15) -> float:
 
     Parameters
     ----------
-    probs : array
-        (n,) probabilities of one event, or (n, k) of classes, of which the most likely one is judged.
-    outcome : array
-        (n,) numbers of the classes that came true, or 0 and 1.
-    bins : int
-        How many.
+    probs, outcome, bins
+        As in `class_reliability`.
 
     Returns
     -------
@@ -144,26 +140,26 @@ class ClassSummary:
 
     def verdict(self) -> list[str]:
         """The verdict in plain sentences, the most important first."""
-        words: list[str] = []
+        sentences: list[str] = []
         gap = self.confidence - self.accuracy
         error = math.sqrt(max(self.accuracy * (1 - self.accuracy), 1e-9) / self.n)
         if self.ece < 2 * self.noise_floor:
-            words.append(f"Calibrated as far as {self.n} outcomes can tell.")
+            sentences.append(f"Calibrated as far as {self.n} outcomes can tell.")
         elif abs(gap) > 2 * error:
-            words.append(
+            sentences.append(
                 f"{'Over' if gap > 0 else 'Under'}-confident: {self.confidence:.1%} sure on average, "
                 f"right {self.accuracy:.1%} of the time."
             )
         else:
-            words.append(
+            sentences.append(
                 "Miscalibrated: right on average, but high and low probabilities are off in different directions."
             )
-        words.append(f"Expected calibration error {self.ece:.4g}; chance alone would give {self.noise_floor:.2g}.")
-        words.append(
+        sentences.append(f"Expected calibration error {self.ece:.4g}; chance alone would give {self.noise_floor:.2g}.")
+        sentences.append(
             f"Brier score {self.brier:.4g} = {self.brier_calibration:.2g} that calibration could win "
             f"+ {self.brier_sharpness:.4g} that only a better model can."
         )
-        return words
+        return sentences
 
     def __str__(self) -> str:
         return "\n".join(self.verdict())
@@ -174,10 +170,8 @@ def class_summary(probs: Array, outcome: Array) -> ClassSummary:
 
     Parameters
     ----------
-    probs : array
-        (n,) probabilities of one event, or (n, k) of classes.
-    outcome : array
-        (n,) numbers of the classes that came true, or 0 and 1.
+    probs, outcome
+        As in `brier`.
 
     Returns
     -------

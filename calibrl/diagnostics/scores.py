@@ -46,10 +46,8 @@ def crps_each(forecast: Distribution, y: Array) -> Tensor:
 
     Parameters
     ----------
-    forecast : Distribution
-        Of batch shape (n,) or (n, d).
-    y : array
-        Outcomes of that shape, NaN where none was seen.
+    forecast, y
+        As in `crps`.
 
     Returns
     -------
@@ -108,10 +106,8 @@ def nll(forecast: Distribution, y: Array) -> float:
 
     Parameters
     ----------
-    forecast : Distribution
-        Of batch shape (n,) or (n, d).
-    y : array
-        Outcomes of that shape, NaN where none was seen.
+    forecast, y
+        As in `crps`.
 
     Returns
     -------
@@ -128,10 +124,8 @@ def pinball(forecast: Distribution, y: Array, levels: Array = LEVELS) -> float:
 
     Parameters
     ----------
-    forecast : Distribution
-        Of batch shape (n,) or (n, d).
-    y : array
-        Outcomes of that shape, NaN where none was seen.
+    forecast, y
+        As in `crps`.
     levels : array
         (m,) probabilities in (0, 1).
 

@@ -60,30 +60,34 @@ class Summary:
         ratio = self.calibration_loss / self.noise_floor
         inside = self.coverage[0.9]
         spread_error = 0.75 / math.sqrt(max(self.n, 2))
-        words: list[str] = []
+        sentences: list[str] = []
         # A calibrated forecaster's ratio exceeds 3 once in fifty, its coverage strays this far once in a thousand.
         strays = abs(inside - 0.9) > 3.3 * math.sqrt(0.9 * 0.1 / self.n)
         if ratio < 3 and not strays:
-            words.append(f"Calibrated as far as {self.n} outcomes can tell.")
+            sentences.append(f"Calibrated as far as {self.n} outcomes can tell.")
         else:
             log_spread = math.log(self.spread) if self.spread > 0 else -math.inf
             if log_spread > 3 * spread_error and inside < 0.9:
-                words.append(f"Over-confident: outcomes spread {self.spread:.2g} times as wide as forecast.")
+                sentences.append(f"Over-confident: outcomes spread {self.spread:.2g} times as wide as forecast.")
             elif log_spread < -3 * spread_error and inside > 0.9:
-                words.append(f"Under-confident: outcomes spread only {self.spread:.2g} times as wide as forecast.")
+                sentences.append(f"Under-confident: outcomes spread only {self.spread:.2g} times as wide as forecast.")
             if abs(self.bias) > 3 * max(self.spread, 1e-9) / math.sqrt(self.n) and abs(self.bias) > 0.05:
                 side = "higher" if self.bias > 0 else "lower"
-                words.append(f"Biased: outcomes are {side} than forecast, by {abs(self.bias):.2g} forecast deviations.")
-            if not words:
-                words.append(
+                sentences.append(
+                    f"Biased: outcomes are {side} than forecast, by {abs(self.bias):.2g} forecast deviations."
+                )
+            if not sentences:
+                sentences.append(
                     "Wrong in shape: neither centre nor width explains the misses (skew, tails or several peaks)."
                 )
-        words.append(f"The 90 % interval holds {inside:.1%} of outcomes, the 50 % interval {self.coverage[0.5]:.1%}.")
-        words.append(
+        sentences.append(
+            f"The 90 % interval holds {inside:.1%} of outcomes, the 50 % interval {self.coverage[0.5]:.1%}."
+        )
+        sentences.append(
             f"Calibration loss {self.calibration_loss:.4g}; chance alone would give {self.noise_floor:.2g} "
             f"({ratio:.3g} times that)."
         )
-        return words
+        return sentences
 
     def __str__(self) -> str:
         return "\n".join(self.verdict())
@@ -96,10 +100,8 @@ def summary(forecast: Distribution, y: Array, *, generator: torch.Generator | No
 
     Parameters
     ----------
-    forecast : Distribution
-        Of batch shape (n,) or (n, d).
-    y : array
-        Outcomes of that shape, NaN where none was seen.
+    forecast, y
+        As in `crps`.
     generator : torch.Generator, optional
         Randomises the PITs of forecasts with atoms (counts), which need it.
 
@@ -160,8 +162,8 @@ def check(model: _Model, data: Data, *, generator: torch.Generator | None = None
         Answers x with a distribution.
     data : Data
         Rows it has never seen: x (n, …), y (n,) or (n, d).
-    generator : torch.Generator, optional
-        Randomises the PITs of forecasts with atoms (counts), which need it.
+    generator
+        As in `summary`.
 
     Returns
     -------

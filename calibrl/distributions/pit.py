@@ -53,12 +53,8 @@ def pit_z(forecast: Distribution, y: Array, *, generator: torch.Generator | None
 
     Parameters
     ----------
-    forecast : Distribution
-        Of batch shape (n,) or (n, d).
-    y : array
-        Outcomes of that shape, NaN where none was seen.
-    generator : torch.Generator, optional
-        Needed where a forecast puts mass on an outcome.
+    forecast, y, generator
+        As in `pit`.
 
     Returns
     -------

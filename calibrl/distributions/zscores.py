@@ -109,10 +109,8 @@ def zscore_left(forecast: Distribution, y: Tensor) -> Tensor:
 
     Parameters
     ----------
-    forecast : Distribution
-        Of batch shape (*batch).
-    y : Tensor
-        Outcomes, (…, *batch).
+    forecast, y
+        As in `zscore`.
 
     Returns
     -------
@@ -271,10 +269,8 @@ def cdf(forecast: Distribution, y: Tensor) -> Tensor:
 
     Parameters
     ----------
-    forecast : Distribution
-        Of batch shape (*batch).
-    y : Tensor
-        Outcomes, (…, *batch).
+    forecast, y
+        As in `zscore`.
 
     Returns
     -------

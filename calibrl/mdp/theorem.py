@@ -59,10 +59,8 @@ def occupancy(mdp: MDP, policy: Array, start: Array) -> Floats:
 
     Parameters
     ----------
-    mdp : MDP
-        With S states and A actions.
-    policy : array
-        (S,) actions, or (S, A) chances of each.
+    mdp, policy
+        As in `stationary`.
     start : array
         (S,), the chances of beginning in each state.
 
@@ -83,8 +81,8 @@ def pairs(share: Array, policy: Array, actions: int) -> Floats:
     ----------
     share : array
         (S,), of states.
-    policy : array
-        (S,) actions, or (S, A) chances of each.
+    policy
+        As in `stationary`.
     actions : int
         A.
 
@@ -102,10 +100,8 @@ def reachable(mdp: MDP, start: Array) -> np.ndarray[tuple[int], np.dtype[np.bool
 
     Parameters
     ----------
-    mdp : MDP
-        With S states.
-    start : array
-        (S,), the chances of beginning in each state.
+    mdp, start
+        As in `occupancy`.
 
     Returns
     -------
@@ -129,10 +125,8 @@ def check_reachable(mdp: MDP, start: Array) -> None:
 
     Parameters
     ----------
-    mdp : MDP
-        With S states.
-    start : array
-        (S,), the chances of beginning in each state.
+    mdp, start
+        As in `occupancy`.
     """
     lost = np.flatnonzero(~reachable(mdp, start))
     if len(lost):
@@ -338,10 +332,8 @@ def marginal_error(model: MDP, truth: MDP, weights: Array) -> float:
 
     Parameters
     ----------
-    model, truth : MDP
-        Of S states and A actions both.
-    weights : array
-        (S, A), the joint distribution of states and actions.
+    model, truth, weights
+        As in `classwise_error`.
 
     Returns
     -------
@@ -357,10 +349,8 @@ def pooled_error(model: MDP, truth: MDP, weights: Array) -> float:
 
     Parameters
     ----------
-    model, truth : MDP
-        Of S states and A actions both.
-    weights : array
-        (S, A), the joint distribution of states and actions.
+    model, truth, weights
+        As in `classwise_error`.
 
     Returns
     -------
@@ -377,10 +367,8 @@ def brier(model: MDP, truth: MDP, weights: Array) -> float:
 
     Parameters
     ----------
-    model, truth : MDP
-        Of S states and A actions both.
-    weights : array
-        (S, A), the joint distribution of states and actions.
+    model, truth, weights
+        As in `classwise_error`.
 
     Returns
     -------
@@ -396,8 +384,8 @@ def value_error(model: MDP, truth: MDP, policy: Array, start: Array) -> float:
 
     Parameters
     ----------
-    model, truth : MDP
-        Of S states and A actions both.
+    model, truth
+        As in `classwise_error`.
     policy : array
         (S,) actions, or (S, A) chances of each.
     start : array

@@ -62,7 +62,7 @@ def cross_validate(evidence: Scores, fit: FitMap | FitClassMap, *, folds: int = 
     """For each fold, its rows' evidence as forecast and after a map fitted on the other folds.
 
     Rows are dealt to the folds at random, seeded with 0, at least two to each: fewer than four rows give no
-    folds. Losses are to be averaged over folds, not taken of all rows together: those share the maps' luck.
+    folds. Losses are to be averaged over folds, not taken of all rows together: those share the maps' chance errors.
     """
     n = len(evidence) if isinstance(evidence, Tensor) else len(evidence[1])
     folds = min(folds, n // 2)
