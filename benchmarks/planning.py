@@ -30,8 +30,7 @@ from calibrl.forecasters.ensemble_training import Batches, EnsembleTraining, Lea
 from calibrl.forecasters.nets import Nets, Shape
 from calibrl.maps import Affine
 from calibrl.planning.candidates import cut_normal
-from calibrl.planning.propagation import stacked_tables
-from calibrl.planning.rollout import World, imagined_returns, noise_shape
+from calibrl.planning.rollout import World, imagined_returns, noise_shape, stacked_tables
 from calibrl.planning.search import CEM
 from calibrl.runs import rows as results
 

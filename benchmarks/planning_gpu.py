@@ -21,7 +21,7 @@ from calibrl.data import Data
 from calibrl.forecasters.nets import Nets, Shape
 from calibrl.maps import fit_smooth
 from calibrl.planning.graph import CapturedPlanner, PlanInputs, Planner, for_device
-from calibrl.planning.propagation import stacked_tables
+from calibrl.planning.rollout import stacked_tables
 from calibrl.runs import rows as results
 
 TARGET_MS = {"halfcheetah": 8.0, "cartpole": 20.0, "pusher": 6.0}

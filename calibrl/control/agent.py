@@ -37,7 +37,7 @@ from calibrl.data import Data
 from calibrl.distributions import Mixture
 from calibrl.errors import CalibrlError
 from calibrl.maps import Map
-from calibrl.planning.propagation import matched
+from calibrl.planning.rollout import matched
 from calibrl.runs.experiment import identity
 from calibrl.threads import check_device
 

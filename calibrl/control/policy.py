@@ -29,7 +29,7 @@ from calibrl.forecasters.nets import Shape
 from calibrl.maps import IDENTITY, FitMap, Map, fit_named
 from calibrl.planning.candidates import refuse_lost_plans
 from calibrl.planning.graph import CapturedPlanner, PlanInputs, Planner, for_device
-from calibrl.planning.propagation import Model, matched, stacked_tables
+from calibrl.planning.rollout import Model, matched, stacked_tables
 
 REMEMBERED_TRIALS = 10
 """Trials whose fresh z-scores are kept; what is older would hardly count."""

@@ -21,8 +21,7 @@ from calibrl.diagnostics import LEVELS, calibration_loss, coverage, reliability_
 from calibrl.errors import CalibrlError
 from calibrl.kernels import normal
 from calibrl.maps import IDENTITY, Map, fit_smooth, gaussian_law
-from calibrl.planning.propagation import Model
-from calibrl.planning.rollout import World, imagine, noise_shape
+from calibrl.planning.rollout import Model, World, imagine, noise_shape
 
 HORIZONS = (1, 2, 5, 10, 20, 30)
 STARTS, PARTICLES = 20, 100

@@ -1,9 +1,8 @@
 """Ready-made forecasters, and adapters that make one of any model."""
 
 from calibrl.forecasters.ensemble import BatchedEnsemble
-from calibrl.forecasters.linear import RidgeArms, RidgeShared
+from calibrl.forecasters.linear import RidgeArms, RidgeShared, SoftmaxTransitions, TabularTransitions
 from calibrl.forecasters.sklearn import SklearnClassifier, SklearnForecaster, SklearnQuantiles
-from calibrl.forecasters.tabular import SoftmaxTransitions, TabularTransitions
 from calibrl.forecasters.torch import Ensemble, MCDropout, TorchForecaster, adam, gaussian, moment_matched
 
 __all__ = [

@@ -15,7 +15,7 @@ import torch
 from calibrl.algorithm import CrossFitted, Forecaster, learn
 from calibrl.arrays import Array
 from calibrl.data import Data
-from calibrl.forecasters.tabular import SoftmaxTransitions, TabularTransitions
+from calibrl.forecasters.linear import SoftmaxTransitions, TabularTransitions
 from calibrl.maps.classes import (
     ClassMap,
     FitClassMap,

@@ -20,8 +20,7 @@ from calibrl.errors import CalibrlError, first_line
 from calibrl.kernels.fused_nets import FusedNets, Kernel, Networks, Sizes
 from calibrl.kernels.resident import CompilerError, Resident
 from calibrl.maps.gaussian import CELLS, REACH
-from calibrl.planning.propagation import Model
-from calibrl.planning.rollout import DIVERGED, World, imagined_returns, noise_shape
+from calibrl.planning.rollout import DIVERGED, Model, World, imagined_returns, noise_shape
 from calibrl.planning.search import Found, Search
 
 PER_UNIT = CELLS / (2 * REACH)
@@ -252,7 +251,7 @@ def fused_returns(
     Tensor
         Returns (g, n).
     """
-    from calibrl.kernels.matched import matched_draw
+    from calibrl.kernels.layered import matched_draw
 
     g, n, h, _ = plans.shape
     begin, advance = _compiled(world)

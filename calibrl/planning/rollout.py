@@ -1,21 +1,223 @@
-"""Imagined rollouts: what a learnt model expects to earn by each of many plans.
+"""Imagined rollouts: what a learnt model expects to earn by each of many plans, uncertainty included.
 
 g agents at once, n plans each, p particles a plan, h steps; o numbers in an observation, a in an action,
-d in what the model forecasts.
+d in what the model forecasts. Uncertainty travels by one of the five propagations of PETS (Chua et al., 2018):
+
+    DS     every particle through all networks; one moment-matched Gaussian; a fresh draw each
+    MM     as DS, then the particles' Gaussians matched by one Gaussian for the whole plan; a fresh draw each
+    TS1    each particle through one network, chosen again at every step; a draw from that network's Gaussian
+    TSinf  each particle through one network, always the same
+    E      no particles: the mean of DS's Gaussian, calibrated the mean of its recalibrated one, μ + σ · E[g(ε)]
+
+Every one ends in a Gaussian per output dimension, N(μ, σ²), and a draw μ + σ · g(ε) from it. Calibrated, g is the map's
+table for that agent and dimension; uncalibrated, g(ε) = ε. g does not depend on the state, so all draws of a
+rollout are read from the tables at once, before its first step: a calibrated rollout is the same loop as a bare one.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 import torch
 from torch import Tensor
 
 from calibrl.errors import CalibrlError
-from calibrl.planning.propagation import Model, Readied, calibrated_draws, expected_draw, propagation_named
+from calibrl.kernels import normal
+from calibrl.kernels.draws import read_table
+from calibrl.maps import Map
+from calibrl.maps.gaussian import CELLS, REACH, draw_table
+
+__all__ = ["DIVERGED", "PROPAGATIONS", "Step", "World", "imagine", "imagined_returns", "noise_shape", "stacked_tables"]
+
+
+class Model(Protocol):
+    """What planning asks of networks: `calibrl.forecasters.nets.Nets`, or a faster version of it."""
+
+    @property
+    def members(self) -> int:
+        """How many networks an agent has: e."""
+
+    def moments(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean and variance (g, e, n, d) by every network, for x (g, n, in) or (g, e, n, in)."""
+
+
+@runtime_checkable
+class Readied(Protocol):
+    """A model that knows a faster version of itself."""
+
+    def ready(self) -> Model:
+        """The model that answers quickest at this moment of its training; asked once for each rollout."""
+
+
+@runtime_checkable
+class Matched(Protocol):
+    """A model that does all of DS in one go."""
+
+    def matched_draw(self, x: Tensor, draws: Tensor) -> Tensor:
+        """Draws (g, n, d) from the Gaussian that matches all networks, for x (g, n, in) and noise (g, n, d)."""
+
+
+@dataclass(frozen=True)
+class Propagation:
+    """One way to go from states to the next targets.
+
+    step: (model, x (g, n, p or 1, in), draws (g, n, p, columns)) → targets (g, n, p, d); x has one particle where
+    all particles of a plan are still in the same state. shuffles: noise needs a column more than d, by which
+    the particles of a plan are put in a new order. random: without it there are no particles and no noise.
+    """
+
+    step: Callable[[Model, Tensor, Tensor], Tensor]
+    shuffles: bool = False
+    random: bool = True
+
+    def noise_shape(self, agents: int, horizon: int, plans: int, *, particles: int, outputs: int) -> tuple[int, ...]:
+        """Of the standard normal noise of one rollout: (g, h, n · p, d), a column more for TS1, none for E."""
+        columns = outputs + self.shuffles if self.random else 0
+        return (agents, horizon, plans * self.particles(particles), columns)
+
+    def particles(self, asked: int) -> int:
+        """How many particles a plan gets."""
+        return asked if self.random else 1
+
+
+def expectation(model: Model, x: Tensor, draws: Tensor) -> Tensor:
+    """E: one Gaussian of all networks for each plan, at E[g(ε)]."""
+    mean, variance = matched(*_by_all(model, x))
+    return torch.addcmul(mean, variance.sqrt(), draws)
+
+
+def distribution(model: Model, x: Tensor, draws: Tensor) -> Tensor:
+    """DS: one Gaussian of all networks for each particle."""
+    if not isinstance(model, Matched) or x.shape[2] < draws.shape[2]:
+        return expectation(model, x, draws)
+    return model.matched_draw(x.flatten(1, 2), draws.flatten(1, 2)).view(draws.shape)
+
+
+def plan_matched(model: Model, x: Tensor, draws: Tensor) -> Tensor:
+    """MM: one Gaussian of all networks for each plan, by the law of total variance over its particles."""
+    mean, variance = matched(*_by_all(model, x))
+    middle = mean.mean(2, keepdim=True)
+    spread = variance.mean(2, keepdim=True) + mean.var(2, correction=0, keepdim=True)
+    return torch.addcmul(middle, spread.sqrt(), draws)
+
+
+def one_network(model: Model, x: Tensor, draws: Tensor) -> Tensor:
+    """TSinf: of e networks and p particles, network i carries particles i · p/e … (i + 1) · p/e - 1."""
+    (g, n, p, d), e = draws.shape, model.members
+    if p % e:
+        raise CalibrlError(f"{p} particles cannot be shared out evenly among {e} networks; use a multiple of {e}")
+    if x.shape[2] == 1:
+        # All particles in one state: every network answers once for all that it carries.
+        answers = [part.transpose(1, 2).unsqueeze(3) for part in model.moments(x.squeeze(2))]
+    else:
+        # The particles that a network carries are e-th parts of each plan's: n · p/e rows for each network.
+        rows = x.reshape(g, n, e, p // e, -1).transpose(1, 2).flatten(2, 3)
+        answers = [part.unflatten(2, (n, p // e)).transpose(1, 2) for part in model.moments(rows)]
+    mean, variance = answers
+    return torch.addcmul(mean, variance.sqrt(), draws.reshape(g, n, e, p // e, d)).reshape(g, n, p, d)
+
+
+def any_network(model: Model, x: Tensor, draws: Tensor) -> Tensor:
+    """TS1: as TSinf after a new order of each plan's particles, given by the ranks of the last noise column."""
+    draws, place = draws[..., :-1], draws[..., -1]
+    if x.shape[2] == 1:
+        return one_network(model, x, draws)
+    order = place.argsort(-1).unsqueeze(-1)
+    answers = one_network(model, _taken(x, order), _taken(draws, order))
+    return torch.empty_like(answers).scatter_(2, order.expand_as(answers), answers)
+
+
+PROPAGATIONS = {
+    "E": Propagation(expectation, random=False),
+    "DS": Propagation(distribution),
+    "MM": Propagation(plan_matched),
+    "TS1": Propagation(any_network, shuffles=True),
+    "TSinf": Propagation(one_network),
+}
+
+
+def propagation_named(name: str) -> Propagation:
+    """The propagation of that name, or an error that lists them."""
+    if name not in PROPAGATIONS:
+        raise CalibrlError(f"no propagation is called {name!r}; choose one of {', '.join(PROPAGATIONS)}")
+    return PROPAGATIONS[name]
+
+
+def matched(mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean and variance of the equal mixture of e Gaussians: (g, e, …) → (g, …) each."""
+    middle = mean.mean(1)
+    apart = mean - middle.unsqueeze(1)
+    return middle, torch.addcmul(variance, apart, apart).mean(1)
+
+
+def stacked_tables(
+    mappings: Sequence[Map | None],
+    outputs: int,
+    *,
+    device: torch.device | str = "cpu",
+    dtype: torch.dtype = torch.float32,
+) -> Tensor:
+    """The tables that g agents' calibrated draws are read from.
+
+    Parameters
+    ----------
+    mappings
+        A map for each agent, or None: the identity.
+    outputs
+        d, how many numbers a model forecasts.
+    device, dtype
+        Of the tables.
+
+    Returns
+    -------
+    Tensor
+        Lines (g, d, CELLS, 2).
+    """
+    device = torch.device(device)
+    plain = torch.tensor([0.0, 1.0], device=device, dtype=dtype).expand(outputs, CELLS, 2)
+    tables = [
+        plain if mapping is None else draw_table(mapping, device, dtype).lines.expand(outputs, CELLS, 2)
+        for mapping in mappings
+    ]
+    return torch.stack(tables)
+
+
+def calibrated_draws(noise: Tensor, tables: Tensor | None) -> Tensor:
+    """g(ε) of standard normal noise (g, h, n, ≥ d); columns after the d-th stay as they are.
+
+    tables: None for g(ε) = ε, or (g, d, CELLS, 2), one per agent; or (g, h, d, CELLS, 2), one per step as well.
+    """
+    if tables is None:
+        return noise
+    draws = noise.clone()
+    d, per_unit = tables.shape[-3], CELLS / (2 * REACH)
+    for i in range(len(tables)):
+        parts = [(draws[i], tables[i])] if tables.dim() == 4 else zip(draws[i], tables[i], strict=True)
+        for part, lines in parts:
+            part[..., :d] = read_table(part[..., :d], lines, per_unit, reuse=True)
+    return draws
+
+
+def expected_draw(tables: Tensor) -> Tensor:
+    """E[g(ε)] of each table (…, CELLS, 2) → (…): lines integrated against the normal density, cell by cell."""
+    ends = torch.linspace(-REACH, REACH, CELLS + 1, dtype=torch.float64, device=tables.device)
+    mass, pull = normal.cdf(ends).diff(), -torch.exp(normal.log_density(ends)).diff()
+    lines = tables.double()
+    return (lines[..., 0] @ mass + lines[..., 1] @ pull).to(tables.dtype)
+
+
+def _by_all(model: Model, x: Tensor) -> tuple[Tensor, Tensor]:
+    """All networks' answers for x (g, n, p, in): (g, e, n, p, d) each."""
+    mean, variance = model.moments(x.flatten(1, 2))
+    return mean.unflatten(2, x.shape[1:3]), variance.unflatten(2, x.shape[1:3])
+
+
+def _taken(values: Tensor, order: Tensor) -> Tensor:
+    return values.gather(2, order.expand(*order.shape[:-1], values.shape[-1]))
+
 
 Reward: TypeAlias = Callable[[Tensor, Tensor, Tensor], Tensor]
 """(observation (…, o), action (…, a), next observation (…, o)) → reward (…)."""

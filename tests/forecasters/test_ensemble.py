@@ -13,7 +13,7 @@ from calibrl.errors import CalibrlError
 from calibrl.forecasters.ensemble import BatchedEnsemble, EnsembleTraining, Shape
 from calibrl.forecasters.ensemble_training import Batches, Learner, input_scale, losses, penalties
 from calibrl.forecasters.nets import Nets, QuickNets
-from calibrl.planning.propagation import matched
+from calibrl.planning.rollout import matched
 from tests import contracts
 from tests.forecasters.test_nets import seeds, some_nets
 

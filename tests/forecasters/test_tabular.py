@@ -9,7 +9,7 @@ from calibrl.algorithm import Calibrated, CrossFitted, Forecaster
 from calibrl.data import Data, random_split
 from calibrl.errors import CalibrlError
 from calibrl.evidence import HeldOut
-from calibrl.forecasters.tabular import SoftmaxTransitions, TabularTransitions
+from calibrl.forecasters.linear import SoftmaxTransitions, TabularTransitions
 from calibrl.maps.classes import fit_platt_classes
 
 ROWS = Data.of([[0, 0], [0, 0], [0, 0], [1, 1]], [2, 2, 0, 1])

@@ -7,8 +7,7 @@ import torch
 
 from calibrl.forecasters.nets import Nets, Shape
 from calibrl.kernels.fused_nets import FusedNets, Sizes
-from calibrl.kernels.layered import Layered
-from calibrl.kernels.matched import matched_draw, matched_draw_reference
+from calibrl.kernels.layered import Layered, matched_draw, matched_draw_reference
 from calibrl.maps.gaussian import CELLS
 
 

@@ -8,7 +8,7 @@ import torch
 
 from calibrl.data import Data
 from calibrl.errors import CalibrlError, MissingExtra
-from calibrl.forecasters.tabular import SoftmaxTransitions, TabularTransitions
+from calibrl.forecasters.linear import SoftmaxTransitions, TabularTransitions
 from calibrl.mdp import check_reachable, maze
 from calibrl.mdp.problems import GYM_TASKS, gym_task
 from calibrl.planning.value_iteration import policy_value, value_iteration

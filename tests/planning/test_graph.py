@@ -11,7 +11,7 @@ from calibrl.forecasters.nets import Nets, Shape
 from calibrl.maps import fit_smooth
 from calibrl.planning.candidates import refuse_lost_plans
 from calibrl.planning.graph import CapturedPlanner, PlanInputs, Planner, for_device
-from calibrl.planning.propagation import stacked_tables
+from calibrl.planning.rollout import stacked_tables
 from calibrl.planning.search import CEM, ICEM, MPPI, Bounds, RandomShooting
 
 LOW, HIGH, H, G = torch.tensor([-1.0, -2.0]), torch.tensor([1.0, 2.0]), 4, 3

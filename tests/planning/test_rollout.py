@@ -12,8 +12,17 @@ from calibrl.errors import CalibrlError
 from calibrl.forecasters.nets import Nets, Shape
 from calibrl.maps import Affine
 from calibrl.maps.gaussian import CELLS, gaussian_law
-from calibrl.planning.propagation import PROPAGATIONS, calibrated_draws, expected_draw, stacked_tables
-from calibrl.planning.rollout import DIVERGED, World, imagine, imagined_returns, noise_shape
+from calibrl.planning.rollout import (
+    DIVERGED,
+    PROPAGATIONS,
+    World,
+    calibrated_draws,
+    expected_draw,
+    imagine,
+    imagined_returns,
+    noise_shape,
+    stacked_tables,
+)
 
 G, N, H, P, SIZE, A, D = 2, 3, 4, 6, 3, 2, 3
 
