@@ -43,7 +43,7 @@ from calibrl.bandits.arms import (
 from calibrl.bandits.ridge import CompiledRidge, RidgeOptions, RidgeSettings
 from calibrl.errors import CalibrlError
 from calibrl.files import writable
-from calibrl.kernels import highest, ridge_policy
+from calibrl.kernels import ridge_policy
 from calibrl.planning.quantile import Exploration
 
 FORMAT = "calibrl bandit 1"
@@ -210,8 +210,8 @@ class Policy:
         """The probabilities (n,) of the arms in `offered`."""
         planner = self.planner
         if planner.spread:
-            curves = self.model.curves(rows, planner.level + planner.spread * highest.NODES)
-            best = highest.chances(curves[offered], highest.NODES)
+            curves = self.model.curves(rows, planner.level + planner.spread * ridge_policy.NODES)
+            best = ridge_policy.chances(curves[offered], ridge_policy.NODES)
         else:
             score = self.model.quantiles(rows, np.full(len(self.offer), planner.level))[offered]
             leading = score == score.max()

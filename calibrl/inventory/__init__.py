@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 from calibrl.lazy import exports
 
 if TYPE_CHECKING:
+    from calibrl.inventory.demand import Features as Features
     from calibrl.inventory.demand import Forecasts as Forecasts
     from calibrl.inventory.demand import in_units as in_units
     from calibrl.inventory.demand import paths as paths
     from calibrl.inventory.demand import zscores as zscores
-    from calibrl.inventory.features import Features as Features
     from calibrl.inventory.loop import Season as Season
     from calibrl.inventory.loop import collect_from as collect_from
     from calibrl.inventory.loop import collect_season as collect_season

@@ -6,9 +6,9 @@ random trajectories and the same draws of which units are sold.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -19,9 +19,7 @@ from calibrl.diagnostics import calibration_error, calibration_loss, coverage, c
 from calibrl.evidence import Newest
 from calibrl.forecasters.dropout import BayesianDenseNet, DropoutTraining
 from calibrl.forecasters.seasonal import SeasonalNaive
-from calibrl.inventory.demand import Forecasts
-from calibrl.inventory.experiment import ARMS, MODELS, Arm, InventorySettings, Model
-from calibrl.inventory.features import LEADS, features, levels
+from calibrl.inventory.demand import LEADS, Forecasts, features, levels
 from calibrl.inventory.loop import Expected, Season, collect_season, demand_paths, play, tune
 from calibrl.inventory.policy import PLANNERS, Planner, RandomTrajectories
 from calibrl.inventory.problems import Dataset, Floats, dataset
@@ -30,24 +28,26 @@ from calibrl.maps import fit_named
 from calibrl.runs.engine import Arrays
 from calibrl.runs.rows import Row, reliability_metrics
 
+if TYPE_CHECKING:
+    from calibrl.inventory.experiment import Arm, InventorySettings, Model
+
 TUNING_DAYS = 28
 """Rules of thumb are tuned on so many days before the test."""
 REPORTED = ("uncalibrated", "calibrated", "best, uncalibrated", "best")
 """Arms whose PITs are saved for figures."""
 
 
-def play_model(settings: InventorySettings, model: str, seed: int) -> Iterator[Row | Arrays]:
-    """Train a model and play all its arms, for each shelf life; without a model, the arms that need none."""
+def play_model(
+    settings: InventorySettings, model: Model | None, arms: Mapping[str, Arm], seed: int
+) -> Iterator[Row | Arrays]:
+    """Train a model and play its arms, for each shelf life; without a model, arms that need none."""
     where = dataset(settings.data, settings.period, settings.series, settings.days)
-    base = train(where, MODELS[model], settings, seed=seed) if model else None
+    base = train(where, model, settings, seed=seed) if model else None
     arrays: dict[str, NDArray[Any]] = {
         "series": np.array(where.sales.series),
         "demand": where.demand.astype(np.float32),
     }
-    for name in settings.arms:
-        arm = ARMS[name]
-        if arm.model != model:
-            continue
+    for name, arm in arms.items():
         test = learn_season(base, arm, where)[where.first - where.calibrate :] if base is not None else []
         ahead = demand_paths(test) if test else true_paths(where)
         quality = forecast_quality(test) if test else {}

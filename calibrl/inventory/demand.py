@@ -1,10 +1,18 @@
-"""Demand forecasts in units: joint paths for the planners, and calibrated margins for each day ahead."""
+"""What is known of each series at the close of a day, as rows of numbers, and the demand of the days after.
+
+Demand forecasts in units: joint paths for the planners, and calibrated margins for each day ahead.
+"""
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
+from typing import TypeAlias
 
+import numpy as np
 import torch
+from numpy.lib.stride_tricks import sliding_window_view
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.distributions import Distribution, Normal
 
@@ -13,10 +21,241 @@ from calibrl.data import Data
 from calibrl.distributions import Recalibrated, Rounded, from_zscore, pit_z
 from calibrl.errors import CalibrlError
 from calibrl.forecasters.dropout import Passes
-from calibrl.inventory.features import Features
-from calibrl.inventory.problems import Floats
+from calibrl.inventory.problems import Floats, Periods, Sales
 from calibrl.kernels import normal
 from calibrl.maps import IDENTITY
+
+Ints: TypeAlias = NDArray[np.int64]
+Columns: TypeAlias = dict[str, Floats]
+"""Columns of x by name, each (s, t) or something that broadcasts to it."""
+
+LEADS = 5
+MEMORY = 28
+"""Days without any record after which a series is forgotten: there is no row for it then."""
+HISTORY = 56
+"""Days of raw sales in a row of the recipe "history"."""
+MOST_PRODUCTS = 50
+"""Products with an indicator of their own; rarer ones share none."""
+
+
+@dataclass(frozen=True)
+class Features:
+    """One row per series and day, in the order of days.
+
+    Parameters
+    ----------
+    data : Data
+        x (n, k): what was known at the close of the day; y (n, leads): the demand 1 … leads days later, NaN where
+        unknown. Both in parts of the series' level.
+    series, day : ndarray of int, shape (n,)
+        Which series, and which day as a column of the sales.
+    scale : ndarray, shape (s,)
+        The levels in units a day.
+    names : tuple of str
+        k names of x's columns.
+    """
+
+    data: Data
+    series: Ints
+    day: Ints
+    scale: Floats
+    names: tuple[str, ...]
+
+    @property
+    def leads(self) -> int:
+        """How many days ahead y looks."""
+        return int(self.data.y.shape[1])
+
+    @property
+    def level(self) -> torch.Tensor:
+        """(n, 1): each row's level, to turn its forecast into units."""
+        return torch.from_numpy(self.scale[self.series]).to(self.data.x.dtype)[:, None]
+
+    @property
+    def units(self) -> torch.Tensor:
+        """(n, leads): the demand of the days ahead in whole units, NaN where unknown."""
+        return (self.data.y.double() * self.level.double()).round()
+
+    def __len__(self) -> int:
+        return len(self.day)
+
+    def __getitem__(self, rows: NDArray[np.bool_] | Ints) -> Features:
+        return Features(self.data[torch.from_numpy(rows)], self.series[rows], self.day[rows], self.scale, self.names)
+
+    def targets_within(self, first: int, last: int) -> Features:
+        """Rows whose every target day lies in first … last (days as columns of the sales)."""
+        return self[(self.day + 1 >= first) & (self.day + self.leads <= last)]
+
+    def split(self, when: Periods, sales: Sales) -> tuple[Features, Features, Features]:
+        """Rows to train on, rows to fit maps on, and rows of the evenings before the test days.
+
+        Parameters
+        ----------
+        when : Periods
+            Every target of a training row lies before `calibrate_from`; every target of a calibration row lies after
+            and before `test_from`.
+        sales : Sales
+            What the rows were made from.
+
+        Returns
+        -------
+        train, calibration, test : Features
+        """
+        first, calibrate, test = (sales.day(date) for date in (when.first, when.calibrate_from, when.test_from))
+        return (
+            self.targets_within(first, calibrate - 1),
+            self.targets_within(calibrate, test - 1),
+            self.decided_for(test, sales.day(when.test_to)),
+        )
+
+    def decided_for(self, first: int, last: int) -> Features:
+        """Rows from which the first to last day are forecast one day ahead: those of the evening before."""
+        return self[(self.day + 1 >= first) & (self.day + 1 <= last)]
+
+
+def levels(sales: Sales, until: str | np.datetime64 | None = None) -> Floats:
+    """Each series' mean demand on the days on record, at least one unit.
+
+    Parameters
+    ----------
+    sales : Sales
+        Of s series.
+    until : date, optional
+        Only days before it count.
+
+    Returns
+    -------
+    ndarray, shape (s,)
+        Units a day.
+    """
+    seen = sales.demand[:, : max(0, sales.day(until)) if until is not None else None]
+    count = (~np.isnan(seen)).sum(1)
+    if not bool(count.all()):
+        name = sales.series[int(np.argmin(count))]
+        raise CalibrlError(f"{name} has no sales on record before {until}; drop it, or start later")
+    mean: Floats = np.nansum(seen, 1) / count
+    return mean.clip(min=1.0)
+
+
+def features(sales: Sales, recipe: str = "paper", leads: int = LEADS, *, scale: Floats | None = None) -> Features:
+    """What is known of each series at the close of each day, and the demand of the days after.
+
+    Recipes: "paper" is the last 4 days, 7-, 14- and 28-day means, indicators of weekday and week, sine and cosine of
+    the year. "plus" is that, and for each day ahead the demand on the same weekday 1 and 2 weeks before and its mean
+    over 4, promotion and marks (holidays); the product; the level. "history" is the last 56 days as they are.
+    Days without a record are filled with the 28-day mean in paper and plus. A day that sold out is no record.
+
+    Parameters
+    ----------
+    sales : Sales
+        Of s series.
+    recipe : {"paper", "plus", "history"}
+        What goes into x.
+    leads : int
+        How many days ahead y looks.
+    scale : ndarray, shape (s,), optional
+        Levels in units a day; default: `levels(sales)`.
+
+    Returns
+    -------
+    Features
+        Rows of all days from the 28th on.
+
+    Examples
+    --------
+    >>> from calibrl.inventory.problems import bakery
+    >>> rows = features(bakery(), "history", leads=5)
+    >>> rows.data.x.shape[1], rows.leads
+    (56, 5)
+    """
+    if recipe not in RECIPES:
+        raise CalibrlError(f"recipe {recipe!r} is unknown; known: {', '.join(RECIPES)}")
+    if leads < 1:
+        raise CalibrlError(f"leads {leads} looks no day ahead; use 1 or more")
+    scale = levels(sales) if scale is None else scale
+    demand = sales.demand / scale[:, None]
+    month = _mean_of_last(demand, MEMORY)
+    columns = RECIPES[recipe](sales, demand, month, leads, scale)
+    known = ~np.isnan(month)
+    known[:, : MEMORY - 1] = False
+    # Transposed, so that rows come in the order of days.
+    day, series = np.nonzero(known.T)
+    shape = demand.shape
+    x = np.stack([np.broadcast_to(column, shape)[series, day] for column in columns.values()], 1)
+    ahead = np.concatenate([demand, np.full((shape[0], leads), np.nan)], 1)
+    y = np.stack([ahead[series, day + lead] for lead in range(1, leads + 1)], 1)
+    data = Data(torch.from_numpy(x.astype(np.float32)), torch.from_numpy(y.astype(np.float32)))
+    return Features(data, series, day, scale, tuple(columns))
+
+
+def _paper(sales: Sales, demand: Floats, month: Floats, leads: int, scale: Floats) -> Columns:  # noqa: ARG001
+    columns = {f"{k} days back": _filled(_back(demand, k), month) for k in range(4)}
+    for days in (7, 14):
+        columns[f"{days}-day mean"] = _filled(_mean_of_last(demand, days), month)
+    columns["28-day mean"] = month
+    columns |= {f"weekday {k}": (sales.weekday == k).astype(np.float64) for k in range(7)}
+    year_start = sales.dates.astype("datetime64[Y]").astype("datetime64[D]")
+    in_year = (sales.dates - year_start).astype(np.int64)
+    columns |= {f"week {k}": (in_year // 7 == k).astype(np.float64) for k in range(53)}
+    turn = 2 * np.pi * in_year / 365.25
+    return columns | {"sine of year": np.sin(turn), "cosine of year": np.cos(turn)}
+
+
+def _plus(sales: Sales, demand: Floats, month: Floats, leads: int, scale: Floats) -> Columns:
+    columns = _paper(sales, demand, month, leads, scale)
+    known = dict(sales.marks)
+    if sales.promotion is not None:
+        known["promotion"] = sales.promotion > 0
+    for lead in range(1, leads + 1):
+        # The latest same weekday that is not in the future.
+        weeks = -(-lead // 7) + np.arange(4)
+        same = np.stack([_back(demand, 7 * int(week) - lead) for week in weeks])
+        average = _filled(_mean(same, 0), month)
+        columns[f"+{lead}: same weekday"] = _filled(same[0], average)
+        columns[f"+{lead}: two weeks before"] = _filled(same[1], average)
+        columns[f"+{lead}: mean of four"] = average
+        for name, mark in known.items():
+            columns[f"+{lead}: {name}"] = _back(mark.astype(np.float64), -lead, fill=0.0)
+    common = [name for name, _ in Counter(sales.product).most_common(MOST_PRODUCTS)]
+    columns |= {f"product {name}": np.array([[float(p == name)] for p in sales.product]) for name in sorted(common)}
+    # Levels run from one to a few thousand units: about -2 to 2.
+    return columns | {"level": (np.log(scale)[:, None] - 4) / 2}
+
+
+def _history(sales: Sales, demand: Floats, month: Floats, leads: int, scale: Floats) -> Columns:  # noqa: ARG001
+    return {f"{k} days back": _back(demand, k) for k in range(HISTORY)}
+
+
+RECIPES = {"paper": _paper, "plus": _plus, "history": _history}
+"""What goes into x, by name."""
+
+
+def _back(values: Floats, days: int, fill: float = np.nan) -> Floats:
+    """(s, t): the values so many days before each day (after it, for negative days)."""
+    moved = np.full(values.shape, fill)
+    if days > 0:
+        moved[:, days:] = values[:, :-days]
+    elif days < 0:
+        moved[:, :days] = values[:, -days:]
+    else:
+        moved[:] = values
+    return moved
+
+
+def _filled(values: Floats, other: Floats) -> Floats:
+    return np.where(np.isnan(values), other, values)
+
+
+def _mean_of_last(values: Floats, days: int) -> Floats:
+    """(s, t): the mean of the days on record among the last `days`, today included; NaN where there is none."""
+    padded = np.concatenate([np.full((len(values), days - 1), np.nan), values], 1)
+    return _mean(sliding_window_view(padded, days, axis=1), -1)
+
+
+def _mean(values: Floats, axis: int) -> Floats:
+    seen = (~np.isnan(values)).sum(axis)
+    mean: Floats = np.where(seen > 0, np.nansum(values, axis) / np.maximum(seen, 1), np.nan)
+    return mean
 
 
 def in_units(forecast: Distribution, level: Tensor) -> Distribution:

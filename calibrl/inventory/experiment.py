@@ -188,14 +188,17 @@ def jobs(settings: InventorySettings) -> Sequence[Job]:
     check(settings)
     # Read once here: files that are missing are missed before any work is begun.
     dataset(settings.data, settings.period, settings.series, settings.days)
+    arms: dict[str, dict[str, Arm]] = {}
+    for name in settings.arms:
+        arms.setdefault(ARMS[name].model, {})[name] = ARMS[name]
     return [
         Job(
             f"{settings.data}, {settings.period}, {model or 'oracle'}, seed {seed}",
             play_model,
-            (settings, model, seed),
+            (settings, MODELS.get(model), of_model, seed),
         )
         for seed in range(settings.seed, settings.seed + settings.seeds)
-        for model in dict.fromkeys(ARMS[name].model for name in settings.arms)
+        for model, of_model in arms.items()
     ]
 
 

@@ -18,8 +18,7 @@ from calibrl.algorithm import Forecaster
 from calibrl.data import Data
 from calibrl.distributions import Recalibrated
 from calibrl.errors import CalibrlError
-from calibrl.inventory.demand import Forecasts, in_units, paths, paths_at
-from calibrl.inventory.features import Features
+from calibrl.inventory.demand import Features, Forecasts, in_units, paths, paths_at
 from calibrl.inventory.policy import Planner, RandomTrajectories
 from calibrl.inventory.problems import Floats
 from calibrl.inventory.store import Costs, Day, Stock, empty_shelf, one_day

@@ -70,7 +70,7 @@ def test_table_2_adds_up(arm):
 
 
 def test_rows_are_repeatable(found):
-    again = [item for model in ("paper", "weekday", "") for item in play_model(TINY, model, 0)]
+    again = [item for job in jobs(TINY) for item in play_model(*job.arguments)]
     rows = [item for item in again if not isinstance(item, Arrays)]
     assert {row.arm: row.metrics for row in rows} == {row.arm: row.metrics for row in found[0].rows}
 

@@ -9,8 +9,7 @@ from torch.distributions import Normal
 
 from calibrl import Calibrated, CalibrlError, Data, learn
 from calibrl.evidence import Newest
-from calibrl.inventory.demand import Forecasts
-from calibrl.inventory.features import Features
+from calibrl.inventory.demand import Features, Forecasts
 from calibrl.inventory.loop import BatchedTrajectories, batched_costs, collect_season
 from calibrl.inventory.policy import RandomTrajectories
 from calibrl.inventory.store import Rules

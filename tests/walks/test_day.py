@@ -8,8 +8,7 @@ from calibrl import Calibrated, CalibrlError, Data, Rolling, learn
 from calibrl.distributions import pit_z
 from calibrl.evidence import Newest
 from calibrl.forecasters.seasonal import SeasonalNaive
-from calibrl.inventory.demand import Forecasts, in_units, paths
-from calibrl.inventory.features import features
+from calibrl.inventory.demand import Forecasts, features, in_units, paths
 from calibrl.inventory.loop import collect_from, collect_season, demand_paths, play
 from calibrl.inventory.policy import Heuristic, Newsvendor, Oracle, OrderUpTo, RandomTrajectories
 from calibrl.inventory.problems import bakery

@@ -6,7 +6,7 @@ from scipy import integrate
 from scipy.stats import norm
 
 from calibrl.bandits import CalThompson, CompiledRidge, Exploration, Policy, RidgeSettings, Thompson
-from calibrl.kernels.highest import NODES, chances
+from calibrl.kernels.ridge_policy import NODES, chances
 
 
 def normals(mean, sd):
