@@ -49,7 +49,7 @@ from numpy.typing import NDArray
 from calibrl.errors import CalibrlError
 from calibrl.inventory.problems import Days, Flags, Floats, Sales
 from calibrl.shop.record import AHEAD, LONGEST_GAP, Day, History, Key, known_at, named, store_of
-from calibrl.tables.cells import Cells, read_cells
+from calibrl.tables.reader import Cells, read_cells
 
 MOST_UNITS = 1e7
 """More in one cell is a slip of the pen."""

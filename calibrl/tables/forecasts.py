@@ -14,7 +14,7 @@ Rows are counted from 1, below the header.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,8 +27,8 @@ from torch.distributions import Categorical, Distribution, Normal
 
 from calibrl.data import Groups
 from calibrl.distributions import Empirical, Quantiles
-from calibrl.errors import CalibrlError, cut, some
-from calibrl.tables.reader import cure, parse_numbers, read_table
+from calibrl.errors import CalibrlError, some
+from calibrl.tables.reader import Cells, Flags, Floats, read_table
 
 ACCEPTED = {
     "normal": "mean,std",
@@ -166,8 +166,7 @@ def read_forecasts(path: str | Path, *, kind: str | None = None) -> Forecasts:
     Forecasts
         One row for each of the file that is not empty.
     """
-    frame = read_table(path, as_text=True)
-    return parse_forecasts(frame, source=str(path), kind=kind)
+    return parse_forecasts(read_table(path, as_text=True), source=str(path), kind=kind)
 
 
 def parse_forecasts(frame: pl.DataFrame, *, source: str, kind: str | None = None) -> Forecasts:
@@ -187,30 +186,27 @@ def parse_forecasts(frame: pl.DataFrame, *, source: str, kind: str | None = None
     Forecasts
         One row for each that is not empty.
     """
-    number = np.arange(1, len(frame) + 1)
-    blank = frame.select(pl.all_horizontal(pl.all().is_null())).to_series().to_numpy()
-    if blank.any():  # a line left empty is no forecast
-        frame, number = frame.filter(~blank), number[~blank]
-        if not len(frame):
-            raise CalibrlError(f"{source}: every row is empty; expected one forecast per row")
+    cells = Cells(source, frame, np.arange(1, len(frame) + 1), "row").without_blanks()
+    if not len(cells):
+        raise CalibrlError(f"{source}: every row is empty; expected one forecast per row")
+    frame = cells.frame
     kind, columns = _recognise(frame.columns, source, kind)
-    values = np.stack([_numbers(frame, name, source, number) for name in columns], 1)
-    where = Where(source, number, columns)
+    values = np.stack([cells.floats(name) for name in columns], 1)
     wrong = ~np.isfinite(values)
     if wrong.any():
-        row, column = (int(i) for i in np.argwhere(wrong)[0])
-        name = columns[column]
-        where.complain(row, name, f"{_fault(frame[name][row])}; repair the forecast or drop the row")
-    _CHECKS[kind](values, where)
-    label = f"the number of the class, 0 to {len(columns) - 1}," if kind == "classes" else "a number"
-    y = _numbers(frame, "y", source, number, expected=label) if "y" in frame.columns else None
-    if y is not None:
-        outcome = Where(source, number, ("y",))
-        outcome.refuse(np.isinf(y)[:, None], y[:, None], "is not finite; leave the cell empty if nobody saw it")
+        row, column = np.argwhere(wrong)[0].tolist()
+        written = str(frame[columns[column]][row] or "").strip()
+        fault = f"{written} is not a finite number" if written else "the cell is empty; expected a finite number"
+        cells.complain(row, columns[column], f"{fault}; repair the forecast or drop the row")
+    _CHECKS[kind](values, columns, cells)
+    y, last = None, len(columns) - 1
+    if cells.has("y"):
+        label = f"the number of the class, 0 to {last}," if kind == "classes" else "a number"
+        y = cells.floats("y", expected=label)
+        _refuse(cells, ["y"], y[:, None], np.isinf(y), "is not finite; leave the cell empty if nobody saw it")
         if kind == "classes":
-            wrong = ~np.isnan(y) & ((y != np.round(y)) | (y < 0) | (y >= len(columns)))
-            last = len(columns) - 1
-            outcome.refuse(wrong[:, None], y[:, None], f"is not a class; expected a whole number from 0 to {last}")
+            wrong = ~np.isnan(y) & ((y != np.round(y)) | (y < 0) | (y > last))
+            _refuse(cells, ["y"], y[:, None], wrong, f"is not a class; expected a whole number from 0 to {last}")
     return Forecasts(
         source=source,
         kind=kind,
@@ -218,7 +214,7 @@ def parse_forecasts(frame: pl.DataFrame, *, source: str, kind: str | None = None
         values=torch.from_numpy(values),
         y=None if y is None else torch.from_numpy(y),
         frame=frame,
-        number=number,
+        number=cells.line,
     )
 
 
@@ -257,32 +253,6 @@ def _recognise(names: list[str], source: str, kind: str | None) -> tuple[str, tu
     return kind, found[kind]
 
 
-def _fault(cell: object) -> str:
-    """What is wrong with a cell that should hold a finite number."""
-    written = "" if cell is None else str(cell).strip()
-    return f"{written} is not a finite number" if written else "the cell is empty; expected a finite number"
-
-
-def _numbers(
-    frame: pl.DataFrame, name: str, source: str, number: NDArray[np.int64], *, expected: str = "a number"
-) -> NDArray[np.float64]:
-    """One column as float64, missing as NaN, or an error that names the first cell that is no number."""
-    column = frame[name]
-    if column.dtype == pl.String:
-        parsed, odd = parse_numbers(column)
-        if odd is not None:
-            found = column[odd]
-            raise CalibrlError(
-                f"{source}, row {number[odd]}, column {name}: {cut(found)!r} is not a number; "
-                + cure(found, expected=f"{expected} or an empty cell")
-            )
-        column = parsed
-    elif not (column.dtype.is_numeric() or column.dtype in (pl.Boolean, pl.Null)):
-        raise CalibrlError(f"{source}, column {name}: holds {column.dtype}, not numbers; convert the column first")
-    # A copy, because polars' memory is read-only.
-    return np.array(column.cast(pl.Float64).fill_null(np.nan).to_numpy(), dtype=np.float64)
-
-
 SUM_TOLERANCE = 1e-3
 """Probabilities may always miss a sum of one by this much."""
 
@@ -290,51 +260,40 @@ LOST = 0.1
 """Where rounding took more than this from a sum of one, too little is left to share out anew."""
 
 
-@dataclass(frozen=True)
-class Where:
-    """Names the place of a bad value."""
-
-    source: str
-    number: NDArray[np.int64]
-    columns: tuple[str, ...]
-
-    def refuse(self, wrong: NDArray[np.bool_], values: NDArray[np.float64], why: str) -> None:
-        """Raise an error for the first cell of `wrong` (n, k) that is true."""
-        if wrong.any():
-            row, column = (int(i) for i in np.argwhere(wrong)[0])
-            self.complain(row, self.columns[column], f"{_plain(values[row, column])} {why}")
-
-    def complain(self, row: int, column: str, problem: str) -> None:
-        """Raise an error about the value in `row`, counted from 0, and `column`."""
-        raise CalibrlError(f"{self.source}, row {self.number[row]}, column {column}: {problem}")
+def _refuse(cells: Cells, columns: Sequence[str], values: Floats, wrong: Flags, why: str) -> None:
+    """Raise an error for the first cell of the columns' values (n, k) that is `wrong`."""
+    found = np.argwhere(wrong.reshape(values.shape))
+    if len(found):
+        row, column = found[0].tolist()
+        cells.complain(row, columns[column], f"{_plain(values[row, column])} {why}")
 
 
 # What each kind demands of its numbers (n, k).
 
 
-def _check_normal(values: NDArray[np.float64], where: Where) -> None:
+def _check_normal(values: Floats, columns: tuple[str, ...], cells: Cells) -> None:
     wrong = np.zeros(values.shape, dtype=bool)
     wrong[:, 1] = values[:, 1] <= 0
-    where.refuse(wrong, values, "is not a standard deviation; expected more than 0: repair it or drop the row")
+    _refuse(
+        cells, columns, values, wrong, "is not a standard deviation; expected more than 0: repair it or drop the row"
+    )
 
 
-def _check_quantiles(values: NDArray[np.float64], where: Where) -> None:
-    levels = [float(name[1:]) for name in where.columns]
-    for name, level in zip(where.columns, levels, strict=True):
+def _check_quantiles(values: Floats, columns: tuple[str, ...], cells: Cells) -> None:
+    levels = [float(name[1:]) for name in columns]
+    for name, level in zip(columns, levels, strict=True):
         if not 0 < level < 1:
             raise CalibrlError(
-                f"{where.source}, column {name}: level {level:g} is not between 0 and 1; "
+                f"{cells.source}, column {name}: level {level:g} is not between 0 and 1; "
                 "name the 5 % quantile q0.05, or rename the column if it is no quantile"
             )
     if len(set(levels)) < max(2, len(levels)):
-        raise CalibrlError(
-            f"{where.source}: quantile columns {some(where.columns)}; expected two or more different levels"
-        )
+        raise CalibrlError(f"{cells.source}: quantile columns {some(columns)}; expected two or more different levels")
     crossing = np.diff(values, axis=1) < 0
     if crossing.any():
-        row, column = (int(i) for i in np.argwhere(crossing)[0])
-        low, high = where.columns[column], where.columns[column + 1]
-        where.complain(
+        row, column = np.argwhere(crossing)[0].tolist()
+        low, high = columns[column], columns[column + 1]
+        cells.complain(
             row,
             high,
             f"{_plain(values[row, column + 1])} is below {low} = {_plain(values[row, column])}; "
@@ -342,34 +301,30 @@ def _check_quantiles(values: NDArray[np.float64], where: Where) -> None:
         )
 
 
-def _check_samples(values: NDArray[np.float64], where: Where) -> None:
+def _check_samples(values: Floats, columns: tuple[str, ...], cells: Cells) -> None:
     if values.shape[1] < 2:
-        raise CalibrlError(f"{where.source}: {where.columns[0]} is the only sample; expected two or more per forecast")
+        raise CalibrlError(f"{cells.source}: {columns[0]} is the only sample; expected two or more per forecast")
 
 
-def _check_classes(values: NDArray[np.float64], where: Where) -> None:
-    expected = tuple(f"p{k}" for k in range(len(where.columns)))
-    if where.columns != expected or len(expected) < 2:
+def _check_classes(values: Floats, columns: tuple[str, ...], cells: Cells) -> None:
+    expected = tuple(f"p{k}" for k in range(len(columns)))
+    if columns != expected or len(expected) < 2:
         raise CalibrlError(
-            f"{where.source}: class columns {some(where.columns)}; expected p0, p1, … without a gap, two or more "
+            f"{cells.source}: class columns {some(columns)}; expected p0, p1, … without a gap, two or more "
             "(for yes or no, p0 is 1 - p1)"
         )
-    where.refuse(
-        (values < 0) | (values > 1), values, "is not a probability; expected 0 to 1: repair it or drop the row"
-    )
+    wrong = (values < 0) | (values > 1)
+    _refuse(cells, columns, values, wrong, "is not a probability; expected 0 to 1: repair it or drop the row")
     total = values.sum(1)
-    wrong = np.abs(total - 1) > _rounded_away(values)
-    if wrong.any():
-        row = int(np.argmax(wrong))
-        where.complain(
-            row,
-            f"{expected[0]} … {expected[-1]}",
-            f"the probabilities sum to {_plain(total[row])}, not 1; normalise them",
-        )
+    cells.refuse(
+        np.abs(total - 1) > _rounded_away(values),
+        f"{expected[0]} … {expected[-1]}",
+        lambda row: f"the probabilities sum to {_plain(total[row])}, not 1; normalise them",
+    )
     values /= total[:, None]
 
 
-def _rounded_away(probs: NDArray[np.float64]) -> float:
+def _rounded_away(probs: Floats) -> float:
     """How far the sum of a row of `probs` (n, k) may be from one: half a unit of the last digit for each of k.
 
     Only where every number of the table has no more than two, three, … digits, so that a table with all its
@@ -383,7 +338,7 @@ def _rounded_away(probs: NDArray[np.float64]) -> float:
     return SUM_TOLERANCE
 
 
-_CHECKS: dict[str, Callable[[NDArray[np.float64], Where], None]] = {
+_CHECKS: dict[str, Callable[[Floats, tuple[str, ...], Cells], None]] = {
     "normal": _check_normal,
     "quantiles": _check_quantiles,
     "samples": _check_samples,
