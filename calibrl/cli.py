@@ -10,8 +10,7 @@ from calibrl import __version__
 from calibrl.bandits import commands as bandits
 from calibrl.report import commands as report
 from calibrl.runs import commands as run
-from calibrl.runs import list as listing
-from calibrl.runs import show_preset, summary
+from calibrl.runs import show
 from calibrl.shop import commands as order
 from calibrl.tables import commands as forecasts
 
@@ -27,10 +26,10 @@ for command in (forecasts.check, forecasts.fit, forecasts.apply):
 app.command(rich_help_panel=DECISIONS)(order.order)
 app.add_typer(bandits.app, name="bandit", rich_help_panel=DECISIONS)
 app.add_typer(run.app, name="run", rich_help_panel=EXPERIMENTS)
-app.command(rich_help_panel=EXPERIMENTS)(summary.summary)
+app.command(rich_help_panel=EXPERIMENTS)(show.summary)
 app.command(rich_help_panel=EXPERIMENTS)(report.report)
-app.command("list", rich_help_panel=EXPERIMENTS)(listing.list_)
-app.command(rich_help_panel=EXPERIMENTS)(show_preset.show)
+app.command("list", rich_help_panel=EXPERIMENTS)(show.list_)
+app.command(rich_help_panel=EXPERIMENTS)(show.show)
 
 
 def _say_version(wanted: bool) -> None:

@@ -17,7 +17,7 @@ from calibrl.runs.engine import Found
 from calibrl.runs.experiment import Printed
 from calibrl.runs.rows import Row
 from calibrl.runs.statistics import Cell, table
-from calibrl.runs.store import Arrays, save_figures
+from calibrl.runs.store import NamedArrays, save_figures
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -167,7 +167,7 @@ def _learning(problem: str, found: Found, names: Sequence[str], policies: Sequen
     return figure
 
 
-def _pair(kept: Arrays) -> tuple[Trial, Trial] | None:
+def _pair(kept: NamedArrays) -> tuple[Trial, Trial] | None:
     """What is drawn of LinUCB's and CalLinUCB's first trial, if it was kept."""
     if "stream, reward" not in kept:
         return None

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from calibrl.diagnostics import coverage, reliability_curve
 from calibrl.runs.engine import Found
 from calibrl.runs.rows import Row
-from calibrl.runs.store import Arrays, save_figures
+from calibrl.runs.store import NamedArrays, save_figures
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -73,7 +73,7 @@ def table_figure(rows: Sequence[Row]) -> Figure:
     return figure
 
 
-def reliability_figure(saved: Arrays, before: str, after: str) -> Figure:
+def reliability_figure(saved: NamedArrays, before: str, after: str) -> Figure:
     """Reliability on the test days for each day ahead, before and after, and how each series fared."""
     import matplotlib.pyplot as plt
 
@@ -94,7 +94,7 @@ def reliability_figure(saved: Arrays, before: str, after: str) -> Figure:
     return figure
 
 
-def _by_series(saved: Arrays, before: str, after: str, ax: Axes) -> None:
+def _by_series(saved: NamedArrays, before: str, after: str, ax: Axes) -> None:
     """How often each series' demand lay inside the 80 % interval one day ahead."""
     from calibrl.plots import AFTER, BEFORE, TRUTH
 
@@ -113,7 +113,7 @@ def _by_series(saved: Arrays, before: str, after: str, ax: Axes) -> None:
     ax.spines[["top", "right"]].set_visible(False)
 
 
-def days_figure(saved: Arrays, before: str, after: str, *, days: int = 42) -> Figure:
+def days_figure(saved: NamedArrays, before: str, after: str, *, days: int = 42) -> Figure:
     """One series' demand and its 50 and 90 % intervals one day ahead, before and after."""
     import matplotlib.pyplot as plt
 

@@ -17,9 +17,9 @@ def report(
 ) -> None:
     """Make one self-contained HTML page from a folder of results."""
     from calibrl.report.page import write_report
-    from calibrl.runs.execute import spoken_warnings
+    from calibrl.runs.console import one_line_warnings
 
-    with spoken_warnings():
+    with one_line_warnings():
         page = write_report(folder, out or folder / "report.html")
     typer.echo(f"Open {page.resolve()} in a browser")
     if show:

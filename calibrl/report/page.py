@@ -22,7 +22,7 @@ from calibrl.files import writable, write_text
 from calibrl.report.series import Charts, charts
 from calibrl.report.tables import readable, studies, table
 from calibrl.runs.benchmarks import BENCHMARKS, describe
-from calibrl.runs.experiment import ORDER, Description, Metric
+from calibrl.runs.experiment import EXPERIMENTS, Description, Metric
 from calibrl.runs.rows import RELIABILITY_NAMES, Row, read
 from calibrl.runs.statistics import by_run, latest
 
@@ -86,7 +86,7 @@ class Part:
 def _parts(rows: Sequence[Row]) -> list[Part]:
     runs = by_run(rows)
     # The order of the catalogue is the order of the story; what it does not know comes last.
-    order = [*ORDER, *BENCHMARKS, *(name for name, _ in runs)]
+    order = [*EXPERIMENTS, *BENCHMARKS, *(name for name, _ in runs)]
     alone = Counter(name for name, _ in runs)
     parts: list[Part] = []
     for name, what in sorted(runs, key=lambda run: order.index(run[0])):

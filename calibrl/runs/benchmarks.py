@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from calibrl.runs.catalogue import CATALOGUE
 from calibrl.runs.experiment import EXPERIMENTS, Description, Metric, experiment
 
 
@@ -10,7 +9,7 @@ def describe(name: str, *, baseline: str = "") -> Description:
     """How to read the rows of an experiment or benchmark; of one that is unknown, only its name and `baseline`."""
     if name in EXPERIMENTS:
         return experiment(name)
-    return {**CATALOGUE, **BENCHMARKS}.get(name, Description(title=name, question="", baseline=baseline))
+    return BENCHMARKS.get(name, Description(title=name, question="", baseline=baseline))
 
 
 def _times(form: str, *, peer: str = "peer", end: str = "s") -> dict[str, Metric]:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+import typer
 from rich import box
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -74,13 +76,31 @@ def print_table(rows: Sequence[Row]) -> None:
             shown.add_row(f"[bold]{problem}")
             arms = list(dict.fromkeys(row.arm for row in rows if row.problem == problem))
             for arm in arms:
-                cells = [_words(tables[name][problem].get(arm), about.metrics[name]) for name in measured]
+                cells = [mean_text(tables[name][problem].get(arm), about.metrics[name]) for name in measured]
                 shown.add_row(f"  {arm}", *cells, end_section=arm == arms[-1])
         console.print(shown)
 
 
-def _words(cell: Cell | None, metric: Metric) -> str:
+def mean_text(cell: Cell | None, metric: Metric) -> str:
+    """Mean ± standard error as a metric is printed; empty if nothing was measured."""
     if cell is None:
         return ""
     error = f" ± {cell.error:{metric.form}}" if math.isfinite(cell.error) else ""
     return f"{cell.mean:{metric.form}}{error}"
+
+
+@contextmanager
+def one_line_warnings() -> Iterator[None]:
+    """Print our own warnings as one line each, like errors."""
+
+    def say(message: Warning | str, *_: object, **__: object) -> None:
+        typer.echo(f"calibrl: {message}", err=True)
+
+    with warnings.catch_warnings():
+        before = warnings.showwarning
+        warnings.filterwarnings("always", category=UserWarning, module="calibrl")
+        warnings.showwarning = say
+        try:
+            yield
+        finally:
+            warnings.showwarning = before

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-import json
+import importlib.util
+import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from calibrl.errors import MissingExtra
 from calibrl.runs.experiment import Experiment, Settings
 from calibrl.runs.rows import Row, command, origin
-from calibrl.runs.store import CHECKPOINT, Run, Store
+from calibrl.runs.store import CHECKPOINT, NamedArrays, Run, Store
 from calibrl.runs.workers import Job, Report, Status, check_backend, run_jobs
 
 S = TypeVar("S", bound=Settings)
@@ -26,11 +28,10 @@ S = TypeVar("S", bound=Settings)
 class Arrays:
     """What figures need that rows do not hold, yielded by a job: arrays by name. part: whose, in a job of several."""
 
-    values: Mapping[str, NDArray[Any]]
+    values: NamedArrays
     part: str = ""
 
 
-Kept = Arrays
 Yielded = Row | Arrays | list[Row]
 """What a job may yield; a list is the rows of one step, all of which are written before `minutes` may stop the run."""
 
@@ -50,55 +51,49 @@ class Found:
     """
 
     rows: list[Row]
-    arrays: Callable[[str], Mapping[str, NDArray[Any]]]
+    arrays: Callable[[str], NamedArrays]
     finished: bool = True
-
-    @property
-    def kept(self) -> Callable[[str], Mapping[str, NDArray[Any]]]:
-        """Arrays."""
-        return self.arrays
-
-
-def _no_figures(out: Path, found: Found) -> None:
-    """Some experiments are told by their rows alone."""
 
 
 @dataclass(frozen=True)
-class Plan:
-    """An experiment to be run. Each job's function yields rows (and `Arrays`), the same ones every time.
+class Prepared(Generic[S]):
+    """An experiment with its settings and the jobs that they ask for, checked and ready to be run."""
 
-    overrides: settings that differ from the preset's and change what a row says; not how many jobs there are, so that
-    a run can be gone on with for more seeds. draw: makes the figures, from the folder's content alone.
-    """
-
-    experiment: str
+    experiment: Experiment[S]
+    settings: S
     jobs: tuple[Job, ...]
-    preset: str = ""
-    overrides: dict[str, Any] = field(default_factory=dict)
-    draw: Callable[[Path, Found], None] = _no_figures
-    file: str = "rows.jsonl"
-    partial: bool = False
-    apart: Callable[[Row], bool] | None = None
 
     @property
     def run(self) -> Run:
         """Which run this is, as its rows will say it."""
-        return Run(self.experiment, self.preset, json.loads(json.dumps(self.overrides)))
+        return Run(self.experiment.name, self.settings.name, self.experiment.overrides(self.settings))
+
+    @property
+    def parts(self) -> list[str]:
+        """All that can be finished by itself, in the order of the jobs."""
+        return [part for job in self.jobs for part in job.pieces]
+
+    def store(self, folder: Path) -> Store:
+        """The folder that its rows go to."""
+        apart = self.experiment.apart
+        beside = None if apart is None else partial(apart, self.settings)
+        return Store(folder, self.run, file=self.experiment.file, apart=beside)
+
+    def whole(self, store: Store) -> bool:
+        """Whether nothing is missing."""
+        return all(store.finished(part, until=job.until) for job in self.jobs for part in job.pieces)
+
+    def draw(self, out: Path, found: Found) -> None:
+        """The figures, where there is something to draw."""
+        if self.experiment.draw is not None and found.rows and (found.finished or self.experiment.partial):
+            self.experiment.draw(out, self.settings, found)
 
 
-def planned(experiment: Experiment[S], settings: S) -> Plan:
-    """An experiment with its settings, ready to be run."""
-    draw, apart = experiment.draw, experiment.apart
-    return Plan(
-        experiment.name,
-        tuple(experiment.jobs(settings)),
-        preset=settings.name,
-        overrides=experiment.overrides(settings),
-        draw=_no_figures if draw is None else lambda out, found: draw(out, settings, found),
-        file=experiment.file,
-        partial=experiment.partial,
-        apart=None if apart is None else partial(apart, settings),
-    )
+def prepared(experiment: Experiment[S], settings: S) -> Prepared[S]:
+    """An experiment that is ready to be run with these settings; what cannot be run is refused here."""
+    if experiment.needs is not None and importlib.util.find_spec(experiment.needs[0]) is None:
+        raise MissingExtra(*experiment.needs)
+    return Prepared(experiment, settings, tuple(experiment.jobs(settings)))
 
 
 @dataclass(frozen=True)
@@ -167,16 +162,11 @@ def run(
     Found
     """
     options: dict[str, Any] = {"by": by, "resume": resume, "force": force, "minutes": minutes, "watcher": watcher}
-    return carry_out_all({Path(out): planned(experiment, settings)}, **options)[0]
+    return run_all({Path(out): prepared(experiment, settings)}, **options)[0]
 
 
-def carry_out(plan: Plan, out: Path, **options: Any) -> Found:
-    """Run what is missing of a plan."""
-    return carry_out_all({out: plan}, **options)[0]
-
-
-def carry_out_all(
-    plans: Mapping[Path, Plan],
+def run_all(
+    runs: Mapping[Path, Prepared[Any]],
     *,
     by: Workers | None = None,
     resume: bool = False,
@@ -187,27 +177,25 @@ def carry_out_all(
     """As `run`, for several experiments, each with a folder of its own, by one set of workers."""
     by, watcher = by or Workers(), watcher or Watcher()
     check_backend(by.backend, workers=by.workers, address=by.address)  # before any file is touched
-    deadline = None if minutes is None else time.monotonic() + 60 * minutes
+    deadline = math.inf if minutes is None else time.monotonic() + 60 * minutes
     with ExitStack() as stack:
-        tasks: dict[str, _Task] = {}
-        stores, total = [], 0
-        for out, plan in plans.items():
-            store = Store(out, plan.run, file=plan.file, apart=plan.apart)
-            checkpoints = {job.checkpoint for job in plan.jobs if job.checkpoint}
-            stores.append(stack.enter_context(store.open(resume=resume, force=force, checkpoints=checkpoints)))
-            for job in plan.jobs:
-                total += len(job.pieces)
-                missing = tuple(part for part in job.pieces if not store.finished(part, until=job.until))
-                if missing:
-                    name = job.name if len(plans) == 1 else f"{plan.experiment}: {job.name}"
-                    tasks[name] = _Task(job, store, missing)
+        stores = [
+            stack.enter_context(each.store(out).open(resume=resume, force=force, checkpoints=_checkpoints(each.jobs)))
+            for out, each in runs.items()
+        ]
+        tasks = {
+            job.name if len(runs) == 1 else f"{each.experiment.name}: {job.name}": _Task(job, store, missing)
+            for each, store in zip(runs.values(), stores, strict=True)
+            for job in each.jobs
+            if (missing := tuple(part for part in job.pieces if not store.finished(part, until=job.until)))
+        }
 
         def on_item(job: Job, item: Yielded) -> None:
             new = list(tasks[job.name].write(item))
             for row in new:
                 watcher.row(row)
             # Rows of a checkpoint that are said again are no progress.
-            if new and deadline is not None and time.monotonic() > deadline:
+            if new and time.monotonic() > deadline:
                 raise TimeIsUp
 
         def on_done(job: Job, _: list[Yielded]) -> None:
@@ -216,31 +204,30 @@ def carry_out_all(
                 task.store.finish(part)
                 watcher.finished(job.name if part == task.job.name else part)
 
+        total = sum(len(each.parts) for each in runs.values())
         watcher.started(total, total - sum(len(task.parts) for task in tasks.values()))
-        todo = [task.stamped(name) for name, task in tasks.items()]
-        options: dict[str, Any] = {"on_item": on_item, "on_done": on_done}
-        finished = True
-        try:
+        with suppress(TimeIsUp):
             run_jobs(
-                todo,
+                [task.stamped(name) for name, task in tasks.items()],
                 backend=by.backend,
                 workers=by.workers,
                 address=by.address,
+                on_item=on_item,
+                on_done=on_done,
                 on_status=lambda job, status: watcher.status(job.name, status),
-                **options,
             )
-        except TimeIsUp:
-            finished = False
         found = []
-        for (out, plan), store in zip(plans.items(), stores, strict=True):
-            names = [part for job in plan.jobs for part in job.pieces]
-            store.put_in_order(names)
-            whole = finished or all(store.finished(part, until=job.until) for job in plan.jobs for part in job.pieces)
-            found.append(Found(store.rows(names), store.arrays, whole))
-            if found[-1].rows and (whole or plan.partial):
-                watcher.drawing(plan.experiment)
-                plan.draw(out, found[-1])
+        for (out, each), store in zip(runs.items(), stores, strict=True):
+            store.put_in_order(each.parts)
+            found.append(Found(store.rows(each.parts), store.arrays, each.whole(store)))
+            watcher.drawing(each.experiment.name)
+            each.draw(out, found[-1])
     return found
+
+
+def _checkpoints(jobs: Iterable[Job]) -> set[str]:
+    """Patterns of the files that jobs go on from."""
+    return {job.checkpoint for job in jobs if job.checkpoint}
 
 
 @dataclass

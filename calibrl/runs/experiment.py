@@ -25,19 +25,13 @@ if TYPE_CHECKING:
 
 EXPERIMENTS: dict[str, str] = {
     "core": "calibrl.core.experiment:EXPERIMENT",
-    # (put yours in the place of its comment)
     "bandits": "calibrl.bandits.experiment:EXPERIMENT",
-    # --
     "inventory": "calibrl.inventory.experiment:EXPERIMENT",
-    # --
     "control": "calibrl.control.experiment:EXPERIMENT",
-    # --
     "mdp": "calibrl.mdp.experiment:EXPERIMENT",
-    # --
     "safety": "calibrl.safety.experiment:EXPERIMENT",
 }
 """Where each experiment is, by name, in the order of `calibrl run all`; loaded when it is needed."""
-ORDER = ("core", "bandits", "inventory", "control", "mdp", "safety")
 
 PAPER, REFERENCE, OURS = "paper", "reference code", "ours"
 """Sources of a value: printed by Malik et al. (2019); read in the authors' code, which builds on PETS'; chosen here."""

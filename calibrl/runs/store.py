@@ -27,7 +27,9 @@ from calibrl.runs.rows import Row, append_text, line, make_folder, read
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-Arrays = Mapping[str, NDArray[Any]]
+NamedArrays = Mapping[str, NDArray[Any]]
+"""What figures need: arrays by name."""
+
 FINISHED, ARRAYS, CHECKPOINT = "finished.log", "arrays", "checkpoint"
 
 
@@ -129,7 +131,7 @@ class Store:
             self._file.flush()
         return True
 
-    def keep(self, job: str, arrays: Mapping[str, NDArray[Any]]) -> None:
+    def keep(self, job: str, arrays: NamedArrays) -> None:
         """Save what figures need."""
         target = self._arrays(job)
         with explain_os_error(target), replacing(target) as temporary, temporary.open("wb") as file:

@@ -1,6 +1,5 @@
 """`calibrl run`: any backend gives the same rows, a run goes on where it stopped, nothing is overwritten silently."""
 
-import inspect
 import json
 import os
 import signal
@@ -14,10 +13,9 @@ from typer.testing import CliRunner
 
 from calibrl.cli import app
 from calibrl.errors import CalibrlError, MissingExtra
-from calibrl.runs import everything
-from calibrl.runs.everything import plans
-from calibrl.runs.execute import How
-from calibrl.runs.experiment import EXPERIMENTS, ORDER
+from calibrl.runs.commands import prepare_all
+from calibrl.runs.engine import Workers, prepared, run_all
+from calibrl.runs.experiment import EXPERIMENTS, Options, experiment
 from calibrl.runs.rows import Row, append, read
 from tests.runs.crash import EXPERIMENT, QUICK
 
@@ -128,10 +126,10 @@ def test_rows_that_cannot_be_told_apart_are_refused(tmp_path):
 
 
 def test_options_imply_the_backend():
-    assert How().chosen == "serial"
-    assert How(workers=2).chosen == "processes"
-    assert How(address="auto").chosen == "ray"
-    assert How(backend="ray", workers=2).chosen == "ray"
+    assert Options().chosen_backend == "serial"
+    assert Options(workers=2).chosen_backend == "processes"
+    assert Options(address="auto").chosen_backend == "ray"
+    assert Options(backend="ray", workers=2).chosen_backend == "ray"
 
 
 def test_two_runs_do_not_write_to_one_folder(tmp_path):
@@ -163,7 +161,6 @@ def test_everything_at_once(tmp_path, monkeypatch):
     monkeypatch.setattr("tests.runs.crash.LACKING", lacking, raising=False)
     for name, value in {"first": "EXPERIMENT", "second": "EXPERIMENT", "third": "LACKING"}.items():
         monkeypatch.setitem(EXPERIMENTS, name, f"tests.runs.crash:{value}")
-    monkeypatch.setattr(everything, "ORDER", ("first", "second", "third"))
     # In-process: workers would have to find this module's names.
     found = shell(
         "run", "all", "--small", "--out", tmp_path, "--backend", "serial", "--only", "first", "--only", "third"
@@ -176,11 +173,9 @@ def test_everything_at_once(tmp_path, monkeypatch):
 
 
 def test_jobs_of_two_experiments_share_the_workers(tmp_path):
-    from calibrl.runs.engine import Workers, carry_out_all, planned
-
     other = replace(EXPERIMENT, name="other")
-    both = {tmp_path / "a": planned(EXPERIMENT, QUICK), tmp_path / "b": planned(other, replace(QUICK, seeds=2))}
-    first, second = carry_out_all(both, by=Workers("processes", 2))
+    both = {tmp_path / "a": prepared(EXPERIMENT, QUICK), tmp_path / "b": prepared(other, replace(QUICK, seeds=2))}
+    first, second = run_all(both, by=Workers("processes", 2))
     assert len(first.rows) == 120
     assert len(second.rows) == 10
     assert [row.key for row in read(tmp_path / "b")] == [row.key for row in second.rows]
@@ -188,12 +183,12 @@ def test_jobs_of_two_experiments_share_the_workers(tmp_path):
     assert second.arrays("nobody") == {}
 
 
-@pytest.mark.parametrize("name", ORDER)
-@pytest.mark.parametrize("size", ["small", "full"])
-def test_every_experiment_can_be_planned(name, size):
-    ready, _ = plans(size, only=[name])
+@pytest.mark.parametrize("name", EXPERIMENTS)
+@pytest.mark.parametrize("small", [True, False])
+def test_every_experiment_can_be_prepared(name, small):
+    ready, _ = prepare_all(small=small, only=[name])
     for each in ready.values():
-        assert each.experiment == name
+        assert each.experiment.name == name
         assert len({job.name for job in each.jobs}) == len(each.jobs)
 
 
@@ -248,8 +243,7 @@ def nobody_left(group, seconds=20):
 
 
 def test_nothing_is_written_among_published_rows_by_default():
-    from calibrl.runs.commands import app as runs
-
-    for command in runs.registered_commands:
-        folder = inspect.signature(command.callback).parameters["out"].default
-        assert folder is None or folder.parts[0] == "out", f"{command.callback.__name__} writes to {folder}"
+    for name in EXPERIMENTS:
+        assert (experiment(name).folder or "out/").startswith("out/")
+    text = " ".join(shell("run", "all", "--help").output.split())
+    assert "out/all" in text

@@ -12,9 +12,8 @@ from calibrl.bandits.policy import POLICIES
 from calibrl.cli import app
 from calibrl.errors import CalibrlError
 from calibrl.planning.search import SEARCHES
-from calibrl.runs.experiment import EXPERIMENTS, ORDER
-from calibrl.runs.listing import KINDS, USE, listed
-from calibrl.runs.presets import SHELVES, described, find, leaves, names
+from calibrl.runs.experiment import EXPERIMENTS, source_of
+from calibrl.runs.show import described, find, kinds, listed, preset_names
 
 
 def shell(*words):
@@ -25,14 +24,14 @@ def test_every_kind_is_listed_with_a_line_each():
     found = shell("list")
     assert found.exit_code == 0, found.output
     for kind, lines in listed().items():
-        assert f"{kind}: {USE[kind]}" in found.output.splitlines()
+        assert f"{kind}: {kinds()[kind][0]}" in found.output.splitlines()
         for name, words in lines.items():
             assert words, f"nothing is said about {kind} {name}"
             assert any(line.split("  ")[1:2] == [name] for line in found.output.splitlines()), name
     assert set(listed("policies")["policies"]) == set(POLICIES)
     assert set(listed("searches")["searches"]) == set(SEARCHES)
-    assert set(listed("experiments")["experiments"]) == set(ORDER)
-    assert set(json.loads(shell("list", "--json").output)) == set(KINDS)
+    assert set(listed("experiments")["experiments"]) == set(EXPERIMENTS)
+    assert set(json.loads(shell("list", "--json").output)) == set(kinds())
     assert list(json.loads(shell("list", "maps", "--json").output)) == ["maps"]
 
 
@@ -43,16 +42,11 @@ def test_an_extra_that_is_missing_does_not_hide_the_rest(monkeypatch):
     assert "linucb" in found["policies"]
 
 
-@pytest.mark.parametrize("name", names())
+@pytest.mark.parametrize("name", preset_names())
 def test_every_field_of_every_preset_is_explained(name):
-    experiment, preset = find(name)
-    lines = described(experiment, preset)
-    assert [line.field for line in lines] == [field for field, _ in leaves(preset)]
-    unexplained = [line.field for line in lines if not (line.meaning and line.source)]
-    assert not unexplained, "say what they mean in calibrl/runs/meanings.py"
-    if experiment not in EXPERIMENTS:
-        gone = set(SHELVES[experiment].fields) - {line.field for line in lines}
-        assert not gone, "calibrl/runs/meanings.py explains fields that no preset has"
+    _, preset = find(name)
+    unexplained = [leaf.path for leaf in described(preset) if not (leaf.about.help and source_of(leaf, preset.name))]
+    assert not unexplained, "say what they are for, by help= of `setting`"
 
 
 def test_a_preset_is_shown_by_its_whole_or_its_short_name():
@@ -81,7 +75,9 @@ def test_help_waits_for_nothing_heavy():
     code = (
         "import sys; from typer.testing import CliRunner; from calibrl.cli import app; "
         "assert CliRunner().invoke(app, ['--help']).exit_code == 0; "
-        "assert CliRunner().invoke(app, ['run', 'bandits', '--help']).exit_code == 0; "
+        "assert CliRunner().invoke(app, ['run', '--help']).exit_code == 0; "
+        "from calibrl.runs.experiment import EXPERIMENTS; "
+        "assert all(CliRunner().invoke(app, ['run', name, '--help']).exit_code == 0 for name in EXPERIMENTS); "
         "heavy = {'torch', 'numpy', 'scipy', 'sklearn', 'matplotlib', 'polars', 'numba', 'ray', 'gymnasium'}; "
         "print(*(heavy & set(sys.modules)))"
     )
@@ -103,4 +99,4 @@ def test_the_version_is_told():
 
 def test_a_preset_in_a_pipe_has_a_line_for_each_field():
     found = shell("show", "mdp/tiny").output
-    assert len([line for line in found.splitlines() if line.strip()]) == 3 + len(described(*find("mdp/tiny")))
+    assert len([line for line in found.splitlines() if line.strip()]) == 3 + len(described(find("mdp/tiny")[1]))
