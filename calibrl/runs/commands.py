@@ -161,7 +161,7 @@ def execute(runs: Mapping[Path, Prepared[Any]], options: Options) -> list[Found]
     from calibrl.runs.console import one_line_warnings
     from calibrl.runs.engine import Workers as By
     from calibrl.runs.engine import run_all
-    from calibrl.runs.progress import Boards, Several, Shown
+    from calibrl.runs.progress import Boards, Shown
 
     if options.resume and options.force:
         raise CalibrlError("--resume goes on with a run and --force replaces it; give one of them")
@@ -179,7 +179,7 @@ def execute(runs: Mapping[Path, Prepared[Any]], options: Options) -> list[Found]
                 resume=options.resume,
                 force=options.force,
                 minutes=options.minutes,
-                watcher=Several(watchers),
+                watchers=watchers,
             )
         except KeyboardInterrupt:
             stack.close()

@@ -137,7 +137,7 @@ def run(
     resume: bool = False,
     force: bool = False,
     minutes: float | None = None,
-    watcher: Watcher | None = None,
+    watchers: Sequence[Watcher] = (),
 ) -> Found:
     """Run what is missing of an experiment, writing every row into the folder at once; then draw the figures.
 
@@ -154,14 +154,14 @@ def run(
         Go on with the rows in the folder, or replace them.
     minutes : float, optional
         Stop after the row (or list of rows) that crosses this limit; `resume` goes on.
-    watcher : Watcher, optional
-        Hears how it goes.
+    watchers : sequence of Watcher
+        Hear how it goes.
 
     Returns
     -------
     Found
     """
-    options: dict[str, Any] = {"by": by, "resume": resume, "force": force, "minutes": minutes, "watcher": watcher}
+    options: dict[str, Any] = {"by": by, "resume": resume, "force": force, "minutes": minutes, "watchers": watchers}
     return run_all({Path(out): prepared(experiment, settings)}, **options)[0]
 
 
@@ -172,10 +172,10 @@ def run_all(
     resume: bool = False,
     force: bool = False,
     minutes: float | None = None,
-    watcher: Watcher | None = None,
+    watchers: Sequence[Watcher] = (),
 ) -> list[Found]:
     """As `run`, for several experiments, each with a folder of its own, by one set of workers."""
-    by, watcher = by or Workers(), watcher or Watcher()
+    by = by or Workers()
     check_backend(by.backend, workers=by.workers, address=by.address)  # before any file is touched
     deadline = math.inf if minutes is None else time.monotonic() + 60 * minutes
     with ExitStack() as stack:
@@ -192,8 +192,9 @@ def run_all(
 
         def on_item(job: Job, item: Yielded) -> None:
             new = list(tasks[job.name].write(item))
-            for row in new:
-                watcher.row(row)
+            for watcher in watchers:
+                for row in new:
+                    watcher.row(row)
             # Rows of a checkpoint that are said again are no progress.
             if new and time.monotonic() > deadline:
                 raise TimeIsUp
@@ -202,10 +203,16 @@ def run_all(
             task = tasks[job.name]
             for part in task.parts:
                 task.store.finish(part)
-                watcher.finished(job.name if part == task.job.name else part)
+                for watcher in watchers:
+                    watcher.finished(job.name if part == task.job.name else part)
+
+        def on_status(job: Job, status: Status) -> None:
+            for watcher in watchers:
+                watcher.status(job.name, status)
 
         total = sum(len(each.parts) for each in runs.values())
-        watcher.started(total, total - sum(len(task.parts) for task in tasks.values()))
+        for watcher in watchers:
+            watcher.started(total, total - sum(len(task.parts) for task in tasks.values()))
         with suppress(TimeIsUp):
             run_jobs(
                 [task.stamped(name) for name, task in tasks.items()],
@@ -214,13 +221,14 @@ def run_all(
                 address=by.address,
                 on_item=on_item,
                 on_done=on_done,
-                on_status=lambda job, status: watcher.status(job.name, status),
+                on_status=on_status,
             )
         found = []
         for (out, each), store in zip(runs.items(), stores, strict=True):
             store.put_in_order(each.parts)
             found.append(Found(store.rows(each.parts), store.arrays, each.whole(store)))
-            watcher.drawing(each.experiment.name)
+            for watcher in watchers:
+                watcher.drawing(each.experiment.name)
             each.draw(out, found[-1])
     return found
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 from types import TracebackType
@@ -101,38 +101,6 @@ class Shown(Watcher):
         left = f", {timedelta(seconds=round(taken / fresh * (self.total - self.done)))} left" if fresh else ""
         words = f"{self.name} {self.done}/{self.total} {what}{left}"
         self._console.print(words, markup=False, highlight=False, soft_wrap=True)
-
-
-class Several(Watcher):
-    """Tells many watchers."""
-
-    def __init__(self, watchers: Sequence[Watcher]) -> None:
-        self._watchers = watchers
-
-    def started(self, total: int, done: int) -> None:
-        """Tell all."""
-        for watcher in self._watchers:
-            watcher.started(total, done)
-
-    def row(self, row: Row) -> None:
-        """Tell all."""
-        for watcher in self._watchers:
-            watcher.row(row)
-
-    def finished(self, name: str) -> None:
-        """Tell all."""
-        for watcher in self._watchers:
-            watcher.finished(name)
-
-    def status(self, name: str, status: Status) -> None:
-        """Tell all."""
-        for watcher in self._watchers:
-            watcher.status(name, status)
-
-    def drawing(self, name: str) -> None:
-        """Tell all."""
-        for watcher in self._watchers:
-            watcher.drawing(name)
 
 
 class Boards(Watcher):

@@ -88,7 +88,7 @@ def test_a_job_goes_on_from_its_checkpoint_and_no_row_is_there_twice(tmp_path):
     # Saved, not told: the step it fell at is told when it goes on.
     assert max(row.step for row in read(tmp_path)) == 1
     heard = Listener()
-    found = run(WALK, TINY, tmp_path, resume=True, watcher=heard)
+    found = run(WALK, TINY, tmp_path, resume=True, watchers=[heard])
     assert places(found.rows) == WHOLE == places(read(tmp_path))
     assert len(heard.rows) == 6, "only new rows are told"
     assert [bool(row.origin) for row in found.rows if row.seed == 0] == [True, False, True, False]
@@ -99,7 +99,7 @@ def test_fleets_may_be_put_together_differently_and_go_on_for_more_trials(tmp_pa
     found = run(WALK, replace(TINY, together=False), tmp_path, resume=True)
     assert places(found.rows) == WHOLE
     heard = Listener()
-    run(WALK, TINY, tmp_path, resume=True, watcher=heard)
+    run(WALK, TINY, tmp_path, resume=True, watchers=[heard])
     assert (heard.began, heard.rows) == ((3, 3), []), "nothing is missing: nothing is run"
     with pytest.raises(CalibrlError, match=r"another run \(walk tiny\), this one is walk tiny stride=2.0"):
         run(WALK, replace(TINY, stride=2.0), tmp_path, resume=True)
@@ -160,5 +160,5 @@ class Listener(Watcher):
 @pytest.mark.parametrize("by", [Workers(), Workers("processes", 1)])
 def test_a_job_says_where_it_is(tmp_path, by):
     heard = Listener()
-    run(WALK, TINY, tmp_path, watcher=heard, by=by)
+    run(WALK, TINY, tmp_path, watchers=[heard], by=by)
     assert heard.texts == [("fleet walker 0", f"step {step}") for step in range(4)]
