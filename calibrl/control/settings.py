@@ -237,10 +237,10 @@ class ControlSettings:
     planner: PlannerSettings = field(default_factory=PlannerSettings)
     calibration: CalibrationSettings = field(default_factory=CalibrationSettings)
     reward: str | None = setting(
-        None, help="module:function that scores plans, if not the task's own or a learnt one", source=_PETS
+        None, help="what scores plans, as module:function, if not the task's own or a learnt one", source=_PETS
     )
-    agent: str = setting("model", help="model, or sac for the model-free baseline", decides_rows=False)
-    device: str = setting("cpu", help="cpu or cuda", decides_rows=False)
+    agent: str = setting("model", help="who acts: model, or sac for the model-free baseline", decides_rows=False)
+    device: str = setting("cpu", help="where agents plan and learn: cpu or cuda", decides_rows=False)
     light: bool = setting(False, help="save agents without their networks; --resume retrains them", decides_rows=False)
     video: bool = setting(True, help="make a video of each arm's best trial", decides_rows=False)
     together: bool = setting(

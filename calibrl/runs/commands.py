@@ -128,7 +128,10 @@ def command_for(what: Experiment[Any]) -> Callable[..., None]:
     flags = {leaf.path.replace(".", "__"): leaf for leaf in leaves(what.preset(what.default)) if leaf.flag}
     options: dict[str, tuple[Any, Any]] = {"preset": (_preset(what), None)}
     if what.custom is not None:
-        options["custom"] = (Annotated[str | None, typer.Option(what.custom.flag, help=what.custom.help)], None)
+        options["custom"] = (
+            Annotated[str | None, typer.Option(what.custom.flag, help=_sentence(what.custom.help))],
+            None,
+        )
     options |= {name: (_option(leaf), None) for name, leaf in flags.items()}
     out = typer.Option(help="Folder for rows and figures.", show_default=_folder(what, what.default))
     options |= {"out": (Annotated[Path | None, out], None), **SHARED}
@@ -261,10 +264,14 @@ def _preset(what: Experiment[Any]) -> Any:
     return Annotated[str | None, typer.Option(help=text, show_default=what.default)]
 
 
+def _sentence(text: str) -> str:
+    return text[:1].upper() + text[1:].rstrip(".") + "."
+
+
 def _option(leaf: Leaf) -> Any:
     """A field as an option; without it, the preset's value stands."""
     about = leaf.about
-    text = about.help[:1].upper() + about.help[1:] + "."
+    text = _sentence(about.help)
     if leaf.type is bool:
         return Annotated[bool | None, typer.Option(f"{leaf.flag}/--no-{leaf.flag[2:]}", help=text)]
     number: Any = leaf.type

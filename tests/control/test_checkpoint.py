@@ -102,7 +102,7 @@ def test_a_long_run_out_of_short_pieces(tmp_path, light):
     run(tmp_path / "whole", ALL_ARMS)
     heard, pieces = Heard(), 0
     while not run(
-        tmp_path / "pieces", ALL_ARMS, resume=pieces > 0, minutes=0, light=light[pieces % len(light)], watcher=heard
+        tmp_path / "pieces", ALL_ARMS, resume=pieces > 0, minutes=0, light=light[pieces % len(light)], watchers=[heard]
     ).finished:
         pieces += 1
     assert pieces > 3
@@ -147,7 +147,7 @@ def test_agents_learn_again_in_as_many_threads_as_they_first_did(tmp_path):
     run(tmp_path, replace(TINY, trials=1), light=True)
     torch.set_num_threads(2)
     try:
-        run(tmp_path, replace(TINY, trials=2), light=True, resume=True, watcher=Counts())
+        run(tmp_path, replace(TINY, trials=2), light=True, resume=True, watchers=[Counts()])
         assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(before)
@@ -173,7 +173,7 @@ def test_agents_of_another_device_are_refused_before_anything_is_trained_again(t
         torch.save(content, file)
     heard = Heard()
     with pytest.raises(CalibrlError, match=r"begun on another kind of device than cpu.*add --device cuda"):
-        run(tmp_path, TINY, resume=True, watcher=heard)
+        run(tmp_path, TINY, resume=True, watchers=[heard])
     assert not heard.relearnt_trials
 
 

@@ -36,9 +36,9 @@ def test_every_kind_is_listed_with_a_line_each():
 
 
 def test_an_extra_that_is_missing_does_not_hide_the_rest(monkeypatch):
-    monkeypatch.setitem(sys.modules, "calibrl.planning.search", None)
+    monkeypatch.setitem(sys.modules, "calibrl.safety.problems", None)
     found = listed()
-    assert "calibrl.planning.search" in found["searches"][""]
+    assert "calibrl.safety.problems" in found["worlds"][""]
     assert "linucb" in found["policies"]
 
 
