@@ -128,10 +128,8 @@ def command_for(what: Experiment[Any]) -> Callable[..., None]:
     flags = {leaf.path.replace(".", "__"): leaf for leaf in leaves(what.preset(what.default)) if leaf.flag}
     options: dict[str, tuple[Any, Any]] = {"preset": (_preset(what), None)}
     if what.custom is not None:
-        options["custom"] = (
-            Annotated[str | None, typer.Option(what.custom.flag, help=_sentence(what.custom.help))],
-            None,
-        )
+        own = typer.Option(what.custom.flag, help=_sentence(what.custom.help))
+        options["custom"] = (Annotated[str | None, own], None)
     options |= {name: (_option(leaf), None) for name, leaf in flags.items()}
     out = typer.Option(help="Folder for rows and figures.", show_default=_folder(what, what.default))
     options |= {"out": (Annotated[Path | None, out], None), **SHARED}

@@ -55,7 +55,7 @@ def kinds() -> dict[str, tuple[str, Callable[[], Mapping[str, str]]]]:
     }
     for name in EXPERIMENTS:
         found |= experiment(name).names
-    return found | {"maps": ("calibrl.NAME(…)", _maps)}
+    return found | {"maps": ("calibrl.maps.NAME(…), calibrl.maps.classes.NAME(…)", _maps)}
 
 
 def listed(kind: str | None = None) -> dict[str, dict[str, str]]:
