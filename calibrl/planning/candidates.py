@@ -23,6 +23,9 @@ Objective: TypeAlias = Callable[[Tensor], Tensor]
 BatchObjective: TypeAlias = Callable[[Tensor, int], Tensor]
 """(plans (g, n, h, a), number of the iteration) → values (g, n), to be maximised."""
 
+FINITE = "a planner needs finite values: bound the model's draws or the reward"
+"""The best of a batch with one infinite entry is that entry: a planner would act on nonsense in silence."""
+
 BELOW_CUT = 0.5 * math.erfc(math.sqrt(2))
 """Φ(-2): how much of a normal lies below -2σ."""
 
@@ -31,7 +34,7 @@ BELOW_CUT = 0.5 * math.erfc(math.sqrt(2))
 class Task:
     """What a search is given.
 
-    objective: judges plans. low, high: (a,). start: (g, h, a) and elites: (g, k, h, a), to begin from. noise:
+    low, high: (a,). start: (g, h, a) and elites: (g, k, h, a), to begin from. noise:
     (g, n, h, a) for each iteration in turn. alone: one agent outside of any graph, where numbers may be read.
     lost: whose objective (g,) was not finite.
     """
@@ -49,14 +52,20 @@ class Task:
         self.lost = torch.zeros(len(self.start), dtype=torch.bool, device=self.start.device)
 
     def value(self, plans: Tensor, iteration: int) -> Tensor:
-        """The objective at plans (g, n, h, a), refused unless it has shape (g, n)."""
+        """The objective at plans (g, n, h, a), refused unless it is (g, n) numbers, of one agent alone finite ones."""
         value = self.objective(plans, iteration)
         if value.shape != plans.shape[:2]:
-            raise CalibrlError(
-                f"the objective gave shape {tuple(value.shape)} for {len(plans)} agents of {plans.shape[1]} plans; "
-                f"expected {tuple(plans.shape[:2])}"
-            )
-        self.lost = self.lost | ~value.isfinite().all(1)
+            given, expected, many = tuple(value.shape), tuple(plans.shape[:2]), f"{plans.shape[1]} plans"
+            if self.alone:
+                given, expected = given[1:], expected[1:]
+            else:
+                many = f"{len(plans)} agents of {many}"
+            raise CalibrlError(f"the objective gave shape {given} for {many}; expected {expected}")
+        finite = value.isfinite()
+        if self.alone and not bool(finite.all()):
+            _, wrong = (~finite).nonzero()[0].tolist()
+            raise CalibrlError(f"the objective is {value[0, wrong].item()} for plan {wrong}; {FINITE}")
+        self.lost = self.lost | ~finite.all(1)
         return value
 
     def shifted(self, plan: Tensor) -> Tensor:
@@ -92,33 +101,11 @@ def taken(plans: Tensor, index: Tensor) -> Tensor:
     return plans.gather(1, index[:, :, None, None].expand(-1, -1, *plans.shape[2:]))
 
 
-def evaluate(objective: Objective, plans: Tensor) -> Tensor:
-    """The objective at plans (n, h, a), refused unless it is n finite numbers.
-
-    The best of a batch with one infinite entry is that entry: a planner would act on nonsense in silence.
-    """
-    value = objective(plans)
-    if value.shape != plans.shape[:1]:
-        raise CalibrlError(
-            f"the objective gave shape {tuple(value.shape)} for {len(plans)} plans; expected ({len(plans)},)"
-        )
-    if not bool(value.isfinite().all()):
-        wrong = int((~value.isfinite()).nonzero()[0])
-        raise CalibrlError(
-            f"the objective is {value[wrong].item()} for plan {wrong}; a planner needs finite values: "
-            "bound the model's draws or the reward"
-        )
-    return value
-
-
 def refuse_lost_plans(plans: Tensor) -> Tensor:
     """Plans (g, h, a) as they are, or an error that names the first agent whose objective was not finite."""
     lost = plans.isnan().flatten(1).any(1)
     if bool(lost.any()):
-        raise CalibrlError(
-            f"the objective of agent {int(lost.nonzero()[0])} was not finite; a planner needs finite values: "
-            "bound the model's draws or the reward"
-        )
+        raise CalibrlError(f"the objective of agent {int(lost.nonzero()[0])} was not finite; {FINITE}")
     return plans
 
 

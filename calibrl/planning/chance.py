@@ -18,15 +18,7 @@ from calibrl.planning.candidates import Objective
 
 
 class Imagined(NamedTuple):
-    """What a model expects of n plans.
-
-    Parameters
-    ----------
-    value
-        What each plan is worth, (n,).
-    states
-        Drawn states at each of h steps, (particles, n, h, d).
-    """
+    """What a model expects of n plans: what each is worth, (n,), and states drawn at h steps, (particles, n, h, d)."""
 
     value: Tensor
     states: Tensor
@@ -149,10 +141,8 @@ class ChanceConstraint:
 
         Parameters
         ----------
-        states
-            As imagined, (particles, n, h, d).
-        happened
-            As it came, (n, h, d).
+        states, happened
+            As imagined, (particles, n, h, d), and as it came, (n, h, d).
 
         Returns
         -------

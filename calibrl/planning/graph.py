@@ -23,6 +23,8 @@ from calibrl.maps.gaussian import CELLS, REACH
 from calibrl.planning.rollout import DIVERGED, Model, World, imagined_returns, noise_shape
 from calibrl.planning.search import Found, Search
 
+__all__ = ["CapturedPlanner", "PlanInputs", "Planner", "for_device"]
+
 PER_UNIT = CELLS / (2 * REACH)
 
 VERSIONS = 256
@@ -42,18 +44,15 @@ class PlanInputs:
 
     Parameters
     ----------
-    search
-        How plans are searched for.
-    propagation, particles
-        How plans are judged: by so many imagined futures each, which E, DS, MM, TS1 or TSinf rolls through the model.
+    search, propagation, particles
+        How plans are searched for, and judged: by so many imagined futures each, which E, DS, MM, TS1 or TSinf rolls
+        through the model.
     observation
         Where imagination starts, (g, o).
     start, elites
         What the search begins from, (g, h, a), and plans it tries again, (g, k, h, a): NaN where an episode begins.
-    search_noise
-        Chance of the search, (iterations, g, population_size, h, a).
-    particle_noise
-        Chance of the imagined futures, (iterations, *noise_shape).
+    search_noise, particle_noise
+        Chance of the search, (iterations, g, population_size, h, a), and of futures, (iterations, *noise_shape).
     tables
         The agents' calibrated draws, (g, d, cells, 2), or None where nobody is calibrated.
     """
@@ -82,23 +81,16 @@ class PlanInputs:
         tables: Tensor | None,
     ) -> PlanInputs:
         """Buffers for so many agents, on the device of the plan (h, a) that all begin from."""
-        device = start.device
-        shape = noise_shape(
-            propagation,
-            agents=agents,
-            horizon=len(start),
-            plans=search.population_size,
-            particles=particles,
-            outputs=outputs,
-        )
+        device, (h, _), plans = start.device, start.shape, search.population_size
+        shape = noise_shape(propagation, agents=agents, horizon=h, plans=plans, particles=particles, outputs=outputs)
         return cls(
-            search=search,
-            propagation=propagation,
-            particles=particles,
+            search,
+            propagation,
+            particles,
             observation=torch.zeros(agents, observation_size, device=device),
             start=start.expand(agents, -1, -1).clone(),
             elites=torch.full((agents, search.carried, *start.shape), torch.nan, device=device),
-            search_noise=torch.zeros(search.iterations, agents, search.population_size, *start.shape, device=device),
+            search_noise=torch.zeros(search.iterations, agents, plans, *start.shape, device=device),
             particle_noise=torch.zeros(search.iterations, *shape, device=device),
             tables=tables,
         )
@@ -128,10 +120,8 @@ class Planner:
 
     Parameters
     ----------
-    nets
-        The agents' networks.
-    world
-        How their numbers become a world.
+    nets, world
+        The agents' networks, and how their numbers become a world.
     inputs
         How to plan, and what changes from one action to the next; read anew by every call.
     low, high
@@ -141,14 +131,7 @@ class Planner:
     """
 
     def __init__(
-        self,
-        nets: _Ensemble,
-        world: World,
-        inputs: PlanInputs,
-        *,
-        low: Tensor,
-        high: Tensor,
-        fused: bool = True,
+        self, nets: _Ensemble, world: World, inputs: PlanInputs, *, low: Tensor, high: Tensor, fused: bool = True
     ) -> None:
         self.nets, self.world, self.inputs, self.low, self.high = nets, world, inputs, low, high
         on_gpu = low.device.type == "cuda"
@@ -217,12 +200,12 @@ def for_device(planner: Planner) -> Planner | CapturedPlanner:
     Parameters
     ----------
     planner
-        A planner on any device.
+        On any device.
 
     Returns
     -------
     Planner or CapturedPlanner
-        Captured on a GPU; on a CPU the planner itself, because there is nothing to gain by it.
+        Captured on a GPU; on a CPU, where there is nothing to gain, the planner itself.
     """
     return CapturedPlanner(planner) if planner.low.device.type == "cuda" else planner
 
@@ -237,20 +220,7 @@ def fused_returns(
     noise: Tensor,
     tables: Tensor | None = None,
 ) -> Tensor:
-    """The mean over particles of each plan's summed reward, by DS, in fused kernels.
-
-    Parameters
-    ----------
-    nets
-        The agents' networks, on a kernel.
-    world, observation, plans, particles, noise, tables
-        As in `rollout.imagine`.
-
-    Returns
-    -------
-    Tensor
-        Returns (g, n).
-    """
+    """What `imagined_returns` gives by DS, (g, n), in fused kernels."""
     from calibrl.kernels.layered import matched_draw
 
     g, n, h, _ = plans.shape
@@ -318,18 +288,7 @@ def _with_room(function: Callable[..., Any], *arguments: Any) -> Any:
 
 
 def fuse(nets: Networks) -> FusedNets | None:
-    """The networks on the fastest kernel that fits.
-
-    Parameters
-    ----------
-    nets
-        The agents' networks.
-
-    Returns
-    -------
-    FusedNets or None
-        None, said in a warning, where there is no kernel for such networks on their device.
-    """
+    """The networks on the fastest kernel that fits; None, said in a warning, where there is none on their device."""
     try:
         return FusedNets(nets, _kernel_for(nets))
     except _Unsupported as reason:

@@ -73,11 +73,6 @@ class Propagation:
     shuffles: bool = False
     random: bool = True
 
-    def noise_shape(self, agents: int, horizon: int, plans: int, *, particles: int, outputs: int) -> tuple[int, ...]:
-        """Of the standard normal noise of one rollout: (g, h, n · p, d), a column more for TS1, none for E."""
-        columns = outputs + self.shuffles if self.random else 0
-        return (agents, horizon, plans * self.particles(particles), columns)
-
     def particles(self, asked: int) -> int:
         """How many particles a plan gets."""
         return asked if self.random else 1
@@ -85,7 +80,7 @@ class Propagation:
 
 def expectation(model: Model, x: Tensor, draws: Tensor) -> Tensor:
     """E: one Gaussian of all networks for each plan, at E[g(ε)]."""
-    mean, variance = matched(*_by_all(model, x))
+    mean, variance = _matched_answers(model, x)
     return torch.addcmul(mean, variance.sqrt(), draws)
 
 
@@ -98,7 +93,7 @@ def distribution(model: Model, x: Tensor, draws: Tensor) -> Tensor:
 
 def plan_matched(model: Model, x: Tensor, draws: Tensor) -> Tensor:
     """MM: one Gaussian of all networks for each plan, by the law of total variance over its particles."""
-    mean, variance = matched(*_by_all(model, x))
+    mean, variance = _matched_answers(model, x)
     middle = mean.mean(2, keepdim=True)
     spread = variance.mean(2, keepdim=True) + mean.var(2, correction=0, keepdim=True)
     return torch.addcmul(middle, spread.sqrt(), draws)
@@ -164,10 +159,8 @@ def stacked_tables(
 
     Parameters
     ----------
-    mappings
-        A map for each agent, or None: the identity.
-    outputs
-        d, how many numbers a model forecasts.
+    mappings, outputs
+        A map for each agent, or None: the identity; and d, how many numbers a model forecasts.
     device, dtype
         Of the tables.
 
@@ -177,12 +170,9 @@ def stacked_tables(
         Lines (g, d, CELLS, 2).
     """
     device = torch.device(device)
-    plain = torch.tensor([0.0, 1.0], device=device, dtype=dtype).expand(outputs, CELLS, 2)
-    tables = [
-        plain if mapping is None else draw_table(mapping, device, dtype).lines.expand(outputs, CELLS, 2)
-        for mapping in mappings
-    ]
-    return torch.stack(tables)
+    plain = torch.tensor([0.0, 1.0], device=device, dtype=dtype)
+    tables = (plain if mapping is None else draw_table(mapping, device, dtype).lines for mapping in mappings)
+    return torch.stack([table.expand(outputs, CELLS, 2) for table in tables])
 
 
 def calibrated_draws(noise: Tensor, tables: Tensor | None) -> Tensor:
@@ -209,10 +199,10 @@ def expected_draw(tables: Tensor) -> Tensor:
     return (lines[..., 0] @ mass + lines[..., 1] @ pull).to(tables.dtype)
 
 
-def _by_all(model: Model, x: Tensor) -> tuple[Tensor, Tensor]:
-    """All networks' answers for x (g, n, p, in): (g, e, n, p, d) each."""
+def _matched_answers(model: Model, x: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean and variance (g, n, p, d) of the Gaussian that matches all networks' answers for x (g, n, p, in)."""
     mean, variance = model.moments(x.flatten(1, 2))
-    return mean.unflatten(2, x.shape[1:3]), variance.unflatten(2, x.shape[1:3])
+    return matched(mean.unflatten(2, x.shape[1:3]), variance.unflatten(2, x.shape[1:3]))
 
 
 def _taken(values: Tensor, order: Tensor) -> Tensor:
@@ -327,18 +317,12 @@ def imagine(
 
     Parameters
     ----------
-    nets
-        The agents' networks.
-    world
-        How their numbers become a world.
-    observation
-        Where each agent is, (g, o), or where each plan begins, (g, n, o).
-    plans
-        Actions (g, n, h, a).
-    propagation
-        How uncertainty travels: E, DS, MM, TS1 or TSinf.
-    particles
-        Imagined futures of a plan.
+    nets, world
+        The agents' networks, and how their numbers become a world.
+    observation, plans
+        Where each agent is, (g, o), or where each plan begins, (g, n, o); actions (g, n, h, a).
+    propagation, particles
+        How uncertainty travels: E, DS, MM, TS1 or TSinf; imagined futures of a plan.
     noise
         Standard normal, of `noise_shape`; drawn by the caller, so that a rollout is a pure function and an agent's
         chance its own.
@@ -382,17 +366,16 @@ def noise_shape(
 
     Parameters
     ----------
-    propagation
-        How uncertainty travels: E, DS, MM, TS1 or TSinf.
-    agents, horizon, plans, particles, outputs
-        g agents, h steps, n plans of p particles, d numbers that a model forecasts.
+    propagation, agents, horizon, plans, particles, outputs
+        Its name; g agents, h steps, n plans of p particles each, d numbers that a model forecasts.
 
     Returns
     -------
     tuple of int
         (g, h, n · p, d), a column more for TS1, none for E.
     """
-    return propagation_named(propagation).noise_shape(agents, horizon, plans, particles=particles, outputs=outputs)
+    way = propagation_named(propagation)
+    return (agents, horizon, plans * way.particles(particles), outputs + way.shuffles if way.random else 0)
 
 
 def _expected(tables: Tensor | None, plans: Tensor) -> Tensor:

@@ -31,10 +31,8 @@ class Bounds:
 
     Parameters
     ----------
-    low, high
-        The least and the greatest action, (a,) each; low < high.
-    horizon
-        How many steps a plan has.
+    low, high, horizon
+        The least and the greatest action, (a,) each, low < high; and how many steps a plan has.
     """
 
     low: Tensor
@@ -67,15 +65,9 @@ class Bounds:
 class Found(NamedTuple):
     """What a search found, and what the next step's search may begin from; g comes first where agents search together.
 
-    Parameters
-    ----------
-    plan
-        The plan to carry out, (h, a); NaN where agents search together and this one's objective was not finite.
-    start
-        What is left of it once its first action is done, (h, a): the `start` of the next search.
-    elites
-        Good plans to try again, (k, h, a), a step later as well, NaN where an action is not known: the `elites` of the
-        next search. Only iCEM remembers any.
+    plan: to carry out, (h, a); NaN where agents search together and this one's objective was not finite. start: what is
+    left of it once its first action is done, (h, a). elites: good plans to try again a step later, (k, h, a), NaN where
+    an action is not known; only iCEM remembers any.
     """
 
     plan: Tensor
@@ -93,15 +85,15 @@ class Search(ABC):
 
     Parameters
     ----------
-    population_size
-        Plans drawn in each iteration.
-    iterations
-        How many.
+    population_size, iterations
+        Plans drawn in each iteration, and how many iterations.
     """
 
     name: ClassVar[str]
     uniform: ClassVar[bool]
     """Whether its chance is uniform on [0, 1), or standard normal."""
+    double: ClassVar[bool] = False
+    """Whether an agent on its own draws chance in float64, or in the precision of its bounds."""
 
     population_size: int = _setting(400, "plans drawn in each iteration of the search")
     iterations: int = _setting(5, "iterations per search")
@@ -134,11 +126,9 @@ class Search(ABC):
             Takes plans (n, h, a) and gives one finite number each, (n,), the larger the better.
         bounds
             Between which actions to search, and for how many steps.
-        start
-            Plan (h, a) to begin from, such as what the last search left as `start`; the middle of the bounds by
-            default. Moved between the bounds.
-        elites
-            Plans (k, h, a) that the last search left to be tried again.
+        start, elites
+            Plan (h, a) to begin from, the middle of the bounds by default, and plans (k, h, a) to try again: what the
+            last search left. The start is moved between the bounds.
         generator
             Where chance is drawn from, on the device of the bounds.
 
@@ -147,10 +137,10 @@ class Search(ABC):
         Found
             The plan (h, a), and `start` and `elites` for the next step's search.
         """
-        from calibrl.planning.candidates import Task, evaluate
+        from calibrl.planning.candidates import Task
 
         def value(plans: Tensor, _: int) -> Tensor:
-            return evaluate(objective, plans[0])[None]
+            return objective(plans[0])[None]
 
         mean = bounds.middle if start is None else bounds.checked(start)
         known = mean.new_empty(0, *mean.shape) if elites is None else elites
@@ -169,10 +159,9 @@ class Search(ABC):
             Takes plans (g, n, h, a) and the number of the iteration, and gives one number for each plan, (g, n).
         low, high
             Bounds of the actions, (a,) each.
-        start
-            Plans (g, h, a) to begin from: the middle of the bounds where an episode begins.
-        elites
-            Plans (g, k, h, a) to try again; NaN where an action is not known: there a drawn one is tried.
+        start, elites
+            Plans (g, h, a) to begin from, the middle of the bounds where an episode begins, and (g, k, h, a) to try
+            again; NaN where an action is not known: there a drawn one is tried.
         noise
             Chance (iterations, g, population_size, h, a), as `draw` draws it.
 
@@ -213,13 +202,10 @@ class Search(ABC):
 
     def _noise(self, mean: Tensor, known: int, generator: torch.Generator | None) -> Iterator[Tensor]:  # noqa: ARG002
         """Chance (1, n, h, a) of each iteration, drawn when it comes to it; known: elites of the last search."""
-        shape, kind = (1, self.population_size, *mean.shape), self._precision(mean)
+        like = mean.double() if self.double else mean
         for _ in range(self.iterations):
-            yield self.draw(shape, generator=generator, device=mean.device, dtype=kind)
-
-    def _precision(self, mean: Tensor) -> torch.dtype:
-        """What chance is drawn in."""
-        return mean.dtype
+            shape = (1, self.population_size, *mean.shape)
+            yield self.draw(shape, generator=generator, device=like.device, dtype=like.dtype)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -266,12 +252,8 @@ class CEM(Search):
 
     Parameters
     ----------
-    population_size
-        Plans drawn in each iteration.
-    elites
-        The best of them, to which mean and variance are fitted.
-    iterations
-        At most so many.
+    population_size, elites, iterations
+        Plans drawn in each iteration, the best of them, to which mean and variance are fitted; at most so many times.
     momentum
         The share that the old mean and variance keep, in [0, 1).
     min_variance
@@ -302,6 +284,7 @@ class CEM(Search):
 
     name: ClassVar[str] = "cem"
     uniform: ClassVar[bool] = True
+    double: ClassVar[bool] = True
 
     elites: int = _setting(40, "the best of them, around which the next iteration is drawn")
     momentum: float = _setting(0.1, "share of the old mean and variance kept in each iteration")
@@ -310,8 +293,7 @@ class CEM(Search):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _check_elites(self.elites, self.population_size)
-        _check_share("momentum", self.momentum, "0.1 keeps a tenth of the old distribution")
+        _check_elites(self)
         if not 0 <= self.min_variance < math.inf:
             raise CalibrlError(f"min_variance {self.min_variance} is no variance; use 0 or more")
 
@@ -343,11 +325,6 @@ class CEM(Search):
         plan = best.plan if self.keep_best else mean
         return Found(plan, task.shifted(plan), task.elites)
 
-    def _precision(self, mean: Tensor) -> torch.dtype:  # noqa: ARG002
-        import torch
-
-        return torch.float64
-
 
 @dataclass(frozen=True, kw_only=True)
 class ICEM(Search):
@@ -361,12 +338,9 @@ class ICEM(Search):
     ----------
     population_size
         New plans drawn in the first iteration; agents side by side have so many in all, elites included.
-    elites
-        The best of an iteration, to which mean and spread are fitted.
-    iterations
-        How many.
-    momentum
-        The share that the old mean and spread keep, in [0, 1).
+    elites, momentum, iterations
+        The best of an iteration, to which mean and spread are fitted; the share that the old ones keep, in [0, 1);
+        and how many iterations.
     noise_exponent
         β of the noise, whose power at frequency f is f^-β: 0 is white, larger is smoother in time. Published by task,
         from 0.25 (HalfCheetah) to 3.5.
@@ -382,12 +356,10 @@ class ICEM(Search):
     >>> import torch
     >>> from calibrl.planning.search import Bounds, ICEM
     >>> bounds = Bounds(torch.tensor([-1.0]), torch.tensor([1.0]), horizon=3)
+    >>> icem, sums = ICEM(population_size=60), lambda plans: plans.sum((1, 2))
     >>> generator = torch.Generator().manual_seed(0)
-    >>> icem = ICEM(population_size=60)
-    >>> found = icem.search(lambda plans: plans.sum((1, 2)), bounds, generator=generator)
-    >>> found = icem.search(
-    ...     lambda plans: plans.sum((1, 2)), bounds, start=found.start, elites=found.elites, generator=generator
-    ... )
+    >>> found = icem.search(sums, bounds, generator=generator)
+    >>> found = icem.search(sums, bounds, start=found.start, elites=found.elites, generator=generator)
     >>> bool((found.plan > 0.5).all())
     True
     """
@@ -406,14 +378,13 @@ class ICEM(Search):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _check_elites(self.elites, self.population_size)
-        _check_share("momentum", self.momentum, "0.1 keeps a tenth of the old distribution")
+        _check_elites(self)
         if not (0 <= self.noise_exponent < math.inf and 1 <= self.population_decay < math.inf):
             raise CalibrlError(
                 f"noise_exponent {self.noise_exponent} must be at least 0, population_decay {self.population_decay} at "
                 "least 1, and both finite"
             )
-        _check_std("noise_std", self.noise_std)
+        _check_std(self.noise_std)
         if not 0 <= self.keep_elites <= 1:
             raise CalibrlError(
                 f"keep_elites {self.keep_elites} is not a share in [0, 1]; 0.3 carries three elites of ten"
@@ -477,10 +448,8 @@ class MPPI(Search):
 
     Parameters
     ----------
-    population_size
-        Plans drawn in each iteration.
-    iterations
-        How many; published is 1 for each step.
+    population_size, iterations
+        Plans drawn in each iteration, and how many; published is 1 for each step.
     temperature
         λ, in units of the objective: of two plans one λ apart the better weighs e times as much.
     noise_std
@@ -510,7 +479,7 @@ class MPPI(Search):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _check_std("noise_std", self.noise_std)
+        _check_std(self.noise_std)
         if not (0 < self.temperature < math.inf and 0 <= self.control_cost < math.inf):
             raise CalibrlError(
                 f"temperature {self.temperature} must be above 0, control_cost {self.control_cost} at least 0, and "
@@ -532,16 +501,15 @@ SEARCHES: dict[str, type[Search]] = {each.name: each for each in (CEM, ICEM, MPP
 """Every search by its name."""
 
 
-def _check_elites(elites: int, population_size: int) -> None:
-    if not 1 <= elites <= population_size:
-        raise CalibrlError(f"elites {elites} of {population_size} plans cannot be; use 1 … {population_size}")
+def _check_elites(search: CEM | ICEM) -> None:
+    if not 1 <= search.elites <= (most := search.population_size):
+        raise CalibrlError(f"elites {search.elites} of {most} plans cannot be; use 1 … {most}")
+    if not 0 <= search.momentum < 1:
+        raise CalibrlError(
+            f"momentum {search.momentum} is not a share in [0, 1); 0.1 keeps a tenth of the old distribution"
+        )
 
 
-def _check_share(name: str, share: float, cure: str) -> None:
-    if not 0 <= share < 1:
-        raise CalibrlError(f"{name} {share} is not a share in [0, 1); {cure}")
-
-
-def _check_std(name: str, std: float) -> None:
-    if not 0 < std < math.inf:
-        raise CalibrlError(f"{name} {std} is not a standard deviation; use a finite number above 0")
+def _check_std(noise_std: float) -> None:
+    if not 0 < noise_std < math.inf:
+        raise CalibrlError(f"noise_std {noise_std} is not a standard deviation; use a finite number above 0")

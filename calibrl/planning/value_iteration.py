@@ -15,6 +15,8 @@ from calibrl.arrays import Array
 from calibrl.errors import CalibrlError
 from calibrl.kernels import bellman
 
+__all__ = ["MDP", "Solution", "action_values", "policy_iteration", "policy_value", "value_iteration"]
+
 Floats = NDArray[np.float64]
 Ints = NDArray[np.integer[Any]]
 
@@ -83,14 +85,8 @@ class MDP:
         ----------
         probability
             T(s′ | s, a), (S, A, S).
-        reward
-            Rewards (S,), (S, A), or (S, A, S) if they depend on s′.
-        discount
-            γ, in [0, 1).
-
-        Returns
-        -------
-        MDP
+        reward, discount
+            Rewards (S,), (S, A), or (S, A, S) if they depend on s′; γ, in [0, 1).
         """
         p = np.ascontiguousarray(_numbers(probability, "probabilities"))
         if p.ndim != 3 or p.shape[0] != p.shape[2] or 0 in p.shape:
@@ -110,14 +106,8 @@ class MDP:
         ----------
         successor, probability
             States that may follow, and their chances, (S, A, m) each.
-        reward
-            Rewards (S,), (S, A), or (S, A, m) if they depend on which successor comes true.
-        discount
-            γ, in [0, 1).
-
-        Returns
-        -------
-        MDP
+        reward, discount
+            Rewards (S,), (S, A), or (S, A, m) if they depend on which successor comes true; γ, in [0, 1).
         """
         p, to = _numbers(probability, "probabilities"), np.asarray(successor)
         if p.ndim != 3 or 0 in p.shape:
@@ -137,14 +127,8 @@ class MDP:
         ----------
         probability
             A matrix (S, S) for each action, dense or sparse.
-        reward
-            Rewards (S,), (S, A), or one matrix (S, S) for each action if they depend on s′.
-        discount
-            γ, in [0, 1).
-
-        Returns
-        -------
-        MDP
+        reward, discount
+            Rewards (S,), (S, A), or one matrix (S, S) for each action if they depend on s′; γ, in [0, 1).
         """
         actions, shapes = len(probability), {np.shape(matrix) for matrix in probability}
         states = next(iter(shapes))[0] if shapes and shapes != {()} else 0
@@ -194,20 +178,7 @@ class MDP:
 
 
 def as_chances(policy: Array, states: int, actions: int) -> Floats:
-    """A policy as the chance of each action, or an error.
-
-    Parameters
-    ----------
-    policy
-        An action for each state, (S,), or the chance of each action, (S, A).
-    states, actions
-        S and A.
-
-    Returns
-    -------
-    ndarray
-        Chances (S, A), each row of which sums to 1.
-    """
+    """A policy, actions (S,) or chances (S, A), as the chance of each action, (S, A), or an error."""
     given = _numbers(policy, "a policy")
     if given.shape == (states,):
         if bool((given < 0).any()) or bool((given >= actions).any()) or bool((given != np.floor(given)).any()):
@@ -224,13 +195,7 @@ def as_chances(policy: Array, states: int, actions: int) -> Floats:
 
 
 def check_discount(discount: float) -> None:
-    """Refuse a discount outside [0, 1).
-
-    Parameters
-    ----------
-    discount
-        γ.
-    """
+    """Refuse a discount outside [0, 1)."""
     if not isinstance(discount, (int, float, np.number)) or not 0 <= discount < 1:
         raise CalibrlError(f"discount {discount} is outside [0, 1); use 0.99 for long horizons, 0 for the next reward")
 
@@ -302,14 +267,10 @@ class Solution:
 
     Parameters
     ----------
-    value
-        V(s), (S,).
-    policy
-        An action for each state, (S,).
-    error
-        A bound on the largest |V(s) - V*(s)|.
-    iterations
-        Passes over all states and actions.
+    value, policy
+        V(s) and an action for each state, (S,) each.
+    error, iterations
+        A bound on the largest |V(s) - V*(s)|, and passes over all states and actions.
     """
 
     value: Floats
@@ -327,10 +288,8 @@ def value_iteration(mdp: MDP, *, tolerance: float = 1e-10, max_iterations: int =
 
     Parameters
     ----------
-    mdp
-        What to solve.
-    tolerance
-        How far a state's value may be from V*. Finer than float64 can give is met as well as float64 can.
+    mdp, tolerance
+        What to solve, and how far a state's value may be from V*, at best to the last digit of float64.
     max_iterations
         After so many it is an error.
 
@@ -379,10 +338,8 @@ def action_values(mdp: MDP, value: Array) -> Floats:
 
     Parameters
     ----------
-    mdp
-        The MDP.
-    value
-        V(s), (S,).
+    mdp, value
+        The MDP, and V(s), (S,).
 
     Returns
     -------
@@ -402,10 +359,8 @@ def policy_value(mdp: MDP, policy: Array) -> Floats:
 
     Parameters
     ----------
-    mdp
-        The MDP.
-    policy
-        An action for each state, (S,), or the chance of each action, (S, A).
+    mdp, policy
+        The MDP, and an action for each of its states, (S,), or the chance of each action, (S, A).
 
     Returns
     -------
@@ -421,21 +376,9 @@ def policy_value(mdp: MDP, policy: Array) -> Floats:
 
 
 def chain_value(chain: sparse.csr_array, reward: Floats, discount: float) -> Floats:
-    """The value of each state of a Markov chain: the solution of V = reward + discount · chain V.
+    """The solution (S,) of V = reward + discount · chain V: the value of each state of a Markov chain.
 
-    Parameters
-    ----------
-    chain
-        The chance of each next state, (S, S); or its transpose, which moves visits on.
-    reward
-        What a state pays, (S,).
-    discount
-        γ, in [0, 1).
-
-    Returns
-    -------
-    ndarray
-        V(s), (S,).
+    chain: the chance of each next state, (S, S); or its transpose, which moves visits on. reward: (S,).
     """
     system = sparse.eye_array(len(reward), format="csc") - discount * chain.tocsc()
     if len(reward) > DIRECT_STATES:
@@ -462,10 +405,8 @@ def policy_iteration(mdp: MDP, *, start: Array | None = None, max_iterations: in
 
     Parameters
     ----------
-    mdp
-        What to solve.
-    start
-        The policy to begin from, (S,) actions or (S, A) chances; by default greedy for the rewards.
+    mdp, start
+        What to solve, and from which policy, (S,) actions or (S, A) chances; by default one greedy for the rewards.
     max_iterations
         After so many it is an error.
 
@@ -474,7 +415,12 @@ def policy_iteration(mdp: MDP, *, start: Array | None = None, max_iterations: in
     Solution
         Values and actions (S,), a bound on their error, and how many iterations they took.
     """
-    policy = mdp.reward.argmax(1) if start is None else _actions(mdp, start)
+    if start is None:
+        policy = mdp.reward.argmax(1)
+    elif np.ndim(start) == 1:
+        policy = as_chances(start, mdp.states, mdp.actions).argmax(1)
+    else:
+        policy = action_values(mdp, policy_value(mdp, start)).argmax(1)
     states, terms = np.arange(mdp.states), int(np.diff(mdp.rows).max())
     seen: set[bytes] = set()
     for iteration in range(1, max_iterations + 1):
@@ -490,14 +436,6 @@ def policy_iteration(mdp: MDP, *, start: Array | None = None, max_iterations: in
             return Solution(value, policy, (off + rounding) / (1 - mdp.discount), iteration)
         policy = improved
     raise CalibrlError(f"{max_iterations} iterations did not settle the policy; allow more")
-
-
-def _actions(mdp: MDP, policy: Array) -> Ints:
-    """A policy's actions (S,); for one that mixes actions, those that are greedy for its value."""
-    chance = as_chances(policy, mdp.states, mdp.actions)
-    if np.ndim(policy) == 1:
-        return chance.argmax(1)
-    return action_values(mdp, policy_value(mdp, policy)).argmax(1)
 
 
 def _rounding(value: Floats, terms: int = 1) -> float:
