@@ -52,15 +52,13 @@ def reliability(
     Axes
         The one drawn on.
     """
-    ax = _axes(ax)
+    ax = _diagonal(ax, "predicted probability", "observed share")
     p = _flat(pit)
     curve = reliability_curve(p, FINE_LEVELS)
-    ax.plot([0, 1], [0, 1], color=FAINT, lw=1, ls="--", zorder=1)
     if band:
         low, high = reliability_band(p, FINE_LEVELS)
         ax.fill_between(FINE_LEVELS, low, high, color=color, alpha=0.18, lw=0)
     ax.plot(curve.level, curve.observed, color=color, lw=2, label=label)
-    ax.set(xlabel="predicted probability", ylabel="observed share", xlim=(0, 1), ylim=(0, 1), aspect="equal")
     return _tidy(ax, label)
 
 
@@ -109,12 +107,10 @@ def interval_coverage(pit: Array, ax: Axes | None = None, *, label: str | None =
     Axes
         The one drawn on.
     """
-    ax = _axes(ax)
+    ax = _diagonal(ax, "nominal coverage", "observed coverage")
     p = _flat(pit)
     levels = np.linspace(0.02, 0.98, 49)
-    ax.plot([0, 1], [0, 1], color=FAINT, lw=1, ls="--")
     ax.plot(levels, [coverage(p, level) for level in levels], color=color, lw=2, label=label)
-    ax.set(xlabel="nominal coverage", ylabel="observed coverage", xlim=(0, 1), ylim=(0, 1), aspect="equal")
     return _tidy(ax, label)
 
 
@@ -157,13 +153,11 @@ def map_curve(mapping: Map, ax: Axes | None = None, *, label: str | None = None,
     Axes
         The one drawn on.
     """
-    ax = _axes(ax)
+    ax = _diagonal(ax, "p: said", "R(p): calibrated")
     p = torch.linspace(0, 1, 401, dtype=torch.float64)
-    ax.plot([0, 1], [0, 1], color=FAINT, lw=1, ls="--")
     wide = p[:, None].expand(-1, *mapping.columns) if mapping.columns else p
     lines = ax.plot(p, mapping(wide), color=color, lw=2 if not mapping.columns else 1)
     lines[0].set_label(label)
-    ax.set(xlabel="p: said", ylabel="R(p): calibrated", xlim=(0, 1), ylim=(0, 1), aspect="equal")
     return _tidy(ax, label)
 
 
@@ -250,14 +244,12 @@ def class_reliability_curve(
     Axes
         The one drawn on.
     """
-    ax = _axes(ax)
+    ax = _diagonal(ax, "predicted probability", "observed share")
     curve = class_reliability(probs, outcome, bins=bins)
     full = (curve.rows > max(1.0, 0.005 * float(curve.rows.sum()))).numpy()
     x, y, rows = (part.numpy()[full] for part in curve)
-    ax.plot([0, 1], [0, 1], color=FAINT, lw=1, ls="--")
     ax.plot(x, y, color=color, lw=2, label=label)
     ax.scatter(x, y, s=12 + 160 * rows / rows.sum(), color=color, alpha=0.55, lw=0, clip_on=False)
-    ax.set(xlabel="predicted probability", ylabel="observed share", xlim=(0, 1), ylim=(0, 1), aspect="equal")
     return _tidy(ax, label)
 
 
@@ -321,6 +313,14 @@ def overview(pits: dict[str, Array], *, title: str = "") -> Figure:
 
 def _axes(ax: Axes | None) -> Axes:
     return plt.subplots(figsize=(4.2, 4), layout="constrained")[1] if ax is None else ax
+
+
+def _diagonal(ax: Axes | None, xlabel: str, ylabel: str) -> Axes:
+    """Axes of two probabilities, with the line on which they agree."""
+    ax = _axes(ax)
+    ax.plot([0, 1], [0, 1], color=FAINT, lw=1, ls="--", zorder=1)
+    ax.set(xlabel=xlabel, ylabel=ylabel, xlim=(0, 1), ylim=(0, 1), aspect="equal")
+    return ax
 
 
 def tidy(figure: Figure) -> Figure:

@@ -60,25 +60,20 @@ def described(table: Forecasts) -> dict[str, Any]:
     }
 
 
-def load_for(path: Path, table: Forecasts) -> MapFile:
-    """The map file, if it was fitted for forecasts like the table's."""
+def load_for(path: Path, table: Forecasts) -> tuple[MapFile, Groups | None]:
+    """The map file, if it was fitted for forecasts like the table's, and the groups it tells apart, if any."""
     from calibrl.tables.mapfile import MapFile
 
     maps = MapFile.load(path)
     maps.expect(table.kind, table.signature, source=table.source)
-    return maps
-
-
-def groups_for(maps: MapFile, path: Path, table: Forecasts) -> Groups | None:
-    """The groups that the maps of `path` tell apart; None where they tell none apart."""
     if maps.group is None:
-        return None
+        return maps, None
     if maps.group not in table.frame.columns:
         raise CalibrlError(
             f"{table.source}: no column {maps.group!r}, but {path} was fitted by it; "
             "add the column, or fit a map without --group"
         )
-    return table.groups(maps.group)
+    return maps, table.groups(maps.group)
 
 
 def places_of(groups: Groups | None, rows: Tensor) -> dict[str, Tensor]:
@@ -140,22 +135,18 @@ def worth(evidence: Scores, fit_map: FitMap | FitClassMap) -> dict[str, Any]:
     from calibrl.kernels import normal
     from calibrl.tables.mapfile import cross_validate
 
-    def loss(part: Scores) -> float:
-        return class_summary(*part).ece if isinstance(part, tuple) else calibration_loss(normal.cdf(part))
+    def loss_and_floor(part: Scores) -> tuple[float, float]:
+        if isinstance(part, tuple):
+            found = class_summary(*part)
+            return found.ece, found.noise_floor
+        return calibration_loss(normal.cdf(part)), noise_floor(len(part))
 
-    def floor(part: Scores) -> float:
-        return class_summary(*part).noise_floor if isinstance(part, tuple) else noise_floor(len(part))
-
-    folds = cross_validate(evidence, fit_map)
+    folds = [
+        (*loss_and_floor(before)[:1], *loss_and_floor(after)) for before, after in cross_validate(evidence, fit_map)
+    ]
     count = len(evidence[1] if isinstance(evidence, tuple) else evidence)
-    if not folds:
-        return {"outcomes": count, "before": None, "after": None, "noise_floor": None}
-    return {
-        "outcomes": count,
-        "before": fmean(loss(before) for before, _ in folds),
-        "after": fmean(loss(after) for _, after in folds),
-        "noise_floor": fmean(floor(after) for _, after in folds),
-    }
+    means = [fmean(part) for part in zip(*folds, strict=True)] if folds else [None] * 3
+    return {"outcomes": count, **dict(zip(("before", "after", "noise_floor"), means, strict=True))}
 
 
 def calibrated_columns(table: Forecasts, honest: Distribution, levels: str | None) -> dict[str, NDArray[np.float64]]:
@@ -213,10 +204,11 @@ def expect_suffix(path: Path, *suffixes: str) -> None:
         raise CalibrlError(f"{path}: suffix {path.suffix!r} cannot be written; use {' or '.join(suffixes)}")
 
 
-def expect_choice(option: str, value: str, *known: str) -> None:
-    """Refuse a value that the option does not know."""
-    if value not in known:
-        raise CalibrlError(f"{option} {value!r} is unknown; use {' or '.join(known)}")
+def pool_new(new_groups: str) -> bool:
+    """Whether groups that are unknown to a map get the pooled one."""
+    if new_groups not in ("refuse", "pooled"):
+        raise CalibrlError(f"--new-groups {new_groups!r} is unknown; use refuse or pooled")
+    return new_groups == "pooled"
 
 
 def seeded() -> Generator:
@@ -238,8 +230,7 @@ def check(
     map_file: Path | None = typer.Option(None, "--map", help="Also report on the forecasts corrected with this map."),
     new_groups: str = _NEW_GROUPS,
     plot: Path | None = typer.Option(
-        None,
-        help="Plot reliability curve and PIT histogram: .png, .svg or .pdf; with .html, a whole page.",
+        None, help="Plot reliability curve and PIT histogram: .png, .svg or .pdf; with .html, a whole page."
     ),
     kind: str | None = _KIND,
     as_json: bool = _JSON,
@@ -247,7 +238,7 @@ def check(
     """Check whether forecasts are calibrated. Columns: y, and mean,std or q0.05 …, s0 …, p0 …."""
     from calibrl.tables import read_forecasts
 
-    expect_choice("--new-groups", new_groups, "refuse", "pooled")
+    pooled = pool_new(new_groups)
     if plot is not None:
         expect_suffix(plot, ".png", ".svg", ".pdf", ".html")
     keep_to_one_thread()
@@ -259,11 +250,10 @@ def check(
     found = {**described(table), "as_forecast": judged(table, seen, groups, bare)}
     shown = {"as forecast": bare}
     if map_file is not None:
-        maps = load_for(map_file, table)
-        told_apart = groups_for(maps, map_file, table)
+        maps, told_apart = load_for(map_file, table)
 
         def calibrated(rows: Tensor) -> Distribution:
-            return maps.apply(table.distribution, rows, told_apart, pool_new=new_groups == "pooled", source=str(file))
+            return maps.apply(table.distribution, rows, told_apart, pool_new=pooled, source=str(file))
 
         shown["after the map"] = calibrated
         found["after_map"] = {
@@ -281,7 +271,9 @@ def check(
             else:
                 figure.savefig(temporary, dpi=150)
         found["plot"] = str(plot)
-    output.print_check(found, group=group, as_json=as_json)
+    if map_file is not None and (warning := output.reused(found["after_map"])):
+        typer.echo(f"calibrl: ReusedRows: {warning}", err=True)
+    output.show(found, output.check_lines(found, group=group), as_json=as_json)
 
 
 def fit(
@@ -339,7 +331,7 @@ def fit(
     if group is not None:
         names = {name: output.name_of(mapping) for name, mapping in by_group.items()}
         found["groups"] = {name: {"map": names.get(name), **report} for name, report in reports.items()}
-    output.print_fit(found, group=group, as_json=as_json)
+    output.show(found, output.fit_lines(found, group=group), as_json=as_json)
 
 
 def apply(
@@ -358,27 +350,20 @@ def apply(
 
     from calibrl.tables import read_forecasts, write_table
 
-    expect_choice("--new-groups", new_groups, "refuse", "pooled")
+    pooled = pool_new(new_groups)
     expect_suffix(out, ".csv", ".tsv", ".parquet")
     if out.resolve() in {file.resolve(), map_file.resolve()}:
         raise CalibrlError(f"--out {out} would overwrite what is read; give the result another name")
     keep_to_one_thread()
     table = read_forecasts(file, kind=kind)
-    maps = load_for(map_file, table)
-    groups = groups_for(maps, map_file, table)
+    maps, groups = load_for(map_file, table)
     every = torch.arange(len(table))
-    honest = maps.apply(table.distribution, every, groups, pool_new=new_groups == "pooled", source=str(file))
+    honest = maps.apply(table.distribution, every, groups, pool_new=pooled, source=str(file))
     columns = calibrated_columns(table, honest, levels)
     carried = [name for name in table.carried if name not in columns]
     write_table(table.frame.with_columns(**columns).select(*carried, *columns), out)
     gone = [name for name in table.frame.columns if name not in {*table.columns, *carried, *columns}]
-    found = {
-        **described(table),
-        "map": str(map_file),
-        "out": str(out),
-        "written": list(columns),
-        "left_out": gone,
-    }
+    found = {**described(table), "map": str(map_file), "out": str(out), "written": list(columns), "left_out": gone}
     if groups is not None:
         found["pooled_groups"] = [name for name in groups.names if name not in maps.groups]
-    output.print_apply(found, as_json=as_json)
+    output.show(found, output.apply_lines(found), as_json=as_json)

@@ -1,10 +1,6 @@
-"""Maps that outlive the program that fitted them: fitting by group, a plain JSON file, and its memory of rows.
+"""Maps that outlive the program that fitted them: a plain JSON file with all that `calibrl apply` needs.
 
-Fitting maps by name and by group, and what they are worth on rows they have not seen.
-
-A small memory of many rows: enough to tell whether others are among them.
-
-The map file: everything `calibrl apply` needs, as plain JSON.
+With them: what a map is worth on rows it has not seen, and a small memory of the rows it was fitted on.
 """
 
 from __future__ import annotations
@@ -12,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -237,11 +233,7 @@ class MapFile:
             "pooled": plain(self.pooled),
             "groups": {name: plain(fitted) for name, fitted in self.groups.items()},
             "too_few": list(self.too_few),
-            "fitted_rows": {
-                "rows": self.sketch.rows,
-                "distinct": self.sketch.distinct,
-                "smallest": list(self.sketch.smallest),
-            },
+            "fitted_rows": asdict(self.sketch),
         }
 
     @classmethod

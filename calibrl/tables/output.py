@@ -29,59 +29,46 @@ REUSED = 0.01
 """Share of checked rows a map may have met before without a warning."""
 
 
-def print_check(found: dict[str, Any], *, group: str | None, as_json: bool) -> None:
+def show(found: dict[str, Any], lines: list[str], *, as_json: bool) -> None:
+    """Print what a command found: one JSON object for programs, or the lines for people."""
+    typer.echo(
+        json.dumps(_plain(found), allow_nan=False, ensure_ascii=False, indent=1) if as_json else "\n".join(lines)
+    )
+
+
+def check_lines(found: dict[str, Any], *, group: str | None) -> list[str]:
     """The verdict, the numbers, and a line per group, before and after the map."""
     before, after = found["as_forecast"], found.get("after_map")
-    if after and after["reused_rows"] > REUSED:
-        typer.echo(f"calibrl: ReusedRows: {reused(after)}", err=True)
-    if as_json:
-        _print_json(found)
-        return
-    lines = [what_was_read(found), "", *_wrapped(before["summary"].verdict())]
+    lines = [what_was_read(found), "", *_verdict(before)]
     if after:
-        lines += ["", f"After {after['map']} ({after['fitted']}):", *_wrapped(after["summary"].verdict())]
-    lines += ["", *_table(number_rows(before["summary"], after and after["summary"]), text_columns=(0,))]
+        lines += ["", f"After {after['map']} ({after['fitted']}):", *_verdict(after)]
+    lines += ["", *aligned(number_rows(before["summary"], after and after["summary"]), text=(0,))]
     if group is not None:
         rows = group_rows(group, before["groups"], after and after["groups"])
-        lines += ["", *_table(rows, text_columns=(0, len(rows[0]) - 1))]
-    if "plot" in found:
-        lines += ["", f"Plot: {found['plot']}"]
-    typer.echo("\n".join(lines))
+        lines += ["", *aligned(rows, text=(0, len(rows[0]) - 1))]
+    return lines + (["", f"Plot: {found['plot']}"] if "plot" in found else [])
 
 
-def print_fit(found: dict[str, Any], *, group: str | None, as_json: bool) -> None:
+def fit_lines(found: dict[str, Any], *, group: str | None) -> list[str]:
     """What was fitted, and what it is worth on rows held out."""
-    if as_json:
-        _print_json(found)
-        return
     measure = {"calibration_loss": "Calibration loss", "ece": "Expected calibration error"}[found["measure"]]
     reports = {"all": found["pooled"], **{f"{group} {name}": fit for name, fit in found.get("groups", {}).items()}}
     rows = [["", "outcomes", "map", "before", "after", "by chance"]]
-    rows += [
-        [
-            name,
-            str(fit["outcomes"]),
-            fit["map"] or "none: too few",
-            *(_number(fit[key]) for key in ("before", "after", "noise_floor")),
-        ]
-        for name, fit in reports.items()
-    ]
+    for name, fit in reports.items():
+        losses = (_number(fit[key]) for key in ("before", "after", "noise_floor"))
+        rows.append([name, str(fit["outcomes"]), fit["map"] or "none: too few", *losses])
     lines = [what_was_read(found), "", f"{measure} on rows held out (cross-validated):"]
-    lines += [*_table(rows, text_columns=(0, 2)), "", f"Map: {found['map']}"]
-    typer.echo("\n".join(lines))
+    return [*lines, *aligned(rows, text=(0, 2)), "", f"Map: {found['map']}"]
 
 
-def print_apply(found: dict[str, Any], *, as_json: bool) -> None:
+def apply_lines(found: dict[str, Any]) -> list[str]:
     """What was written."""
-    if as_json:
-        _print_json(found)
-        return
     lines = [f"{found['out']}: {found['rows']} calibrated forecasts by {_span(found['written'])}"]
     if found["left_out"]:
         lines.append(f"Left out, not calibrated: {some(found['left_out'])}")
     if found.get("pooled_groups"):
         lines.append(f"Pooled map for new groups: {some(found['pooled_groups'])}")
-    typer.echo("\n".join(lines))
+    return lines
 
 
 def name_of(mapping: Map | ClassMap) -> str:
@@ -90,8 +77,10 @@ def name_of(mapping: Map | ClassMap) -> str:
     return chosen if chosen != mapping.note else mapping.kind.removeprefix("classes-")
 
 
-def reused(after: dict[str, Any]) -> str:
-    """That a map is judged on rows it was fitted on."""
+def reused(after: dict[str, Any]) -> str | None:
+    """That a map is judged on rows it was fitted on, if these are more than a few."""
+    if after["reused_rows"] <= REUSED:
+        return None
     return (
         f"about {after['reused_rows']:.0%} of these rows were used to fit {after['map']}: it looks better here than on "
         "new rows; check on others"
@@ -104,17 +93,15 @@ def what_was_read(found: dict[str, Any]) -> str:
     return f"{found['file']}: {found['rows']} forecasts by {_span(found['columns'])}{skipped}"
 
 
-def _wrapped(sentences: list[str]) -> list[str]:
-    return [line for sentence in sentences for line in textwrap.wrap(sentence, WIDTH)]
+def _verdict(judged: dict[str, Any]) -> list[str]:
+    return [line for sentence in judged["summary"].verdict() for line in textwrap.wrap(sentence, WIDTH)]
 
 
 def number_rows(before: Summary | ClassSummary, after: Summary | ClassSummary | None) -> list[list[str]]:
     """The numbers of a diagnosis, before a map and after it, under a head."""
-    both = [before] if after is None else [before, after]
-    columns = [_measures(found) for found in both]
-    rows = [["", *["as forecast", "after the map"][: len(both)]]]
-    rows += [[name, *(column[name] for column in columns)] for name in columns[0]]
-    return rows
+    columns = {"as forecast": _measures(before)} | ({} if after is None else {"after the map": _measures(after)})
+    rows = [[name, *(column[name] for column in columns.values())] for name in columns["as forecast"]]
+    return [["", *columns], *rows]
 
 
 def _measures(found: Summary | ClassSummary) -> dict[str, str]:
@@ -123,10 +110,7 @@ def _measures(found: Summary | ClassSummary) -> dict[str, str]:
 
     if isinstance(found, Summary):
         return {
-            **{
-                f"{level:.0%} interval holds".replace("%", " %"): f"{found.coverage[level]:.1%}"
-                for level in found.coverage
-            },
+            **{f"{100 * level:.0f} % interval holds": f"{share:.1%}" for level, share in found.coverage.items()},
             "90 % interval, mean width": _number(found.width[0.9]),
             "calibration loss": _number(found.calibration_loss),
             "calibration loss by chance alone": _number(found.noise_floor),
@@ -179,13 +163,13 @@ def _headline(found: Summary | ClassSummary) -> str:
     return first.split(":")[0] if ":" in first else first.split()[0]
 
 
-def _table(rows: list[list[str]], *, text_columns: tuple[int, ...]) -> list[str]:
-    """Aligned columns: text to the left, numbers to the right."""
+def aligned(rows: list[list[str]], *, text: tuple[int, ...]) -> list[str]:
+    """Rows in columns as wide as they need: those of text to the left, numbers to the right."""
     cells = [[_short(cell) for cell in row] for row in rows]
     widths = [max(len(row[k]) for row in cells) for k in range(len(cells[0]))]
     return [
         "  ".join(
-            cell.ljust(width) if k in text_columns else cell.rjust(width)
+            cell.ljust(width) if k in text else cell.rjust(width)
             for k, (cell, width) in enumerate(zip(row, widths, strict=True))
         ).rstrip()
         for row in cells
@@ -205,10 +189,6 @@ def _number(value: float | None) -> str:
 
 def _span(columns: list[str]) -> str:
     return ",".join(columns) if len(columns) < 8 else f"{columns[0]} … {columns[-1]}"
-
-
-def _print_json(found: dict[str, Any]) -> None:
-    typer.echo(json.dumps(_plain(found), allow_nan=False, ensure_ascii=False, indent=1))
 
 
 def _plain(value: Any) -> Any:
@@ -259,8 +239,8 @@ def html_page(found: dict[str, Any], figure: Figure, *, group: str | None) -> st
     parts = [_html_verdict("As forecast" if after else "", before["summary"])]
     if after:
         parts.append(_html_verdict(f"After {Path(after['map']).name} ({after['fitted']})", after["summary"]))
-        if after["reused_rows"] > REUSED:
-            parts.append(f"<p><strong>Careful:</strong> {html.escape(reused(after))}.</p>")
+        if warning := reused(after):
+            parts.append(f"<p><strong>Careful:</strong> {html.escape(warning)}.</p>")
     parts.append(f"<figure>{_svg(figure)}</figure>")
     parts.append(f'<p class="note">{CAPTIONS.get(found["kind"], CAPTIONS[""])}</p>')
     parts.append(f"<h2>Numbers</h2>{_html_table(number_rows(before['summary'], after and after['summary']), (0,))}")
