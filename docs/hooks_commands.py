@@ -29,8 +29,8 @@ def _commands(name: str, command: Any) -> Iterator[tuple[str, Any]]:
     if not hasattr(command, "commands"):
         yield name, command
         return
-    for word, part in command.commands.items():
-        yield from _commands(f"{name} {word}", part)
+    for word in command.list_commands(None):
+        yield from _commands(f"{name} {word}", command.get_command(None, word))
 
 
 def _section(name: str, command: Any) -> str:
