@@ -77,7 +77,12 @@ class Data:
         return self.y.shape[0 if self.agents is None else 1]
 
     def __getitem__(self, rows: Tensor | slice) -> Data:
-        """Some of the rows: a slice, numbers or a mask (n,); of agents a slice, or a mask (g, n), as many of each."""
+        """Some of the rows: a slice, numbers or a mask (n,); of agents a slice, or a mask (g, n), as many of each.
+
+        A mask that leaves none out gives the rows themselves, not a copy; so does adding no rows to some.
+        """
+        if isinstance(rows, Tensor) and rows.dtype == torch.bool and rows.shape == self.y.shape[: rows.dim()] and rows.all():
+            return self
         if self.agents is None:
             return Data(self.x[rows], self.y[rows], None if self.censored is None else self.censored[rows])
         if isinstance(rows, slice):
@@ -87,6 +92,8 @@ class Data:
         return Data(*parts)
 
     def __add__(self, other: Data) -> Data:
+        if not len(self) or not len(other):
+            return self if len(self) else other
         axis = 0 if self.agents is None else 1
         censored = None
         if self.censored is not None or other.censored is not None:
@@ -115,28 +122,35 @@ class SeenRows:
     """Fingerprints of rows a model has learnt from, so that a later check can tell if it meets them again."""
 
     def __init__(self) -> None:
-        self._known: NDArray[np.uint64] = np.zeros(0, dtype=np.uint64)
+        self._known: list[NDArray[np.uint64]] = []
 
     def add(self, data: Data) -> None:
         """Remember these rows: 8 bytes each."""
-        self._known = np.union1d(self._known, fingerprints(data))
+        self._known.append(fingerprints(data))
 
     def overlap(self, data: Data) -> float:
         """The share of these rows that were seen before."""
-        return float(np.isin(fingerprints(data), self._known).mean()) if len(data) else 0.0
+        if not len(data) or not self._known:
+            return 0.0
+        return float(np.isin(fingerprints(data), np.concatenate(self._known)).mean())
 
 
 def fingerprints(data: Data) -> NDArray[np.uint64]:
     """One 64-bit hash per row of x and y: (n,), agents' rows one after another."""
     last = 0 if data.agents is None else 1
-    both = (part.detach().cpu().double().flatten(0, last) for part in (data.x, data.y))
-    parts = [part[:, None].flatten(1).numpy() for part in both]
-    bits = np.ascontiguousarray(np.concatenate(parts, axis=1)).view(np.uint64)
-    total = np.zeros(len(bits), dtype=np.uint64)
-    # Multiply, shift and mix column by column (splitmix64's constants); overflow wraps, as it should.
-    for column in bits.T:
-        total = (total ^ column) * np.uint64(0xBF58476D1CE4E5B9)
-        total = (total ^ (total >> np.uint64(31))) * np.uint64(0x94D049BB133111EB)
+    x, y = (part.detach().flatten(0, last)[:, None].flatten(1) for part in (data.x, data.y))
+    total = np.zeros(len(y), dtype=np.uint64)
+    # Multiply, shift and mix column by column (splitmix64's constants); overflow wraps, as it should. Few rows at a
+    # time: they stay in the processor's cache, and the rows are never copied all at once.
+    for begin in range(0, len(y), 512):
+        some = slice(begin, begin + 512)
+        mixed = total[some]
+        columns = torch.cat([x[some].double(), y[some].double()], 1).cpu().T.contiguous().numpy()
+        for column in columns.view(np.uint64):
+            mixed ^= column
+            mixed *= np.uint64(0xBF58476D1CE4E5B9)
+            mixed ^= mixed >> np.uint64(31)
+            mixed *= np.uint64(0x94D049BB133111EB)
     return total
 
 
