@@ -19,10 +19,6 @@ from calibrl.runs.workers import Job
 if TYPE_CHECKING:
     from calibrl.runs.engine import Found
 
-LEVEL = 0.9
-ARMS = ("over-confident", "calibrated", "calibrated on plans", "conformal", "truth")
-"""Whose 90 %: the bare model's; R∘T's; R∘T's corrected on past plans, by a map or by ranks; the world's own."""
-EXAMPLE = "example paths"
 SEARCH = CEM(population_size=64, elites=8, iterations=3, keep_best=True)
 
 
@@ -43,8 +39,7 @@ class SafetySettings:
 
 def _jobs(settings: SafetySettings) -> Sequence[Job]:
     """One job for each world, amount of experience and seed; its arms are paired. And one for the figure of paths."""
-    from calibrl.safety.loop import example_job, seed_job
-    from calibrl.safety.problems import WORLDS
+    from calibrl.safety.problems import EXAMPLE, WORLDS, example_job, seed_job
 
     triples = product(range(settings.seed, settings.seed + settings.seeds), WORLDS, settings.episodes)
     jobs = (

@@ -14,57 +14,38 @@ from numpy.typing import NDArray
 from calibrl.plots import AFTER, BEFORE, FAINT, TRUTH, tidy
 from calibrl.runs.engine import Found
 from calibrl.runs.rows import Row
+from calibrl.runs.statistics import mean_and_error
 from calibrl.runs.store import save_figures
-from calibrl.safety.experiment import EXAMPLE, LEVEL
-from calibrl.safety.problems import PointMass
+from calibrl.safety.problems import ARMS, EXAMPLE, LEVEL, PointMass
 
-COLORS = {
-    "over-confident": BEFORE,
-    "calibrated": AFTER,
-    "calibrated on plans": "#6bb5a8",
-    "conformal": "#4a6fa5",
-    "truth": TRUTH,
-}
+COLORS = dict(zip(ARMS, (BEFORE, AFTER, "#6bb5a8", "#4a6fa5", TRUTH), strict=True))
 
 
 def save(out: Path, found: Found) -> None:
     """Write the figures of a finished run."""
-    drawn = {
-        "safety-rates": violations(found.rows, nominal=1 - LEVEL),
-        "safety-paths": paths(found.arrays(EXAMPLE), radius=PointMass.radius, goal=PointMass.goal),
-    }
-    save_figures(drawn, out, dpi=120)
+    save_figures({"safety-rates": violations(found.rows), "safety-paths": paths(found.arrays(EXAMPLE))}, out, dpi=120)
 
 
-def violations(rows: Sequence[Row], *, nominal: float) -> Figure:
+def violations(rows: Sequence[Row]) -> Figure:
     """How often plans held to be safe were not, and what they earned, by world, amount of data and arm."""
     worlds = list(dict.fromkeys(row.settings["world"] for row in rows))
     episodes = sorted({row.settings["episodes"] for row in rows})
     figure, axes = plt.subplots(2, len(worlds), figsize=(5.4 * len(worlds), 6), layout="constrained", squeeze=False)
     wide = 0.8 / len(COLORS)
-    for column, world in enumerate(worlds):
+    for world, (rates, returns) in zip(worlds, axes.T, strict=True):
         for k, (arm, color) in enumerate(COLORS.items()):
-            for line, metric in enumerate(("violations", "return")):
-                groups = [
-                    [
-                        row.metrics[metric]
-                        for row in rows
-                        if (row.settings["world"], row.settings["episodes"], row.arm) == (world, some, arm)
-                    ]
-                    for some in episodes
-                ]
-                mean = [float(np.mean(group)) for group in groups]
-                error = [float(np.std(group) / max(1, len(group) - 1) ** 0.5) for group in groups]
-                spot = np.arange(len(episodes)) + (k - (len(COLORS) - 1) / 2) * wide
-                if line == 0:
-                    axes[0, column].bar(spot, mean, wide * 0.92, yerr=error, color=color, label=arm, capsize=2)
-                else:
-                    axes[1, column].errorbar(spot, mean, error, fmt="o", color=color, ms=6, capsize=2)
-        axes[0, column].axhline(nominal, color=TRUTH, lw=1.2, ls="--", label="allowed")
-        axes[0, column].set_title(world)
-        for ax in axes[:, column]:
+            own = [row for row in rows if (row.settings["world"], row.arm) == (world, arm)]
+            groups = [[row.metrics for row in own if row.settings["episodes"] == some] for some in episodes]
+            spot = np.arange(len(episodes)) + (k - (len(COLORS) - 1) / 2) * wide
+            mean, error = zip(*(mean_and_error([one["violations"] for one in group]) for group in groups), strict=True)
+            rates.bar(spot, mean, wide * 0.92, yerr=error, color=color, label=arm, capsize=2)
+            mean, error = zip(*(mean_and_error([one["return"] for one in group]) for group in groups), strict=True)
+            returns.errorbar(spot, mean, error, fmt="o", color=color, ms=6, capsize=2)
+        rates.axhline(1 - LEVEL, color=TRUTH, lw=1.2, ls="--", label="allowed")
+        rates.set_title(world)
+        rates.yaxis.set_major_formatter(lambda value, _: f"{100 * value:.0f} %")
+        for ax in (rates, returns):
             ax.set_xticks(np.arange(len(episodes)), [f"{some} episodes" for some in episodes])
-        axes[0, column].yaxis.set_major_formatter(lambda value, _: f"{100 * value:.0f} %")
     axes[0, 0].set_ylabel("plans that left the safe set")
     axes[1, 0].set_ylabel("return")
     handles, labels = axes[0, 0].get_legend_handles_labels()
@@ -72,9 +53,10 @@ def violations(rows: Sequence[Row], *, nominal: float) -> Figure:
     return tidy(figure)
 
 
-def paths(found: Mapping[str, NDArray[np.float32]], *, radius: float, goal: tuple[float, float]) -> Figure:
+def paths(found: Mapping[str, NDArray[np.float32]]) -> Figure:
     """Paths (repeats, h, 2) of one plan, carried out many times, round a round obstacle; those that hit it in red."""
     figure, axes = plt.subplots(1, len(found), figsize=(4.4 * len(found), 2.9), layout="constrained")
+    radius, goal = PointMass.radius, PointMass.goal
     every = np.concatenate([states.reshape(-1, 2) for states in found.values()])
     low = np.minimum(every.min(0), -radius) - 0.1
     high = np.maximum(every.max(0), goal) + 0.1

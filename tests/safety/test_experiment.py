@@ -9,9 +9,8 @@ from calibrl.cli import app
 from calibrl.distributions import pit
 from calibrl.errors import CalibrlError
 from calibrl.runs.rows import read
-from calibrl.safety.experiment import ARMS, EXPERIMENT, TINY
-from calibrl.safety.loop import agents, learnt_models
-from calibrl.safety.problems import WORLDS, CartPole, PointMass
+from calibrl.safety.experiment import EXPERIMENT, TINY
+from calibrl.safety.problems import ARMS, WORLDS, CartPole, PointMass, agents, learnt_models
 
 
 def test_cart_pole_is_gymnasiums():
