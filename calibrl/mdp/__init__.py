@@ -6,14 +6,15 @@ from calibrl.lazy import exports
 
 if TYPE_CHECKING:
     from calibrl.mdp.problems import Task as Task
+    from calibrl.mdp.problems import check_reachable as check_reachable
     from calibrl.mdp.problems import gym_task as gym_task
     from calibrl.mdp.problems import maze as maze
     from calibrl.mdp.problems import random_mdp as random_mdp
     from calibrl.mdp.problems import random_policy as random_policy
+    from calibrl.mdp.problems import reachable as reachable
     from calibrl.mdp.problems import two_state as two_state
     from calibrl.mdp.theorem import aggregate as aggregate
     from calibrl.mdp.theorem import brier as brier
-    from calibrl.mdp.theorem import check_reachable as check_reachable
     from calibrl.mdp.theorem import classwise_error as classwise_error
     from calibrl.mdp.theorem import classwise_example as classwise_example
     from calibrl.mdp.theorem import marginal_error as marginal_error
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from calibrl.mdp.theorem import occupancy as occupancy
     from calibrl.mdp.theorem import pairs as pairs
     from calibrl.mdp.theorem import pooled_error as pooled_error
-    from calibrl.mdp.theorem import reachable as reachable
     from calibrl.mdp.theorem import sharpen as sharpen
     from calibrl.mdp.theorem import stationary as stationary
     from calibrl.mdp.theorem import value_error as value_error

@@ -18,10 +18,6 @@ if TYPE_CHECKING:
     from calibrl.runs.engine import Found
     from calibrl.runs.rows import Row
 
-TWO_STATES, RANDOM = "two states", "random MDPs"
-"""Problems that are not planning tasks."""
-MAZE = "maze"
-
 
 @dataclass(frozen=True)
 class MDPSettings:
@@ -40,7 +36,8 @@ class MDPSettings:
 
 def _jobs(settings: MDPSettings) -> Sequence[Job]:
     """All three parts. Planning is a job for each task and seed."""
-    from calibrl.mdp.loop import planning_job, theory_job, two_state_rows
+    from calibrl.mdp.problems import MAZE, planning_job
+    from calibrl.mdp.theorem import RANDOM, TWO_STATES, theory_job, two_state_rows
 
     return [
         Job(TWO_STATES, two_state_rows, (settings.seed,)),
@@ -55,6 +52,7 @@ def _jobs(settings: MDPSettings) -> Sequence[Job]:
 
 def _show(rows: Sequence[Row], settings: MDPSettings) -> None:
     """Print models of random MDPs, and planning at the second amount of data. The file has all rows."""
+    from calibrl.mdp.theorem import RANDOM
     from calibrl.runs.console import print_table
 
     amount = settings.amounts[:2][-1]

@@ -10,7 +10,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from calibrl.mdp.experiment import RANDOM, TWO_STATES
+from calibrl.mdp.theorem import RANDOM, TWO_STATES
 from calibrl.plots import AFTER, BEFORE, FAINT, TRUTH, tidy
 from calibrl.runs.engine import Found
 from calibrl.runs.rows import Row

@@ -7,19 +7,32 @@ is what a forecaster learns.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from functools import cache
-from typing import Any
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import cache, partial
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
-from calibrl.algorithm import Forecaster
+from calibrl.algorithm import CrossFitted, Forecaster, learn
+from calibrl.arrays import Array
 from calibrl.data import Data
 from calibrl.errors import CalibrlError, MissingExtra
-from calibrl.mdp.theorem import check_start, reachable
-from calibrl.planning.value_iteration import MDP, Floats, Ints
+from calibrl.forecasters.linear import SoftmaxTransitions, TabularTransitions
+from calibrl.maps.classes import (
+    ClassMap,
+    FitClassMap,
+    Unchanged,
+    fit_isotonic_classes,
+    fit_platt_classes,
+    fit_temperature,
+)
+from calibrl.planning.value_iteration import MDP, Floats, Ints, policy_iteration, policy_value
+from calibrl.runs.rows import Row
+
+if TYPE_CHECKING:
+    from calibrl.mdp.experiment import MDPSettings
 
 GOOD, BAD = 0, 1
 """The states of the two-state example."""
@@ -44,7 +57,6 @@ def random_mdp(
     Returns
     -------
     MDP
-        In lists of successors.
     """
     if min(states, actions, successors) < 1:
         raise CalibrlError(
@@ -66,14 +78,12 @@ def random_policy(states: int, actions: int, *, generator: np.random.Generator) 
     Parameters
     ----------
     states, actions : int
-        S and A.
     generator : numpy.random.Generator
         Draws it.
 
     Returns
     -------
-    ndarray
-        (S, A) chances.
+    ndarray (S, A) of chances
     """
     return generator.dirichlet(np.ones(actions), size=states)
 
@@ -95,7 +105,6 @@ def two_state(stay: float = 0.8, *, alternative: float = 0.7, recover: float = 0
     Returns
     -------
     MDP
-        Of 2 states and 2 actions.
     """
     for name, chance in (("stay", stay), ("alternative", alternative), ("recover", recover)):
         if not 0 <= chance <= 1:
@@ -104,6 +113,57 @@ def two_state(stay: float = 0.8, *, alternative: float = 0.7, recover: float = 0
     probability = np.stack([to_good, 1 - to_good], -1)
     arrival = np.broadcast_to([1.0, -1.0], probability.shape)
     return MDP.dense(probability, arrival, discount=discount)
+
+
+def reachable(mdp: MDP, start: Array) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    """Which states some policy can reach.
+
+    Parameters
+    ----------
+    mdp : MDP
+    start : array (S,)
+        The chances of beginning in each state.
+
+    Returns
+    -------
+    ndarray (S,) of bool
+    """
+    moves = mdp.matrix().T
+    seen = fresh = check_start(start, mdp.states) > 0
+    while bool(fresh.any()):
+        found = np.asarray(moves @ np.repeat(fresh, mdp.actions).astype(np.float64)) > 0
+        fresh = found & ~seen
+        seen = seen | found
+    return seen
+
+
+def check_reachable(mdp: MDP, start: Array) -> None:
+    """Refuse an MDP with states that no policy reaches: nothing can be learnt or said about them.
+
+    Parameters
+    ----------
+    mdp : MDP
+    start : array (S,)
+        The chances of beginning in each state.
+    """
+    lost = np.flatnonzero(~reachable(mdp, start))
+    if len(lost):
+        raise CalibrlError(
+            f"{len(lost)} of {mdp.states} states cannot be reached from the start (the first is state {lost[0]}); "
+            "leave them out or start elsewhere"
+        )
+
+
+def check_start(start: Array, states: int) -> Floats:
+    """A start distribution (S,), or an error."""
+    begin = np.asarray(start, dtype=np.float64)
+    if begin.shape != (states,):
+        raise CalibrlError(
+            f"a start of shape {begin.shape} does not fit; expected a chance for each of {states} states"
+        )
+    if not bool((begin >= 0).all()) or abs(begin.sum() - 1) > 1e-6:
+        raise CalibrlError(f"the start's chances sum to {begin.sum():g}, not 1; normalise them")
+    return begin
 
 
 MOVES = ((-1, 0), (0, 1), (1, 0), (0, -1))
@@ -118,16 +178,14 @@ class Task:
     ----------
     name : str
         What rows call it.
-    successor : ndarray
-        (S, k), where each effect leads.
-    reward : ndarray
-        (S, k), what it pays.
-    chance : ndarray
-        (S, A, k), the truth.
-    start : ndarray
-        (S,), the chances of beginning in each state.
-    coarse : ndarray
-        (S, f), the features of a learner that sees too little.
+    successor, reward : ndarray (S, k)
+        Where each effect leads, and what it pays.
+    chance : ndarray (S, A, k)
+        How likely each effect is in truth.
+    start : ndarray (S,)
+        The chances of beginning in each state.
+    coarse : ndarray (S, f)
+        The features of a learner that sees too little.
     discount : float
         γ.
     """
@@ -187,16 +245,16 @@ def build_task(
     indicator for each row and column of 2 x 2 blocks.
     """
     states = len(successor)
-    to = np.concatenate([successor, np.full((1, successor.shape[1]), states)])
-    pays = np.concatenate([reward, np.zeros((1, reward.shape[1]))])
-    likely = np.concatenate([chance, np.full((1, *chance.shape[1:]), 1 / chance.shape[2])])
+    to, pays, likely, coarse = (
+        np.concatenate([rows, np.full_like(rows[:1], end)])
+        for rows, end in ((successor, states), (reward, 0), (chance, 1 / chance.shape[2]), (_blocks(places), 0))
+    )
     begin = check_start(np.append(start, 0.0), states + 1)
     likely = _merge_twins(to, pays, likely)
     broad = np.broadcast_to(to[:, None], likely.shape)
     seen = reachable(MDP.listed(broad, likely, np.zeros(states + 1), discount=discount), begin)
     seen[-1] = True
     number = np.cumsum(seen) - 1
-    coarse = np.concatenate([_blocks(places), np.zeros((1, _blocks(places).shape[1]))])
     # An effect that never happens may lead out of the reachable part; it then leads to the end.
     inside = np.where(seen[to], number[to], number[-1])
     return Task(name, inside[seen], pays[seen], likely[seen], begin[seen], coarse[seen], discount)
@@ -220,13 +278,12 @@ def maze(size: int, *, generator: np.random.Generator, discount: float = 0.99) -
     Returns
     -------
     Task
-        With one state for each cell that can be reached, and the end.
     """
     if size < 4:
         raise CalibrlError(f"size {size} leaves no room for a maze; use 4 or more")
     cells = size * size
-    row, column = np.divmod(np.arange(cells), size)
-    goal = cells - 1
+    here, goal = np.arange(cells), cells - 1
+    row, column = np.divmod(here, size)
     while True:
         kind = generator.choice(3, size=cells, p=[0.75, 0.20, 0.05])
         kind[[0, goal]] = 0
@@ -235,8 +292,8 @@ def maze(size: int, *, generator: np.random.Generator, discount: float = 0.99) -
         for e, (down, right) in enumerate(MOVES):
             r, c = row + down, column + right
             inside = (r >= 0) & (r < size) & (c >= 0) & (c < size)
-            ahead = np.where(inside, r * size + c, np.arange(cells))
-            to[:, e] = np.where(wall[ahead], np.arange(cells), ahead)
+            ahead = np.where(inside, r * size + c, here)
+            to[:, e] = np.where(wall[ahead], here, ahead)
         if _dry_path(to, pit, goal):
             break
     pays = np.where(to == goal, 1.0, np.where(pit[to], -1.0, 0.0))
@@ -304,12 +361,11 @@ def gym_task(name: str, *, discount: float = 0.95) -> Task:
     Returns
     -------
     Task
-        With the states that can be reached.
     """
-    if name not in _TABLES:
-        raise CalibrlError(f"task {name!r} is unknown; use one of {', '.join(_TABLES)}")
+    if name not in GYM_TASKS:
+        raise CalibrlError(f"task {name!r} is unknown; use one of {', '.join(GYM_TASKS)}")
     try:
-        calm, noisy, places = _TABLES[name]()
+        calm, noisy, places = GYM_TASKS[name]()
     except ModuleNotFoundError:
         raise MissingExtra("gymnasium", "control") from None
     states, actions = len(calm.P), len(calm.P[0])
@@ -339,30 +395,114 @@ def _outcome(entry: tuple[float, int, float, bool], states: int) -> tuple[int, f
 def _frozen_lake() -> tuple[Any, Any, Any]:
     from gymnasium.envs.toy_text.frozen_lake import FrozenLakeEnv
 
-    make = [FrozenLakeEnv(map_name="8x8", is_slippery=noisy) for noisy in (False, True)]
-    return make[0], make[1], np.stack(np.divmod(np.arange(64), 8), 1)
+    calm, noisy = (FrozenLakeEnv(map_name="8x8", is_slippery=slips) for slips in (False, True))
+    return calm, noisy, np.stack(np.divmod(np.arange(64), 8), 1)
 
 
 def _cliff_walking() -> tuple[Any, Any, Any]:
     from gymnasium.envs.toy_text.cliffwalking import CliffWalkingEnv
 
-    make = [CliffWalkingEnv(is_slippery=noisy) for noisy in (False, True)]
-    return make[0], make[1], np.stack(np.divmod(np.arange(48), 12), 1)
+    return CliffWalkingEnv(), CliffWalkingEnv(is_slippery=True), np.stack(np.divmod(np.arange(48), 12), 1)
 
 
 def _taxi() -> tuple[Any, Any, Any]:
     from gymnasium.envs.toy_text.taxi import TaxiEnv
 
-    make = [TaxiEnv(is_rainy=noisy) for noisy in (False, True)]
     # A state is (row, column, passenger, destination); the coarse learner sees row and column.
     row, column = np.arange(500) // 100, np.arange(500) // 20 % 5
-    return make[0], make[1], np.stack([row, column], 1)
+    return TaxiEnv(), TaxiEnv(is_rainy=True), np.stack([row, column], 1)
 
 
-_TABLES: dict[str, Callable[[], tuple[Any, Any, Any]]] = {
+GYM_TASKS: dict[str, Callable[[], tuple[Any, Any, Any]]] = {
     "frozen-lake": _frozen_lake,
     "cliff-walking": _cliff_walking,
     "taxi": _taxi,
 }
-GYM_TASKS = tuple(_TABLES)
-"""The names `gym_task` knows."""
+"""What `gym_task` knows: the environment without noise and with it, and the coordinates (S, c) of its states."""
+MAZE = "maze"
+"""What the experiment calls its mazes."""
+
+
+# Planning with a learnt model.
+
+
+ARMS: dict[str, FitClassMap] = {
+    "raw": lambda *_: Unchanged(),
+    "temperature": fit_temperature,
+    "Platt": fit_platt_classes,
+    "isotonic": fit_isotonic_classes,
+}
+"""One learner, four ways to read its forecasts."""
+
+
+def task_named(name: str, settings: MDPSettings, seed: int) -> Task:
+    """A table of Gymnasium's, or a maze of this seed's own."""
+    if name == MAZE:
+        return replace(maze(settings.maze_size, generator=np.random.default_rng(seed)), name=MAZE)
+    # FrozenLake's one reward lies some hundred slippery steps away: a shorter horizon could not see it.
+    return gym_task(name, discount=0.99 if name == "frozen-lake" else 0.95)
+
+
+def planning_job(settings: MDPSettings, name: str, seed: int) -> Iterator[Row]:
+    """All learners, amounts of data and arms on one task for one seed. Arms share the rows and the trained model."""
+    task = task_named(name, settings, seed)
+    truth = task.mdp()
+    best = policy_iteration(truth)
+    even = np.full((task.states, task.actions), 1 / task.actions)
+    yardstick = (float(task.start @ policy_value(truth, even)), float(task.start @ best.value), best.policy)
+    # A table that has too few rows for each entry, and a softmax whose features are too coarse.
+    learners: dict[str, Callable[[], Forecaster]] = {
+        "table": lambda: TabularTransitions(task.states, task.actions, task.effects, prior=0.0),
+        "coarse": lambda: SoftmaxTransitions(task.coarse, task.actions, task.effects),
+    }
+    for learner, make in learners.items():
+        for amount in settings.amounts:
+            seen: list[tuple[Array, Array]] = []
+            model = CrossFitted(make, fit_map=_remember(seen), generator=torch.Generator().manual_seed(seed))
+            (rows,) = learn(partial(_explore, task, amount, seed), model, rounds=1)
+            about = {"task": task.name, "learner": learner, "rows_per_state_and_action": amount}
+            row = partial(Row, "mdp", f"{task.name}, {learner}, {amount:g} rows", seed=seed, settings=about)
+            for arm, fit in ARMS.items():
+                model.mapping = fit(*seen[-1])
+                yield row(arm, metrics=plan_and_judge(task, task.imagine(model), yardstick))
+            if learner == "table":
+                # The control: no recalibration, but one imagined row of each effect.
+                smooth = TabularTransitions(task.states, task.actions, task.effects, prior=float(task.effects))
+                smooth.update(rows)
+                yield row("add-one prior", metrics=plan_and_judge(task, task.imagine(smooth), yardstick))
+
+
+def plan_and_judge(task: Task, believed: MDP, yardstick: tuple[float, float, Ints]) -> dict[str, float]:
+    """Plan in the believed MDP, act in the true one.
+
+    `delivered` is the plan's return from the start (0 = acting at random, 1 = optimal) and `promised` what the model
+    said it would be, on the same scale; `promise_error` is their distance, `fixed_error` that for the truly optimal
+    policy. yardstick: the returns that count as 0 and 1, and that policy.
+    """
+    low, high, best = yardstick
+    plan = policy_iteration(believed).policy
+    promised = float(task.start @ policy_value(believed, plan) - low) / (high - low)
+    delivered = float(task.start @ policy_value(task.mdp(), plan) - low) / (high - low)
+    fixed = float(task.start @ policy_value(believed, best) - high) / (high - low)
+    return {
+        "promised": promised,
+        "delivered": delivered,
+        "promise_error": abs(promised - delivered),
+        "fixed_error": abs(fixed),
+    }
+
+
+def _explore(task: Task, amount: float, seed: int, _: Forecaster) -> tuple[Data, Data]:
+    """Rows of experience at random, as many for each state and action: what the model learns, and what to see of it."""
+    rows = task.sample(round(amount * (task.states - 1) * task.actions), np.random.default_rng([seed, 1]))
+    return rows, rows
+
+
+def _remember(seen: list[tuple[Array, Array]]) -> FitClassMap:
+    """A fit that changes nothing and keeps what it was given: every arm fits its own map to it."""
+
+    def fit(probs: Array, outcome: Array) -> ClassMap:
+        seen.append((probs, outcome))
+        return Unchanged()
+
+    return fit

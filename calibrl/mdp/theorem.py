@@ -1,11 +1,14 @@
 """The paper's lemma and theorem as numbers: calibrated and miscalibrated models of a known MDP.
 
 Throughout, `weights` (S, A) is the joint distribution of states and actions with respect to which a model is or is not
-calibrated: where a policy spends its time, and what it does there. `docs/why-calibrated.md` says what follows from it,
-and what does not.
+calibrated: where a policy spends its time, and what it does there; a policy is (S,) actions or (S, A) chances of each.
+`docs/why-calibrated.md` says what follows from it, and what does not.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 from scipy import sparse
@@ -13,7 +16,26 @@ from scipy.sparse import csgraph, linalg
 
 from calibrl.arrays import Array
 from calibrl.errors import CalibrlError
-from calibrl.planning.value_iteration import MDP, Floats, as_chances, chain_value, check_discount, policy_value
+from calibrl.mdp.problems import GOOD, TRY, check_start, random_mdp, random_policy, two_state
+from calibrl.planning.value_iteration import (
+    MDP,
+    Floats,
+    as_chances,
+    chain_value,
+    check_discount,
+    policy_value,
+    value_iteration,
+)
+from calibrl.runs.engine import Arrays
+from calibrl.runs.rows import Row
+
+SAME = 1e-12
+"""Forecasts closer than this count as the same forecast."""
+TWO_STATES, RANDOM = "two states", "random MDPs"
+"""The experiment's problems that are not planning tasks."""
+POWERS = (0.33, 0.5, 0.65, 0.8, 0.9, 1.1, 1.25, 1.5, 1.75, 2.0, 2.5, 3.0)
+"""How far the random MDPs' models are from calibrated: T^power."""
+
 
 # Where a policy spends its time.
 
@@ -24,14 +46,12 @@ def stationary(mdp: MDP, policy: Array) -> Floats:
     Parameters
     ----------
     mdp : MDP
-        With S states and A actions.
-    policy : array
-        (S,) actions, or (S, A) chances of each.
+    policy : array (S,) or (S, A)
 
     Returns
     -------
-    ndarray
-        (S,). An error where the long run depends on the start.
+    ndarray (S,)
+        An error where the long run depends on the start.
     """
     chain, _ = mdp.chain(policy)
     closed = _closed_sets(chain)
@@ -41,9 +61,8 @@ def stationary(mdp: MDP, policy: Array) -> Floats:
             f"state {closed[1][0]}), so its long run depends on the start; use occupancy(mdp, policy, start)"
         )
     states = closed[0]
-    part = chain[states][:, states]
     # (Pᵀ - I) σ = 0 leaves σ free up to a factor: the last equation becomes Σσ = 1.
-    system = (part.T - sparse.eye_array(len(states))).tolil()
+    system = (chain[states][:, states].T - sparse.eye_array(len(states))).tolil()
     system[-1, :] = 1.0
     right = np.zeros(len(states))
     right[-1] = 1.0
@@ -59,15 +78,14 @@ def occupancy(mdp: MDP, policy: Array, start: Array) -> Floats:
 
     Parameters
     ----------
-    mdp, policy
-        As in `stationary`.
-    start : array
-        (S,), the chances of beginning in each state.
+    mdp : MDP
+    policy : array (S,) or (S, A)
+    start : array (S,)
+        The chances of beginning in each state.
 
     Returns
     -------
-    ndarray
-        (S,).
+    ndarray (S,)
     """
     begin = check_start(start, mdp.states)
     chain, _ = mdp.chain(policy)
@@ -79,73 +97,18 @@ def pairs(share: Array, policy: Array, actions: int) -> Floats:
 
     Parameters
     ----------
-    share : array
-        (S,), of states.
-    policy
-        As in `stationary`.
+    share : array (S,)
+        The distribution of states.
+    policy : array (S,) or (S, A)
     actions : int
         A.
 
     Returns
     -------
-    ndarray
-        (S, A).
+    ndarray (S, A)
     """
     state = np.asarray(share, dtype=np.float64)
     return state[:, None] * as_chances(policy, len(state), actions)
-
-
-def reachable(mdp: MDP, start: Array) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    """Which states some policy can reach.
-
-    Parameters
-    ----------
-    mdp, start
-        As in `occupancy`.
-
-    Returns
-    -------
-    ndarray
-        (S,) bool.
-    """
-    begin = check_start(start, mdp.states)
-    moves = mdp.matrix()
-    seen = begin > 0
-    fresh = seen
-    while bool(fresh.any()):
-        row = np.repeat(fresh, mdp.actions)
-        found = np.asarray(moves.T @ row.astype(np.float64)) > 0
-        fresh = found & ~seen
-        seen = seen | found
-    return seen
-
-
-def check_reachable(mdp: MDP, start: Array) -> None:
-    """Refuse an MDP with states that no policy reaches: nothing can be learnt or said about them.
-
-    Parameters
-    ----------
-    mdp, start
-        As in `occupancy`.
-    """
-    lost = np.flatnonzero(~reachable(mdp, start))
-    if len(lost):
-        raise CalibrlError(
-            f"{len(lost)} of {mdp.states} states cannot be reached from the start (the first is state {lost[0]}); "
-            "leave them out or start elsewhere"
-        )
-
-
-def check_start(start: Array, states: int) -> Floats:
-    """A start distribution (S,), or an error."""
-    begin = np.asarray(start, dtype=np.float64)
-    if begin.shape != (states,):
-        raise CalibrlError(
-            f"a start of shape {begin.shape} does not fit; expected a chance for each of {states} states"
-        )
-    if not bool((begin >= 0).all()) or abs(begin.sum() - 1) > 1e-6:
-        raise CalibrlError(f"the start's chances sum to {begin.sum():g}, not 1; normalise them")
-    return begin
 
 
 def _closed_sets(chain: sparse.csr_array) -> list[np.ndarray[tuple[int], np.dtype[np.int64]]]:
@@ -158,8 +121,7 @@ def _closed_sets(chain: sparse.csr_array) -> list[np.ndarray[tuple[int], np.dtyp
     return [np.flatnonzero(label == k) for k in range(count) if k not in leaks]
 
 
-SAME = 1e-12
-"""Forecasts closer than this count as the same forecast."""
+# Models that are calibrated.
 
 
 def with_transitions(mdp: MDP, probability: Floats) -> MDP:
@@ -168,19 +130,13 @@ def with_transitions(mdp: MDP, probability: Floats) -> MDP:
     Parameters
     ----------
     mdp : MDP
-        With S states and A actions.
-    probability : array
-        (S, A, S).
+    probability : array (S, A, S)
 
     Returns
     -------
     MDP
-        A new one.
     """
     return MDP.dense(probability, mdp.reward, discount=mdp.discount)
-
-
-# Models that are calibrated.
 
 
 def aggregate(mdp: MDP, weights: Array, classes: Array) -> MDP:
@@ -192,16 +148,14 @@ def aggregate(mdp: MDP, weights: Array, classes: Array) -> MDP:
     Parameters
     ----------
     mdp : MDP
-        The truth, with S states and A actions.
-    weights : array
-        (S, A), the joint distribution of states and actions.
-    classes : array
-        (S,) whole numbers from 0 without gaps.
+        The truth.
+    weights : array (S, A)
+    classes : array (S,)
+        Whole numbers from 0 without gaps.
 
     Returns
     -------
     MDP
-        The model.
     """
     joint = check_weights(weights, mdp)
     label = np.asarray(classes)
@@ -214,12 +168,11 @@ def aggregate(mdp: MDP, weights: Array, classes: Array) -> MDP:
         raise CalibrlError(f"state class {int((size == 0).argmax())} is empty; number the classes 0 … without gaps")
     member = np.eye(len(size))[label]
     mass = member.T @ joint
-    unseen = np.argwhere(mass.sum(1) == 0)
+    unseen = np.flatnonzero(mass.sum(1) == 0)
     if len(unseen):
-        k = int(unseen[0, 0])
         raise CalibrlError(
-            f"state class {k} holds only states that are never visited (state {int((label == k).argmax())} is one); "
-            "merge it with another class"
+            f"state class {unseen[0]} holds only states that are never visited (state "
+            f"{int((label == unseen[0]).argmax())} is one); merge it with another class"
         )
     pooled = np.einsum("sk,sa,sat->kat", member, joint, mdp.to_dense())
     # An action never taken in a class carries no weight: what is said about it matters to nobody.
@@ -245,9 +198,7 @@ def classwise_example(*, size: float = 0.1, discount: float = 0.9) -> tuple[MDP,
     Returns
     -------
     truth, model : MDP
-        Of 3 states and 2 actions.
-    weights : ndarray
-        (3, 2), the joint distribution of states and actions.
+    weights : ndarray (3, 2)
     """
     base = np.array([0.2, 0.3, 0.5])
     even = np.stack([np.roll(base, k) for k in range(3)])
@@ -277,7 +228,6 @@ def sharpen(mdp: MDP, power: float) -> MDP:
     Returns
     -------
     MDP
-        The model.
     """
     if not power > 0:
         raise CalibrlError(f"power {power} is not above 0; above 1 sharpens, below 1 blunts")
@@ -296,7 +246,6 @@ def motionless(mdp: MDP) -> MDP:
     Returns
     -------
     MDP
-        The model.
     """
     still = np.broadcast_to(np.eye(mdp.states)[:, None], (mdp.states, mdp.actions, mdp.states))
     return with_transitions(mdp, still)
@@ -311,9 +260,7 @@ def classwise_error(model: MDP, truth: MDP, weights: Array) -> float:
     Parameters
     ----------
     model, truth : MDP
-        Of S states and A actions both.
-    weights : array
-        (S, A), the joint distribution of states and actions.
+    weights : array (S, A)
 
     Returns
     -------
@@ -321,10 +268,8 @@ def classwise_error(model: MDP, truth: MDP, weights: Array) -> float:
         0 when calibrated.
     """
     joint, said, true = _compared(model, truth, weights)
-    weight = np.broadcast_to(joint[..., None], said.shape)
     # Forecasts of different next states are kept apart by different whole numbers.
-    key = said + 2 * np.arange(truth.states)
-    return _grouped_error(key.ravel(), (weight * (true - said)).ravel())
+    return _grouped_error(said + 2 * np.arange(truth.states), joint[..., None] * (true - said))
 
 
 def marginal_error(model: MDP, truth: MDP, weights: Array) -> float:
@@ -358,8 +303,7 @@ def pooled_error(model: MDP, truth: MDP, weights: Array) -> float:
         0 is best.
     """
     joint, said, true = _compared(model, truth, weights)
-    weight = np.broadcast_to(joint[..., None], said.shape)
-    return _grouped_error(said.ravel(), (weight * (true - said)).ravel())
+    return _grouped_error(said, joint[..., None] * (true - said))
 
 
 def brier(model: MDP, truth: MDP, weights: Array) -> float:
@@ -384,12 +328,10 @@ def value_error(model: MDP, truth: MDP, policy: Array, start: Array) -> float:
 
     Parameters
     ----------
-    model, truth
-        As in `classwise_error`.
-    policy : array
-        (S,) actions, or (S, A) chances of each.
-    start : array
-        (S,), the chances of beginning in each state.
+    model, truth : MDP
+    policy : array (S,) or (S, A)
+    start : array (S,)
+        The chances of beginning in each state.
 
     Returns
     -------
@@ -408,8 +350,8 @@ def value_error_bound(calibration_error: float, believed: Array, discount: float
     calibration_error : float
         With respect to the policy's discounted occupancy from the start at which the values are compared, which is its
         stationary distribution if it starts there.
-    believed : array
-        V̂, (S,).
+    believed : array (S,)
+        V̂.
     discount : float
         γ.
 
@@ -445,6 +387,84 @@ def _compared(model: MDP, truth: MDP, weights: Array) -> tuple[Floats, Floats, F
 
 def _grouped_error(key: Floats, gap: Floats) -> float:
     """Σ over distinct keys of |Σ gap|."""
-    order = np.argsort(key)
-    fresh = np.diff(key[order], prepend=-1.0) > SAME
-    return float(np.abs(np.add.reduceat(gap[order], np.flatnonzero(fresh))).sum())
+    order = np.argsort(key, axis=None)
+    fresh = np.diff(key.ravel()[order], prepend=-1.0) > SAME
+    return float(np.abs(np.add.reduceat(gap.ravel()[order], np.flatnonzero(fresh))).sum())
+
+
+# The experiment's rows: the two-state example of section 3.2, and the lemma and the theorem over random MDPs.
+
+
+def two_state_rows(seed: int) -> Iterator[Row]:
+    """What an agent expects and what it gets, by the chance its model gives to staying in the good state."""
+    truth = two_state(0.8)
+    optimal = float(value_iteration(truth).value[GOOD])
+    for percent in range(101):
+        model = two_state(percent / 100)
+        plan = value_iteration(model)
+        metrics = {
+            "believed": percent / 100,
+            "expected_reward": float(model.reward[GOOD, TRY]),
+            "promised_value": float(plan.value[GOOD]),
+            "delivered_value": float(policy_value(truth, plan.policy)[GOOD]),
+            "optimal_value": optimal,
+            "tries": float(plan.policy[GOOD] == TRY),
+        }
+        yield Row("mdp", TWO_STATES, f"{percent} %", seed, metrics)
+
+
+@dataclass(frozen=True)
+class Judged:
+    """One model of one random MDP; errors of the policy's value, and their bound, are shares of the range of V."""
+
+    model: str
+    calibration: float
+    brier: float
+    error: float
+    bound: float
+
+
+def judge_random_mdp(generator: np.random.Generator) -> list[Judged]:
+    """A random MDP and policy, valued by the truth, by blunt calibrated models, and by sharp or blunt wrong ones."""
+    states, actions = 12, 3
+    truth = random_mdp(states, actions, states, generator=generator, discount=0.9)
+    policy = random_policy(states, actions, generator=generator)
+    share = stationary(truth, policy)
+    weights = pairs(share, policy, actions)
+    models = {
+        f"calibrated, {k} class{'es' if k > 1 else ''} of states": aggregate(truth, weights, np.arange(states) % k)
+        for k in (1, 3, 6)
+    }
+    models |= {f"too {'sharp' if power > 1 else 'blunt'}, T^{power:g}": sharpen(truth, power) for power in POWERS}
+    value = policy_value(truth, policy)
+    span = float(np.ptp(value))
+    found = []
+    for name, model in models.items():
+        believed = policy_value(model, policy)
+        calibration = classwise_error(model, truth, weights)
+        error = abs(float(share @ (believed - value)))
+        bound = value_error_bound(calibration, believed, truth.discount)
+        found.append(Judged(name, calibration, brier(model, truth, weights), error / span, bound / span))
+    return found
+
+
+def theory_job(problems: int, seed: int) -> Iterator[Row | Arrays]:
+    """So many random MDPs: for each kind of model a row of how wrong it is, and all their numbers for the figure."""
+    generator = np.random.default_rng(seed)
+    judged = [judge_random_mdp(generator) for _ in range(problems)]
+    blunt = np.array([one[0].brier for one in judged])
+    for column in zip(*judged, strict=True):
+        error, score = np.array([one.error for one in column]), np.array([one.brier for one in column])
+        metrics = {
+            "problems": float(len(column)),
+            "calibration_error": float(np.mean([one.calibration for one in column])),
+            "brier": float(score.mean()),
+            "value_error": float(error.mean()),
+            "value_error_worst": float(error.max()),
+            "value_error_bound": float(np.mean([one.bound for one in column])),
+            "better_brier_than_blunt": float((score < blunt).mean()),
+        }
+        yield Row("mdp", RANDOM, column[0].model, seed, metrics)
+    every = [one for models in judged for one in models]
+    numbers = np.array([(one.calibration, one.brier, one.error) for one in every])
+    yield Arrays({"model": np.array([one.model for one in every]), "calibration, brier, error": numbers})

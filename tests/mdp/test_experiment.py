@@ -6,8 +6,9 @@ import typer.testing
 
 from calibrl.cli import app
 from calibrl.errors import CalibrlError
-from calibrl.mdp.experiment import EXPERIMENT, MAZE, RANDOM, TINY
-from calibrl.mdp.loop import judge_random_mdp, task_named, task_rows, two_state_rows
+from calibrl.mdp.experiment import EXPERIMENT, TINY
+from calibrl.mdp.problems import MAZE, planning_job
+from calibrl.mdp.theorem import RANDOM, judge_random_mdp, two_state_rows
 from calibrl.runs.rows import read
 
 
@@ -29,8 +30,7 @@ def test_tiny_run_writes_rows_and_figures(tmp_path):
         seeds.setdefault((row.problem, row.arm), []).append(row.seed)
     assert all(found == [3, 4] for (problem, _), found in seeds.items() if "rows" in problem)
     # And repeatable.
-    tasks = [task_named(name, TINY, 4) for name in (*TINY.tables, MAZE)]
-    again = [row.metrics for task in tasks for row in task_rows(task, TINY, 4)]
+    again = [row.metrics for name in (*TINY.tables, MAZE) for row in planning_job(TINY, name, 4)]
     assert again == [row.metrics for row in rows if row.seed == 4]
 
 
