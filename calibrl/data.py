@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import TypeAlias, cast
 
 import numpy as np
 import torch
@@ -81,7 +81,8 @@ class Data:
 
         A mask that leaves none out gives the rows themselves, not a copy; so does adding no rows to some.
         """
-        if isinstance(rows, Tensor) and rows.dtype == torch.bool and rows.shape == self.y.shape[: rows.dim()] and rows.all():
+        is_mask = isinstance(rows, Tensor) and rows.dtype == torch.bool and rows.shape == self.y.shape[: rows.dim()]
+        if is_mask and bool(cast(Tensor, rows).all()):
             return self
         if self.agents is None:
             return Data(self.x[rows], self.y[rows], None if self.censored is None else self.censored[rows])
