@@ -19,10 +19,9 @@ import numpy as np
 import torch
 from control_evidence import Recorded, recorded
 
-from calibrl.control.environment import Environment, run_trial
 from calibrl.control.policy import ARMS, Fleet, Member, episode_seed, stream
 from calibrl.control.problems import task_of
-from calibrl.control.world import view_of
+from calibrl.control.world import Environment, run_trial, view_of
 from calibrl.data import Data
 from calibrl.evidence import widened
 from calibrl.files import write_text

@@ -84,7 +84,7 @@ def actions_of_a_fleet(name: str, agents: int, record: Record) -> None:
 
 def late_trial(record: Record, rows: int = 50_000) -> None:
     """A HalfCheetah trial at 50 000 rows: 1000 actions in the environment, scoring left out, and the training."""
-    from calibrl.control.environment import run_trial
+    from calibrl.control.world import run_trial
 
     preset, what = PRESETS["halfcheetah"], task("halfcheetah")
     view = view_of(what)

@@ -8,7 +8,7 @@ from statistics import fmean, stdev
 
 import pytest
 
-from calibrl.control.claim import claim
+from calibrl.control.scoring import claim
 from calibrl.runs.rows import read
 
 ROOT = Path(__file__).parent.parent

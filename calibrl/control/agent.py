@@ -20,6 +20,7 @@ from torch.distributions import Distribution, Normal
 
 from calibrl.algorithm import recalibrate
 from calibrl.control import checkpoint
+from calibrl.control.checkpoint import agent_state, load_agents
 from calibrl.control.policy import Fleet, Member, arm_named, check_rows
 from calibrl.control.problems import Task
 from calibrl.control.settings import (
@@ -31,7 +32,6 @@ from calibrl.control.settings import (
     preset_for_env,
     threads_for,
 )
-from calibrl.control.state import agent_state, load_agents
 from calibrl.control.world import view_of
 from calibrl.data import Data
 from calibrl.distributions import Mixture

@@ -1,7 +1,8 @@
 """Where a run stands, on disk after every trial: one file for each agent, whole or not there.
 
-An agent's file holds all that its future depends on and the rows it has earned so far, so that a run that was
-killed ends with the rows it would have had. Agents may go on in other company than they were saved in.
+An agent's file holds all that its future depends on, as plain tensors and numbers, and the rows it has earned so far,
+so that a run that was killed ends with the rows it would have had. Each is saved on its own, so that it may go on in
+another fleet: whole, or as what it lived through, from which all that it learnt can be learnt again.
 """
 
 from __future__ import annotations
@@ -9,16 +10,20 @@ from __future__ import annotations
 import io
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
-from calibrl.control.policy import Member
+from calibrl.control.policy import Fleet, Member
 from calibrl.control.settings import with_defaults
+from calibrl.data import Data
 from calibrl.errors import CalibrlError, first_line
 from calibrl.files import explain_os_error, replacing
+from calibrl.forecasters.ensemble_training import views
+from calibrl.maps import IDENTITY, map_from_dict
 
 FORMAT = "calibrl control 2"
 
@@ -119,3 +124,159 @@ def _difference(wanted: Any, found: Any, name: str = "") -> tuple[str, Any, Any]
         if difference:
             return difference
     return None
+
+
+_STREAMS = ("exploring", "planning", "splitting")
+_MOMENTS = ("exp_avg", "exp_avg_sq")
+
+
+def agent_state(fleet: Fleet, agent: int) -> dict[str, Any]:
+    """Networks, Adam, map, rows and their units, random states and the plan in progress of one agent, on the CPU."""
+    ensemble = fleet.ensemble
+    saved = ensemble.state_dict()
+    one = slice(agent, agent + 1)
+    adam = {"step": saved["adam"]["step"]}
+    for name in _MOMENTS:
+        adam[name] = [part[one] for part in views(saved["adam"][name], ensemble.nets.parameters())]
+    mapping = fleet.maps[agent]
+    state = {
+        "nets": ensemble.nets.agent(agent).state_dict(),
+        "adam": adam,
+        "residual": saved["residual"][one],
+        "training": saved["generators"][agent],
+        "streams": _streams(fleet, agent),
+        "rows": _rows(fleet, one),
+        "map": None if mapping is IDENTITY else mapping.to_dict(),
+        "evidence": fleet.model.evidence[agent].state_dict(),
+        "start": fleet.inputs.start[one],
+        "elites": fleet.inputs.elites[one],
+        "learnt": fleet.learnt,
+        "scales": _scales(fleet),
+    }
+    copied: dict[str, Any] = _each_tensor(state, lambda part: part.detach().cpu().clone())
+    return copied
+
+
+def agent_memory(fleet: Fleet, agent: int) -> dict[str, Any]:
+    """What one agent lived through, a small part of `agent_state`: `relearn` makes the rest of it."""
+    one = slice(agent, agent + 1)
+    state = {
+        "streams": _streams(fleet, agent),
+        "rows": {name: part for name, part in _rows(fleet, one).items() if name in ("x", "y")},
+        "trials": fleet.model.came[agent].bincount().tolist(),
+        "start": fleet.inputs.start[one],
+        "elites": fleet.inputs.elites[one],
+        "scales": _scales(fleet),
+    }
+    copied: dict[str, Any] = _each_tensor(state, lambda part: part.detach().cpu().clone())
+    return copied
+
+
+def relearn(fleet: Fleet, states: Sequence[dict[str, Any]], on_trial: Callable[[int, int], None]) -> None:
+    """Let a fleet that has learnt nothing live through what the agents remember, and go on where they stood.
+
+    Chance is drawn as it was then: networks, maps and what is held out come out the same. `on_trial(number, last)`
+    hears of every trial that was learnt.
+    """
+    _refuse_other_device(fleet, states)
+    x, y = (torch.cat([state["rows"][name] for state in states]) for name in ("x", "y"))
+    sizes = _trial_sizes(states[0])
+    trials = zip(x.split(sizes, 1), y.split(sizes, 1), strict=True)
+    for number, (new_x, new_y) in enumerate(trials):
+        fleet.update(Data(new_x, new_y))
+        on_trial(number, len(sizes) - 1)
+    _go_on(fleet, states)
+
+
+def load_agents(fleet: Fleet, states: Sequence[dict[str, Any]]) -> None:
+    """Put agents that have learnt equally long into a fleet of as many."""
+    _refuse_other_device(fleet, states)
+    ensemble = fleet.ensemble
+    adam: dict[str, Tensor] = {"step": states[0]["adam"]["step"]}
+    for name in _MOMENTS:
+        parts = zip(*(state["adam"][name] for state in states), strict=True)
+        adam[name] = torch.cat([torch.cat(part).flatten() for part in parts])
+    nets = {name: _stacked([state["nets"][name] for state in states]) for name in states[0]["nets"]}
+    model = fleet.model
+    x, y, held, came = (torch.cat([state["rows"][name] for state in states]) for name in ("x", "y", "held", "came"))
+    model.rows, model.held, model.came = Data(x, y) if x.shape[1] else None, held, came
+    taught = Data(x, y)[~held] if x.shape[1] else Data(x, y)
+    ensemble.load_state_dict(
+        {
+            "nets": nets,
+            "adam": adam,
+            "residual": torch.cat([state["residual"] for state in states]),
+            "generators": [state["training"] for state in states],
+            "x": taught.x,
+            "y": taught.y,
+        }
+    )
+    model.maps = [IDENTITY if state["map"] is None else map_from_dict(state["map"]) for state in states]
+    for evidence, state in zip(model.evidence, states, strict=True):
+        evidence.load_state_dict(state["evidence"])
+    model.updates = states[0]["learnt"]
+    fleet.show_to_planner()
+    _go_on(fleet, states)
+
+
+def _go_on(fleet: Fleet, states: Sequence[dict[str, Any]]) -> None:
+    """Units, random streams and plans, as they were."""
+    # What an environment shows when it is probed again may differ; rows stay in the units they were learnt in.
+    if fleet.view.scales is not None and states[0].get("scales") is not None:
+        fleet.view.scales.load_state_dict(states[0]["scales"])
+    for name in _STREAMS:
+        for generator, state in zip(getattr(fleet, name), states, strict=True):
+            generator.set_state(state["streams"][name])
+    fleet.inputs.start.copy_(torch.cat([state["start"] for state in states]))
+    # Agents that were saved before there were planners with a memory had none.
+    fleet.inputs.elites.copy_(torch.cat([state.get("elites", state["start"][:, None][:, :0]) for state in states]))
+
+
+def _streams(fleet: Fleet, agent: int) -> dict[str, Tensor]:
+    return {name: getattr(fleet, name)[agent].get_state() for name in _STREAMS}
+
+
+def _rows(fleet: Fleet, one: slice) -> dict[str, Tensor]:
+    """What one agent lived through: x (1, n, k), y (1, n, d), which rows are held out and in which trial each came."""
+    model, view = fleet.model, fleet.view
+    if model.rows is None:
+        x, y, held = torch.zeros(1, 0, view.inputs), torch.zeros(1, 0, view.outputs), torch.zeros(1, 0).bool()
+        return {"x": x, "y": y, "held": held, "came": held.long()}
+    return {"x": model.rows.x[one], "y": model.rows.y[one], "held": model.held[one], "came": model.came[one]}
+
+
+def _scales(fleet: Fleet) -> dict[str, Tensor] | None:
+    return None if fleet.view.scales is None else fleet.view.scales.state_dict()
+
+
+def _trial_sizes(state: dict[str, Any]) -> list[int]:
+    """How many rows each trial left, of an agent that was saved either way."""
+    sizes: list[int] = state["trials"] if "trials" in state else state["rows"]["came"][0].bincount().tolist()
+    return sizes
+
+
+def _refuse_other_device(fleet: Fleet, states: Sequence[dict[str, Any]]) -> None:
+    """Before anything is learnt again: a GPU's chance and a CPU's do not go on in one another."""
+    if states[0]["streams"]["planning"].shape != fleet.planning[0].get_state().shape:
+        here = fleet.planning[0].device.type
+        raise CalibrlError(
+            f"this run was begun on another kind of device than {here}, whose chance cannot be continued there; "
+            f"add --device {'cpu' if here == 'cuda' else 'cuda'}"
+        )
+
+
+def _stacked(values: Sequence[Any]) -> Any:
+    """Agents' values as the fleet's: tensors one below the other, lists place by place; the rest all share."""
+    if isinstance(values[0], Tensor):
+        return torch.cat(list(values))
+    if isinstance(values[0], list):
+        return [_stacked(part) for part in zip(*values, strict=True)]
+    return values[0]
+
+
+def _each_tensor(value: Any, change: Any) -> Any:
+    if isinstance(value, Tensor):
+        return change(value)
+    if isinstance(value, dict):
+        return {name: _each_tensor(part, change) for name, part in value.items()}
+    return [_each_tensor(part, change) for part in value] if isinstance(value, list) else value

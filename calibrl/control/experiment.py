@@ -50,13 +50,13 @@ def _draw(out: Path, settings: ControlSettings, found: Found) -> None:
 
 
 def _show(rows: Sequence[Row], _: ControlSettings) -> None:
-    from calibrl.control.commands import print_outcome
+    from calibrl.control.figures import print_outcome
 
     print_outcome(rows)
 
 
 def _show_rows(rows: Sequence[Row], _: ControlSettings, out: Path | None) -> None:
-    from calibrl.control.commands import show_rows
+    from calibrl.control.figures import show_rows
 
     show_rows(rows, out)
 

@@ -21,13 +21,12 @@ from torch import Tensor
 
 from calibrl.algorithm import learn
 from calibrl.control import checkpoint as files
-from calibrl.control.environment import Environment, Trial, run_trial
+from calibrl.control.checkpoint import agent_memory, agent_state, load_agents, relearn
 from calibrl.control.policy import Fleet, Member, arm_named, episode_seed, fleets
 from calibrl.control.problems import Task, task_of
 from calibrl.control.scoring import Score, score_trial
 from calibrl.control.settings import ControlSettings, threads_for
-from calibrl.control.state import agent_memory, agent_state, load_agents, relearn
-from calibrl.control.world import View, view_of
+from calibrl.control.world import Environment, Trial, View, run_trial, view_of
 from calibrl.data import Data
 from calibrl.errors import CalibrlError
 from calibrl.runs.engine import Arrays, Yielded

@@ -6,10 +6,16 @@ vectors of numbers for observations and actions becomes a task by `task_from_env
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import math
+import os
+import sys
+import warnings
 from dataclasses import dataclass, replace
 from functools import cache
+from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -17,9 +23,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from calibrl.control.environment import begin_episode, look_here, make_env, make_step, our_module
 from calibrl.control.settings import TASKS, ControlSettings, preset_for_env
-from calibrl.errors import CalibrlError, first_line
+from calibrl.control.world import begin_episode, make_step
+from calibrl.errors import CalibrlError, MissingExtra, first_line
 from calibrl.planning.rollout import Reward, World
 
 if TYPE_CHECKING:
@@ -29,6 +35,73 @@ WIDEST = 1e18
 """Bounds of actions whose distance has a square in float32."""
 DEFAULT_STEPS = 200
 """Steps of a trial in an environment that sets itself no limit."""
+
+
+def our_module(name: str = "") -> ModuleType:
+    """`calibrl.control.envs`, which registers the MuJoCo tasks, or the module of one of them.
+
+    Only where it is asked for: other environments need no MuJoCo.
+    """
+    try:
+        return importlib.import_module("calibrl.control.envs" + (name and f".{name}"))
+    except AttributeError as problem:
+        # MuJoCo loads the OpenGL that MUJOCO_GL names when it is imported, and fails so where there is none.
+        named = os.environ.get("MUJOCO_GL")
+        raise CalibrlError(
+            f"MuJoCo cannot be imported with MUJOCO_GL={named!r}: {first_line(problem)}; unset MUJOCO_GL"
+        ) from None
+
+
+def make_env(env_id: str, **options: Any) -> gymnasium.Env[Any, Any]:
+    """`gymnasium.make`, with our tasks registered and errors that say what to do."""
+    try:
+        import gymnasium
+        from gymnasium import error
+    except ImportError:
+        raise MissingExtra("gymnasium", "control") from None
+    if env_id.startswith("calibrl/"):
+        our_module()
+    try:
+        with warnings.catch_warnings():
+            # A newer version, or none named, is no reason to refuse the one that was asked for.
+            warnings.filterwarnings("ignore", message=".*(is out of date|latest versioned environment).*")
+            return gymnasium.make(env_id, disable_env_checker=True, **options)
+    except (error.UnregisteredEnv, error.DeprecatedEnv) as problem:
+        raise CalibrlError(_unknown(env_id, problem)) from None
+    except error.DependencyNotInstalled as problem:
+        raise CalibrlError(f"environment {env_id!r} needs another package: {first_line(problem)}") from None
+    except ModuleNotFoundError as problem:
+        module = problem.name or env_id.split(":")[0]
+        raise CalibrlError(
+            f"environment {env_id!r} needs the module {module}, named as in an import; install it, or put it where "
+            "Python finds it"
+        ) from None
+    except Exception as problem:  # whatever the constructor of somebody's environment raises
+        what = f"{type(problem).__name__}: {first_line(problem)}"
+        raise CalibrlError(f"environment {env_id!r} cannot be made ({what}); see that it can be by itself") from problem
+
+
+def _unknown(env_id: str, problem: Exception) -> str:
+    """An unknown id, with those that look like it."""
+    import gymnasium
+
+    our_module()
+    known = {name.lower(): name for name in gymnasium.registry}
+    near = difflib.get_close_matches(env_id.lower(), known, n=4, cutoff=0.5)
+    if not near:
+        near = [name for name in known if env_id.lower() in name][:4]
+    if (ours := f"calibrl/{env_id}-v0".lower()) in known:
+        near = [ours, *near]
+    names = ", ".join(known.get(name, name) for name in dict.fromkeys(near))
+    hint = f"did you mean {names}" if near else first_line(problem)
+    return f"environment {env_id!r} is unknown; {hint}? One of your own is named module:Name-v0"
+
+
+def look_here() -> None:
+    """Have Python look for modules in the current folder, too."""
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
 
 
 @dataclass(frozen=True, eq=False)

@@ -14,11 +14,11 @@ import torch
 from numpy.typing import NDArray
 
 from calibrl.control.checkpoint import keep
-from calibrl.control.environment import begin_episode, make_step
 from calibrl.control.loop import EXPERIMENT, Progress, refuse_impossible
 from calibrl.control.policy import episode_seed
 from calibrl.control.problems import Task, task_of
 from calibrl.control.settings import ControlSettings, threads_worth
+from calibrl.control.world import begin_episode, make_step
 from calibrl.errors import CalibrlError, MissingExtra, first_line
 from calibrl.runs.rows import Row
 from calibrl.runs.workers import Job, Report

@@ -13,11 +13,10 @@ from gymnasium.spaces import Box
 from typer.testing import CliRunner
 
 from calibrl.cli import app
-from calibrl.control.commands import print_outcome
-from calibrl.control.environment import run_trial
 from calibrl.control.experiment import EXPERIMENT
-from calibrl.control.figures import curve
+from calibrl.control.figures import curve, print_outcome
 from calibrl.control.settings import PRESETS, PUBLISHED, preset_for_env
+from calibrl.control.world import run_trial
 from calibrl.errors import CalibrlError
 from calibrl.runs.engine import run
 from calibrl.runs.experiment import changed as with_changes

@@ -6,13 +6,12 @@ import torch
 
 from calibrl.algorithm import recalibrate
 from calibrl.control import task
-from calibrl.control.environment import run_trial
 from calibrl.control.experiment import EXPERIMENT
 from calibrl.control.loop import rows_of
 from calibrl.control.policy import Fleet, episode_seed, fleets
 from calibrl.control.scoring import score_one_step
 from calibrl.control.settings import PRESETS
-from calibrl.control.world import view_of
+from calibrl.control.world import run_trial, view_of
 from calibrl.diagnostics import calibration_loss, crps_each
 from calibrl.distributions import Recalibrated, pit
 from calibrl.forecasters import moment_matched

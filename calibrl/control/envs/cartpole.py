@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from calibrl.control.envs.base import ASSETS, Floats, MujocoEnvironment, mujoco_task
+from calibrl.control.envs import ASSETS, Floats, MujocoEnvironment, mujoco_task
 from calibrl.control.envs.rendering import Camera
 from calibrl.control.problems import added, difference
 from calibrl.planning.rollout import World

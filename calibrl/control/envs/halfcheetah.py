@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from calibrl.control.envs.base import GYMNASIUM_ASSETS, Floats, MujocoEnvironment, mujoco_task
+from calibrl.control.envs import GYMNASIUM_ASSETS, Floats, MujocoEnvironment, mujoco_task
 from calibrl.control.envs.rendering import Camera
 from calibrl.planning.rollout import World
 

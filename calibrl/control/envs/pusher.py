@@ -9,7 +9,7 @@ import mujoco
 import numpy as np
 from torch import Tensor
 
-from calibrl.control.envs.base import GYMNASIUM_ASSETS, Floats, MujocoEnvironment, mujoco_task
+from calibrl.control.envs import GYMNASIUM_ASSETS, Floats, MujocoEnvironment, mujoco_task
 from calibrl.control.envs.rendering import Camera
 from calibrl.control.problems import added, difference, same
 from calibrl.planning.rollout import World

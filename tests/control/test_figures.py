@@ -9,8 +9,8 @@ import pytest
 from typer.testing import CliRunner
 
 from calibrl.cli import app
-from calibrl.control.claim import claim
-from calibrl.control.commands import in_words, summary
+from calibrl.control.figures import in_words, summary
+from calibrl.control.scoring import claim
 from calibrl.runs.rows import Row, append
 
 SLOW = (0.0, 20.0, 50.0, 80.0, 100.0)
