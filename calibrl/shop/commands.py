@@ -47,6 +47,7 @@ def order(
     """Suggest orders for the next delivery: how much of each item, how sure that is, and why."""
     from calibrl.runs.workers import BACKENDS, check_backend
     from calibrl.shop.orders import THREADS, make_orders, read_shop
+    from calibrl.shop.record import first_few
     from calibrl.tables.commands import expect_suffix
 
     if backend != THREADS and backend not in BACKENDS:
@@ -56,24 +57,23 @@ def order(
     if plot is not None:
         expect_suffix(plot, ".png", ".svg", ".pdf")
     days = None if backtest is None else _days(backtest)
-    _refuse_overwriting(_outputs(out, plot, days), (sales, stock, items, deliveries))
+    written = [out, *([] if plot is None else [plot]), *([] if days is None else _beside(out))]
+    _refuse_overwriting(written, (sales, stock, items, deliveries))
     if deliveries is not None and days is None:
         raise CalibrlError(f"--deliveries {deliveries} is for a backtest; add --backtest 90d")
     shop = read_shop(sales, stock=stock, items=items, today=_date(date))
-    tested = None
-    if days is not None:
-        tested = _tested(shop, days, deliveries, sales=sales, seed=seed, workers=workers)
+    tested = None if days is None else _tested(shop, days, deliveries, sales=sales, seed=seed, workers=workers)
     orders = make_orders(shop, seed=seed, workers=workers, backend=backend, address=address)
     written = _write(out, shop, orders, tested, plot)
-    _warn(shop)
+    if new := shop.new_items:
+        typer.echo(
+            f"calibrl: no sales on record for {first_few(new)}: ordered on a guess, what the same item sells in other "
+            "stores, or else the shop's median item (or 1 a day), as uncertain as it is large",
+            err=True,
+        )
     _show(shop, orders, written)
     if tested is not None:
         _show_backtest(tested)
-
-
-def _outputs(out: Path, plot: Path | None, days: int | None) -> list[Path]:
-    """Every file that will be written."""
-    return [out, *([] if plot is None else [plot]), *([] if days is None else _beside(out))]
 
 
 def _beside(out: Path) -> tuple[Path, Path]:
@@ -90,18 +90,6 @@ def _refuse_overwriting(written: Sequence[Path], read: Sequence[Path | None]) ->
                 raise CalibrlError(f"{path}: is read as {file}, and would be overwritten; write to another file")
     if len({path.resolve() for path in written}) < len(written):
         raise CalibrlError(f"{written[1]}: would be written twice; give --out and --plot names of their own")
-
-
-def _warn(shop: Shop) -> None:
-    """Say on stderr which orders are guesses."""
-    new = shop.new_items
-    if new:
-        named = ", ".join(new[:4]) + (f" and {len(new) - 4} more" if len(new) > 4 else "")
-        typer.echo(
-            f"calibrl: no sales on record for {named}: ordered on a guess, what the same item sells in other stores, "
-            "or else the shop's median item (or 1 a day), as uncertain as it is large",
-            err=True,
-        )
 
 
 def _days(text: str) -> int:
@@ -166,8 +154,8 @@ def _show(shop: Shop, orders: Sequence[Order], written: list[Path]) -> None:
     """The first orders as a table, why the first few are what they are, and what was assumed."""
     from calibrl.shop.reasons import reason, totals
 
-    rows = [_row(one, stores=shop.history.stores) for one in orders[:SHOWN]]
-    print_rows(rows, text=("item", "store"))
+    stores = shop.history.stores
+    _print([_row(one, stores=stores) for one in orders[:SHOWN]], text=(0, 1) if stores else (0,))
     if len(orders) > SHOWN:
         typer.echo(f"… and {len(orders) - SHOWN} more in {written[0]}")
     typer.echo("\n" + totals(orders))
@@ -217,7 +205,7 @@ def _show_backtest(tested: Backtest) -> None:
                 "calibrated saves": "" if name == CALIBRATED else saved,
             }
         )
-    print_rows(rows, text=("policy",))
+    _print(rows, text=(0,))
     if tested.parts >= LEAST_PARTS:
         _say(f"In brackets a 95 % interval from resampling {tested.resampled_by}.")
     else:
@@ -238,16 +226,11 @@ def _show_backtest(tested: Backtest) -> None:
         )
 
 
-def print_rows(rows: list[dict[str, str]], *, text: tuple[str, ...]) -> None:
-    """Aligned columns, as wide as they need: text to the left, numbers to the right."""
-    lines = [list(rows[0]), *(list(row.values()) for row in rows)]
-    widths = [max(len(line[k]) for line in lines) for k in range(len(lines[0]))]
-    for line in lines:
-        cells = [
-            cell.ljust(width) if name in text else cell.rjust(width)
-            for cell, width, name in zip(line, widths, lines[0], strict=True)
-        ]
-        typer.echo("  ".join(cells).rstrip())
+def _print(rows: list[dict[str, str]], *, text: tuple[int, ...]) -> None:
+    """Rows under their names; text: the columns that hold some, from 0."""
+    from calibrl.tables.output import aligned
+
+    typer.echo("\n".join(aligned([list(rows[0]), *(list(row.values()) for row in rows)], text=text, longest=WIDTH)))
 
 
 def _say(text: str) -> None:

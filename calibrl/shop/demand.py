@@ -38,7 +38,7 @@ from calibrl.errors import CalibrlError
 from calibrl.evidence import Censored
 from calibrl.inventory.problems import Flags, Floats
 from calibrl.kernels import normal
-from calibrl.maps import FitMap, Map, fit_isotonic
+from calibrl.maps import Map, fit_isotonic
 from calibrl.runs.workers import one_thread
 from calibrl.shop.features import HISTORY, LEAD_IN, SCALE, SHUT, SPREAD, MovingSums, rows
 from calibrl.shop.record import draw_at_least
@@ -70,25 +70,18 @@ PAST = 730
 """Days before those to train on."""
 
 
-@dataclass(frozen=True)
-class Fitted:
-    """slope: (leads, k) of the median; width: (leads, 3) of the mean distance to it, by its parts."""
-
-    slope: Floats
-    width: Floats
-
-
 class LinearDemand:
     """Medians and spreads of demand, `leads` days ahead; a `Forecaster` on rows of `features.rows`.
 
     x: (n, leads, k); y: (n, leads) units, NaN where nobody knows; forecasts have batch shape (n, leads). `slopes`
-    learns the line of one lead day from its rows.
+    learns the line of one lead day from its rows. Learnt: slope (leads, k) of the median, and width (leads, 3) of the
+    mean distance to it, by its parts.
     """
 
     def __init__(self, slopes: Callable[[Floats, Floats], Floats] | None = None) -> None:
         self.slopes = slopes or median_slopes
         self.rows = Remembered()
-        self.fitted: Fitted | None = None
+        self.slope = self.width = np.zeros((0, 0))
 
     def update(self, data: Data) -> None:
         """Learn from all rows, these and those given before."""
@@ -96,16 +89,15 @@ class LinearDemand:
         x, y = data.x.double().numpy(), data.y.double().numpy()
         if x.ndim != 3 or x.shape[:2] != y.shape:
             raise CalibrlError(f"features {x.shape} do not fit demand {y.shape}; expected (n, leads, k) and (n, leads)")
-        slope = np.stack([self.slopes(x[:, lead], y[:, lead]) for lead in range(x.shape[1])])
-        self.fitted = Fitted(slope, width_of(x, y, middle_of(x, slope)))
+        self.slope = np.stack([self.slopes(x[:, lead], y[:, lead]) for lead in range(x.shape[1])])
+        self.width = width_of(x, y, middle_of(x, self.slope))
 
     def __call__(self, x: Tensor) -> Rounded:
         """Whole units, never negative; a day that is closed sells nothing."""
-        rows = x.double().numpy()
-        if self.fitted is None:
+        if not len(self.slope):
             self.update(Data(x[:0], x.new_zeros(0, x.shape[1])))
-        fitted = cast(Fitted, self.fitted)
-        return as_counts(rows, middle_of(rows, fitted.slope), fitted.width)
+        rows = x.double().numpy()
+        return as_counts(rows, middle_of(rows, self.slope), self.width)
 
 
 def same_weekday() -> LinearDemand:
@@ -136,8 +128,19 @@ def usable(x: Floats, y: Floats) -> NDArray[np.bool_]:
 
 
 def width_of(x: Floats, y: Floats, middle: Floats) -> Floats:
-    """(leads, 3): shares in which the parts make up the mean distance to the median, lead day by lead day."""
-    return np.stack([_width(x[:, lead], y[:, lead], middle[:, lead]) for lead in range(x.shape[1])])
+    """(leads, 3): shares, none negative, in which the parts make up each lead day's mean distance to the median."""
+    found = np.zeros((x.shape[1], 3))
+    prior, believed = np.array([0.8, 0.2, 0.0]), np.sqrt(PRIOR_ROWS) * np.eye(3)
+    for lead, known in enumerate(usable(x, y).T):
+        at = (known, lead)
+        parts, over = _parts(x[at], middle[at]), np.sqrt(x[at][:, SCALE])
+        off = np.minimum(np.abs(y[at] - middle[at]), 6 * parts[:, 0])
+        design, target = (
+            np.concatenate([parts / over[:, None], believed]),
+            np.concatenate([off / over, believed @ prior]),
+        )
+        found[lead] = np.maximum(nnls(design, target)[0], [0.05, 0.05, 0.0])
+    return found
 
 
 def _four_weeks(x: Floats) -> Floats:
@@ -171,19 +174,6 @@ def median_slopes(x: Floats, y: Floats) -> Floats:
 def _parts(x: Floats, middle: Floats) -> Floats:
     """(…, 3): what the mean distance to the median is made of, in units."""
     return np.stack([x[..., SPREAD], np.sqrt(middle + 0.25), middle], -1)
-
-
-def _width(x: Floats, y: Floats, middle: Floats) -> Floats:
-    """(3,): the shares of one lead day, none negative."""
-    known = usable(x, y)
-    prior = np.array([0.8, 0.2, 0.0])
-    x, y, middle = x[known], y[known], middle[known]
-    parts, level = _parts(x, middle), x[:, SCALE]
-    off = np.minimum(np.abs(y - middle), 6 * parts[:, 0])
-    believed = np.sqrt(PRIOR_ROWS) * np.eye(3)
-    over = np.sqrt(level)[:, None]
-    found, _ = nnls(np.concatenate([parts / over, believed]), np.concatenate([off / over[:, 0], believed @ prior]))
-    return np.maximum(found, [0.05, 0.05, 0.0])
 
 
 class BoostedDemand:
@@ -241,7 +231,7 @@ class BoostedDemand:
         """(n · leads, …): what the trees are shown."""
         n, leads, _ = x.shape
         level = x[..., SCALE]
-        line = middle_of(x, cast(Fitted, self.line.fitted).slope) / level
+        line = middle_of(x, self.line.slope) / level
         lead = np.broadcast_to(np.arange(leads, dtype=np.float64), (n, leads))
         more = np.stack([np.log(level), x[..., SPREAD] / level, line, lead], -1)
         return np.concatenate([x[..., LEAD_IN:-1], more], -1).reshape(n * leads, -1)
@@ -313,40 +303,29 @@ def train(
     leads: int,
     rng: np.random.Generator,
     make_forecaster: Callable[[], Forecaster] = BoostedDemand,
-    fit_map: FitMap = fit_isotonic,
 ) -> DemandModel:
     """Train a forecaster on what is known, and calibrate it on the latest days, which it has not seen."""
     today = sums.record.today
     cut = today - min(HELD_OUT, (today + 1) // 4)
     past = _data(sums, range(max(28, cut - PAST), cut), cut, leads, rng, training=True)
-    return _learn(make_forecaster(), past, sums, leads=leads, since=cut, rng=rng, fit_map=fit_map)
+    return _learn(make_forecaster(), past, sums, leads=leads, since=cut, rng=rng)
 
 
 @one_thread()
-def calibrate(
-    known: DemandModel, sums: MovingSums, *, rng: np.random.Generator, fit_map: FitMap = fit_isotonic
-) -> DemandModel:
+def calibrate(known: DemandModel, sums: MovingSums, *, rng: np.random.Generator) -> DemandModel:
     """Learn the map of a forecaster anew, from the latest days after those it was trained on."""
-    forecaster = known.model.forecaster
-    return _learn(forecaster, None, sums, leads=known.leads, since=known.trained_until, rng=rng, fit_map=fit_map)
+    return _learn(known.model.forecaster, None, sums, leads=known.leads, since=known.trained_until, rng=rng)
 
 
 def _learn(
-    forecaster: Forecaster,
-    past: Data | None,
-    sums: MovingSums,
-    *,
-    leads: int,
-    since: int,
-    rng: np.random.Generator,
-    fit_map: FitMap,
+    forecaster: Forecaster, past: Data | None, sums: MovingSums, *, leads: int, since: int, rng: np.random.Generator
 ) -> DemandModel:
     """Steps 2 to 4 of Algorithm 1: T is trained on the past, if any is given, and R on the latest days since."""
     today = sums.record.today
     latest = _data(sums, range(max(28, since, today - HELD_OUT), today), today, leads, rng)
     held_out = Censored(lambda data: torch.full((len(data),), data is latest), rng=rng)
     generator = torch.Generator().manual_seed(int(rng.integers(2**31)) if len(latest) else 0)
-    model = Calibrated(forecaster, evidence=held_out, fit_map=fit_map, generator=generator)
+    model = Calibrated(forecaster, evidence=held_out, fit_map=fit_isotonic, generator=generator)
     for data in (latest,) if past is None else (past, latest):
         model.update(data)
     if not len(latest):

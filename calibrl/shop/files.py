@@ -43,12 +43,11 @@ from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
-import polars as pl
 from numpy.typing import NDArray
 
 from calibrl.errors import CalibrlError
 from calibrl.inventory.problems import Days, Flags, Floats, Sales
-from calibrl.shop.record import AHEAD, LONGEST_GAP, Day, History, Key, known_at, named, store_of
+from calibrl.shop.record import AHEAD, LONGEST_GAP, Day, History, Key, first_few, known_at, named, store_of
 from calibrl.tables.reader import Cells, read_cells
 
 MOST_UNITS = 1e7
@@ -74,8 +73,6 @@ def read_sales(path: str | Path, *, today: Day | None = None, new: tuple[Key, ..
     """
     optional = ("store", "in_stock", "price", "promotion", "holiday", "closed")
     cells = read_cells(path, needed=("date", "item", "units"), optional=optional, what="a sales file")
-    if not len(cells):
-        return _nothing_yet(str(path), new, today)
     date = cells.dates("date")
     units = cells.at_least("units", 0, "a number of units sold (book returns apart)")
     cells.refuse(
@@ -83,9 +80,10 @@ def read_sales(path: str | Path, *, today: Day | None = None, new: tuple[Key, ..
         "units",
         lambda row: f"{units[row]:g} is more than a shop sells in a day; check the number",
     )
-    keys, series = _series(cells)
-    last = _last_day(cells, date, units, today)
-    grid = _laid_out(cells, date, series, keys, last=last)
+    rows = _keys(cells, stores=cells.has("store"))
+    keys = tuple(sorted(set(rows))) if rows else new
+    last = _last_day(cells, date, units, today, keys)
+    grid = _laid_out(cells, date, _places(cells, rows, keys, str(path)), keys, last=last)
     holiday = {"holiday": grid.flags("holiday", default=False)} if cells.has("holiday") else {}
     written = Sales(
         dates=grid.days,
@@ -98,9 +96,10 @@ def read_sales(path: str | Path, *, today: Day | None = None, new: tuple[Key, ..
         marks={"closed": _closed(grid, keys), **holiday},
         product=tuple(item for item, _ in keys),
     )
-    planned = grid.spread(np.isnan(units).astype(np.float64), 0.0) > 0
+    # Without any rows, every item of the item file starts from nothing, as if it were planned.
+    planned = (grid.spread(np.isnan(units).astype(np.float64), 0.0) > 0) | (not rows)
     day = int((last - grid.days[0]).astype(np.int64))
-    history = known_at(written, keys, day, stores=cells.has("store"), planned=planned)
+    history = known_at(written, keys, day, stores=any(store for _, store in keys), planned=planned)
     notes = []
     broken = units[~np.isnan(units)] % 1 > 0
     if broken.any():
@@ -108,27 +107,38 @@ def read_sales(path: str | Path, *, today: Day | None = None, new: tuple[Key, ..
             f"{int(broken.sum())} rows have fractions of a unit, but whole units are forecast and ordered; count in "
             "smaller ones (grams, not kilograms) to be as fine as the file."
         )
-    if not cells.has("in_stock"):
+    if rows and not cells.has("in_stock"):
         notes.append("There is no column in_stock: sales are taken for demand, also on days that sold out.")
     return replace(history, notes=(*history.notes, *notes))
 
 
-def _series(cells: Cells) -> tuple[tuple[Key, ...], NDArray[np.int64]]:
-    """The item-stores in alphabetical order, and (n,) which of them each row is about."""
-    items = pl.Series("item", cells.texts("item"))
-    stores = pl.Series("store", cells.texts("store") if cells.has("store") else [""] * len(cells))
-    both = pl.DataFrame([items, stores])
-    unique = both.unique().sort("item", "store").with_row_index("at")
-    at = both.join(unique, on=["item", "store"], how="left", maintain_order="left")["at"]
-    keys = tuple(zip(unique["item"].to_list(), unique["store"].to_list(), strict=True))
-    return keys, at.to_numpy().astype(np.int64)
+def _keys(cells: Cells, *, stores: bool, needed: bool = True) -> list[Key]:
+    """The item-store of each row, its store from the column of that name if `stores`."""
+    items = cells.texts("item")
+    return list(zip(items, cells.texts("store", needed=needed) if stores else [""] * len(items), strict=True))
 
 
-def _last_day(cells: Cells, date: Days, units: Floats, today: Day | None) -> Day:
+def _places(cells: Cells, rows: list[Key], keys: tuple[Key, ...], sales: str) -> NDArray[np.int64]:
+    """(n,): which of the `keys` each row is about."""
+    at = {key: k for k, key in enumerate(keys)}
+    odd = next((row for row, key in enumerate(rows) if key not in at), None)
+    if odd is not None:
+        cells.complain(odd, "item", f"{named(rows[odd])!r} is not in {sales}; correct the name or drop the line")
+    return np.array([at[key] for key in rows], dtype=np.int64)
+
+
+def _last_day(cells: Cells, date: Days, units: Floats, today: Day | None, keys: tuple[Key, ...]) -> Day:
     """Today: as given, or the last day with sales, unless it stands far beyond the others.
 
     One wrong year would put every item off the list.
     """
+    if not len(cells):
+        unknown = f"{cells.source}: no rows below the header"
+        if not keys:
+            raise CalibrlError(f"{unknown}, and no items file to say what is sold; give --items")
+        if today is None:
+            raise CalibrlError(f"{unknown}, so today is not known; give it with --date")
+        return today
     if today is not None:
         if not (date <= np.where(np.isnan(units), today + AHEAD, today)).any():
             raise CalibrlError(f"{cells.source}: nothing on or before {today}; the first row is of {date.min()}")
@@ -177,7 +187,7 @@ class _Grid:
 
 def _laid_out(cells: Cells, date: Days, series: NDArray[np.int64], keys: tuple[Key, ...], *, last: Day) -> _Grid:
     """The grid of all days of the file and up to `last`; an error if an item-store has two rows for one day."""
-    first, end = min(date.min(), last), max(date.max(), last)
+    first, end = np.append(date, last).min(), np.append(date, last).max()
     days = first + np.arange(int((end - first).astype(np.int64)) + 1)
     if len(days) * len(keys) > MOST_CELLS:
         raise CalibrlError(
@@ -212,26 +222,6 @@ def _closed(grid: _Grid, keys: tuple[Key, ...]) -> Flags:
         rows = store == each
         closed[rows] |= listed[rows].any(0) & (closed[rows] | ~listed[rows]).all(0)
     return closed
-
-
-def _nothing_yet(source: str, new: tuple[Key, ...], today: Day | None) -> History:
-    """No rows at all: every item of the item file starts from nothing."""
-    if not new:
-        raise CalibrlError(f"{source}: no rows below the header, and no items file to say what is sold; give --items")
-    if today is None:
-        raise CalibrlError(f"{source}: no rows below the header, so today is not known; give it with --date")
-    shape = (len(new), 1 + AHEAD)
-    nothing = np.zeros(shape, dtype=bool)
-    written = Sales(
-        dates=today + np.arange(1 + AHEAD),
-        series=tuple(named(key) for key in new),
-        units=np.full(shape, np.nan),
-        censored=nothing,
-        closed=nothing,
-        marks={"closed": nothing},
-        product=tuple(item for item, _ in new),
-    )
-    return known_at(written, new, 0, stores=any(store for _, store in new), planned=~nothing)
 
 
 # Items.
@@ -316,8 +306,7 @@ def read_items(path: str | Path | None, keys: tuple[Key, ...], *, sales: str) ->
     if left_out:
         assumed.append(f"Not in {path}: {_assumed(standard, left_out)}.")
     if silent:
-        shown = ", ".join(silent[:4]) + (f" and {len(silent) - 4} more" if len(silent) > 4 else "")
-        assumed.append(f"No line for {shown}: {_assumed(standard, RULES)}.")
+        assumed.append(f"No line for {first_few(silent)}: {_assumed(standard, RULES)}.")
     return Items(tuple(rules), tuple(assumed))
 
 
@@ -329,10 +318,8 @@ def items_named(path: str | Path) -> tuple[Key, ...]:
 def _item_rows(path: str | Path) -> tuple[Cells, dict[Key, int]]:
     """The cells of an item file, and the row of each item-store."""
     cells = read_cells(path, needed=("item",), optional=("store", *RULES), what="an item file")
-    items = cells.texts("item")
-    stores = cells.texts("store", needed=False) if cells.has("store") else [""] * len(items)
     found: dict[Key, int] = {}
-    for row, key in enumerate(zip(items, stores, strict=True)):
+    for row, key in enumerate(_keys(cells, stores=cells.has("store"), needed=False)):
         if key in found:
             cells.complain(row, "item", f"{named(key)!r} stands on {cells.where(found[key])} already; keep one")
         found[key] = row
@@ -350,10 +337,8 @@ def _columns(cells: Cells) -> dict[str, dict[int, Any]]:
         ("lead_days", 1, LONGEST_LEAD, "a lead time in days", ""),
     ):
         if cells.has(name):
-            days = cells.at_least(name, least, what, whole=True, cure=cure)
-            for row in np.flatnonzero(days > most).tolist():
-                cells.complain(row, name, f"{days[row]:.0f} is not {what}; expected {most:g} at most")
-            found[name] = {row: int(value) for row, value in enumerate(days) if not np.isnan(value)}
+            values = cells.at_least(name, least, what, most=most, whole=True, cure=cure)
+            found[name] = {row: int(value) for row, value in enumerate(values) if not np.isnan(value)}
     for name in ("cost_of_waste", "cost_of_lost_sale"):
         if cells.has(name):
             costs = cells.at_least(name, 0, "a cost")
@@ -432,16 +417,15 @@ class Stock:
 
 def read_stock(path: str | Path | None, keys: tuple[Key, ...], *, today: Day, sales: str, stores: bool) -> Stock:
     """The stock of the item-stores `keys` at the close of `today`; nothing anywhere without a file."""
-    if path is None:
-        return Stock(((),) * len(keys), ("No stock file: the shelves are taken as empty tonight.",))
     needed, optional = ("item", "units", "expires"), ("store", "as_of", "arrives")
-    cells = read_cells(path, needed=needed, optional=optional, what="a stock file")
-    if not len(cells):
-        return Stock(((),) * len(keys), (f"{path} has no rows: the shelves are taken as empty tonight.",))
+    cells = None if path is None else read_cells(path, needed=needed, optional=optional, what="a stock file")
+    if not cells:
+        missing = "No stock file" if path is None else f"{path} has no rows"
+        return Stock(((),) * len(keys), (f"{missing}: the shelves are taken as empty tonight.",))
     units = cells.at_least("units", 0, "a number of units on the shelf")
     unknown = np.isnan(units) | (units > MOST_UNITS)
     cells.refuse(unknown, "units", lambda _: "is no stock; expected how many units there are")
-    place = _places(cells, keys, sales=sales, each="batch is in" if stores else None)
+    place = _stored(cells, keys, sales=sales, each="batch is in" if stores else None)
     last = (cells.dates("expires") - today).astype(np.int64)
     arrives = np.zeros(len(cells), dtype=np.int64)
     if cells.has("arrives"):
@@ -473,7 +457,7 @@ def read_deliveries(path: str | Path, history: History, *, sales: str) -> Floats
     units = cells.at_least("units", 0, "a number of units delivered")
     day = (cells.dates("date") - history.sales.dates[0]).astype(np.int64)
     where = "delivery went to" if history.stores else None
-    place = np.array(_places(cells, history.keys, sales=sales, each=where), dtype=np.int64)
+    place = _stored(cells, history.keys, sales=sales, each=where)
     cells.refuse(np.isnan(units), "units", lambda _: "is empty; expected how many units were delivered")
     found = np.zeros(history.sales.units.shape)
     known = (day >= 0) & (day <= history.today)
@@ -481,17 +465,11 @@ def read_deliveries(path: str | Path, history: History, *, sales: str) -> Floats
     return found
 
 
-def _places(cells: Cells, keys: tuple[Key, ...], *, sales: str, each: str | None) -> list[int]:
+def _stored(cells: Cells, keys: tuple[Key, ...], *, sales: str, each: str | None) -> NDArray[np.int64]:
     """(n,): which item-store each row is about. each: how a row belongs to a store, if there are several."""
     if each and not cells.has("store"):
         raise CalibrlError(f"{cells.source}: no column store, but {sales} has one; say which store each {each}")
-    items = cells.texts("item")
-    stores = cells.texts("store") if each else [""] * len(items)
-    at = {key: k for k, key in enumerate(keys)}
-    for row, key in enumerate(zip(items, stores, strict=True)):
-        if key not in at:
-            cells.complain(row, "item", f"{named(key)!r} is not in {sales}; correct the name or drop the line")
-    return [at[key] for key in zip(items, stores, strict=True)]
+    return _places(cells, _keys(cells, stores=bool(each)), keys, sales)
 
 
 def _refuse_old(cells: Cells, last: NDArray[np.int64], today: Day, sales: str) -> None:

@@ -106,7 +106,8 @@ def _stock(order: Order) -> str:
 def _decision(order: Order) -> str:
     decision, item = order.decision, order.item
     if not decision.units:
-        return f"nothing is ordered{_too_much(order)} ({_chance(decision.out)} to run out)"
+        empty = f", because the smallest delivery, {_least(item)}, would cost more than it saves"
+        return f"nothing is ordered{empty if decision.out >= 0.5 else ''} ({_chance(decision.out)} to run out)"
     amount = f"{decision.units}"
     if item.pack_size > 1:
         amount = f"{order.packs} {'pack' if order.packs == 1 else 'packs'} of {item.pack_size}"
@@ -120,13 +121,6 @@ def _decision(order: Order) -> str:
 def _least(item: Item) -> int:
     """The smallest delivery, in units."""
     return rounded_up(1.0, item.pack_size, item.minimum_order)
-
-
-def _too_much(order: Order) -> str:
-    """Why nothing is ordered though the shelf will be empty."""
-    if order.decision.out < 0.5:
-        return ""
-    return f", because the smallest delivery, {_least(order.item)}, would cost more than it saves"
 
 
 def _lasting(order: Order) -> str:
@@ -145,8 +139,7 @@ def _period(order: Order) -> str:
     first, last = order.day(days[0]), order.day(days[-1])
     if len(days) == 2:
         return f"{_when(order, first)} and {_when(order, last)}"
-    both = [f"{_weekday(day)} {_date(day)}" for day in (first, last)]
-    return both[0] if len(days) == 1 else " to ".join(both)
+    return _date(first) if len(days) == 1 else f"{_date(first)} to {_date(last)}"
 
 
 def _weekday(day: Day) -> str:
@@ -156,11 +149,11 @@ def _weekday(day: Day) -> str:
 def _when(order: Order, day: Day) -> str:
     """The weekday, with its date from a week ahead on, when there is another between."""
     far = (day - order.today).astype(np.int64) >= 7
-    return f"{_weekday(day)} {_date(day)}" if far else _weekday(day)
+    return _date(day) if far else _weekday(day)
 
 
 def _date(day: Day) -> str:
-    return f"{_calendar(day).day} {_calendar(day):%B}"
+    return f"{_weekday(day)} {_calendar(day).day} {_calendar(day):%B}"
 
 
 def _calendar(day: Day) -> date:
@@ -237,11 +230,6 @@ def _row(order: Order) -> dict[str, object]:
         "stockout_probability": round(decision.out, 3),
         "expected_lost_sales": round(decision.lost, 2),
         "reason": reason(order),
-        "shelf_life": item.shelf_life,
-        "pack_size": item.pack_size,
-        "minimum_order": item.minimum_order,
-        "lead_days": item.lead_days,
+        **vars(item),
         "delivery_days": item.deliveries,
-        "cost_of_waste": item.cost_of_waste,
-        "cost_of_lost_sale": item.cost_of_lost_sale,
     }

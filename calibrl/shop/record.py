@@ -152,6 +152,11 @@ def named(key: Key) -> str:
     return f"{item} in {store}" if store else item
 
 
+def first_few(names: list[str]) -> str:
+    """The first four names, and how many more there are."""
+    return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
+
+
 def store_of(keys: tuple[Key, ...]) -> NDArray[np.int64]:
     """(s,): the number of each item-store's store."""
     return np.asarray(np.unique([store for _, store in keys], return_inverse=True)[1], dtype=np.int64)
@@ -321,6 +326,9 @@ def make_record(history: History) -> Record:
     usual[new] = prior[new, None]
     begun[new] = True
     begun[:, known:] = True
+    event = {name: mark for name, mark in sales.marks.items() if name != "closed"}
+    if sales.promotion is not None:
+        event["promotion"] = sales.promotion > 0
     return Record(
         history=history,
         units=units,
@@ -329,7 +337,7 @@ def make_record(history: History) -> Record:
         odd=odd,
         announced=sales.marks["closed"] | _every_year(history) | _not_yet(history, new),
         begun=begun,
-        event=_events(history),
+        event=event,
         price=None if sales.price is None else _relative(sales.price, known),
         prior=prior,
     )
@@ -386,12 +394,14 @@ def _prior(usual: Floats, begun: Flags, keys: tuple[Key, ...]) -> Floats:
 
 def _every_year(history: History) -> Flags:
     """(s, t): days that were closed on the same date in each of the two years before."""
-    sales, days = history.sales, history.sales.dates
-    found = np.zeros(sales.closed.shape, dtype=bool)
-    for column in np.flatnonzero(days >= days[0] + np.timedelta64(730, "D")):
-        past = _same_date(days, int(column))
-        if len(past) == 2:
-            found[:, column] = sales.closed[:, past].all(1)
+    closed, days = history.sales.closed, history.sales.dates
+    found, years = np.zeros_like(closed), 12 * np.array([[1], [2]])
+    then = days.astype("datetime64[M]") - years
+    past = then.astype("datetime64[D]") + (days - days.astype("datetime64[M]"))
+    column = (past - days[0]).astype(np.int64)
+    # Another month: 29 February has no such date.
+    there = ((column >= 0) & (past.astype("datetime64[M]") == then)).all(0)
+    found[:, there] = closed[:, column[:, there]].all(1)
     return found
 
 
@@ -402,23 +412,6 @@ def _not_yet(history: History, new: Flags) -> Flags:
     waiting = ahead.any(1) & (history.unsold | (new & ~known.any(1)))
     first = today + 1 + (ahead.cumsum(1) == 0).sum(1)
     return waiting[:, None] & (today < day) & (day < first[:, None])
-
-
-def _same_date(days: Days, column: int) -> list[int]:
-    """The columns of the same day of the month in the two years before, if they are on record."""
-    year, rest = str(days[column])[:4], str(days[column])[4:]
-    if rest == "-02-29":
-        return []
-    found = [int((np.datetime64(f"{int(year) - k}{rest}") - days[0]).astype(np.int64)) for k in (1, 2)]
-    return [place for place in found if place >= 0]
-
-
-def _events(history: History) -> dict[str, Flags]:
-    sales = history.sales
-    found = {name: mark for name, mark in sales.marks.items() if name != "closed"}
-    if sales.promotion is not None:
-        found["promotion"] = sales.promotion > 0
-    return found
 
 
 def _relative(price: Floats, known: int) -> Floats:

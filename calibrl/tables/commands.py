@@ -40,11 +40,17 @@ LEVELS = "0.05,0.25,0.5,0.75,0.95"
 """Quantiles that `apply` writes unless others are asked for."""
 
 
-def keep_to_one_thread() -> None:
-    """Groups are small: threads would wait for each other longer than they compute, the more so beside other work."""
+def read(file: Path, kind: str | None) -> Forecasts:
+    """The forecasts of a file, for a process that keeps to one thread from now on.
+
+    Groups are small: threads would wait for each other longer than they compute, the more so beside other work.
+    """
     import torch
 
+    from calibrl.tables import read_forecasts
+
     torch.set_num_threads(1)
+    return read_forecasts(file, kind=kind)
 
 
 def described(table: Forecasts) -> dict[str, Any]:
@@ -236,13 +242,10 @@ def check(
     as_json: bool = _JSON,
 ) -> None:
     """Check whether forecasts are calibrated. Columns: y, and mean,std or q0.05 …, s0 …, p0 …."""
-    from calibrl.tables import read_forecasts
-
     pooled = pool_new(new_groups)
     if plot is not None:
         expect_suffix(plot, ".png", ".svg", ".pdf", ".html")
-    keep_to_one_thread()
-    table = read_forecasts(file, kind=kind)
+    table = read(file, kind)
     seen, y = table.seen()
     places = places_of(None if group is None else table.groups(group), seen)
     groups = {name: seen[own] for name, own in places.items()}
@@ -290,12 +293,10 @@ def fit(
     """Learn a calibration map from forecasts and their outcomes, and save it."""
     from calibrl.algorithm import judge
     from calibrl.evidence import fit_to
-    from calibrl.tables import read_forecasts
     from calibrl.tables.mapfile import FittedMap, MapFile, Sketch, fit_named, take
 
     expect_suffix(out, ".json")
-    keep_to_one_thread()
-    table = read_forecasts(file, kind=kind)
+    table = read(file, kind)
     fit_map = fit_named(method, table.kind)
     seen, outcomes = table.seen()
     y = outcomes[seen]
@@ -348,14 +349,13 @@ def apply(
     """Correct new forecasts with a map. Writes quantiles, mean and std, or class probabilities; keeps other columns."""
     import torch
 
-    from calibrl.tables import read_forecasts, write_table
+    from calibrl.tables import write_table
 
     pooled = pool_new(new_groups)
     expect_suffix(out, ".csv", ".tsv", ".parquet")
     if out.resolve() in {file.resolve(), map_file.resolve()}:
         raise CalibrlError(f"--out {out} would overwrite what is read; give the result another name")
-    keep_to_one_thread()
-    table = read_forecasts(file, kind=kind)
+    table = read(file, kind)
     maps, groups = load_for(map_file, table)
     every = torch.arange(len(table))
     honest = maps.apply(table.distribution, every, groups, pool_new=pooled, source=str(file))

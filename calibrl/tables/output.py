@@ -163,9 +163,9 @@ def _headline(found: Summary | ClassSummary) -> str:
     return first.split(":")[0] if ":" in first else first.split()[0]
 
 
-def aligned(rows: list[list[str]], *, text: tuple[int, ...]) -> list[str]:
+def aligned(rows: list[list[str]], *, text: tuple[int, ...], longest: int = 40) -> list[str]:
     """Rows in columns as wide as they need: those of text to the left, numbers to the right."""
-    cells = [[_short(cell) for cell in row] for row in rows]
+    cells = [[_short(cell, longest) for cell in row] for row in rows]
     widths = [max(len(row[k]) for row in cells) for k in range(len(cells[0]))]
     return [
         "  ".join(
@@ -176,7 +176,7 @@ def aligned(rows: list[list[str]], *, text: tuple[int, ...]) -> list[str]:
     ]
 
 
-def _short(text: str, most: int = 40) -> str:
+def _short(text: str, most: int) -> str:
     """A long name by its two ends: names of one family differ at either."""
     half = most // 2
     return text if len(text) <= most else text[: most - half - 1] + "…" + text[-half:]
@@ -233,7 +233,7 @@ CAPTIONS = {
 
 
 def html_page(found: dict[str, Any], figure: Figure, *, group: str | None) -> str:
-    """The page as text. found: what `print_check` prints."""
+    """The page as text. found: what a check found."""
     before, after = found["as_forecast"], found.get("after_map")
     title = f"Are the forecasts in {Path(found['file']).name} calibrated?"
     parts = [_html_verdict("As forecast" if after else "", before["summary"])]

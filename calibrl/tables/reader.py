@@ -230,8 +230,10 @@ class Cells:
         self.refuse(np.isinf(values), name, lambda _: "is infinite; expected a finite number")
         return values
 
-    def at_least(self, name: str, least: float, what: str, *, whole: bool = False, cure: str = "") -> Floats:
-        """A column of numbers of `least` or more (`whole`: and without decimals), NaN where empty.
+    def at_least(
+        self, name: str, least: float, what: str, *, most: float = np.inf, whole: bool = False, cure: str = ""
+    ) -> Floats:
+        """A column of numbers of `least` or more, up to `most` (`whole`: and without decimals), NaN where empty.
 
         what: what such a number is; cure: what to do about another, said after what was expected.
         """
@@ -242,6 +244,7 @@ class Cells:
         if whole:
             broken = (values != np.floor(values)) & ~np.isnan(values)
             self.refuse(broken, name, lambda row: f"{values[row]:g} is not {what}; expected a whole number{cure}")
+        self.refuse(values > most, name, lambda row: f"{values[row]:.0f} is not {what}; expected {most:g} at most")
         return values
 
     def flags(self, name: str, *, default: bool) -> Flags:

@@ -219,7 +219,7 @@ def test_the_forecaster_is_not_trained_on_the_days_that_calibrate_it(write):
         return train(of, leads=2, rng=np.random.default_rng(0), make_forecaster=LinearDemand)
 
     one, two = learnt(frame), learnt(other)
-    assert np.array_equal(one.model.forecaster.fitted.slope, two.model.forecaster.fitted.slope)
+    assert np.array_equal(one.model.forecaster.slope, two.model.forecaster.slope)
     half = torch.full((1, 2), 0.5, dtype=torch.float64)
     assert (two.model.mapping(half) < one.model.mapping(half)).all()  # what was the median is too low now
 
