@@ -175,7 +175,6 @@ def random_split(fraction: float, generator: torch.Generator, *, block: int = 1)
     Returns
     -------
     Split
-        Data of n rows → (n,) bool, which of them are held out.
 
     Examples
     --------
@@ -183,8 +182,6 @@ def random_split(fraction: float, generator: torch.Generator, *, block: int = 1)
     >>> int(split(Data.of(torch.zeros(10, 1), torch.zeros(10))).sum())
     2
     """
-    _check_fraction(fraction)
-    _check_block(block)
     return _RandomSplit(fraction, generator, block)
 
 
@@ -203,10 +200,7 @@ def exact_split(fraction: float, generator: torch.Generator, *, block: int = 1) 
     Returns
     -------
     Split
-        Data of n rows → (n,) bool, which of them are held out.
     """
-    _check_fraction(fraction)
-    _check_block(block)
     return _ExactSplit(fraction, generator, block)
 
 
@@ -221,9 +215,7 @@ def last_split(fraction: float) -> Split:
     Returns
     -------
     Split
-        Data of n rows → (n,) bool, which of them are held out.
     """
-    _check_fraction(fraction)
     return _LastSplit(fraction)
 
 
@@ -231,39 +223,12 @@ def last_split(fraction: float) -> Split:
 
 
 @dataclass(frozen=True)
-class _RandomSplit:
-    fraction: float
-    generator: torch.Generator
-    block: int
-
-    def __call__(self, data: Data) -> Tensor:
-        blocks = -(-len(data) // self.block)
-        # At least one block on each side as soon as there are two; a single row leans by lot.
-        wanted = self.fraction * blocks
-        count = int(wanted) + int(torch.rand((), generator=self.generator).item() < wanted - int(wanted))
-        if blocks >= 2:
-            count = min(max(count, 1), blocks - 1)
-        return _held_blocks(torch.randperm(blocks, generator=self.generator)[:count], blocks, self.block, len(data))
-
-
-@dataclass(frozen=True)
-class _ExactSplit:
-    fraction: float
-    generator: torch.Generator
-    block: int
-
-    def __call__(self, data: Data) -> Tensor:
-        rows = len(data)
-        blocks = -(-rows // self.block)
-        count = min(max(round(self.fraction * blocks), 1), blocks - 1) if blocks > 1 else 0
-        # The last block may be short, and must not be: agents of a fleet hold out equally many rows.
-        whole = blocks - (rows % self.block != 0)
-        return _held_blocks(torch.randperm(whole, generator=self.generator)[:count], blocks, self.block, rows)
-
-
-@dataclass(frozen=True)
 class _LastSplit:
     fraction: float
+
+    def __post_init__(self) -> None:
+        if not 0 < self.fraction < 1:
+            raise CalibrlError(f"fraction {self.fraction} is not between 0 and 1; 0.2 holds out a fifth of the rows")
 
     def __call__(self, data: Data) -> Tensor:
         count = round(self.fraction * len(data))
@@ -272,21 +237,40 @@ class _LastSplit:
         return torch.arange(len(data)) >= len(data) - count
 
 
-def _held_blocks(picked: Tensor, blocks: int, block: int, rows: int) -> Tensor:
-    """(rows,) bool: the rows of the picked blocks."""
-    held = torch.zeros(blocks, dtype=torch.bool)
-    held[picked] = True
-    return held.repeat_interleave(block)[:rows]
+@dataclass(frozen=True)
+class _RandomSplit(_LastSplit):
+    generator: torch.Generator
+    block: int
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.block < 1:
+            raise CalibrlError(f"block {self.block} is not a number of rows; use 1 or more")
+
+    def __call__(self, data: Data) -> Tensor:
+        blocks = -(-len(data) // self.block)
+        # At least one block on each side as soon as there are two; a single row leans by lot.
+        wanted = self.fraction * blocks
+        count = int(wanted) + int(torch.rand((), generator=self.generator).item() < wanted - int(wanted))
+        if blocks >= 2:
+            count = min(max(count, 1), blocks - 1)
+        return self._held(torch.randperm(blocks, generator=self.generator)[:count], len(data))
+
+    def _held(self, picked: Tensor, rows: int) -> Tensor:
+        """(rows,) bool: the rows of the picked blocks."""
+        held = torch.zeros(-(-rows // self.block), dtype=torch.bool)
+        held[picked] = True
+        return held.repeat_interleave(self.block)[:rows]
 
 
-def _check_fraction(fraction: float) -> None:
-    if not 0 < fraction < 1:
-        raise CalibrlError(f"fraction {fraction} is not between 0 and 1; 0.2 holds out a fifth of the rows")
-
-
-def _check_block(block: int) -> None:
-    if block < 1:
-        raise CalibrlError(f"block {block} is not a number of rows; use 1 or more")
+class _ExactSplit(_RandomSplit):
+    def __call__(self, data: Data) -> Tensor:
+        rows = len(data)
+        blocks = -(-rows // self.block)
+        count = min(max(round(self.fraction * blocks), 1), blocks - 1) if blocks > 1 else 0
+        # The last block may be short, and must not be: agents of a fleet hold out equally many rows.
+        whole = blocks - (rows % self.block != 0)
+        return self._held(torch.randperm(whole, generator=self.generator)[:count], rows)
 
 
 class Remembered:

@@ -54,14 +54,18 @@ class Evidence(ABC):
     """Whether rows held out are judged after T was trained."""
     redraws = False
     """Whether rows change sides: T is then trained anew on all rows of its side."""
+    _split: Split | None = None
 
     def judges_new(self, updates: int) -> bool:
         """Whether new rows are judged before T learns them, after so many updates."""
         return False
 
     def split(self, data: Data) -> Tensor:
-        """Step 2 of Algorithm 1: which of n new rows T may not train on, (n,) bool; none, unless a kind says so."""
-        return torch.zeros(len(data), dtype=torch.bool)
+        """Step 2 of Algorithm 1: which of n new rows T may not train on, (n,) bool.
+
+        Where it was not told how to split: all if held-out rows are judged, otherwise none.
+        """
+        return torch.full((len(data),), self.judges_held) if self._split is None else self._split(data)
 
     def redraw(self, held: Tensor) -> Tensor:
         """Which of all rows so far, held out as (n,) bool says, are held out from now on."""
@@ -91,9 +95,6 @@ class Uncalibrated(Evidence):
     def __init__(self, split: Split | None = None) -> None:
         self._split = split
 
-    def split(self, data: Data) -> Tensor:
-        return super().split(data) if self._split is None else self._split(data)
-
     def fit(self, judged: Judged, mapping: Map | ClassMap, fit_map: FitMap | FitClassMap | None) -> Map | ClassMap:
         return mapping
 
@@ -117,9 +118,6 @@ class HeldOut(Evidence):
     def __init__(self, split: Split | None = None, *, forget: float = 1.0) -> None:
         self._split = split
         self.forget = _check_forget(forget, "updates")
-
-    def split(self, data: Data) -> Tensor:
-        return torch.ones(len(data), dtype=torch.bool) if self._split is None else self._split(data)
 
     def fit(self, judged: Judged, mapping: Map | ClassMap, fit_map: FitMap | FitClassMap | None) -> Map | ClassMap:
         if judged.held is None or judged.age is None:
@@ -147,9 +145,6 @@ class Resplit(Evidence):
     def __init__(self, split: Split, *, generator: torch.Generator) -> None:
         self._split = split
         self.generator = generator
-
-    def split(self, data: Data) -> Tensor:
-        return self._split(data)
 
     def redraw(self, held: Tensor) -> Tensor:
         return held[torch.randperm(len(held), generator=self.generator)]
@@ -364,9 +359,6 @@ class Censored(Evidence):
         self._split, self.rng, self.belief, self.shares = split, rng, belief, shares
         self.z: Floats = np.zeros((0, 0))
         self.weight: Floats = np.zeros((0, 0))
-
-    def split(self, data: Data) -> Tensor:
-        return torch.ones(len(data), dtype=torch.bool) if self._split is None else self._split(data)
 
     def fit(self, judged: Judged, mapping: Map | ClassMap, fit_map: FitMap | FitClassMap | None) -> Map | ClassMap:
         if judged.held is None or judged.rows is None:

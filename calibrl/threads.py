@@ -24,19 +24,21 @@ def check_device(device: torch.device | str) -> None:
 @contextmanager
 def one_thread() -> Iterator[None]:
     """One thread while many small things are computed: several would wait for each other longer than they compute."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
+    with _threads(1):
         yield
-    finally:
-        torch.set_num_threads(before)
 
 
 @contextmanager
 def all_threads() -> Iterator[None]:
     """As many threads as this process has cores, whatever it was told before."""
+    with _threads(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1):
+        yield
+
+
+@contextmanager
+def _threads(count: int) -> Iterator[None]:
     before = torch.get_num_threads()
-    torch.set_num_threads(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
+    torch.set_num_threads(count)
     try:
         yield
     finally:

@@ -41,8 +41,8 @@ def fit_auto(pit: Array | None = None, *, weight: Array | None = None, z: Array 
 
     Parameters
     ----------
-    pit, weight, z : array
-        The evidence: see `fit_smooth`.
+    pit, weight, z
+        As in `fit_smooth`.
 
     Returns
     -------
@@ -68,8 +68,7 @@ def fit_auto(pit: Array | None = None, *, weight: Array | None = None, z: Array 
 
 def _shuffled(values: Floats, weight: Floats | None, *, is_z: bool) -> tuple[Floats, Floats | None]:
     """At most `MOST_ROWS` of the z-scores that were seen and count, in random order, with their weights."""
-    counts = ~np.isnan(values) if weight is None else ~np.isnan(values) & (weight > 0)
-    rows = np.flatnonzero(counts)
+    rows = np.flatnonzero(~np.isnan(values) if weight is None else ~np.isnan(values) & (weight > 0))
     order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(0))[:MOST_ROWS].numpy()
     some = torch.from_numpy(values[rows[order]])
     z = some.clamp(-FURTHEST, FURTHEST) if is_z else normal.evidence_quantile(some)

@@ -156,9 +156,7 @@ class Map(Frozen, ABC):
     """
 
     ranks: Ranks | None = None
-    """The sorted evidence, kept for conformal intervals."""
     note: str = ""
-    """How the map came about, in words."""
 
     # What a subclass supplies, all on z-scores of shape (…, *columns).
 
@@ -260,6 +258,14 @@ def _in_unit_interval(p: Tensor) -> Tensor:
     if bool(outside.any()):
         raise CalibrlError(f"probability {p[outside][0].item():g} is outside [0, 1]; pass values of a CDF")
     return p
+
+
+def rank(table: Tensor, value: Tensor) -> Tensor:
+    """How many numbers of an ascending table (k,), or (d, k), each value (…), or (…, d) reaches: 0 … k."""
+    if table.dim() == 1:
+        return torch.searchsorted(table, value.contiguous(), right=True)
+    rows = value.reshape(-1, len(table)).T.contiguous()
+    return torch.searchsorted(table, rows, right=True).T.reshape(value.shape)
 
 
 def pick(table: Tensor, place: Tensor) -> Tensor:

@@ -1,13 +1,7 @@
 """Recalibrating class probabilities: temperature, Platt and isotonic scaling, binary and categorical.
 
-Probabilities are (n,) for one event or (n, k) for k classes; outcomes are (n,) with 0/1 or the class
-number. Every map gives probabilities back that sum to one.
-
-Maps of class probabilities: temperature, Platt and isotonic scaling.
-
-Learning to recalibrate class probabilities from outcomes.
-
-Probabilities are (n,) for one event or (n, k) for k classes; outcomes are (n,) with 0/1 or the class number.
+Probabilities are (n,) for one event or (n, k) for k classes; outcomes are (n,) with 0/1 or the class number. Every map
+gives probabilities back that sum to one.
 """
 
 from __future__ import annotations
@@ -29,25 +23,6 @@ from calibrl.maps.base import Frozen, from_dict
 from calibrl.maps.fit import PRIOR_POINTS, logistic_fit
 from calibrl.threads import one_thread
 
-__all__ = [
-    "CLASS_MAPS",
-    "SMALLEST",
-    "ClassMap",
-    "FitClassMap",
-    "IsotonicClasses",
-    "PlattClasses",
-    "Temperature",
-    "Unchanged",
-    "check_classes",
-    "class_map_from_dict",
-    "fit_auto_classes",
-    "fit_isotonic_classes",
-    "fit_platt_classes",
-    "fit_temperature",
-    "recalibrate_classes",
-]
-
-
 SMALLEST = 1e-12
 """Probabilities are kept this far from 0 and 1 before a logit is taken."""
 
@@ -63,18 +38,14 @@ class ClassMap(Frozen, ABC):
     note : str
         How the map came about, in words.
 
-    Attributes
-    ----------
-    classes : int or None
-        The k it was fitted for, or None for any.
     """
 
     note: str = ""
 
     @property
-    @abstractmethod
     def classes(self) -> int | None:
         """The number of classes the map was fitted for (2 for one event), or None for any number."""
+        return None
 
     @abstractmethod
     def _recalibrate(self, probs: Tensor) -> Tensor:
@@ -101,11 +72,6 @@ class Unchanged(ClassMap):
 
     kind: ClassVar[str] = "classes-identity"
 
-    @property
-    def classes(self) -> int | None:
-        """Any number."""
-        return None
-
     def _recalibrate(self, probs: Tensor) -> Tensor:
         return probs
 
@@ -122,11 +88,6 @@ class Temperature(ClassMap):
 
     kind: ClassVar[str] = "classes-temperature"
     t: Tensor = _ONE
-
-    @property
-    def classes(self) -> int | None:
-        """Any number."""
-        return None
 
     def _recalibrate(self, probs: Tensor) -> Tensor:
         return torch.softmax(probs.clamp(min=SMALLEST).log() / self.t, -1)
@@ -152,7 +113,7 @@ class PlattClasses(ClassMap):
         return len(self.a)
 
     def _recalibrate(self, probs: Tensor) -> Tensor:
-        return torch.sigmoid(self.a * logit(probs) + self.b)
+        return torch.sigmoid(self.a * torch.logit(probs, eps=SMALLEST) + self.b)
 
 
 @dataclass(frozen=True, eq=False)
@@ -210,12 +171,7 @@ def recalibrate_classes(forecast: Categorical | Bernoulli, mapping: ClassMap) ->
     return Categorical(probs=mapping(forecast.probs))
 
 
-def logit(p: Tensor) -> Tensor:
-    """log(p / (1 - p)), finite at 0 and 1 too."""
-    return torch.logit(p, eps=SMALLEST)
-
-
-CHUNK = 1 << 16
+_CHUNK = 1 << 16
 """Numbers of a part that stays in a processor's cache."""
 
 
@@ -261,8 +217,8 @@ def fit_platt_classes(probs: Array, outcome: Array) -> PlattClasses:
 
     Parameters
     ----------
-    probs, outcome : array
-        Held-out forecasts, and what came: see `fit_temperature`.
+    probs, outcome
+        As in `fit_temperature`.
 
     Returns
     -------
@@ -276,8 +232,8 @@ def fit_isotonic_classes(probs: Array, outcome: Array) -> IsotonicClasses:
 
     Parameters
     ----------
-    probs, outcome : array
-        Held-out forecasts, and what came: see `fit_temperature`.
+    probs, outcome
+        As in `fit_temperature`.
 
     Returns
     -------
@@ -292,8 +248,8 @@ def fit_auto_classes(probs: Array, outcome: Array) -> ClassMap:
 
     Parameters
     ----------
-    probs, outcome : array
-        Held-out forecasts, and what came: see `fit_temperature`.
+    probs, outcome
+        As in `fit_temperature`.
 
     Returns
     -------
@@ -382,7 +338,7 @@ def _platt(wide: Tensor, label: Tensor, near: ClassMap | None = None) -> PlattCl
     some = len(probs_of[0])
     parts = zip(probs_of, torch.arange(k)[:, None].split(some), start.split(some), strict=True)
     for probs, number, begin in parts:
-        t = torch.cat([logit(probs), logit(level).expand(len(number), -1)], -1)
+        t = torch.logit(torch.cat([probs, level.expand(len(number), -1)], -1), eps=SMALLEST)
         target = torch.cat([(label == number).double(), level.expand(len(number), -1)], -1)
         features = torch.stack([t, torch.ones_like(t)], -2)
         found.append(logistic_fit(features, target, size.expand_as(t), start=begin, positive=1))
@@ -425,7 +381,7 @@ _FITS: dict[str, _Fit] = {"temperature": _quick_temperature, "platt": _platt, "i
 
 def _in_cache(rows: Tensor) -> tuple[Tensor, ...]:
     """Rows (n, k) in parts that stay in a processor's cache."""
-    return rows.split(max(1, CHUNK // rows.shape[1]))
+    return rows.split(max(1, _CHUNK // rows.shape[1]))
 
 
 def check_classes(probs: Array, outcome: Array) -> tuple[Tensor, Tensor]:
@@ -456,15 +412,20 @@ def check_classes(probs: Array, outcome: Array) -> tuple[Tensor, Tensor]:
     p, y = p[seen], y[seen]
     if len(p) < 2:
         raise CalibrlError(f"{len(p)} outcomes are too few to calibrate on; at least 2 are needed")
-    if bool(p.isnan().any()) or bool((p < 0).any()) or bool((p > 1).any()):
-        wrong = p[p.isnan() | (p < 0) | (p > 1)][0].item()
-        raise CalibrlError(f"class probability {wrong:g} is not between 0 and 1; check the probability columns")
+    wrong = p.isnan() | (p < 0) | (p > 1)
+    if bool(wrong.any()):
+        raise CalibrlError(
+            f"class probability {p[wrong][0].item():g} is not between 0 and 1; check the probability columns"
+        )
     p = torch.cat([1 - p, p], -1) if single else p
     total = p.sum(-1)
-    if bool(((total - 1).abs() > 1e-3).any()):
-        row = int(((total - 1).abs() > 1e-3).nonzero()[0])
+    off = (total - 1).abs() > 1e-3
+    if bool(off.any()):
+        row = int(off.nonzero()[0])
         raise CalibrlError(f"probabilities of row {row} sum to {total[row].item():g}, not 1; normalise them first")
-    if bool((y != y.round()).any()) or bool((y < 0).any()) or bool((y >= p.shape[1]).any()):
-        wrong = y[(y != y.round()) | (y < 0) | (y >= p.shape[1])][0].item()
-        raise CalibrlError(f"outcome {wrong:g} is not one of the classes 0 … {p.shape[1] - 1}; number them from 0")
+    wrong = (y != y.round()) | (y < 0) | (y >= p.shape[1])
+    if bool(wrong.any()):
+        raise CalibrlError(
+            f"outcome {y[wrong][0].item():g} is not one of the classes 0 … {p.shape[1] - 1}; number them from 0"
+        )
     return p / total[:, None], y.long()

@@ -7,16 +7,15 @@ from typing import ClassVar
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from calibrl.arrays import Array
 from calibrl.errors import CalibrlError
 from calibrl.kernels import normal
 from calibrl.maps import FitMap, Map
-from calibrl.maps.columns import matrix
+from calibrl.maps.base import pick, rank
+from calibrl.maps.columns import Floats, matrix
 
-Floats = NDArray[np.float64]
 _NONE = torch.zeros(2, dtype=torch.float64)
 
 
@@ -29,12 +28,10 @@ class Ecdf(Map):
 
     Parameters
     ----------
-    z
-        (*columns, m) ascending, m ≥ 2, padded at the end by repetition.
-    count
-        (*columns,) how many of them are real, 0 or ≥ 2.
-    shift
-        (*columns,) added to every level, as a z-score, before it is looked up.
+    z : Tensor (*columns, m)
+        Ascending, m ≥ 2, padded at the end by repetition.
+    count, shift : Tensor (*columns,)
+        How many of them are real, 0 or ≥ 2; what is added to every level, as a z-score, before it is looked up.
     """
 
     kind: ClassVar[str] = "ecdf"
@@ -79,19 +76,10 @@ class Ecdf(Map):
 
     def _rank(self, z: Tensor) -> Tensor:
         """How many z-scores of its column each value reaches: 0 … n."""
-        if not self.columns:
-            found = torch.searchsorted(self.z, z.contiguous(), right=True)
-        else:
-            rows = z.reshape(-1, *self.columns).T.contiguous()
-            found = torch.searchsorted(self.z, rows, right=True).T.reshape(z.shape)
-        return found.minimum(self.count.long())
+        return rank(self.z, z).minimum(self.count.long())
 
     def _pick(self, index: Tensor) -> Tensor:
-        inside = index.clamp(0, self.z.shape[-1] - 1)
-        if not self.columns:
-            return self.z[inside]
-        k, m = self.z.shape
-        return self.z.reshape(-1)[inside + torch.arange(k, device=self.z.device) * m]
+        return pick(self.z, index.clamp(0, self.z.shape[-1] - 1))
 
 
 def fit_ecdf(*, min_rows: int = 10, window: int = 1024) -> FitMap:
@@ -99,10 +87,8 @@ def fit_ecdf(*, min_rows: int = 10, window: int = 1024) -> FitMap:
 
     Parameters
     ----------
-    min_rows
-        Outcomes a column has before its map is other than the identity, 2 or more.
-    window
-        How many of a column's last outcomes count.
+    min_rows, window : int
+        Outcomes a column has before its map is other than the identity, 2 or more; how many of its last ones count.
 
     Returns
     -------

@@ -113,7 +113,6 @@ def fit_smooth(pit: Array | None = None, *, weight: Array | None = None, z: Arra
     Returns
     -------
     Spline
-        R, one for each column.
 
     Examples
     --------
@@ -133,13 +132,12 @@ def fit_isotonic(pit: Array | None = None, *, weight: Array | None = None, z: Ar
 
     Parameters
     ----------
-    pit, weight, z : array
-        The evidence: see `fit_smooth`.
+    pit, weight, z
+        As in `fit_smooth`.
 
     Returns
     -------
     Spline
-        R, one for each column.
     """
     return _fit(isotonic, pit, weight, z)
 
@@ -149,13 +147,12 @@ def fit_affine(pit: Array | None = None, *, weight: Array | None = None, z: Arra
 
     Parameters
     ----------
-    pit, weight, z : array
-        The evidence: see `fit_smooth`.
+    pit, weight, z
+        As in `fit_smooth`.
 
     Returns
     -------
     Affine
-        R, one for each column.
     """
     return _fit(affine, pit, weight, z)
 
@@ -165,13 +162,12 @@ def fit_platt(pit: Array | None = None, *, weight: Array | None = None, z: Array
 
     Parameters
     ----------
-    pit, weight, z : array
-        The evidence: see `fit_smooth`.
+    pit, weight, z
+        As in `fit_smooth`.
 
     Returns
     -------
     Platt
-        R, one for each column.
     """
     return _fit(platt, pit, weight, z)
 
@@ -181,13 +177,12 @@ def fit_beta(pit: Array | None = None, *, weight: Array | None = None, z: Array 
 
     Parameters
     ----------
-    pit, weight, z : array
-        The evidence: see `fit_smooth`.
+    pit, weight, z
+        As in `fit_smooth`.
 
     Returns
     -------
     Beta
-        R, one for each column.
     """
     return _fit(beta, pit, weight, z)
 
@@ -197,13 +192,12 @@ def fit_sigmoid(pit: Array | None = None, *, weight: Array | None = None, z: Arr
 
     Parameters
     ----------
-    pit, weight, z : array
-        The evidence: see `fit_smooth`.
+    pit, weight, z
+        As in `fit_smooth`.
 
     Returns
     -------
     Sigmoid
-        R, one for each column.
     """
     return _fit(sigmoid, pit, weight, z)
 

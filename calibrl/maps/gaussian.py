@@ -6,8 +6,10 @@ once per map and serve every forecast in every batch.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -16,6 +18,8 @@ from torch import Tensor
 from calibrl.kernels import normal
 from calibrl.kernels.draws import read_table
 from calibrl.maps.base import Map, pick
+
+T = TypeVar("T")
 
 REACH = 8.6
 """Standard normal draws in float64 end at 8.57: a table to here never needs a bounds check."""
@@ -127,14 +131,7 @@ def gaussian_law(mapping: Map, device: torch.device) -> GaussianLaw:
     GaussianLaw
         Mean, variance and Gini's mean difference of g(ε), each (*columns,), and what its CRPS is made of.
     """
-    key = ("law", device)
-    if key not in mapping.cache:
-        # What is remembered must be of use to whoever asks next, for gradients too: no inference-mode tensor.
-        with torch.inference_mode(False):
-            law = _law(mapping.to("cpu"))
-            mapping.cache[key] = GaussianLaw(**{name: value.to(device) for name, value in vars(law).items()})
-    law = mapping.cache[key]
-    return law
+    return _remembered(_law, mapping, device)
 
 
 def draw_table(mapping: Map, device: torch.device, dtype: torch.dtype) -> DrawTable:
@@ -152,13 +149,19 @@ def draw_table(mapping: Map, device: torch.device, dtype: torch.dtype) -> DrawTa
     DrawTable
         A function of standard normal draws ε (…, *columns) that gives g(ε).
     """
-    key = ("draw", device, dtype)
+    return _remembered(_table, mapping, device, dtype)
+
+
+def _remembered(work_out: Callable[[Map], T], mapping: Map, *to: Any) -> T:
+    """What `work_out` makes of a map, its tensors where and in what they are wanted; worked out once."""
+    key = (work_out, *to)
     if key not in mapping.cache:
+        # What is remembered must be of use to whoever asks next, for gradients too: no inference-mode tensor.
         with torch.inference_mode(False):
-            table = _table(mapping.to("cpu"))
-            mapping.cache[key] = DrawTable(**{name: value.to(device, dtype) for name, value in vars(table).items()})
-    table = mapping.cache[key]
-    return table
+            found = work_out(mapping.to("cpu"))
+            mapping.cache[key] = type(found)(**{name: value.to(*to) for name, value in vars(found).items()})
+    known: T = mapping.cache[key]
+    return known
 
 
 @torch.no_grad()

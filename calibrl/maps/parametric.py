@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from abc import ABC
 from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar
@@ -37,8 +38,16 @@ class Identity(Map):
         return torch.zeros_like(z)
 
 
+class _Parametric(Map, ABC):
+    """A map whose parameters are one number for each column."""
+
+    @property
+    def columns(self) -> tuple[int, ...]:
+        return next(tuple(part.shape) for part in self._parts.values() if isinstance(part, Tensor))
+
+
 @dataclass(frozen=True, eq=False)
-class Affine(Map):
+class Affine(_Parametric):
     """R(p) = Φ((Φ⁻¹(p) - shift) / scale): exactly right when a Gaussian's mean and width are off.
 
     Parameters
@@ -51,10 +60,6 @@ class Affine(Map):
     shift: Tensor = _ZERO
     scale: Tensor = _ONE
 
-    @property
-    def columns(self) -> tuple[int, ...]:
-        return tuple(self.scale.shape)
-
     def _forward(self, z: Tensor) -> Tensor:
         return (z - self.shift) / self.scale
 
@@ -66,7 +71,7 @@ class Affine(Map):
 
 
 @dataclass(frozen=True, eq=False)
-class Platt(Map):
+class Platt(_Parametric):
     """R(p) = sigmoid(a · logit p + b): Platt scaling; a = 1, b = 0 is the identity.
 
     Parameters
@@ -79,10 +84,6 @@ class Platt(Map):
     a: Tensor = _ONE
     b: Tensor = _ZERO
 
-    @property
-    def columns(self) -> tuple[int, ...]:
-        return tuple(self.a.shape)
-
     def _forward(self, z: Tensor) -> Tensor:
         return normal.z_of_logit(self.a * normal.logit_of(z) + self.b)
 
@@ -94,7 +95,7 @@ class Platt(Map):
 
 
 @dataclass(frozen=True, eq=False)
-class Beta(Map):
+class Beta(_Parametric):
     """R(p) = sigmoid(a · log p - b · log(1 - p) + c): beta calibration (Kull et al., 2017).
 
     Bends the two tails separately; a = b = 1, c = 0 is the identity.
@@ -109,10 +110,6 @@ class Beta(Map):
     a: Tensor = _ONE
     b: Tensor = _ONE
     c: Tensor = _ZERO
-
-    @property
-    def columns(self) -> tuple[int, ...]:
-        return tuple(self.a.shape)
 
     def _logit(self, z: Tensor) -> tuple[Tensor, Tensor]:
         """The logit of R(Φ(z)), and its slope in z."""
@@ -152,7 +149,7 @@ class Beta(Map):
 
 
 @dataclass(frozen=True, eq=False)
-class Sigmoid(Map):
+class Sigmoid(_Parametric):
     """R(p) = sigmoid(a · p + b), as the paper's released code has it. For replication only.
 
     It cannot be the identity and does not reach 0 or 1: fitted to a perfect Gaussian it gives samples 1.9
@@ -169,10 +166,6 @@ class Sigmoid(Map):
 
     a: Tensor = 4 * _ONE
     b: Tensor = -2 * _ONE
-
-    @property
-    def columns(self) -> tuple[int, ...]:
-        return tuple(self.a.shape)
 
     @property
     def breaks(self) -> Tensor:
@@ -221,17 +214,14 @@ class Chain(Map):
 
     @property
     def columns(self) -> tuple[int, ...]:
-        """Those of either."""
         return self.before.columns or self.after.columns
 
     @cached_property
     def dtype(self) -> torch.dtype:
-        """That of the first."""
         return self.before.dtype
 
     @property
     def breaks(self) -> Tensor:
-        """Those of both, where they end up: (k, *columns)."""
         first, second = (_spread(part.breaks, self.columns) for part in (self.before, self.after))
         return torch.cat([self.after.forward_z(first), second])
 

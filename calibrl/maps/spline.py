@@ -8,7 +8,7 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from calibrl.maps.base import Map, pick
+from calibrl.maps.base import Map, pick, rank
 
 _NO_KNOTS = torch.tensor([-1.0, 1.0], dtype=torch.float64)
 _UNIT_SLOPES = torch.ones(2, dtype=torch.float64)
@@ -90,13 +90,7 @@ class Spline(Map):
 
     def _bin(self, value: Tensor, knots: Tensor) -> _Bin:
         """The piece of the spline whose `knots` enclose each value; ends serve the tails."""
-        last = knots.shape[-1] - 2
-        if not self.columns:
-            index = torch.searchsorted(knots, value.detach().contiguous(), right=True).sub_(1).clamp_(0, last)
-        else:
-            rows = value.detach().reshape(-1, knots.shape[0]).T.contiguous()
-            index = torch.searchsorted(knots, rows, right=True).sub_(1).clamp_(0, last)
-            index = index.T.reshape(value.shape)
+        index = rank(knots, value.detach()).sub_(1).clamp_(0, knots.shape[-1] - 2)
         z, s, left = pick(self.z, index), pick(self.s, index), pick(self.d, index)
         after = index + 1
         return _Bin(z, s, pick(self.z, after) - z, pick(self.s, after) - s, left, pick(self.d, after))

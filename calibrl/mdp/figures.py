@@ -14,6 +14,7 @@ from calibrl.mdp.theorem import RANDOM, TWO_STATES
 from calibrl.plots import AFTER, BEFORE, FAINT, TRUTH, tidy
 from calibrl.runs.engine import Found
 from calibrl.runs.rows import Row
+from calibrl.runs.statistics import mean_and_error
 from calibrl.runs.store import save_figures
 
 ARM_STYLE = {
@@ -108,9 +109,11 @@ def planning(rows: Sequence[Row]) -> Figure:
             ax = axes[line, column]
             for arm in arms:
                 color, style = ARM_STYLE[arm]
-                x, mean, error = _curve(
-                    [row for row in rows if row.settings["task"] == task and row.arm == arm], metric
-                )
+                by_amount: dict[float, list[float]] = {}
+                for row in rows:
+                    if row.settings["task"] == task and row.arm == arm:
+                        by_amount.setdefault(row.settings["rows_per_state_and_action"], []).append(row.metrics[metric])
+                x, mean, error = zip(*((x, *mean_and_error(by_amount[x])) for x in sorted(by_amount)), strict=True)
                 ax.errorbar(x, mean, error, fmt=style, color=color, ms=4, lw=1.5, capsize=2, label=arm)
             ax.set_xscale("log")
             ax.set_xticks(x, [f"{value:g}" for value in x])
@@ -126,14 +129,3 @@ def planning(rows: Sequence[Row]) -> Figure:
     handles, labels = axes[0, 0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=len(arms), frameon=False)
     return tidy(figure)
-
-
-def _curve(rows: Sequence[Row], metric: str) -> tuple[list[float], list[float], list[float]]:
-    """Amounts of data, and the mean and standard error over seeds at each."""
-    by_amount: dict[float, list[float]] = {}
-    for row in rows:
-        by_amount.setdefault(row.settings["rows_per_state_and_action"], []).append(row.metrics[metric])
-    amounts = sorted(by_amount)
-    mean = [float(np.mean(by_amount[x])) for x in amounts]
-    error = [float(np.std(by_amount[x]) / max(1, len(by_amount[x]) - 1) ** 0.5) for x in amounts]
-    return amounts, mean, error
