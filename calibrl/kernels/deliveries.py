@@ -9,6 +9,7 @@ until then: the plan is a policy, not a fixed list of orders.
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import numpy as np
 from numba import njit
@@ -24,6 +25,20 @@ UNMET, WASTE, HELD, SPARED, ORDER_WASTE, LOST, OUT, LOST_BEFORE, OUT_BEFORE = ra
 beyond the path for which enough is left, and the units wasted of the order in question; units left at the end are
 counted by what should become of them. Between that delivery and the next: demand not met, and 1 if there was any.
 Before it: the same two."""
+
+
+class Terms(NamedTuple):
+    """Deliveries to come, and what every order is bound by.
+
+    day: (K,) of each delivery; decided: (K,) the day at whose close it is decided, -1 being tonight; life: days for
+    which units can be sold; pack, minimum: units in a pack, and the least order.
+    """
+
+    day: Ints
+    decided: Ints
+    life: int
+    pack: int
+    minimum: int
 
 
 @njit(cache=True, nogil=True)
@@ -48,15 +63,7 @@ def on_shelf(d: int, shelf: Floats, arriving: Floats) -> float:
 
 @njit(cache=True, nogil=True)
 def left_on(
-    until: int,
-    now: int,
-    shelf: Floats,
-    arriving: Floats,
-    day: Ints,
-    brought: Floats,
-    life: int,
-    expected: Floats,
-    room: Floats,
+    until: int, now: int, shelf: Floats, arriving: Floats, terms: Terms, brought: Floats, expected: Floats, room: Floats
 ) -> float:
     """Units there should be on day `until`, before what is decided for it, if the days between sell their mean.
 
@@ -67,9 +74,9 @@ def left_on(
     for e in range(now + 1, h + 1):
         room[e] = shelf[e]
     for d in range(now + 1, until):
-        for k in range(len(day)):
-            if day[k] == d:
-                room[min(d + life - 1, h)] += brought[k]
+        for k in range(len(brought)):
+            if terms.day[k] == d:
+                room[min(d + terms.life - 1, h)] += brought[k]
         total = on_shelf(d, room, arriving)
         left = max(0.0, 1.0 - expected[d] / total) if total > 0.0 else 0.0
         for e in range(d + 1, h + 1):
@@ -84,14 +91,10 @@ def follow(
     path: Floats,
     opening: Floats,
     arriving: Floats,
-    day: Ints,
-    decided: Ints,
-    life: int,
+    terms: Terms,
     order: int,
     level: Floats,
     expected: Floats,
-    pack: int,
-    minimum: int,
     room: Floats,
     brought: Floats,
     out: Floats,
@@ -99,9 +102,9 @@ def follow(
     """Add what happens along one path to `out` (9,); room (2, h+1) and brought (K,) are to work in.
 
     path, expected: (h,) demand, and its mean; opening: (h+1,) the shelf tonight; arriving: (h, h+1) what is under
-    way, by day and last day, or (0, h+1) if nothing is; day: (K,) of each delivery; decided: (K,) the day at whose
-    close it is decided, -1 being tonight; level: (K,) up to which later deliveries are ordered.
+    way, by day and last day, or (0, h+1) if nothing is; level: (K,) up to which later deliveries are ordered.
     """
+    day, decided, life, pack, minimum = terms
     h = len(path)
     shelf, ahead = room[0], room[1]
     for e in range(h + 1):
@@ -152,7 +155,7 @@ def follow(
                 if day[k] == d + 1:  # nothing to foresee: the same sum, without a copy of the shelf
                     position = on_shelf(d + 1, shelf, arriving)
                 else:
-                    position = left_on(day[k], d, shelf, arriving, day, brought, life, expected, ahead)
+                    position = left_on(day[k], d, shelf, arriving, terms, brought, expected, ahead)
                 brought[k] = rounded_up(level[k] - position, pack, minimum)
     # What is left goes on selling, each day what an average one sells, until the latest delivery has expired.
     left, rate, keeps = shelf[h], expected.mean(), life
@@ -183,14 +186,10 @@ def mean_cost(
     paths: Floats,
     opening: Floats,
     arriving: Floats,
-    day: Ints,
-    decided: Ints,
-    life: int,
+    terms: Terms,
     order: int,
     level: Floats,
     expected: Floats,
-    pack: int,
-    minimum: int,
     price: Floats,
 ) -> tuple[float, float]:
     """The mean cost of an order over paths (m, h), and the days beyond them for which it leaves enough.
@@ -198,12 +197,10 @@ def mean_cost(
     price: (3,) of a unit not met, a unit wasted, a unit-night held.
     """
     total, spared = 0.0, 0.0
-    seen, room, brought = np.zeros(COUNTS), np.zeros((2, len(opening))), np.zeros(len(day))
+    seen, room, brought = np.zeros(COUNTS), np.zeros((2, len(opening))), np.zeros(len(level))
     for j in range(len(paths)):
         seen[:] = 0.0
-        follow(
-            paths[j], opening, arriving, day, decided, life, order, level, expected, pack, minimum, room, brought, seen
-        )
+        follow(paths[j], opening, arriving, terms, order, level, expected, room, brought, seen)
         total += price[0] * seen[UNMET] + price[1] * seen[WASTE] + price[2] * seen[HELD]
         spared += seen[SPARED]
     return total / len(paths), spared / len(paths)
@@ -214,13 +211,9 @@ def best_order(
     paths: Floats,
     opening: Floats,
     arriving: Floats,
-    day: Ints,
-    decided: Ints,
-    life: int,
+    terms: Terms,
     levels: Floats,
     most: int,
-    pack: int,
-    minimum: int,
     price: Floats,
 ) -> tuple[int, int]:
     """The order of least cost, and which of the level policies (c, K) it is planned with.
@@ -231,14 +224,13 @@ def best_order(
     delivery that comes late is charged with neither nothing nor all of what becomes of it. Among equals the smallest
     order wins.
     """
+    pack, minimum = terms.pack, terms.minimum
     expected = mean_demand(paths)
-    days, empty, nothing = paths.shape[1] - day[0], np.zeros(len(opening)), arriving[:0]
+    days, empty, nothing = paths.shape[1] - terms.day[0], np.zeros(len(opening)), arriving[:0]
     chosen, daily = 0, np.inf
     for c in range(len(levels)):
         order = rounded_up(levels[c, 0], pack, minimum)
-        cost, spared = mean_cost(
-            paths, empty, nothing, day, decided, life, order, levels[c], expected, pack, minimum, price
-        )
+        cost, spared = mean_cost(paths, empty, nothing, terms, order, levels[c], expected, price)
         if cost / (days + spared) < daily - 1e-9:
             chosen, daily = c, cost / (days + spared)
     level = levels[chosen]
@@ -249,9 +241,7 @@ def best_order(
         center = best
         for packs in range(low, high + 1, step):
             order = rounded_up(float(packs * pack), pack, minimum)
-            cost, spared = mean_cost(
-                paths, opening, arriving, day, decided, life, order, level, expected, pack, minimum, price
-            )
+            cost, spared = mean_cost(paths, opening, arriving, terms, order, level, expected, price)
             if cost - daily * spared < least - 1e-9:
                 best, least, center = order, cost - daily * spared, packs
         if step == 1:
@@ -261,47 +251,25 @@ def best_order(
 
 
 @njit(cache=True, nogil=True)
-def outlook(
-    paths: Floats,
-    opening: Floats,
-    arriving: Floats,
-    day: Ints,
-    decided: Ints,
-    life: int,
-    order: int,
-    level: Floats,
-    pack: int,
-    minimum: int,
-) -> Floats:
+def outlook(paths: Floats, opening: Floats, arriving: Floats, terms: Terms, order: int, level: Floats) -> Floats:
     """(9,): the mean of what `follow` counts, over paths (m, h)."""
     expected = mean_demand(paths)
-    total, room, brought = np.zeros(COUNTS), np.zeros((2, len(opening))), np.zeros(len(day))
+    total, room, brought = np.zeros(COUNTS), np.zeros((2, len(opening))), np.zeros(len(level))
     for j in range(len(paths)):
         seen = np.zeros(COUNTS)
-        follow(
-            paths[j], opening, arriving, day, decided, life, order, level, expected, pack, minimum, room, brought, seen
-        )
+        follow(paths[j], opening, arriving, terms, order, level, expected, room, brought, seen)
         total += seen
     return total / len(paths)
 
 
 def follow_reference(
-    path: Floats,
-    opening: Floats,
-    arriving: Floats,
-    day: Ints,
-    decided: Ints,
-    life: int,
-    order: int,
-    level: Floats,
-    expected: Floats,
-    pack: int,
-    minimum: int,
+    path: Floats, opening: Floats, arriving: Floats, terms: Terms, order: int, level: Floats, expected: Floats
 ) -> Floats:
     """What `follow` should count along one path (9,), in plain Python, from a dictionary of batches.
 
     Batches are units by last day; the order in question is kept apart, half a day before.
     """
+    day, decided, life, pack, minimum = terms
     h = len(path)
     ours = day[0] + life - 1.5
     shelf: Batches = {e: float(u) for e, u in enumerate(opening)}

@@ -48,19 +48,17 @@ def open_loop_costs(
     unmet: float,
     issuing: int,
     give_up: bool = False,
+    small: bool | None = None,
 ) -> Units:
     """Mean cost (n,) of n fixed plans.
 
     arrivals: (n, h) units on the shelf before each day's demand; demand: (b, h, BLOCK) of `paths` paths; stock:
     (L,) units that expire in l + 1 days; waste, unmet: cost of a unit; issuing: RANDOM (in proportion to what is
-    there of each age), FIFO or LIFO; give_up: stop at plans that are worse than the best, and say GIVEN_UP.
+    there of each age), FIFO or LIFO; give_up: stop at plans that are worse than the best, and say GIVEN_UP; small:
+    whether to keep stock in registers, by default where that is quick.
     """
-    ages, days = len(stock), arrivals.shape[1]
-    prices = np.float32(waste), np.float32(unmet)
-    if fits(ages, days, issuing):
-        lengths = (0,) * days, *prices, (0,) * issuing
-        return open_loop_costs_small(arrivals, demand, paths, tuple(stock), *lengths, give_up)
-    return open_loop_costs_any(arrivals, demand, paths, stock, *prices, issuing, give_up)
+    terms = 0.0, 0.0, waste, unmet
+    return _chosen((None, arrivals, demand, paths), stock, None, 0, terms, issuing, give_up, small)
 
 
 def closed_loop_costs(
@@ -78,6 +76,7 @@ def closed_loop_costs(
     unmet: float,
     issuing: int,
     give_up: bool = False,
+    small: bool | None = None,
 ) -> Units:
     """Mean cost (n,) of n policies that see each path's stock before they order.
 
@@ -85,17 +84,33 @@ def closed_loop_costs(
     what is missing to levels[:, k] of the stock on the shelf and on its way, in whole packs, for day k + lead - 1.
     incoming: (h,) units already on their way. The rest is as for fixed plans.
     """
-    days = levels.shape[1]
-    terms = np.float32(pack), np.float32(minimum), np.float32(waste), np.float32(unmet)
-    if fits(len(stock), days, issuing):
-        lengths = tuple(stock), (0,) * days, incoming, tuple(incoming[:lead])
-        return closed_loop_costs_small(first, levels, demand, paths, *lengths, *terms, (0,) * issuing, give_up)
-    return closed_loop_costs_any(first, levels, demand, paths, stock, incoming, lead, *terms, issuing, give_up)
+    terms = pack, minimum, waste, unmet
+    return _chosen((first, levels, demand, paths), stock, incoming, lead, terms, issuing, give_up, small)
 
 
 def fits(ages: int, days: int, issuing: int) -> bool:
     """Whether the kernels that keep a path's stock in registers are the quick ones."""
     return ages * days <= LIMITS[issuing]
+
+
+def _chosen(
+    plans: tuple[Units | None, Units, Units, int],
+    stock: Units,
+    incoming: Units | None,
+    lead: int,
+    terms: tuple[float, ...],
+    issuing: int,
+    give_up: bool,
+    small: bool | None,
+) -> Units:
+    """Mean costs by the kernel that is quicker."""
+    days = plans[1].shape[1]
+    single = tuple(map(np.float32, terms))
+    soon = None if incoming is None else incoming[:lead]
+    if fits(len(stock), days, issuing) if small is None else small:
+        held, due = tuple(stock), None if soon is None else tuple(soon)
+        return _costs(*plans, None, held, (0,) * days, incoming, due, single, (0,) * issuing, give_up)
+    return _costs(*plans, stock, None, None, incoming, soon, single, issuing, give_up)
 
 
 def open_loop_reference(
@@ -164,112 +179,88 @@ def sell_and_age(shelf: Floats, demand: NDArray[Any], *, waste: float, unmet: fl
 
 
 @njit(cache=True, fastmath=True, error_model="numpy")
-def open_loop_costs_any(
-    arrivals: Units,
+def _costs(
+    first: Units | None,
+    plans: Units,
     demand: Units,
     paths: int,
-    stock: Units,
-    waste: np.float32,
-    unmet: np.float32,
-    issuing: int,
+    stock: Units | None,
+    small: Shelf | None,
+    days: tuple[int, ...] | None,
+    incoming: Units | None,
+    lead: Units | Shelf | None,
+    terms: Shelf,
+    issuing: int | tuple[int, ...],
     give_up: bool,
 ) -> Units:
-    """`open_loop_costs` of any length.
+    """Mean cost (n,) of plans or policies. What is None is left out by the compiler.
+
+    first: None for fixed plans; lead: the incoming units of as many days as the lead time; terms: pack, minimum, waste,
+    unmet. Either `stock` or, to keep a path's whole stock in registers, `small`: a tuple, so that its length is known
+    to the compiler, as then are those of `lead`, `days` (h zeros) and `issuing` (as many zeros as its number): it
+    writes out all days and ages and does sixteen paths at a time.
+    """
+    shelf = np.empty((0 if stock is None else len(stock), BLOCK), np.float32)
+    coming = np.empty((plans.shape[1], BLOCK), np.float32)
+    room = shelf, coming, np.empty(BLOCK, np.float32), np.empty(BLOCK, np.float32), np.empty(BLOCK, np.float32)
+    costs = np.empty(plans.shape[0], np.float32)
+    best = GIVEN_UP
+    for i in range(plans.shape[0]):
+        cost = _NONE
+        for b in range(demand.shape[0]):
+            size = min(BLOCK, paths - b * BLOCK)
+            if stock is not None:
+                cost = _block(cost, i, first, plans[i], demand[b], size, stock, incoming, lead, terms, issuing, room)
+            if small is not None:
+                cost += _block_small(i, first, plans[i], demand[b], size, small, days, incoming, lead, terms, issuing)
+            if give_up and cost > best:
+                cost = GIVEN_UP
+                break
+        costs[i] = cost
+        best = min(best, cost)
+    return _mean(costs, paths)
+
+
+@njit(cache=True, fastmath=True, error_model="numpy")
+def _block(
+    cost: np.float32,
+    i: int,
+    first: Units | None,
+    plan: Units,
+    demand: Units,
+    size: int,
+    stock: Units,
+    incoming: Units,
+    lead: Units,
+    terms: Shelf,
+    issuing: int,
+    room: tuple[Units, ...],
+) -> np.float32:
+    """The cost and that of a block of paths, of any length; room: (L, BLOCK), (h, BLOCK) and 3 × (BLOCK,) to work in.
 
     Stock of age l on day k is row (k + l) mod L: what is in its last day leaves its row to the next order.
     """
-    plans, days = arrivals.shape
-    ages = stock.shape[0]
-    shelf, total, work = np.empty((ages, BLOCK), np.float32), np.empty(BLOCK, np.float32), np.empty(BLOCK, np.float32)
-    arriving = np.empty(BLOCK, np.float32)
-    costs = np.empty(plans, np.float32)
-    best = GIVEN_UP
-    for i in range(plans):
-        cost = _NONE
-        for b in range(demand.shape[0]):
-            size = min(BLOCK, paths - b * BLOCK)
-            _open(stock, shelf, total)
-            for k in range(days):
-                arriving[:] = arrivals[i, k]
-                cost += _day(arriving, demand[b, k], size, shelf, total, work, k, waste, unmet, issuing)
-            if give_up and cost > best:
-                cost = GIVEN_UP
-                break
-        costs[i] = cost
-        best = min(best, cost)
-    return _mean(costs, paths)
-
-
-@njit(cache=True, fastmath=True, error_model="numpy")
-def closed_loop_costs_any(
-    first: Units,
-    levels: Units,
-    demand: Units,
-    paths: int,
-    stock: Units,
-    incoming: Units,
-    lead: int,
-    pack: np.float32,
-    minimum: np.float32,
-    waste: np.float32,
-    unmet: np.float32,
-    issuing: int,
-    give_up: bool,
-) -> Units:
-    """`closed_loop_costs` of any length."""
-    policies, days = levels.shape
-    ages = stock.shape[0]
-    shelf, total, work = np.empty((ages, BLOCK), np.float32), np.empty(BLOCK, np.float32), np.empty(BLOCK, np.float32)
-    coming, position = np.empty((days, BLOCK), np.float32), np.empty(BLOCK, np.float32)
-    costs = np.empty(policies, np.float32)
-    best = GIVEN_UP
-    for i in range(policies):
-        cost = _NONE
-        for b in range(demand.shape[0]):
-            size = min(BLOCK, paths - b * BLOCK)
-            _open(stock, shelf, total)
-            for k in range(days):
-                coming[k, :] = incoming[k]
-            coming[lead - 1, :] += first[i]
-            for k in range(days):
-                due = k + lead - 1
-                if k > 0 and due < days:
-                    position[:] = total
-                    for j in range(k, due + 1):
-                        _add(coming[j], position)
-                    _order_up_to(levels[i, k], position, pack, minimum, coming[due])
-                cost += _day(coming[k], demand[b, k], size, shelf, total, work, k, waste, unmet, issuing)
-            if give_up and cost > best:
-                cost = GIVEN_UP
-                break
-        costs[i] = cost
-        best = min(best, cost)
-    return _mean(costs, paths)
-
-
-@njit(cache=True, fastmath=True, error_model="numpy")
-def _open(stock: Units, shelf: Units, total: Units) -> None:
-    held = _NONE
-    for age in range(stock.shape[0]):
+    pack, minimum, waste, unmet = terms
+    shelf, coming, total, work, position = room
+    days = len(plan)
+    total[:] = stock.sum()
+    for age in range(len(stock)):
         shelf[age, :] = stock[age]
-        held += stock[age]
-    total[:] = held
-
-
-@njit(cache=True, fastmath=True, error_model="numpy")
-def _add(units: Units, to: Units) -> None:
-    for j in range(BLOCK):
-        to[j] += units[j]
-
-
-@njit(cache=True, fastmath=True, error_model="numpy")
-def _order_up_to(level: np.float32, position: Units, pack: np.float32, minimum: np.float32, due: Units) -> None:
-    """Add to `due` what is missing to the level: the nearest quantity that can be ordered."""
-    for j in range(BLOCK):
-        missing = max(level - position[j], _NONE)
-        packs = np.floor(missing / pack + _HALF) * pack
-        least = minimum if missing + missing >= minimum else _NONE
-        due[j] += packs if packs >= minimum else least
+    for k in range(days):
+        coming[k, :] = plan[k] if first is None else incoming[k]
+    if first is not None:
+        coming[len(lead) - 1] += first[i]
+    for k in range(days):
+        if first is not None:
+            due = k + len(lead) - 1
+            if k > 0 and due < days:
+                position[:] = total
+                for j in range(k, due + 1):
+                    _add(coming[j], position)
+                for j in range(BLOCK):
+                    coming[due, j] += _order_up_to(plan[k] - position[j], pack, minimum)
+        cost += _day(coming[k], demand[k], size, shelf, total, work, k, waste, unmet, issuing)
+    return cost
 
 
 @njit(cache=True, fastmath=True, error_model="numpy")
@@ -317,126 +308,35 @@ def _day(
 
 
 @njit(cache=True, fastmath=True, error_model="numpy")
-def open_loop_costs_small(
-    arrivals: Units,
-    demand: Units,
-    paths: int,
-    stock: Shelf,
-    days: tuple[int, ...],
-    waste: np.float32,
-    unmet: np.float32,
-    issuing: tuple[int, ...],
-    give_up: bool,
-) -> Units:
-    """`open_loop_costs` with a path's whole stock in registers.
-
-    The shelf is a tuple, so that its length is known to the compiler, and so are those of `days` (h zeros) and
-    `issuing` (as many zeros as its number): it writes out all days and ages and does sixteen paths at a time.
-    """
-    plans = arrivals.shape[0]
-    costs = np.empty(plans, np.float32)
-    best = GIVEN_UP
-    for i in range(plans):
-        cost = _NONE
-        for b in range(demand.shape[0]):
-            size = min(BLOCK, paths - b * BLOCK)
-            cost += _open_block(arrivals[i], demand[b], size, stock, days, waste, unmet, issuing)
-            if give_up and cost > best:
-                cost = GIVEN_UP
-                break
-        costs[i] = cost
-        best = min(best, cost)
-    return _mean(costs, paths)
-
-
-@njit(cache=True, fastmath=True, error_model="numpy")
-def closed_loop_costs_small(
-    first: Units,
-    levels: Units,
-    demand: Units,
-    paths: int,
-    stock: Shelf,
-    days: tuple[int, ...],
-    incoming: Units,
-    lead: Shelf,
-    pack: np.float32,
-    minimum: np.float32,
-    waste: np.float32,
-    unmet: np.float32,
-    issuing: tuple[int, ...],
-    give_up: bool,
-) -> Units:
-    """`closed_loop_costs` in registers; lead: the incoming units of as many days as the lead time."""
-    policies = levels.shape[0]
-    costs = np.empty(policies, np.float32)
-    best = GIVEN_UP
-    for i in range(policies):
-        cost = _NONE
-        for b in range(demand.shape[0]):
-            size = min(BLOCK, paths - b * BLOCK)
-            cost += _closed_block(
-                first[i], levels[i], demand[b], size, stock, days, incoming, lead, pack, minimum, waste, unmet, issuing
-            )
-            if give_up and cost > best:
-                cost = GIVEN_UP
-                break
-        costs[i] = cost
-        best = min(best, cost)
-    return _mean(costs, paths)
-
-
-@njit(cache=True, fastmath=True, error_model="numpy")
-def _open_block(
-    arrivals: Units,
-    demand: Units,
-    size: int,
-    stock: Shelf,
-    days: tuple[int, ...],
-    waste: np.float32,
-    unmet: np.float32,
-    issuing: tuple[int, ...],
-) -> np.float32:
-    short, gone = _NONE, _NONE
-    for j in range(size):
-        shelf = stock
-        for k in range(len(days)):
-            shelf = _with_last(shelf, shelf[-1] + arrivals[k])
-            shelf, missed, wasted = _day_small(shelf, demand[k, j], issuing)
-            short += missed
-            gone += wasted
-    return short * unmet + gone * waste
-
-
-@njit(cache=True, fastmath=True, error_model="numpy")
-def _closed_block(
-    first: np.float32,
-    levels: Units,
+def _block_small(
+    i: int,
+    first: Units | None,
+    plan: Units,
     demand: Units,
     size: int,
     stock: Shelf,
     days: tuple[int, ...],
     incoming: Units,
     lead: Shelf,
-    pack: np.float32,
-    minimum: np.float32,
-    waste: np.float32,
-    unmet: np.float32,
+    terms: Shelf,
     issuing: tuple[int, ...],
 ) -> np.float32:
-    due = len(lead) - 1
+    """The cost of a block of paths, each path's stock in registers."""
+    pack, minimum, waste, unmet = terms
     short, gone = _NONE, _NONE
     for j in range(size):
         shelf, coming = stock, lead
         for k in range(len(days)):
-            order = first
-            if k > 0:
-                missing = max(levels[k] - _total(shelf) - _total(coming), _NONE)
-                packs = np.floor(missing / pack + _HALF) * pack
-                least = minimum if missing + missing >= minimum else _NONE
-                order = packs if packs >= minimum else least
-            coming = _with_last(coming, coming[-1] + order)
-            shelf = _with_last(shelf, shelf[-1] + coming[0])
-            coming = _shifted(coming, incoming[k + due + 1] if k + due + 1 < len(days) else _NONE)
+            if first is None:
+                arriving = plan[k]
+            else:
+                order = first[i]
+                if k > 0:
+                    order = _order_up_to(plan[k] - _total(shelf) - _total(coming), pack, minimum)
+                coming = _with_last(coming, coming[-1] + order)
+                arriving = coming[0]
+                coming = _shifted(coming, incoming[k + len(lead)] if k + len(lead) < len(days) else _NONE)
+            shelf = _with_last(shelf, shelf[-1] + arriving)
             shelf, missed, wasted = _day_small(shelf, demand[k, j], issuing)
             short += missed
             gone += wasted
@@ -460,6 +360,21 @@ def _day_small(shelf: Shelf, demand: np.float32, issuing: tuple[int, ...]) -> tu
             shelf = _put(shelf, age, max(held - rest, _NONE))
             rest = max(rest - held, _NONE)
     return _shifted(shelf, _NONE), demand - there + left, shelf[0]
+
+
+@njit(cache=True, fastmath=True, error_model="numpy")
+def _add(units: Units, to: Units) -> None:
+    for j in range(BLOCK):
+        to[j] += units[j]
+
+
+@njit(cache=True, fastmath=True, error_model="numpy", inline="always")
+def _order_up_to(missing: np.float32, pack: np.float32, minimum: np.float32) -> np.float32:
+    """The nearest quantity that can be ordered to what is missing."""
+    missing = max(missing, _NONE)
+    packs = np.floor(missing / pack + _HALF) * pack
+    least = minimum if missing + missing >= minimum else _NONE
+    return packs if packs >= minimum else least
 
 
 @njit(cache=True, fastmath=True, error_model="numpy", inline="always")

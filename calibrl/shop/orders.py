@@ -135,16 +135,18 @@ class Situation:
     arriving: Floats
 
     @property
-    def given(self) -> tuple[Floats, Floats, Floats, Ints, Ints, int]:
+    def given(self) -> tuple[Floats, Floats, Floats, kernel.Terms]:
         """The first arguments of the kernel's functions."""
-        return self.paths, self.opening, self.arriving, self.when.day, self.when.decided, self.item.shelf_life
+        item, when = self.item, self.when
+        terms = kernel.Terms(when.day, when.decided, item.shelf_life, item.pack_size, item.minimum_order)
+        return self.paths, self.opening, self.arriving, terms
 
     @property
     def position(self) -> float:
         """What should be left of today's stock and what is under way when the first delivery comes."""
-        paths, opening, arriving, day, _, life = self.given
-        room, nothing = np.empty_like(opening), np.zeros(len(day))
-        return float(kernel.left_on(day[0], -1, opening, arriving, day, nothing, life, paths.mean(0), room))
+        paths, opening, arriving, terms = self.given
+        room, nothing = np.empty_like(opening), np.zeros(len(terms.day))
+        return float(kernel.left_on(terms.day[0], -1, opening, arriving, terms, nothing, paths.mean(0), room))
 
 
 def lay_out(item: Item, when: Schedule, paths: Floats, batches: tuple[Batch, ...]) -> Situation:
@@ -166,9 +168,7 @@ def best_order(at: Situation) -> Decision:
     """The order of least expected cost."""
     levels = _levels(at)
     price = np.array([at.item.cost_of_lost_sale, at.item.cost_of_waste, HOLDING * at.item.cost_of_waste])
-    order, policy = kernel.best_order(
-        *at.given, levels, _surely_enough(at), at.item.pack_size, at.item.minimum_order, price
-    )
+    order, policy = kernel.best_order(*at.given, levels, _surely_enough(at), price)
     return expectation(at, order, levels[policy])
 
 
@@ -179,7 +179,7 @@ def order_up_to(at: Situation, level: float) -> Decision:
 
 def expectation(at: Situation, order: int, level: Floats) -> Decision:
     """An order of so many units and what to expect of it, when later ones are placed up to level (K,)."""
-    seen = kernel.outlook(*at.given, order, level, at.item.pack_size, at.item.minimum_order)
+    seen = kernel.outlook(*at.given, order, level)
     return Decision(
         units=order,
         waste=float(seen[kernel.ORDER_WASTE]),

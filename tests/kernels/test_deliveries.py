@@ -31,8 +31,9 @@ def test_a_path_is_followed_as_described(seed):
     expected = np.full(h, 6.0)
     found = np.zeros(kernel.COUNTS)
     room = np.zeros((2, h + 1)), np.zeros(len(day))
-    kernel.follow(path, opening, arriving, day, decided, life, order, level, expected, pack, minimum, *room, found)
-    truth = kernel.follow_reference(path, opening, arriving, day, decided, life, order, level, expected, pack, minimum)
+    given = path, opening, arriving, kernel.Terms(day, decided, life, pack, minimum), order, level, expected
+    kernel.follow(*given, *room, found)
+    truth = kernel.follow_reference(*given)
     assert found == pytest.approx(truth, abs=1e-9)
 
 
@@ -52,17 +53,7 @@ def test_goods_of_one_day_are_ordered_by_the_newsvendor_quantile(waste, lost):
     demand = np.sort(stats.poisson.ppf((np.arange(2000) + 0.5) / 2000, 30))
     paths = np.stack([demand, np.random.default_rng(0).permutation(demand)], 1)
     levels = np.quantile(paths, [0.5, 0.8], axis=0)
-    order, _ = kernel.best_order(
-        paths,
-        np.zeros(3),
-        np.zeros((0, 3)),
-        np.array([0, 1]),
-        np.array([-1, 0]),
-        1,
-        levels,
-        80,
-        1,
-        0,
-        np.array([lost, waste, 0.0]),
-    )
+    terms = kernel.Terms(np.array([0, 1]), np.array([-1, 0]), life=1, pack=1, minimum=0)
+    price = np.array([lost, waste, 0.0])
+    order, _ = kernel.best_order(paths, np.zeros(3), np.zeros((0, 3)), terms, levels, 80, price)
     assert order == stats.poisson.ppf(lost / (lost + waste), 30)

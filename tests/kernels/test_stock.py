@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 from calibrl.inventory.store import ISSUING, one_day
 from calibrl.kernels import stock
 
-ONE = np.float32(1)
 # (ages, days, lead), issuing: the paper's; what does not keep; and one that only the general kernel is made for.
 CASES = [((3, 5, 1), 0), ((3, 5, 1), 1), ((3, 5, 1), 2), ((1, 3, 2), 0), *(((8, 9, 3), i) for i in range(3))]
 
@@ -21,18 +20,14 @@ def evening(ages, days, paths=70, seed=0):
     return generator, demand, on_hand
 
 
-def small_open(arrivals, demand, on_hand, waste, unmet, issuing, give_up=False):
-    given = (arrivals.astype(np.float32), stock.in_blocks(demand), len(demand), tuple(on_hand.astype(np.float32)))
-    return stock.open_loop_costs_small(*given, (0,) * demand.shape[1], waste, unmet, (0,) * issuing, give_up)
-
-
-def any_open(arrivals, demand, on_hand, waste, unmet, issuing, give_up=False):
-    given = (arrivals.astype(np.float32), stock.in_blocks(demand), len(demand), on_hand.astype(np.float32))
-    return stock.open_loop_costs_any(*given, waste, unmet, issuing, give_up)
+def costs_of(arrivals, demand, on_hand, **terms):
+    return stock.open_loop_costs(
+        arrivals.astype(np.float32), stock.in_blocks(demand), len(demand), on_hand.astype(np.float32), **terms
+    )
 
 
 def kernels(ages, days):
-    return [any_open, small_open] if stock.fits(ages, days, 2) else [any_open]
+    return [False, True] if stock.fits(ages, days, 2) else [False]
 
 
 @pytest.mark.parametrize(("size", "issuing"), CASES)
@@ -41,8 +36,8 @@ def test_fixed_plans_cost_what_the_reference_says(size, issuing):
     generator, demand, on_hand = evening(ages, days)
     arrivals = generator.integers(0, 20, (40, days)).astype(float)
     expected = stock.open_loop_reference(arrivals, demand, on_hand, waste=1.5, unmet=2.0, issuing=issuing)
-    for kernel in kernels(ages, days):
-        found = kernel(arrivals, demand, on_hand, np.float32(1.5), np.float32(2), issuing)
+    for small in kernels(ages, days):
+        found = costs_of(arrivals, demand, on_hand, waste=1.5, unmet=2.0, issuing=issuing, small=small)
         np.testing.assert_allclose(found, expected, rtol=2e-6)
 
 
@@ -50,9 +45,10 @@ def test_fixed_plans_cost_what_the_reference_says(size, issuing):
 def test_giving_up_poor_plans_keeps_the_best(issuing):
     generator, demand, on_hand = evening(3, 5, paths=200)
     arrivals = generator.integers(0, 20, (400, 5)).astype(float)
-    for kernel in kernels(3, 5):
-        whole = kernel(arrivals, demand, on_hand, ONE, ONE, issuing)
-        quick = kernel(arrivals, demand, on_hand, ONE, ONE, issuing, give_up=True)
+    for small in kernels(3, 5):
+        terms = {"waste": 1.0, "unmet": 1.0, "issuing": issuing, "small": small}
+        whole = costs_of(arrivals, demand, on_hand, **terms)
+        quick = costs_of(arrivals, demand, on_hand, give_up=True, **terms)
         assert quick.argmin() == whole.argmin()
         assert (quick == stock.GIVEN_UP).mean() > 0.5
         kept = quick < stock.GIVEN_UP
@@ -69,17 +65,12 @@ def test_policies_cost_what_the_reference_says(size, issuing):
     demand += 0 if issuing else generator.random(demand.shape)
     incoming = np.pad(generator.integers(0, 9, lead).astype(float), (0, days - lead))
     terms = {"pack": 4.0, "minimum": 8.0, "waste": 1.5, "unmet": 2.0}
-    expected = stock.closed_loop_reference(
-        first, levels, demand, on_hand, incoming=incoming, lead=lead, issuing=issuing, **terms
-    )
-    single = [np.float32(terms[name]) for name in ("pack", "minimum", "waste", "unmet")]
+    terms |= {"lead": lead, "issuing": issuing}
+    expected = stock.closed_loop_reference(first, levels, demand, on_hand, incoming=incoming, **terms)
     given_units = (first.astype(np.float32), levels.astype(np.float32), stock.in_blocks(demand), len(demand))
     coming, shelf = incoming.astype(np.float32), on_hand.astype(np.float32)
-    found = [stock.closed_loop_costs_any(*given_units, shelf, coming, lead, *single, issuing, False)]
-    if stock.fits(ages, days, 2):
-        tags = (tuple(shelf), (0,) * days, coming, tuple(coming[:lead]))
-        found.append(stock.closed_loop_costs_small(*given_units, *tags, *single, (0,) * issuing, False))
-    for costs in found:
+    for small in kernels(ages, days):
+        costs = stock.closed_loop_costs(*given_units, shelf, incoming=coming, small=small, **terms)
         np.testing.assert_allclose(costs, expected, rtol=1e-5)
 
 

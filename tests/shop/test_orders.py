@@ -244,7 +244,7 @@ def test_no_other_order_costs_less():
     expected, price = at.paths.mean(0), np.array([2.0, 1.0, HOLDING])
 
     def judge(order: int, level) -> tuple[float, float]:
-        return kernel.mean_cost(*at.given, order, level, expected, 1, 0, price)
+        return kernel.mean_cost(*at.given, order, level, expected, price)
 
     cost, spared = np.moveaxis([[judge(order, level) for order in range(61)] for level in _levels(at)], -1, 0)
     worth = cost - spared * (cost / (at.when.horizon + spared)).min()
