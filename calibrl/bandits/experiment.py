@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from calibrl.errors import CalibrlError
 from calibrl.runs.experiment import PAPER as PRINTED
-from calibrl.runs.experiment import Experiment, Metric, Number, Printed, setting
+from calibrl.runs.experiment import Experiment, Metric, Number, Options, Printed, setting
 from calibrl.runs.workers import Job
 
 if TYPE_CHECKING:
@@ -99,15 +99,13 @@ def _show(rows: Sequence[Row], _: BanditSettings) -> None:
     figures.print_lines(figures.summarise(rows), TABLE_1)
 
 
-def _show_rows(rows: Sequence[Row], settings: BanditSettings, out: Path | None) -> None:
-    """The table of rows that are there already, of the first trials if another number than the preset's is given."""
+def _show_rows(rows: Sequence[Row], options: Options) -> None:
+    """The table of rows that are there already, of the first trials if a number of them is given."""
     from calibrl.bandits import figures
 
-    preset = EXPERIMENT.preset(settings.name)
-    lines = figures.summarise(rows, trials=settings.trials if settings.trials != preset.trials else None)
+    lines = figures.summarise(rows, trials=options.changes.get("trials"))
     figures.print_lines(lines, TABLE_1)
-    if out is not None:
-        figures.save_table(out, lines, TABLE_1)
+    figures.save_table(options.out or Path("out/bandits"), lines, TABLE_1)
 
 
 def _problems() -> Mapping[str, str]:

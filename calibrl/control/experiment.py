@@ -55,10 +55,10 @@ def _show(rows: Sequence[Row], _: ControlSettings) -> None:
     print_outcome(rows)
 
 
-def _show_rows(rows: Sequence[Row], _: ControlSettings, out: Path | None) -> None:
+def _show_rows(rows: Sequence[Row], options: Options) -> None:
     from calibrl.control.figures import show_rows
 
-    show_rows(rows, out)
+    show_rows(rows, options.out)
 
 
 def _beside(settings: ControlSettings, row: Row) -> bool:

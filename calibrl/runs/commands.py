@@ -146,7 +146,7 @@ def command_for(what: Experiment[Any]) -> Callable[..., None]:
         if rows is None:
             _run(what, settings, options)
         else:
-            _show(what, settings, rows, options.out)
+            _show(what, settings, rows, options)
 
     call.__name__ = what.name
     call.__doc__ = f"{what.title}.\n\n{what.question}"
@@ -212,12 +212,12 @@ def _say_if_stopped(found: Iterable[Found]) -> None:
         typer.echo("Stopped before the last row; the same command with --resume goes on")
 
 
-def _show(what: Experiment[Any], settings: Any, path: Path, out: Path | None) -> None:
+def _show(what: Experiment[Any], settings: Any, path: Path, options: Options) -> None:
     from calibrl.runs.rows import read_experiment
 
     rows = read_experiment(path, what.name)
     if what.show_rows is not None:
-        what.show_rows(rows, settings, out)
+        what.show_rows(rows, options)
     else:
         _print(what, rows, settings)
 

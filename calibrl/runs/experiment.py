@@ -267,7 +267,7 @@ class Experiment(Description, Generic[S]):
     show : callable, optional
         `show(rows, settings)` prints what a run came to. Default: the table of its metrics.
     show_rows : callable, optional
-        `show_rows(rows, settings, out)` is `--rows`: prints rows of earlier runs, and draws them if `out` is given.
+        `show_rows(rows, options)` is `--rows`: prints rows of earlier runs, and may draw them into `options.out`.
         Default: `show`.
     prepare : callable, optional
         `prepare(settings, options)` has the last word on settings before they are run.
@@ -294,7 +294,7 @@ class Experiment(Description, Generic[S]):
     draw: Callable[[Path, S, Found], None] | None = None
     partial: bool = False
     show: Callable[[Sequence[Row], S], None] | None = None
-    show_rows: Callable[[Sequence[Row], S, Path | None], None] | None = None
+    show_rows: Callable[[Sequence[Row], Options], None] | None = None
     prepare: Callable[[S, Options], S] | None = None
     custom: Custom[S] | None = None
     apart: Callable[[S, Row], bool] | None = None

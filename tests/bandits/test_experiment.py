@@ -73,18 +73,22 @@ def shell(*words):
     return CliRunner().invoke(app, list(map(str, words)), catch_exceptions=True)
 
 
-def test_a_run_ends_in_a_table_rows_and_figures(tmp_path):
-    words = ("run", "bandits", "--problem", "wine", "--rounds", 100, "--trials", 2, "--out", tmp_path)
+def test_a_run_ends_in_a_table_rows_and_figures(tmp_path, monkeypatch):
+    words = ("run", "bandits", "--problem", "wine", "--rounds", 100, "--trials", 6, "--out", tmp_path)
     result = shell(*words)
     assert result.exit_code == 0, result.output
     for name in ("LinUCB", "CalLinUCB", "ConformalLinUCB", "greedy", "CalThompson", "ε-greedy"):
         assert name in result.output
     assert {path.name for path in tmp_path.iterdir()} >= {"bandits.jsonl", "table.png", "learning-wine.png"}
-    assert len(read(tmp_path)) == 14
+    assert len(read(tmp_path)) == 42
     assert "holds rows of this run already; --resume" in str(shell(*words).exception)
     shown = shell("run", "bandits", "--rows", tmp_path, "--out", tmp_path / "again")
-    assert "wine, 100 × 2" in shown.output
+    assert "wine, 100 × 6" in shown.output
     assert (tmp_path / "again" / "table.png").is_file()
+    monkeypatch.chdir(tmp_path)
+    # As many as the preset has, too, are the first of those that are there.
+    assert "wine, 100 × 5" in shell("run", "bandits", "--rows", tmp_path, "--trials", 5).output
+    assert (tmp_path / "out" / "bandits" / "table.png").is_file()
 
 
 def test_the_figure_tells_of_other_rounds_than_the_paper_s():
