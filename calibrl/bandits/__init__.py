@@ -7,6 +7,8 @@ from calibrl.lazy import exports
 if TYPE_CHECKING:
     from calibrl.bandits.arms import Among as Among
     from calibrl.bandits.arms import Arm as Arm
+    from calibrl.bandits.arms import CompiledRidge as CompiledRidge
+    from calibrl.bandits.arms import RidgeSettings as RidgeSettings
     from calibrl.bandits.durable import Durable as Durable
     from calibrl.bandits.policy import POLICIES as POLICIES
     from calibrl.bandits.policy import CalLinUCB as CalLinUCB
@@ -18,8 +20,6 @@ if TYPE_CHECKING:
     from calibrl.bandits.policy import LinUCB as LinUCB
     from calibrl.bandits.policy import Policy as Policy
     from calibrl.bandits.policy import Thompson as Thompson
-    from calibrl.bandits.ridge import CompiledRidge as CompiledRidge
-    from calibrl.bandits.ridge import RidgeSettings as RidgeSettings
     from calibrl.bandits.storage import NotKept as NotKept
     from calibrl.maps.ecdf import Ecdf as Ecdf
     from calibrl.maps.ecdf import fit_ecdf as fit_ecdf

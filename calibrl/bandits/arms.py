@@ -1,26 +1,36 @@
-"""The arms of a policy, by name and by position, and what a policy asks of its forecaster: a forecast for each."""
+"""The arms of a policy, by name and by position, and the models that forecast what each pays.
+
+A model is any forecaster (`AnyForecaster`) or the compiled ridge regressions of LinUCB and its relatives, whose
+decisions take microseconds: `CompiledRidge` is `Calibrated(RidgeArms(…), evidence=Rolling(), fit_map=fit_ecdf())`, or
+`RidgeArms` alone, tested against these.
+"""
 
 from __future__ import annotations
 
+import math
+import operator
 import reprlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias, TypedDict
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 from torch import Tensor
-from torch.distributions import Distribution
+from torch.distributions import Distribution, Normal
 
-from calibrl.algorithm import Forecaster, check_forecast, check_forecaster
-from calibrl.arrays import Array
+from calibrl.algorithm import Forecaster, check_forecast, check_forecaster, recalibrate
+from calibrl.arrays import Array, plain_fields
 from calibrl.data import Data
 from calibrl.distributions import from_zscore, zscore, zscore_left
 from calibrl.distributions.kinds import Scored
 from calibrl.errors import CalibrlError
+from calibrl.kernels import ridge, ridge_policy
+from calibrl.kernels.ridge_policy import Rules, State
+from calibrl.maps.ecdf import ecdf_of
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -302,3 +312,307 @@ def check_finite(values: Floats, what: str) -> None:
     if not np.isfinite(values).all():
         wrong = values[~np.isfinite(values)][0]
         raise CalibrlError(f"a {what} holds {wrong}; repair or drop that row: nothing was learnt from the call")
+
+
+class RidgeOptions(TypedDict, total=False):
+    """What every policy of ridge regressions can be told: see `RidgeSettings`."""
+
+    ridge: float
+    shared: bool
+    min_rewards: int
+    window: int
+
+
+@dataclass(frozen=True)
+class RidgeSettings:
+    """What a `CompiledRidge` is, apart from what it has learnt.
+
+    Parameters
+    ----------
+    dim
+        Length of a context, or of an arm's features if `shared`.
+    calibrated
+        Whether each arm's quantiles come from the arm's own record of z-scores.
+    ridge
+        The prior's strength, in rows.
+    shared
+        One model of arm features for all arms, instead of one model of contexts per arm.
+    min_rewards
+        Rewards an arm has had before its own record counts, 2 or more.
+    window
+        How many of an arm's last rewards its record holds.
+    noisy
+        Forecast single rewards, with their noise, instead of expected ones.
+    step
+        How far a reward moves its arm's levels, as z-scores, to keep coverage; 0 for never.
+    target
+        The level, as a z-score, whose coverage `step` keeps.
+    """
+
+    dim: int
+    calibrated: bool = False
+    ridge: float = 1.0
+    shared: bool = False
+    min_rewards: int = 10
+    window: int = 1024
+    noisy: bool = False
+    step: float = 0.0
+    target: float = 1.0
+
+    def __post_init__(self) -> None:
+        plain_fields(self, "a whole number", operator.index, "dim", "min_rewards", "window")
+        plain_fields(self, "a number", float, "ridge", "step", "target")
+        plain_fields(self, "True or False", bool, "calibrated", "shared", "noisy")
+        if self.dim < 1:
+            raise CalibrlError(f"dim {self.dim} is not a number of features; use 1 or more")
+        if not 1e-9 <= self.ridge < math.inf:
+            raise CalibrlError(f"ridge {self.ridge} leaves the regression singular; use a number above 0, such as 1")
+        if self.min_rewards < 2 or self.window < self.min_rewards:
+            raise CalibrlError(
+                f"min_rewards {self.min_rewards} and window {self.window} make no record; use 2 ≤ min_rewards ≤ window"
+            )
+        if not 0 <= self.step < math.inf:
+            raise CalibrlError(f"step {self.step} is not a step; use 0 for never, or a small number such as 0.03")
+
+    @property
+    def rules(self) -> Rules:
+        """The settings as the kernels want them."""
+        # Below `min_rewards` an arm's own record does not count; uncalibrated, it never does.
+        least = self.min_rewards if self.calibrated else np.iinfo(np.int64).max
+        return Rules(self.ridge, self.noisy, least, ridge.edges(self.window), self.target, self.step)
+
+
+class CompiledRidge(ArmModel):
+    """Ridge regressions, one per arm or one shared, calibrated with each arm's own record or not, in compiled code.
+
+    A `Forecaster` as well: `update(data)` learns rows x (n, dim), y (n, arms) with NaN for the arms that were not
+    pulled, and calling it with x (n, dim) gives forecasts of batch shape (n, arms); not if `shared`.
+
+    Parameters
+    ----------
+    arms
+        How many arms there are.
+    settings
+        See `RidgeSettings`.
+    """
+
+    KEPT = ("rows", "gram", "moment", "pulls", "error", "shift")
+    """The parts of the state that are saved: the rest follows from them and from the records."""
+
+    def __init__(self, arms: int, settings: RidgeSettings) -> None:
+        self.settings = settings
+        self.rules = settings.rules
+        self.row_shape, self.shared = (settings.dim,), settings.shared
+        self.state = self._blank(1 if settings.shared else arms, arms)
+
+    @property
+    def pulls(self) -> Ints:  # type: ignore[override]
+        """How many rewards each arm has had: (k,)."""
+        return self.state.pulls
+
+    # Decisions.
+
+    def request(self, x: Array, offered: Ints) -> Floats:
+        """The context as (1, dim), or the arms' features as (k, dim) where shared."""
+        rows = as_floats(x, "context")
+        shared, dim = self.settings.shared, self.settings.dim
+        wanted = (len(offered), dim) if shared else (dim,)
+        if rows.shape != wanted:
+            what = "features of shape (arms on offer, dim)" if shared else "a context of shape (dim,)"
+            raise CalibrlError(f"context has shape {rows.shape}; expected {wanted}: {what}")
+        if not shared:
+            return rows[None]
+        # Every arm is scored; the score of one that is not on offer is never looked at.
+        features = np.zeros((len(self.pulls), dim))
+        features[offered] = rows
+        return features
+
+    def quantiles(self, x: Floats, level: Floats) -> Floats:
+        """Each arm's quantile (k,) at its level (k,), a z-score."""
+        return self._scores(x, level)[2]
+
+    def curves(self, x: Floats, level: Floats) -> Floats:
+        """Each arm's quantiles (k, n) at the same levels (n,), z-scores."""
+        mean, sd, _ = self._scores(x, np.zeros(len(self.pulls)))
+        return ridge_policy.quantiles(self.state, self.rules, mean, sd, level)
+
+    def forecast(self, x: Floats, offered: Ints) -> Distribution:
+        """What the arms at these positions (n,) are expected to pay: batch shape (n,)."""
+        mean, sd, _ = self._scores(x, np.zeros(len(self.pulls)))
+        return self._calibrated(mean[offered], sd[offered], offered)
+
+    def _calibrated(self, mean: Floats, sd: Floats, offered: Ints) -> Distribution:
+        bare = Normal(torch.from_numpy(mean), torch.from_numpy(sd), validate_args=False)
+        if not self.settings.calibrated:
+            return bare
+        columns = [self.record(a) for a in offered.tolist()]
+        kept = [column if len(column) >= self.settings.min_rewards else column[:0] for column in columns]
+        return recalibrate(bare, ecdf_of(kept, (len(kept),), shift=self.state.shift[offered]))
+
+    def _scores(self, x: Floats, level: Floats) -> tuple[Floats, Floats, Floats]:
+        mean, sd, score = np.empty((3, len(level)))
+        if not ridge_policy.score_arms(self.state, self.rules, x, level, mean, sd, score):
+            check_finite(x, "context")
+            raise CalibrlError(f"context with numbers up to {np.abs(x).max():.3g} overflows; standardise the features")
+        return mean, sd, score
+
+    # Learning.
+
+    def learn(self, rows: Rows) -> None:
+        """Learn rows, each judged by the forecast as it stood before any of them; or an error, and nothing changes."""
+        self._refuse(rows, ridge_policy.judge_and_absorb(self.state, self.rules, *rows))
+
+    def judge(self, rows: Rows) -> None:
+        """Write what the forecasts as they stand say of rows into `rows`, or raise for one that cannot be learnt."""
+        self._refuse(rows, ridge_policy.judge(self.state, self.rules, *rows))
+
+    def absorb(self, rows: Rows) -> None:
+        """Learn rows that `judge` has passed."""
+        ridge_policy.absorb(self.state, self.rules, *rows)
+
+    def _refuse(self, rows: Rows, wrong: int) -> None:
+        """Say what is wrong with row `wrong`, if one is."""
+        if wrong < 0:
+            return
+        check_finite(rows.x, "context")
+        check_finite(rows.reward, "reward")
+        if abs(rows.reward[wrong]) > ridge_policy.LARGEST_REWARD:
+            raise CalibrlError(
+                f"reward {rows.reward[wrong]:.3g} (row {wrong}) is beyond ±{ridge_policy.LARGEST_REWARD:g}: sums of "
+                "squares would overflow; repair or drop that row, or give rewards in a larger unit"
+            )
+        raise CalibrlError(
+            f"context {wrong} with numbers up to {np.abs(rows.x[wrong]).max():.3g} (reward {rows.reward[wrong]:.3g}) "
+            f"is too large for ridge {self.settings.ridge:g}: the regression would be singular; standardise the "
+            "features"
+        )
+
+    def update(self, data: Data) -> None:
+        """Learn rows x (n, dim), y (n, arms), NaN for arms that were not pulled."""
+        self._refuse_shared()
+        y = data.y.double().cpu().numpy()
+        row, arm = np.nonzero(~np.isnan(y))
+        if len(row):
+            x = as_floats(data.x, "context")[row]
+            self.learn(Rows(x, arm, np.ascontiguousarray(y[row, arm]), *np.empty((3, len(row)))))
+
+    def __call__(self, x: Tensor) -> Distribution:
+        """Forecasts of batch shape (n, arms) at contexts x (n, dim)."""
+        self._refuse_shared()
+        everyone = np.arange(len(self.pulls))
+        level = np.zeros(len(everyone))
+        scored = [self._scores(row[None], level) for row in as_floats(x, "context")]
+        mean, sd = (np.stack([one[i] for one in scored]) for i in (0, 1))
+        return self._calibrated(mean, sd, everyone)
+
+    def _refuse_shared(self) -> None:
+        if self.settings.shared:
+            raise CalibrlError("shared features are asked arm by arm, through a policy; use RidgeShared for tables")
+
+    def fade(self, keep: float) -> None:
+        """Let what was learnt so far count `keep` times as much."""
+        for sums in (self.state.gram, self.state.moment):
+            sums *= keep
+        self.settle()
+
+    def settle(self) -> None:
+        """Invert every model afresh, so that one rebuilt from its sums behaves the same to the last bit."""
+        s = self.state
+        for m in range(len(s.theta)):
+            ridge.refactor(s.theta[m], s.inverse[m], s.gram[m], s.moment[m], self.settings.ridge)
+
+    # Arms and their records.
+
+    def add(self, arms: int) -> None:
+        """Take in more arms, behind the others, of which nothing is known."""
+        new = self._blank(0 if self.settings.shared else arms, arms)
+        self.state = State(*(np.concatenate(pair) for pair in zip(self.state, new, strict=True)))
+
+    def remove(self, position: int) -> None:
+        """Forget what is known of one arm alone; those behind it move up."""
+        common = {"theta", "moment", "inverse", "gram", "rows"} if self.settings.shared else set()
+        parts = self.state._asdict()
+        parts = {key: part if key in common else np.delete(part, position, axis=0) for key, part in parts.items()}
+        self.state = State(**parts)
+
+    def record(self, position: int) -> Floats:
+        """The z-scores an arm's forecasts met, oldest first: at most the last `window`."""
+        seen, window = int(self.state.pulls[position]), self.settings.window
+        ring = self.state.arrived[position]
+        return np.roll(ring, -(seen % window)) if seen > window else ring[:seen].copy()
+
+    def put_record(self, position: int, record: Floats) -> None:
+        """Give an arm a record, oldest first: a z-score for each reward it has had, or for the last `window`."""
+        n, seen = len(record), int(self.state.pulls[position])
+        self.state.ordered[position, :n] = np.sort(record)
+        # In a full ring the next one goes where the oldest stands.
+        self.state.arrived[position, :n] = np.roll(record, seen % max(n, 1))
+
+    def inherit(self, other: CompiledRidge, here: list[int], there: list[int]) -> None:
+        """Take over what another knows of its arms `there` for those `here`, as if columns it lacks had been 0."""
+        _check_heir(self.settings, other.settings)
+        mine, theirs = self.state, other.state
+        models = ([0], [0]) if self.settings.shared else (here, there)
+        for name in ("moment", "gram"):
+            # Packed row after row, the triangle of a smaller matrix is the beginning of a larger one's.
+            known, space = getattr(theirs, name)[models[1]], getattr(mine, name)
+            space[models[0]] = np.pad(known, ((0, 0), (0, space.shape[1] - known.shape[1])))
+        mine.rows[models[0]] = theirs.rows[models[1]]
+        for name in ("pulls", "error", "shift"):
+            getattr(mine, name)[here] = getattr(theirs, name)[there]
+        for position, known_at in zip(here, there, strict=True):
+            self.put_record(position, other.record(known_at)[-self.settings.window :])
+        self.settle()
+
+    # As plain values.
+
+    def to_plain(self) -> dict[str, Any]:
+        """What a settled model has learnt, as plain values: sums Σ x xᵀ and Σ x r, and each arm's record.
+
+        The inverse follows from the sums; the live model is inverted afresh as well (`settle`), so that from there on
+        the two take the same decisions, bit for bit.
+        """
+        parts = {name: getattr(self.state, name).tolist() for name in self.KEPT}
+        return {**parts, "record": [self.record(a).tolist() for a in range(len(self.pulls))]}
+
+    def put_plain(self, saved: dict[str, Any], names: tuple[object, ...]) -> None:
+        """Take over what `to_plain` described; `names` of the arms are for errors."""
+        for name in self.KEPT:
+            part = getattr(self.state, name)
+            part[...] = _numbers(saved[name], part.dtype).reshape(part.shape)
+        for a, (arm, values) in enumerate(zip(names, saved["record"], strict=True)):
+            seen, record = int(self.pulls[a]), _numbers(values, np.float64)
+            if len(record) != min(seen, self.settings.window):
+                raise CalibrlError(f"arm {arm!r} has {seen} rewards but a record of {len(record)}")
+            self.put_record(a, record)
+        self.settle()
+
+    def _blank(self, models: int, arms: int) -> State:
+        settings = self.settings
+        return ridge_policy.blank(models, arms, settings.dim, ridge_=settings.ridge, window=settings.window)
+
+
+def _numbers(values: Any, dtype: DTypeLike) -> NDArray[Any]:
+    found = np.asarray(values, dtype)
+    if not np.isfinite(found).all():
+        raise CalibrlError(f"it holds {found[~np.isfinite(found)][0]}")
+    return found
+
+
+def _check_heir(ours: RidgeSettings, theirs: RidgeSettings) -> None:
+    if ours.shared != theirs.shared:
+        raise CalibrlError(f"one policy has shared={ours.shared}, the other {theirs.shared}; build both alike")
+    if ours.noisy != theirs.noisy:
+        raise CalibrlError(
+            "ConformalLinUCB forecasts single rewards and the others expected ones, so they cannot use each other's "
+            "records; inherit from a policy of the same kind"
+        )
+    if ours.dim < theirs.dim:
+        raise CalibrlError(
+            f"contexts of {ours.dim} columns are shorter than the {theirs.dim} that were learnt; columns can only be "
+            "added, at the end: give 0 for one that is gone"
+        )
+    if ours.window > theirs.window:
+        raise CalibrlError(
+            f"window {ours.window} is longer than the {theirs.window} rewards that were kept; use {theirs.window}"
+        )

@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from scipy.special import ndtr, ndtri
 
 from calibrl.algorithm import Forecaster, learn
+from calibrl.bandits.arms import CompiledRidge
 from calibrl.bandits.policy import POLICIES, Policy
 from calibrl.bandits.problems import Stream, problem
-from calibrl.bandits.ridge import CompiledRidge
 from calibrl.data import Data
 from calibrl.diagnostics import calibration_loss
 from calibrl.errors import CalibrlError

@@ -34,13 +34,15 @@ from calibrl.bandits.arms import (
     Arm,
     ArmModel,
     Arms,
+    CompiledRidge,
     Floats,
     Ints,
+    RidgeOptions,
+    RidgeSettings,
     Rows,
     as_floats,
     first_names,
 )
-from calibrl.bandits.ridge import CompiledRidge, RidgeOptions, RidgeSettings
 from calibrl.errors import CalibrlError
 from calibrl.files import writable
 from calibrl.kernels import ridge_policy

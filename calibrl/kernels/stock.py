@@ -186,11 +186,11 @@ def _costs(
     paths: int,
     stock: Units | None,
     small: Shelf | None,
-    days: tuple[int, ...] | None,
-    incoming: Units | None,
-    lead: Units | Shelf | None,
+    days: Any,
+    incoming: Any,
+    lead: Any,
     terms: Shelf,
-    issuing: int | tuple[int, ...],
+    issuing: Any,
     give_up: bool,
 ) -> Units:
     """Mean cost (n,) of plans or policies. What is None is left out by the compiler.
