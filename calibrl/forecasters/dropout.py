@@ -27,10 +27,8 @@ class DenseNet(nn.Module):
 
     Parameters
     ----------
-    inputs, outputs : int
-        Numbers in and out.
-    layers, width : int
-        Hidden layers, and units in each.
+    inputs, outputs, layers, width : int
+        Numbers in and out, hidden layers, and units in each.
     dropout : float
         The chance that a unit is left out, in (0, 1).
     seed : int
@@ -167,26 +165,18 @@ class DropoutTraining:
 
     Parameters
     ----------
-    steps : int
-        The most batches that are learnt.
+    steps, min_steps : int
+        The most batches that are learnt, and those before which training never stops.
     batch_size : int
         Rows in a batch.
-    lr : float
-        Adam's learning rate at first; it falls to a fiftieth.
-    min_steps : int
-        Training never stops before this step.
-    evaluate_every : int
-        Steps between evaluations on the held-out rows.
-    patience : int
-        Training stops after so many evaluations without a better one.
-    validation_slices : int
-        How many stretches of rows are held out.
-    validation_fraction : float
-        How much of the data they are together, in (0, 1).
+    lr, weight_decay : float
+        Adam's; the learning rate falls to a fiftieth.
+    evaluate_every, patience : int
+        Steps between evaluations on the held-out rows, and after how many without a better one training stops.
+    validation_slices, validation_fraction : int, float
+        How many stretches of rows are held out, and how much of the data they are together, in (0, 1).
     gap : int
         Rows left out on either side of a slice: a day's rows times the days a target looks ahead.
-    weight_decay : float
-        Adam's weight decay.
     """
 
     steps: int = 2000
@@ -201,15 +191,12 @@ class DropoutTraining:
     weight_decay: float = 1e-5
 
     def __post_init__(self) -> None:
-        if (
-            min(self.steps, self.batch_size, self.evaluate_every, self.validation_slices, self.patience) < 1
-            or self.lr <= 0
-        ):
+        counts = (self.steps, self.batch_size, self.evaluate_every, self.validation_slices, self.patience)
+        if min(counts) < 1 or self.lr <= 0:
             raise CalibrlError(f"{self} has a number that is not positive; use 1 or more, and lr above 0")
         if not 0 < self.validation_fraction < 1:
             raise CalibrlError(
-                f"validation_fraction {self.validation_fraction:g} of the rows cannot be held out; use a number such "
-                "as 0.12"
+                f"validation_fraction {self.validation_fraction:g} of the rows cannot be held out; use 0.12, say"
             )
 
     def split(self, rows: int) -> tuple[Tensor, list[Tensor]]:
@@ -241,10 +228,8 @@ class BayesianDenseNet:
     noise : bool
         Whether how much an outcome scatters around a pass is learnt as well; False is the paper's reading of dropout,
         the passes' mean and variance and nothing else.
-    layers, width, dropout :
-        As in `DenseNet`.
-    training : DropoutTraining, optional
-        How it learns.
+    layers, width, dropout, training :
+        As in `DenseNet`; and how it learns.
     seed : int
         Of weights, batches and dropout.
     device : str
@@ -268,8 +253,7 @@ class BayesianDenseNet:
         check_device(device)
         self.passes, self.noise, self.device = passes, noise, device
         self.training = training or DropoutTraining()
-        self._shape = {"layers": layers, "width": width}
-        self._dropout = dropout
+        self._shape: dict[str, Any] = {"layers": layers, "width": width, "dropout": dropout}
         self._generator = torch.Generator().manual_seed(seed)
         self._remembered = Remembered()
         self.net: DenseNet | None = None
@@ -280,9 +264,8 @@ class BayesianDenseNet:
         if not bool(rows.x.isfinite().all()):
             raise CalibrlError('x holds NaN or infinite numbers; use the recipe "paper" or "plus", which fill gaps')
         outputs = rows.y.shape[1] * (2 if self.noise else 1)
-        net = DenseNet(
-            rows.x.shape[1], outputs, dropout=self._dropout, seed=new_seed(self._generator), **self._shape
-        ).to(self.device)
+        seed = new_seed(self._generator)
+        net = DenseNet(rows.x.shape[1], outputs, seed=seed, **self._shape).to(self.device)
         _start_at(net, rows.y, self.noise)
         with torch.enable_grad(), seeded(net, new_seed(self._generator)):
             self._train(net, fitting(rows, net))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -17,6 +17,7 @@ from torch.nn import functional
 
 from calibrl.errors import CalibrlError
 from calibrl.forecasters.nets import Nets
+from calibrl.kernels.fused_nets import captured
 
 
 @dataclass
@@ -109,10 +110,8 @@ class EnsembleTraining:
 
     Parameters
     ----------
-    epochs : int
-        Passes over all rows that each `update` makes.
-    batch_size : int
-        Rows in a batch.
+    epochs, batch_size : int
+        Passes over all rows that each `update` makes, and rows in a batch.
     lr : float
         Adam's learning rate.
     weight_decay : float or tuple of float
@@ -189,8 +188,8 @@ class Learner:
         parameters = nets.parameters()
         self.theta = torch.cat([part.detach().flatten() for part in parameters])
         self.gradient = torch.zeros_like(self.theta)
-        self.nets = _with_parameters(nets, views(self.theta, parameters))
-        self._slopes = _with_parameters(nets, views(self.gradient, parameters))
+        self.nets = nets.replaced(views(self.theta, parameters))
+        self._slopes = nets.replaced(views(self.gradient, parameters))
         self._captured: tuple[tuple[int, bool, bool], torch.cuda.CUDAGraph] | None = None
         on_gpu = self.theta.device.type == "cuda"
         self.theta.grad = self.gradient
@@ -220,31 +219,17 @@ class Learner:
 
     def train(self, batches: Batches) -> None:
         """All steps of the batches, on a GPU by replaying one captured step."""
-        done = 0
-        if self.theta.device.type == "cuda":
-            kind = (id(batches), batches.gaps, batches.events)
-            if self._captured is None or self._captured[0] != kind:
-                # The first steps are real ones: they find memory and kernels, which a graph may not look for.
-                done = min(3, batches.steps)
-                self._captured = (kind, self._capture(batches, done))
-            for _ in range(done, batches.steps):
-                self._captured[1].replay()
-            return
-        for _ in range(batches.steps):
-            self.step(batches)
-
-    def _capture(self, batches: Batches, first: int) -> torch.cuda.CUDAGraph:
-        """Make the first steps, then capture one more without making it."""
-        side = torch.cuda.Stream()
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
-            for _ in range(first):
+        if self.theta.device.type != "cuda":
+            for _ in range(batches.steps):
                 self.step(batches)
-        torch.cuda.current_stream().wait_stream(side)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            self.step(batches)
-        return graph
+            return
+        done, kind = 0, (id(batches), batches.gaps, batches.events)
+        if self._captured is None or self._captured[0] != kind:
+            # The first steps are real ones; the one captured after them is not made.
+            done = min(3, batches.steps)
+            self._captured = (kind, captured(lambda: self.step(batches), first=done)[0])
+        for _ in range(done, batches.steps):
+            self._captured[1].replay()
 
     def step(self, batches: Batches) -> None:
         """One batch: its gradient and Adam's step. Reads nothing back; the counter moves on by itself."""
@@ -327,12 +312,3 @@ def views(flat: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
     """One stretch of memory as tensors of given shapes."""
     parts = flat.split([part.numel() for part in like])
     return [part.view_as(model) for part, model in zip(parts, like, strict=True)]
-
-
-def _with_parameters(nets: Nets, parameters: Sequence[Tensor]) -> Nets:
-    """The same networks with other parameters, in the order of `Nets.parameters`."""
-    layers = len(nets.weights)
-    found = replace(nets, weights=list(parameters[:layers]), biases=list(parameters[layers : 2 * layers]))
-    if nets.probabilistic:
-        found.max_logvar, found.min_logvar = parameters[2 * layers :]
-    return found

@@ -32,10 +32,8 @@ class RidgeArms:
 
     Parameters
     ----------
-    arms : int
-        k.
-    dim : int
-        d, the features of a context.
+    arms, dim : int
+        k, and d, the features of a context.
     ridge : float
         Above 0.
     noise : float
@@ -44,27 +42,41 @@ class RidgeArms:
     """
 
     def __init__(self, arms: int, dim: int, *, ridge: float = 1.0, noise: float = 0.0) -> None:
-        _check(arms, dim, ridge, noise)
+        if arms < 1 or dim < 1:
+            raise CalibrlError(f"{arms} arms and {dim} features make no model; use 1 or more of each")
+        if not 0 < ridge < float("inf"):
+            raise CalibrlError(f"ridge {ridge} leaves the regression singular; use a number above 0, such as 1")
+        if not 0 <= noise < float("inf"):
+            raise CalibrlError(f"noise {noise} is not a standard deviation; use 0 or more")
         self.noise = noise
         self._gram = ridge * torch.eye(dim, dtype=torch.float64).repeat(arms, 1, 1)
         self._moment = torch.zeros(arms, dim, dtype=torch.float64)
 
     def update(self, data: Data) -> None:
         """Learn rows x (n, d), y (n, k)."""
-        x, y = data.x.double(), data.y.double()
-        _check_rows(x, y, self._moment.shape)
+        x, y, arms = self._checked(data.x), data.y.double(), len(self._moment)
+        if y.dim() != 2 or y.shape[1] != arms:
+            raise CalibrlError(f"rewards have shape {tuple(y.shape)}; expected (n, {arms}), NaN where not pulled")
+        if bool(y.isinf().any()):
+            raise CalibrlError("a reward is infinite; repair or drop that row")
         seen = (~y.isnan()).double()
         self._gram = self._gram + torch.einsum("na,ni,nj->aij", seen, x, x)
         self._moment = self._moment + torch.einsum("na,ni->ai", y.nan_to_num(0.0), x)
 
     def __call__(self, x: Tensor) -> Normal:
         """Forecasts of batch shape (n, k) at contexts x (n, d)."""
-        x = x.double()
-        _check_contexts(x, self._moment.shape[1])
+        x = self._checked(x)
         theta = torch.linalg.solve(self._gram, self._moment)
         solved = torch.linalg.solve(self._gram, x.T.expand(len(self._gram), -1, -1))
         variance = torch.einsum("nd,adn->na", x, solved) + self.noise**2
         return Normal(x @ theta.T, variance.clamp(min=0).sqrt().clamp(min=SMALLEST_SD))
+
+    def _checked(self, x: Tensor) -> Tensor:
+        if x.dim() != 2 or x.shape[1] != (dim := self._moment.shape[1]):
+            raise CalibrlError(f"contexts have shape {tuple(x.shape)}; expected (n, {dim})")
+        if not bool(x.isfinite().all()):
+            raise CalibrlError("a context holds NaN or infinite values; repair or drop that row")
+        return x.double()
 
 
 class RidgeShared:
@@ -77,10 +89,8 @@ class RidgeShared:
     ----------
     dim : int
         d, the features of an arm.
-    ridge : float
-        Above 0.
-    noise : float
-        Standard deviation of a reward around its expectation.
+    ridge, noise : float
+        As in `RidgeArms`.
     """
 
     def __init__(self, dim: int, *, ridge: float = 1.0, noise: float = 0.0) -> None:
@@ -94,30 +104,6 @@ class RidgeShared:
         """Forecasts of batch shape (n, k) at the arms' features x (n, k, d)."""
         flat = self._one(x.flatten(0, 1))
         return Normal(flat.loc.reshape(x.shape[:2]), flat.scale.reshape(x.shape[:2]))
-
-
-def _check(arms: int, dim: int, ridge: float, noise: float) -> None:
-    if arms < 1 or dim < 1:
-        raise CalibrlError(f"{arms} arms and {dim} features make no model; use 1 or more of each")
-    if not 0 < ridge < float("inf"):
-        raise CalibrlError(f"ridge {ridge} leaves the regression singular; use a number above 0, such as 1")
-    if not 0 <= noise < float("inf"):
-        raise CalibrlError(f"noise {noise} is not a standard deviation; use 0 or more")
-
-
-def _check_contexts(x: Tensor, dim: int) -> None:
-    if x.dim() != 2 or x.shape[1] != dim:
-        raise CalibrlError(f"contexts have shape {tuple(x.shape)}; expected (n, {dim})")
-    if not bool(x.isfinite().all()):
-        raise CalibrlError("a context holds NaN or infinite values; repair or drop that row")
-
-
-def _check_rows(x: Tensor, y: Tensor, shape: torch.Size) -> None:
-    _check_contexts(x, shape[1])
-    if y.dim() != 2 or y.shape[1] != shape[0]:
-        raise CalibrlError(f"rewards have shape {tuple(y.shape)}; expected (n, {shape[0]}), NaN where not pulled")
-    if bool(y.isinf().any()):
-        raise CalibrlError("a reward is infinite; repair or drop that row")
 
 
 class TabularTransitions:
@@ -153,9 +139,7 @@ class TabularTransitions:
     def update(self, data: Data) -> None:
         """Count the new rows; missing outcomes (NaN) do not count."""
         state, action = state_action(data.x, self.shape[0], self.shape[1])
-        outcome, seen = check_outcomes(data.y, self.shape[2])
-        index = (self.classes[state[seen]], action[seen], outcome)
-        self.counts.index_put_(index, torch.ones(len(outcome), dtype=torch.float64), accumulate=True)
+        add_counts(self.counts, self.classes[state], action, data.y)
 
     def __call__(self, x: Array) -> Categorical:
         """The forecast for each row of x (n, 2): batch shape (n,), k outcomes."""
@@ -203,11 +187,9 @@ class SoftmaxTransitions:
 
     def update(self, data: Data) -> None:
         """Learn from the new rows together with all before them."""
-        states, actions, outcomes = self.counts.shape
+        states, actions, _ = self.counts.shape
         state, action = state_action(data.x, states, actions)
-        outcome, seen = check_outcomes(data.y, outcomes)
-        ones = torch.ones(len(outcome), dtype=torch.float64)
-        self.counts.index_put_((state[seen], action[seen], outcome), ones, accumulate=True)
+        add_counts(self.counts, state, action, data.y)
         for a in range(actions):
             given = (self.features.numpy(), self.counts[:, a].numpy(), self.weights[a].numpy())
             self.weights[a] = torch.from_numpy(_fit_softmax(*given, self.ridge, self.max_iter))
@@ -216,8 +198,7 @@ class SoftmaxTransitions:
         """The forecast for each row of x (n, 2): batch shape (n,), k outcomes."""
         states, actions, _ = self.counts.shape
         state, action = state_action(x, states, actions)
-        logits = torch.einsum("nf,nfk->nk", self.features[state], self.weights[action])
-        return Categorical(logits=logits)
+        return Categorical(logits=torch.einsum("nf,nfk->nk", self.features[state], self.weights[action]))
 
 
 def check_sizes(states: int, actions: int, outcomes: int) -> None:
@@ -245,17 +226,18 @@ def state_action(x: Array, states: int, actions: int) -> tuple[Tensor, Tensor]:
     return whole[:, 0], whole[:, 1]
 
 
-def check_outcomes(y: Tensor, outcomes: int) -> tuple[Tensor, Tensor]:
-    """The outcome numbers that were seen, and which rows they belong to; NaN means not observed."""
+def add_counts(counts: Tensor, state: Tensor, action: Tensor, y: Tensor) -> None:
+    """Count outcomes y (n,) of states and actions into counts (S, A, k), in place; NaN means not observed."""
     if y.numel() != len(y):
         raise CalibrlError(f"outcomes have shape {tuple(y.shape)}; expected one number in each row, (n,)")
     flat = y.reshape(len(y))
     seen = ~flat.isnan()
-    outcome = flat[seen]
+    outcome, outcomes = flat[seen], counts.shape[2]
     wrong = (outcome != outcome.round()) | (outcome < 0) | (outcome >= outcomes)
     if bool(wrong.any()):
         raise CalibrlError(f"outcome {outcome[wrong][0].item():g} is not one of 0 … {outcomes - 1}; number them from 0")
-    return outcome.long(), seen
+    one = torch.ones((), dtype=torch.float64)
+    counts.index_put_((state[seen], action[seen], outcome.long()), one, accumulate=True)
 
 
 def check_state_classes(classes: Array, states: int) -> Tensor:

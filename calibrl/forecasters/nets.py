@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,10 +38,8 @@ class Shape:
 
     Parameters
     ----------
-    inputs : int
-        Of the model, action included.
-    outputs : int
-        d, how many numbers are forecast.
+    inputs, outputs : int
+        Of the model, action included; d, how many numbers are forecast.
     hidden : tuple of int
         Widths of the layers between them.
     members : int
@@ -159,8 +157,7 @@ class Nets:
 
     def parameters(self) -> list[Tensor]:
         """What training changes: weights and biases, and the bounds of probabilistic networks."""
-        bounds = [self.max_logvar, self.min_logvar] if self.probabilistic else []
-        return [*self.weights, *self.biases, *bounds]
+        return self.tensors()[: 2 * len(self.weights) + 2 * self.probabilistic]
 
     def tensors(self) -> list[Tensor]:
         """All numbers: what training changes, the bounds in any case, and the inputs' scale."""
@@ -168,15 +165,15 @@ class Nets:
 
     def agent(self, index: int) -> Nets:
         """One agent's networks, g = 1, sharing memory."""
-        return self._each(lambda part: part[index : index + 1])
+        return self.replaced([part[index : index + 1] for part in self.tensors()])
 
     def to(self, device: torch.device | str) -> Nets:
         """The same networks on another device."""
-        return self._each(lambda part: part.to(device))
+        return self.replaced([part.to(device) for part in self.tensors()])
 
     def clone(self) -> Nets:
         """A copy that shares no memory."""
-        return self._each(Tensor.clone)
+        return self.replaced([part.clone() for part in self.tensors()])
 
     def state_dict(self) -> dict[str, Any]:
         """All numbers, by name."""
@@ -187,16 +184,12 @@ class Nets:
         """The networks whose `state_dict` this is."""
         return cls(**state)
 
-    def _each(self, change: Callable[[Tensor], Tensor]) -> Nets:
-        return Nets(
-            weights=[change(weight) for weight in self.weights],
-            biases=[change(bias) for bias in self.biases],
-            max_logvar=change(self.max_logvar),
-            min_logvar=change(self.min_logvar),
-            input_mean=change(self.input_mean),
-            input_std=change(self.input_std),
-            probabilistic=self.probabilistic,
-        )
+    def replaced(self, tensors: Sequence[Tensor]) -> Nets:
+        """Networks with these in place of the first of `tensors`, which its `parameters` are."""
+        parts, layers = [*tensors, *self.tensors()[len(tensors) :]], len(self.weights)
+        highest, lowest, mean, std = parts[2 * layers :]
+        weights, biases = parts[:layers], parts[layers : 2 * layers]
+        return Nets(weights, biases, highest, lowest, mean, std, self.probabilistic)
 
 
 def bounded(raw: Tensor, highest: Tensor, lowest: Tensor) -> Tensor:

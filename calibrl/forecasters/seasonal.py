@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from abc import ABC, abstractmethod
 
 import numpy as np
 import torch
@@ -24,13 +24,48 @@ SMALLEST_SD = 1e-2
 """In parts of a series' level."""
 
 
-class _Point(Protocol):
-    """History (n, days), newest first, NaN where unknown; a lead in days → mean (n,) and own spread² (n,)."""
+class _Daily(ABC):
+    """A point forecast, with a variance for each lead that is learnt from its errors."""
 
-    def __call__(self, x: Floats, lead: int) -> tuple[Floats, Floats]: ...
+    def __init__(self) -> None:
+        self._remembered = Remembered()
+        self._shares: list[Floats] = []
+
+    def update(self, data: Data) -> None:
+        """Learn from all rows so far."""
+        rows = self._remembered.with_new(data)
+        x, y = _numbers(rows.x), _numbers(rows.y)
+        self._choose(x[-ENOUGH:], y[-ENOUGH:])
+        # For each lead, how much of a constant, the squared mean and the row's own variance is in squared errors.
+        shares = []
+        for j in range(y.shape[1]):
+            mean, own = self._point(x, j + 1)
+            error = (y[:, j] - mean) ** 2
+            seen = ~np.isnan(error)
+            if not bool(seen.any()):
+                raise CalibrlError(f"column {j} of y holds no outcome (all NaN); there is nothing to learn yet")
+            shares.append(nnls(_parts(mean, own)[seen], error[seen])[0])
+        self._shares = shares
+        self._remembered.keep(rows)
+
+    def __call__(self, x: Tensor) -> Normal:
+        """Forecasts for x (n, days), of batch shape (n, leads)."""
+        y, given = self._remembered.outcomes(), _numbers(x)
+        points = [self._point(given, lead) for lead in range(1, y.shape[1] + 1)]
+        mean = np.stack([one for one, _ in points], 1)
+        variance = np.stack([_parts(*point) @ share for point, share in zip(points, self._shares, strict=True)], 1)
+        loc, scale = (torch.as_tensor(part, dtype=y.dtype, device=x.device) for part in (mean, np.sqrt(variance)))
+        return Normal(loc, scale.clamp(min=SMALLEST_SD), validate_args=False)
+
+    def _choose(self, x: Floats, y: Floats) -> None:  # noqa: B027
+        """Set what is chosen by the newest rows."""
+
+    @abstractmethod
+    def _point(self, x: Floats, lead: int) -> tuple[Floats, Floats]:
+        """Mean and own variance (n,) `lead` days ahead of histories (n, days), newest first, NaN where unknown."""
 
 
-class SeasonalNaive:
+class SeasonalNaive(_Daily):
     """Demand will be what it was on the same weekday: the mean of the last weeks'.
 
     The variance of each lead day is learnt: so much of a constant, of the squared mean, and of the variance of the same
@@ -46,19 +81,8 @@ class SeasonalNaive:
     def __init__(self, *, weeks: int = 4) -> None:
         if weeks < 1:
             raise CalibrlError(f"weeks {weeks} leaves nothing to average; use 1 or more")
+        super().__init__()
         self.weeks = weeks
-        self._remembered = Remembered()
-        self._shares: list[Floats] = []
-
-    def update(self, data: Data) -> None:
-        """Learn the spread from all rows so far."""
-        rows = self._remembered.with_new(data)
-        self._shares = _learn_spread(self._point, rows)
-        self._remembered.keep(rows)
-
-    def __call__(self, x: Tensor) -> Normal:
-        """Forecasts for x (n, days), of batch shape (n, leads)."""
-        return _forecast(self._point, x, self._shares, self._remembered.outcomes())
 
     def _point(self, x: Floats, lead: int) -> tuple[Floats, Floats]:
         same = _same_weekday(x, lead)
@@ -66,7 +90,7 @@ class SeasonalNaive:
         return mean, _variance(same)
 
 
-class ExponentialSmoothing:
+class ExponentialSmoothing(_Daily):
     """A level that follows recent days, times the weekday's share of it.
 
     The level is the average of the days in x, each divided by its weekday's share, with weights that fall by a factor 1
@@ -81,27 +105,15 @@ class ExponentialSmoothing:
     def __init__(self, *, alphas: tuple[float, ...] = (0.02, 0.05, 0.1, 0.2, 0.3, 0.5)) -> None:
         if not alphas or not all(0 < alpha < 1 for alpha in alphas):
             raise CalibrlError(f"alphas {alphas} must lie between 0 and 1, such as (0.1, 0.3)")
-        self.alphas = alphas
-        self.alpha = alphas[0]
-        self._remembered = Remembered()
-        self._shares: list[Floats] = []
+        super().__init__()
+        self.alphas, self.alpha = alphas, alphas[0]
 
-    def update(self, data: Data) -> None:
-        """Choose the alpha and learn the spread from all rows so far."""
-        rows = self._remembered.with_new(data)
-        x, y = _numbers(rows.x[-ENOUGH:]), _numbers(rows.y[-ENOUGH:])
-
+    def _choose(self, x: Floats, y: Floats) -> None:
         def error(alpha: float) -> float:
             self.alpha = alpha
             return float(sum(np.nansum((y[:, j] - self._point(x, j + 1)[0]) ** 2) for j in range(y.shape[1])))
 
         self.alpha = min(self.alphas, key=error)
-        self._shares = _learn_spread(self._point, rows)
-        self._remembered.keep(rows)
-
-    def __call__(self, x: Tensor) -> Normal:
-        """Forecasts for x (n, days), of batch shape (n, leads)."""
-        return _forecast(self._point, x, self._shares, self._remembered.outcomes())
 
     def _point(self, x: Floats, lead: int) -> tuple[Floats, Floats]:
         overall = _mean(x)
@@ -137,31 +149,8 @@ def _variance(values: Floats) -> Floats:
     return found
 
 
-def _learn_spread(point: _Point, rows: Data) -> list[Floats]:
-    """For each lead, how much of a constant, the squared mean and the row's own variance is in squared errors."""
-    x, y = _numbers(rows.x), _numbers(rows.y)
-    shares = []
-    for j in range(y.shape[1]):
-        mean, own = point(x, j + 1)
-        error = (y[:, j] - mean) ** 2
-        seen = ~np.isnan(error)
-        if not bool(seen.any()):
-            raise CalibrlError(f"column {j} of y holds no outcome (all NaN); there is nothing to learn yet")
-        shares.append(nnls(_parts(mean, own)[seen], error[seen])[0])
-    return shares
-
-
 def _parts(mean: Floats, own: Floats) -> Floats:
     return np.stack([np.ones_like(mean), mean**2, own], 1)
-
-
-def _forecast(point: _Point, x: Tensor, shares: list[Floats], y: Tensor) -> Normal:
-    given = _numbers(x)
-    found = [point(given, j + 1) for j in range(y.shape[1])]
-    mean = np.stack([one for one, _ in found], 1)
-    spread = np.stack([np.sqrt(_parts(one, own) @ share) for (one, own), share in zip(found, shares, strict=True)], 1)
-    loc, scale = (torch.as_tensor(part, dtype=y.dtype, device=x.device) for part in (mean, spread))
-    return Normal(loc, scale.clamp(min=SMALLEST_SD), validate_args=False)
 
 
 def _numbers(values: Tensor) -> Floats:

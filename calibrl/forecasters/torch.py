@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
@@ -71,14 +72,10 @@ def adam(*, epochs: int = 200, lr: float = 1e-2, batch_size: int = 256, weight_d
 
     Parameters
     ----------
-    epochs : int
-        Passes over all rows.
-    lr : float
-        The learning rate.
-    batch_size : int
-        Rows in a batch.
-    weight_decay : float
-        Adam's weight decay.
+    epochs, batch_size : int
+        Passes over all rows, and rows in a batch.
+    lr, weight_decay : float
+        Adam's learning rate and weight decay.
 
     Returns
     -------
@@ -114,37 +111,25 @@ def gaussian(output: Any) -> Distribution:
     )
 
 
-def likelihood(to_distribution: ToDistribution) -> Loss:
-    """The negative log-likelihood of the outcomes under the module's forecast."""
-
-    def loss(output: Any, y: Tensor) -> Tensor:
-        forecast = by_column(to_distribution(output))
-        refuse_joint(forecast)
-        check_shape(tuple(forecast.batch_shape), y)
-        return -forecast.log_prob(y)
-
-    return loss
+def surprise(forecast: Distribution, y: Tensor) -> Tensor:
+    """The negative log-likelihood of each outcome."""
+    forecast = by_column(forecast)
+    refuse_joint(forecast)
+    check_shape(forecast.batch_shape, y)
+    return -forecast.log_prob(y)
 
 
-def squared_error(output: Any, y: Tensor) -> Tensor:
-    """(output - y)², for modules that return one number per outcome."""
-    check_shape(tuple(output.shape), y)
-    squared: Tensor = (output - y).square()
-    return squared
-
-
-def check_shape(shape: tuple[int, ...], y: Tensor) -> None:
+def check_shape(shape: torch.Size, y: Tensor) -> None:
     """An error when the module's answers and the outcomes differ in shape: (n, 1) - (n,) is silently (n, n)."""
-    if shape != tuple(y.shape):
+    if shape != y.shape:
         raise CalibrlError(
-            f"the module answers in shape {shape}, the outcomes have shape {tuple(y.shape)}; make them the same"
+            f"the module answers in shape {tuple(shape)}, the outcomes have shape {tuple(y.shape)}; make them the same"
         )
 
 
 def fitting(data: Data, module: nn.Module) -> Data:
     """The rows in the dtype and on the device of the module's weights."""
-    weight = next(module.parameters(), None)
-    return data if weight is None else Data(data.x.to(weight), data.y.to(weight))
+    return Data(_input(data.x, module), _input(data.y, module))
 
 
 @contextlib.contextmanager
@@ -178,7 +163,28 @@ def new_seed(generator: torch.Generator) -> int:
     return int(torch.randint(2**31, (), generator=generator, device=generator.device))
 
 
-class TorchForecaster:
+class _Learner(ABC):
+    """A module that learns all rows so far, starting from its current weights."""
+
+    def __init__(self, module: nn.Module, train: Train | None, generator: torch.Generator | None) -> None:
+        self.module = module.eval()
+        self.train = train or adam()
+        self.generator = generator or torch.Generator().manual_seed(0)
+        self._remembered = Remembered()
+
+    def update(self, data: Data) -> None:
+        """Train on all rows so far."""
+        rows = self._remembered.with_new(data)
+        with lesson(self.module, self.generator):
+            self.train(self.module, fitting(rows, self.module), loss=self._loss, generator=self.generator)
+        self._remembered.keep(rows)
+
+    @abstractmethod
+    def _loss(self, output: Any, y: Tensor) -> Tensor:
+        """What the module's output for a batch costs, of y's shape."""
+
+
+class TorchForecaster(_Learner):
     """A module that returns (mean, log-variance) or a `Distribution`, trained by maximum likelihood.
 
     `update` trains it on all rows so far, starting from its current weights. Standardise x and y, as for any network.
@@ -189,7 +195,7 @@ class TorchForecaster:
         Maps x (n, …) to forecasts of y (n,) or (n, d).
     train : Train, optional
         `adam()`, or your own function with its signature.
-    to_distribution : callable, optional
+    to_distribution : callable
         Turns other outputs of the module into forecasts.
     generator : torch.Generator, optional
         Draws the order of batches and seeds dropout; seeded with 0 if not given.
@@ -217,27 +223,18 @@ class TorchForecaster:
         to_distribution: ToDistribution = gaussian,
         generator: torch.Generator | None = None,
     ) -> None:
-        self.module = module.eval()
-        self.train = train or adam()
+        super().__init__(module, train, generator)
         self.to_distribution = to_distribution
-        self.generator = generator or torch.Generator().manual_seed(0)
-        self._remembered = Remembered()
-
-    def update(self, data: Data) -> None:
-        """Train on all rows so far."""
-        rows = self._remembered.with_new(data)
-        with lesson(self.module, self.generator):
-            loss = likelihood(self.to_distribution)
-            self.train(self.module, fitting(rows, self.module), loss=loss, generator=self.generator)
-        self._remembered.keep(rows)
 
     def __call__(self, x: Array) -> Distribution:
         """The module's forecast for x (n, …)."""
-        x = as_rows(x)
-        return self.to_distribution(_answer(self.module, _input(x, self.module)))
+        return self.to_distribution(_answer(self.module, _input(as_rows(x), self.module)))
+
+    def _loss(self, output: Any, y: Tensor) -> Tensor:
+        return surprise(self.to_distribution(output), y)
 
 
-class MCDropout:
+class MCDropout(_Learner):
     """A module with dropout layers, run many times with dropout left on: an `Empirical` of its outputs.
 
     The same query always gets the same answer: the passes start from one seed.
@@ -282,25 +279,19 @@ class MCDropout:
                 f"{type(module).__name__} has no dropout layer, so every pass would agree; add nn.Dropout or use "
                 "TorchForecaster"
             )
-        self.module = module.eval()
+        super().__init__(module, train, generator)
         self.passes = passes
-        self.train = train or adam()
-        self.generator = generator or torch.Generator().manual_seed(0)
         self._seed = new_seed(self.generator)
-        self._remembered = Remembered()
 
-    def update(self, data: Data) -> None:
-        """Train on all rows so far."""
-        rows = self._remembered.with_new(data)
-        with lesson(self.module, self.generator):
-            loss = _point_or_likelihood
-            self.train(self.module, fitting(rows, self.module), loss=loss, generator=self.generator)
-        self._remembered.keep(rows)
+    def _loss(self, output: Any, y: Tensor) -> Tensor:
+        if not isinstance(output, Tensor):
+            return surprise(gaussian(output), y)
+        check_shape(output.shape, y)
+        return (output - y).square()
 
     def __call__(self, x: Array) -> Empirical:
         """The passes' answers for x (n, …) as a forecast of batch shape (n,) or (n, d)."""
-        x = as_rows(x)
-        given = _input(x, self.module)
+        given = _input(as_rows(x), self.module)
         # One large batch: every copy of a row draws dropout masks of its own.
         copies = given.expand(self.passes, *given.shape).flatten(0, 1)
         with seeded(self.module, self._seed):
@@ -311,7 +302,7 @@ class MCDropout:
             finally:
                 self.module.eval()
             answers = output if isinstance(output, Tensor) else draw(gaussian(output))
-        return Empirical(answers.unflatten(0, (self.passes, len(x))))
+        return Empirical(answers.unflatten(0, (self.passes, len(given))))
 
 
 class Ensemble:
@@ -359,8 +350,8 @@ class Ensemble:
 
     def __call__(self, x: Array) -> Distribution:
         """The combined forecast for x (n, …)."""
-        x = as_rows(x)
-        return self.combine([member(x) for member in self.members])
+        rows = as_rows(x)
+        return self.combine([member(rows) for member in self.members])
 
 
 def moment_matched(forecasts: Sequence[Distribution]) -> Normal:
@@ -380,10 +371,6 @@ def moment_matched(forecasts: Sequence[Distribution]) -> Normal:
     variances = torch.stack([forecast.variance for forecast in forecasts])
     spread = (variances + (means - means.mean(0)).square()).mean(0).sqrt()
     return Normal(means.mean(0), spread, validate_args=False)
-
-
-def _point_or_likelihood(output: Any, y: Tensor) -> Tensor:
-    return squared_error(output, y) if isinstance(output, Tensor) else likelihood(gaussian)(output, y)
 
 
 def _resampled(data: Data, generator: torch.Generator) -> Data:

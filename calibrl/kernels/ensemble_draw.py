@@ -88,6 +88,17 @@ class Writer:
         self.b, self.lanes = builder, lanes
         self.ints, self.floats, self.halves = (ir.VectorType(kind, lanes) for kind in (INT, FLOAT, ir.IntType(16)))
 
+    def either_tile(self, given: Any, width: int) -> None:
+        """A tile of `width` vectors, of pairs or of floats, as the last of `given` says."""
+        *given, pairs = given
+        if not PAIRS:  # nobody asks for them, and a compiler would not know the instruction
+            return self.tile(given, width, pairs=False)
+        with self.b.if_else(self.b.icmp_signed("!=", pairs, LONG(0))) as (yes, no):
+            with yes:
+                self.tile(given, width, pairs=True)
+            with no:
+                self.tile(given, width, pairs=False)
+
     def tile(self, given: Any, width: int, *, pairs: bool) -> None:
         """A tile of `width` vectors; given: the arguments of `_tile`'s intrinsic."""
         b = self.b
@@ -215,35 +226,27 @@ class Writer:
         self.b.store(value, self.b.inttoptr(address, value.type.as_pointer()), align=2)
 
 
-def _tile(width: int, *, lanes: int = LANES, pairs: bool = False) -> Any:
+def _tile(width: int, *, lanes: int = LANES) -> Any:
     """An intrinsic that computes a tile of `width` vectors of columns."""
 
     @intrinsic
-    def tile(typing, x, stride, weight, steps, bias, found, found_stride, plain, kind):  # type: ignore[no-untyped-def] # noqa: ARG001
+    def tile(typing, x, stride, weight, steps, bias, found, found_stride, plain, kind, pairs):  # type: ignore[no-untyped-def] # noqa: ARG001
         """Write a tile of a layer.
 
         x, weight, bias, found: addresses; stride, found_stride: bytes from one row to the next; steps: inputs, or pairs
-        of them; kind: SWISH, SWISH_BFLOAT16 or HEAD, of which `plain` columns are left as they are.
+        of them, as `pairs` says; kind: SWISH, SWISH_BFLOAT16 or HEAD, of which `plain` columns are left as they are.
         """
 
         def write(context: Any, builder: Any, _: Any, given: Any) -> Any:
-            # Pairs are never asked for where there are none, and a compiler would not know the instruction.
-            if PAIRS or not pairs:
-                Writer(builder, lanes).tile(given, width, pairs=pairs)
+            Writer(builder, lanes).either_tile(given, width)
             return context.get_dummy_value()
 
-        return types.void(*[types.int64] * 9), write
+        return types.void(*[types.int64] * 10), write
 
     return tile
 
 
 _many, _two, _one, _half = _tile(VECTORS), _tile(2), _tile(1), _tile(1, lanes=LANES // 2)
-_many_pairs, _two_pairs, _one_pairs, _half_pairs = (
-    _tile(VECTORS, pairs=True),
-    _tile(2, pairs=True),
-    _tile(1, pairs=True),
-    _tile(1, lanes=LANES // 2, pairs=True),
-)
 
 
 @numba.njit(inline="always")
@@ -268,44 +271,22 @@ def _network(x: Any, rows: int, numbers: Any, layers: Any, plain: int, room: Any
             for row in range(0, rows, ROWS):
                 a, c = source + row * stride, target + row * found_stride + j * size
                 if width > 2:
-                    if pairs:
-                        _many_pairs(a, stride, w, steps, b, c, found_stride, plain - j, kind)
-                    else:
-                        _many(a, stride, w, steps, b, c, found_stride, plain - j, kind)
+                    _many(a, stride, w, steps, b, c, found_stride, plain - j, kind, pairs)
                 elif width == 2:
-                    if pairs:
-                        _two_pairs(a, stride, w, steps, b, c, found_stride, plain - j, kind)
-                    else:
-                        _two(a, stride, w, steps, b, c, found_stride, plain - j, kind)
+                    _two(a, stride, w, steps, b, c, found_stride, plain - j, kind, pairs)
                 elif left > LANES // 2:
-                    if pairs:
-                        _one_pairs(a, stride, w, steps, b, c, found_stride, plain - j, kind)
-                    else:
-                        _one(a, stride, w, steps, b, c, found_stride, plain - j, kind)
-                elif pairs:
-                    _half_pairs(a, stride, w, steps, b, c, found_stride, plain - j, kind)
+                    _one(a, stride, w, steps, b, c, found_stride, plain - j, kind, pairs)
                 else:
-                    _half(a, stride, w, steps, b, c, found_stride, plain - j, kind)
+                    _half(a, stride, w, steps, b, c, found_stride, plain - j, kind, pairs)
             j += LANES * width
         source, stride = target, found_stride
 
 
 @numba.njit(cache=True, nogil=True, fastmath={"arcp", "contract", "nsz"}, error_model="numpy")
 def ensemble_pass(
-    x: Any,
-    numbers: Any,
-    layers: Any,
-    begin: int,
-    end: int,
-    block: Any,
-    room: Any,
-    heads: Any,
-    answers: Any,
-    lowest: Any,
-    highest: Any,
-    draws: Any,
-    found: Any,
-) -> None:
+    x: Any, begin: int, end: int, numbers: Any, layers: Any, lowest: Any, highest: Any,
+    block: Any, room: Any, heads: Any, answers: Any, draws: Any, found: Any,
+) -> None:  # fmt: skip
     """Rows begin … end - 1 of x (g, 1 or e, n, in) through all networks, block by block.
 
     numbers: (g · e, bytes) and layers: as `_network` reads them. block: (BLOCK, in), room: (2, bytes) and heads:
@@ -382,10 +363,8 @@ class PackedNets:
             steps, width = -(-inputs // 2) if pairs else inputs, _filled(columns)
             bias_at = offset + 4 * steps * width
             layers.append([steps, columns, offset, bias_at, width * (2 if halves else 4), pairs, kind])
-            parts += [
-                packed(weight, torch.bfloat16 if pairs else torch.float32),
-                functional.pad(bias, (0, width - columns)),
-            ]
+            parts.append(packed(weight, torch.bfloat16 if pairs else torch.float32))
+            parts.append(functional.pad(bias, (0, width - columns)))
             offset = bias_at + 4 * width
         return cls(
             numbers=torch.cat([part.flatten(1).view(torch.uint8) for part in parts], 1).numpy(),
@@ -450,21 +429,10 @@ def _run(nets: PackedNets, x: Tensor, answers: Any, draws: Any, found: Any) -> N
     block, members = min(BLOCK, -(-n // ROWS) * ROWS), len(nets.numbers) // len(rows)
 
     def part(begin: int, end: int) -> None:
-        ensemble_pass(
-            rows,
-            nets.numbers,
-            nets.layers,
-            begin,
-            end,
-            np.empty((block, rows.shape[3]), np.float32),
-            np.empty((2, nets.room), np.uint8),
-            np.empty((members, block, nets.columns), np.float32),
-            answers,
-            nets.lowest,
-            nets.highest,
-            draws,
-            found,
-        )
+        given, room = np.empty((block, rows.shape[3]), np.float32), np.empty((2, nets.room), np.uint8)
+        heads = np.empty((members, block, nets.columns), np.float32)
+        packed = (nets.numbers, nets.layers, nets.lowest, nets.highest)
+        ensemble_pass(rows, begin, end, *packed, given, room, heads, answers, draws, found)
 
     threads = min(torch.get_num_threads(), int(n * nets.work / WORTHWHILE))
     if threads < 2:

@@ -8,8 +8,9 @@ them.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -117,13 +118,47 @@ def add_bias(weight: Tensor, bias: Tensor, row: int, kind: torch.dtype) -> None:
     weight[:, :, row + 1, :units] = bias[:, :, 0] - coarse
 
 
+def memory(shapes: dict[str, tuple[int, ...]], device: torch.device, **kinds: torch.dtype) -> dict[str, Tensor]:
+    """Zeros of these shapes, float32 unless another kind is named: where networks are packed."""
+    kind = torch.float32
+    return {name: torch.zeros(shape, dtype=kinds.get(name, kind), device=device) for name, shape in shapes.items()}
+
+
+def pack_scales(nets: Networks, sizes: Sizes, into: dict[str, Tensor]) -> None:
+    """By what inputs are standardised, and between what log-variances are kept: "centre", "spread", "top", "bottom"."""
+    into["centre"][:, : sizes.inputs] = nets.input_mean[:, 0, 0]
+    into["spread"][:, : sizes.inputs] = 1 / nets.input_std[:, 0, 0]
+    into["top"][:, : sizes.outputs] = nets.max_logvar[:, 0, 0]
+    into["bottom"][:, : sizes.outputs] = nets.min_logvar[:, 0, 0]
+
+
+Answer = TypeVar("Answer")
+
+
+def captured(function: Callable[[], Answer], *, first: int) -> tuple[torch.cuda.CUDAGraph, Answer]:
+    """A graph of a function, and what it gives, in memory that every replay overwrites.
+
+    The function is called `first` times before: calls compile kernels and find memory, which a graph may not.
+    """
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(first):
+            function()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        answer = function()
+    return graph, answer
+
+
 def power_of_two(number: int, least: int = 16) -> int:
     """The smallest power of two that is no smaller."""
     return max(least, 1 << (number - 1).bit_length())
 
 
-# Layers as all kernels compute them: halved, because swish(2u) = u + u · tanh(u), and with biases as weights of the
-# two units that say LOUD.
+# Layers as kernels for Hopper compute them: halved, because swish(2u) = u + u · tanh(u), and with biases as weights of
+# the two units that say LOUD.
 
 
 def first_layer(nets: Networks, sizes: Sizes, columns: int, width: int) -> Tensor:

@@ -21,7 +21,16 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.ampere import async_copy
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, warpgroup_mma, warpgroup_mma_wait
 
-from calibrl.kernels.fused_nets import Networks, Sizes, first_layer, heads, hidden_layer, power_of_two
+from calibrl.kernels.fused_nets import (
+    Networks,
+    Sizes,
+    first_layer,
+    heads,
+    hidden_layer,
+    memory,
+    pack_scales,
+    power_of_two,
+)
 
 # Gluon is young: two names changed between Triton 3.6 and 3.9.
 _load_async: Any = getattr(async_copy, "async_load", None) or async_copy.async_copy_global_to_shared
@@ -200,7 +209,7 @@ def moments(
 
 @dataclass
 class OnHopper:
-    """The kernel, and networks in the order in which it reads them: hidden layers tile by tile of the ring."""
+    """The kernel, and networks as it reads them: `packed` in the order of its arguments, hidden layers in tiles."""
 
     sizes: Sizes
     device: torch.device
@@ -209,19 +218,18 @@ class OnHopper:
     def __post_init__(self) -> None:
         g, e, width = self.sizes.agents, self.sizes.members, self.width
         k, d, layers = self.sizes.input_columns, self.sizes.output_columns, self.sizes.hidden - 1
-        shapes = {
-            "centre": ((g, k), torch.float32),
-            "spread": ((g, k), torch.float32),
-            "w_in": ((g, e, width, k), torch.float16),
-            "w_hidden": ((g, e, layers, width * width), torch.bfloat16),
-            "w_mean": ((g, e, width * d), torch.float16),
-            "w_log": ((g, e, width * d), torch.float16),
-            "top": ((g, d), torch.float32),
-            "bottom": ((g, d), torch.float32),
+        shapes: dict[str, tuple[int, ...]] = {
+            "centre": (g, k),
+            "spread": (g, k),
+            "w_in": (g, e, width, k),
+            "w_hidden": (g, e, layers, width * width),
+            "w_mean": (g, e, width * d),
+            "w_log": (g, e, width * d),
+            "top": (g, d),
+            "bottom": (g, d),
         }
-        self.packed = {
-            name: torch.zeros(shape, dtype=kind, device=self.device) for name, (shape, kind) in shapes.items()
-        }
+        half = torch.float16
+        self.packed = memory(shapes, self.device, w_in=half, w_hidden=torch.bfloat16, w_mean=half, w_log=half)
 
     @property
     def width(self) -> int:
@@ -236,11 +244,7 @@ class OnHopper:
     def pack(self, nets: Networks) -> None:
         """Take over the networks: halved, with biases as weights of the units that say LOUD, in tiles."""
         sizes, width, into = self.sizes, self.width, self.packed
-        inputs, outputs = sizes.inputs, sizes.outputs
-        into["centre"][:, :inputs] = nets.input_mean[:, 0, 0]
-        into["spread"][:, :inputs] = 1 / nets.input_std[:, 0, 0]
-        into["top"][:, :outputs] = nets.max_logvar[:, 0, 0]
-        into["bottom"][:, :outputs] = nets.min_logvar[:, 0, 0]
+        pack_scales(nets, sizes, into)
         into["w_in"].copy_(first_layer(nets, sizes, sizes.input_columns, width).mT)
         for layer in range(sizes.hidden - 1):
             weight = hidden_layer(nets, sizes, layer, width).mT
@@ -252,25 +256,14 @@ class OnHopper:
     def settings(self, own_rows: bool) -> dict[str, Any]:
         """The compile-time numbers of the kernel."""
         sizes = self.sizes
-        return {
-            "E": sizes.members,
-            "IN": sizes.inputs,
-            "KIN": sizes.input_columns,
-            "D": sizes.outputs,
-            "KD": sizes.output_columns,
-            "LAYERS": sizes.hidden - 1,
-            "WIDTH": self.width,
-            "OWN_ROWS": own_rows,
-            "ROWS": ROWS,
-            "N": RING_COLUMNS,
-            "K": RING_DEPTH,
-            "STAGES": STAGES,
-        }
+        found = {"E": sizes.members, "IN": sizes.inputs, "KIN": sizes.input_columns, "D": sizes.outputs}
+        found |= {"KD": sizes.output_columns, "LAYERS": sizes.hidden - 1, "WIDTH": self.width, "OWN_ROWS": own_rows}
+        return found | {"ROWS": ROWS, "N": RING_COLUMNS, "K": RING_DEPTH, "STAGES": STAGES}
 
     def run(self, x: Tensor, mean: Tensor, variance: Tensor) -> None:
         """Write the moments (g, e, n, d) of x (g, n, in) or (g, e, n, in)."""
         n = x.shape[-2]
         grid = (-(-n // ROWS), self.sizes.agents * self.sizes.members)
-        names = ("centre", "spread", "w_in", "w_hidden", "w_mean", "w_log", "top", "bottom")
-        parts = [self.packed[name] for name in names]
-        moments[grid](x, *parts, mean, variance, n, **self.settings(own_rows=x.dim() == 4), num_warps=WARPS)
+        moments[grid](
+            x, *self.packed.values(), mean, variance, n, **self.settings(own_rows=x.dim() == 4), num_warps=WARPS
+        )

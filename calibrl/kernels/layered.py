@@ -20,7 +20,7 @@ import triton.language as tl
 from torch import Tensor
 
 from calibrl.kernels.draws import read_table_reference
-from calibrl.kernels.fused_nets import Networks, Sizes, power_of_two
+from calibrl.kernels.fused_nets import Networks, Sizes, memory, pack_scales, power_of_two
 
 ROWS, COLUMNS, DEPTH = 128, 128, 64
 """Of a tile: rows × units, and how many inputs at a time."""
@@ -145,8 +145,7 @@ class Layered:
             "top": (g, d),
             "bottom": (g, d),
         }
-        self.packed = {name: torch.zeros(shape, device=self.device) for name, shape in shapes.items()}
-        self.packed["w_hidden"] = self.packed["w_hidden"].to(self.trunk)
+        self.packed = memory(shapes, self.device, w_hidden=self.trunk)
 
     @property
     def width(self) -> int:
@@ -157,10 +156,7 @@ class Layered:
         """Take over the networks as they are, in place."""
         into, sizes = self.packed, self.sizes
         inputs, units, outputs = sizes.inputs, sizes.width, sizes.outputs
-        into["centre"][:, :inputs] = nets.input_mean[:, 0, 0]
-        into["spread"][:, :inputs] = 1 / nets.input_std[:, 0, 0]
-        into["top"][:, :outputs] = nets.max_logvar[:, 0, 0]
-        into["bottom"][:, :outputs] = nets.min_logvar[:, 0, 0]
+        pack_scales(nets, sizes, into)
         into["w_in"][:, :, :units, :inputs] = nets.weights[0].mT
         into["b_in"][:, :, :units] = nets.biases[0][:, :, 0]
         for layer in range(sizes.hidden - 1):
@@ -233,16 +229,12 @@ def matched_draw(mean: Tensor, variance: Tensor, noise: Tensor, lines: Tensor | 
     noise: (g, r, d), standard normal. lines: None, or tables (g, d, cells, 2); per_unit: cells per unit of ε. Where r
     is larger, r/n rows in a row are drawn from one Gaussian. Noise and lines may be strided in their first dimension.
     """
-    g, e, n, d = mean.shape
-    rows = noise.shape[1]
+    (g, e, n, d), rows = mean.shape, noise.shape[1]
     out = torch.empty(g, rows, d, device=mean.device)
-    settings: dict[str, Any] = {"E": e, "D": d, "REPEAT": rows // n, "BLOCK": BLOCK}
-    cells, stride = (0, 0) if lines is None else (lines.shape[2], lines.stride(0))
-    table = noise if lines is None else lines
-    grid = (-(-rows * d // BLOCK), g)
-    _matched_draw[grid](
-        mean, variance, noise, table, out, rows * d, noise.stride(0), stride, per_unit, CELLS=cells, **settings
-    )
+    table, cells, stride = (noise, 0, 0) if lines is None else (lines, lines.shape[2], lines.stride(0))
+    settings: dict[str, Any] = {"E": e, "D": d, "REPEAT": rows // n, "CELLS": cells, "BLOCK": BLOCK}
+    strides = (rows * d, noise.stride(0), stride)
+    _matched_draw[(-(-rows * d // BLOCK), g)](mean, variance, noise, table, out, *strides, per_unit, **settings)
     return out
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import ctypes
 import functools
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from calibrl.kernels.fused_nets import SHARED_MEMORY, Networks, Sizes, first_layer, heads, hidden_layer
+from calibrl.kernels.fused_nets import SHARED_MEMORY, Networks, Sizes, first_layer, heads, hidden_layer, memory
 
 ROWS, THREADS = 128, 384
 """Rows that a program takes at a time; its threads: two groups that compute, one that fetches."""
@@ -76,7 +76,7 @@ class Layout:
 
 @dataclass
 class Resident:
-    """The kernel, and networks in the order in which it reads them."""
+    """The kernel, and networks in the order in which it reads them; `packed`: in the order of its arguments."""
 
     sizes: Sizes
     device: torch.device
@@ -87,20 +87,19 @@ class Resident:
         layout = Layout.of(self.sizes)
         assert layout is not None, "asked for sizes that do not fit"
         self.layout = layout
-        g, e = self.sizes.agents, self.sizes.members
-        ks_in, ks, layers, out8, width = layout.ks_in, layout.ks, layout.layers, layout.out8, layout.width
-        shapes = {
-            "centre": ((g, SLICE * ks_in), torch.float32),
-            "spread": ((g, SLICE * ks_in), torch.float32),
-            "w_in": ((g, e, ks_in, width * SLICE), torch.float16),
-            "w_hidden": ((g, e, layers, ks, width * SLICE), torch.bfloat16),
-            "w_out": ((g, e, ks, 2 * out8 * SLICE), torch.float16),
-            "floor": ((g, out8), torch.float32),
-            "ceiling": ((g, out8), torch.float32),
+        g, e, ks_in, ks, out8 = self.sizes.agents, self.sizes.members, layout.ks_in, layout.ks, layout.out8
+        slice_size = layout.width * SLICE
+        shapes: dict[str, tuple[int, ...]] = {
+            "centre": (g, SLICE * ks_in),
+            "spread": (g, SLICE * ks_in),
+            "w_in": (g, e, ks_in, slice_size),
+            "w_hidden": (g, e, layout.layers, ks, slice_size),
+            "w_out": (g, e, ks, 2 * out8 * SLICE),
+            "floor": (g, out8),
+            "ceiling": (g, out8),
         }
-        self.packed = {
-            name: torch.zeros(shape, dtype=kind, device=self.device) for name, (shape, kind) in shapes.items()
-        }
+        half = torch.float16
+        self.packed = memory(shapes, self.device, w_in=half, w_hidden=torch.bfloat16, w_out=half)
         if self.device.type == "cuda":  # what cannot be compiled must be known before it is relied on
             self.kernel(own_rows=False)
 
@@ -129,8 +128,7 @@ class Resident:
         n, nets = x.shape[-2], self.sizes.agents * self.sizes.members
         blocks = -(-n // ROWS) * nets
         programs = min(blocks, torch.cuda.get_device_properties(self.device).multi_processor_count)
-        parts = (self.packed[name] for name in ("centre", "spread", "w_in", "w_hidden", "w_out", "floor", "ceiling"))
-        self.kernel(own_rows=x.dim() == 4)(programs, THREADS, [x, *parts, mean, variance, n, nets])
+        self.kernel(own_rows=x.dim() == 4)(programs, THREADS, [x, *self.packed.values(), mean, variance, n, nets])
 
     def kernel(self, *, own_rows: bool) -> Function:
         """Compiled, once for all networks of such sizes."""
@@ -151,18 +149,8 @@ def in_slices(weight: Tensor) -> Tensor:
 
 def source(sizes: Sizes, layout: Layout, *, own_rows: bool) -> str:
     """The CUDA C++ of the kernel for some sizes."""
-    numbers = {
-        "E": sizes.members,
-        "IN": sizes.inputs,
-        "OUT": sizes.outputs,
-        "OWN_ROWS": int(own_rows),
-        "KS_IN": layout.ks_in,
-        "KS": layout.ks,
-        "LAYERS": layout.layers,
-        "OUT8": layout.out8,
-        "KEPT": layout.kept,
-        "SLOTS": layout.slots,
-    }
+    numbers = {"E": sizes.members, "IN": sizes.inputs, "OUT": sizes.outputs, "OWN_ROWS": int(own_rows)}
+    numbers |= {name.upper(): value for name, value in asdict(layout).items()}
     constants = "".join(f"constexpr int {name} = {value};\n" for name, value in numbers.items())
     products = (
         _product("into", layout.width, "f16")

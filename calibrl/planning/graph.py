@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from calibrl.errors import CalibrlError, first_line
-from calibrl.kernels.fused_nets import FusedNets, Kernel, Networks, Sizes
+from calibrl.kernels.fused_nets import FusedNets, Kernel, Networks, Sizes, captured
 from calibrl.kernels.resident import CompilerError, Resident
 from calibrl.maps.gaussian import CELLS, REACH
 from calibrl.planning.rollout import DIVERGED, Model, World, imagined_returns, noise_shape
@@ -173,16 +173,7 @@ class CapturedPlanner:
 
     def __init__(self, planner: Planner) -> None:
         self.planner = planner
-        # Kernels are compiled and memory is found outside of the graph.
-        side = torch.cuda.Stream()
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
-            for _ in range(2):
-                planner()
-        torch.cuda.current_stream().wait_stream(side)
-        self.graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self.graph):
-            self.found = planner()
+        self.graph, self.found = captured(planner, first=2)
 
     def __call__(self) -> Found:
         """Plans, in memory that the next call overwrites."""

@@ -104,7 +104,8 @@ def test_quick_networks_work_through_blocks(rows, generator):
 
 
 def test_networks_in_double_precision_stay_as_they_are(generator):
-    nets = some_nets(generator=generator)._each(torch.Tensor.double)
+    nets = some_nets(generator=generator)
+    nets = nets.replaced([part.double() for part in nets.tensors()])
     assert nets.ready() is nets
 
 
