@@ -298,11 +298,7 @@ class DemandModel:
 
 @one_thread()  # trees of this size are grown no sooner by two, and three times as late beside other work
 def train(
-    sums: MovingSums,
-    *,
-    leads: int,
-    rng: np.random.Generator,
-    make_forecaster: Callable[[], Forecaster] = BoostedDemand,
+    sums: MovingSums, *, leads: int, rng: np.random.Generator, make_forecaster: Callable[[], Forecaster] = BoostedDemand
 ) -> DemandModel:
     """Train a forecaster on what is known, and calibrate it on the latest days, which it has not seen."""
     today = sums.record.today

@@ -76,9 +76,7 @@ def read_sales(path: str | Path, *, today: Day | None = None, new: tuple[Key, ..
     date = cells.dates("date")
     units = cells.at_least("units", 0, "a number of units sold (book returns apart)")
     cells.refuse(
-        units > MOST_UNITS,
-        "units",
-        lambda row: f"{units[row]:g} is more than a shop sells in a day; check the number",
+        units > MOST_UNITS, "units", lambda row: f"{units[row]:g} is more than a shop sells in a day; check the number"
     )
     rows = _keys(cells, stores=cells.has("store"))
     keys = tuple(sorted(set(rows))) if rows else new
@@ -180,8 +178,6 @@ class _Grid:
 
     def flags(self, name: str, *, default: bool) -> Flags:
         """(s, t): a column of yes and no; `default` where the file has no row, or no such column."""
-        if not self.cells.has(name):
-            return np.full((self.count, len(self.days)), default)
         return self.spread(self.cells.flags(name, default=default).astype(np.float64), float(default)) > 0
 
 
@@ -195,11 +191,10 @@ def _laid_out(cells: Cells, date: Days, series: NDArray[np.int64], keys: tuple[K
             "check for a wrong year, or order for fewer stores at a time"
         )
     code = series * 1_000_000 + date.astype(np.int64)
-    order = np.argsort(code, kind="stable")
-    again = np.flatnonzero(np.diff(code[order]) == 0)
-    if len(again):
-        at = again[np.argmin(order[again + 1])]  # the first line that repeats another
-        one, two = order[at], order[at + 1]
+    known, row = np.unique(code, return_index=True)
+    if len(known) < len(code):
+        two = np.delete(np.arange(len(code)), row)[0]  # the first line that repeats another
+        one = row[np.searchsorted(known, code[two])]
         raise CalibrlError(
             f"{cells.source}, {cells.where(two)}: {named(keys[series[two]])} on {date[two]} stands on "
             f"{cells.where(one)} already; add the two up, or drop one"
@@ -302,7 +297,7 @@ def read_items(path: str | Path | None, keys: tuple[Key, ...], *, sales: str) ->
         else:
             rules.append(replace(standard, **{name: column[at] for name, column in columns.items() if at in column}))
     assumed = []
-    left_out = [name for name in RULES if name not in columns]
+    left_out = [name for name in RULES if not cells.has(name)]
     if left_out:
         assumed.append(f"Not in {path}: {_assumed(standard, left_out)}.")
     if silent:
@@ -336,18 +331,15 @@ def _columns(cells: Cells) -> dict[str, dict[int, Any]]:
         ("minimum_order", 0, 1e6, "a minimum order", smaller),
         ("lead_days", 1, LONGEST_LEAD, "a lead time in days", ""),
     ):
-        if cells.has(name):
-            values = cells.at_least(name, least, what, most=most, whole=True, cure=cure)
-            found[name] = {row: int(value) for row, value in enumerate(values) if not np.isnan(value)}
+        values = cells.at_least(name, least, what, most=most, whole=True, cure=cure)
+        found[name] = {row: int(value) for row, value in enumerate(values) if not np.isnan(value)}
     for name in ("cost_of_waste", "cost_of_lost_sale"):
-        if cells.has(name):
-            costs = cells.at_least(name, 0, "a cost")
-            for row in np.flatnonzero((costs == 0) | (costs > 1e9)).tolist():
-                cells.complain(row, name, f"{costs[row]:g} is not a cost per unit; expected more than 0")
-            found[name] = {row: float(value) for row, value in enumerate(costs) if not np.isnan(value)}
-    if cells.has("delivery_days"):
-        text = cells.texts("delivery_days", needed=False)
-        found["delivery_days"] = {row: _weekdays(cells, row, words) for row, words in enumerate(text) if words}
+        costs = cells.at_least(name, 0, "a cost")
+        for row in np.flatnonzero((costs == 0) | (costs > 1e9)).tolist():
+            cells.complain(row, name, f"{costs[row]:g} is not a cost per unit; expected more than 0")
+        found[name] = {row: float(value) for row, value in enumerate(costs) if not np.isnan(value)}
+    text = cells.texts("delivery_days", needed=False)
+    found["delivery_days"] = {row: _weekdays(cells, row, words) for row, words in enumerate(text) if words}
     return found
 
 
@@ -427,15 +419,13 @@ def read_stock(path: str | Path | None, keys: tuple[Key, ...], *, today: Day, sa
     cells.refuse(unknown, "units", lambda _: "is no stock; expected how many units there are")
     place = _stored(cells, keys, sales=sales, each="batch is in" if stores else None)
     last = (cells.dates("expires") - today).astype(np.int64)
-    arrives = np.zeros(len(cells), dtype=np.int64)
-    if cells.has("arrives"):
-        days = cells.dates("arrives", needed=False)
-        arrives = np.where(np.isnat(days), 0, (days - today).astype(np.int64))
-        cells.refuse(
-            arrives > np.maximum(last, 0),
-            "arrives",
-            lambda row: f"comes on {days[row]}, when it has expired; correct one of the days",
-        )
+    days = cells.dates("arrives", needed=False)
+    arrives = np.where(np.isnat(days), 0, (days - today).astype(np.int64))
+    cells.refuse(
+        arrives > np.maximum(last, 0),
+        "arrives",
+        lambda row: f"comes on {days[row]}, when it has expired; correct one of the days",
+    )
     _refuse_old(cells, last, today, sales)
     batches: list[list[Batch]] = [[] for _ in keys]
     expired = 0.0

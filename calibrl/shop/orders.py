@@ -356,11 +356,7 @@ class Order:
 
 
 def read_shop(
-    sales: str | Path,
-    *,
-    stock: str | Path | None = None,
-    items: str | Path | None = None,
-    today: Day | None = None,
+    sales: str | Path, *, stock: str | Path | None = None, items: str | Path | None = None, today: Day | None = None
 ) -> Shop:
     """Read and check a shop's files.
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -44,16 +44,6 @@ def fit_named(method: str, kind: str) -> FitMap | FitClassMap:
     return known[method]
 
 
-def calibrate(evidence: Scores, mapping: Map | ClassMap) -> Scores:
-    """What the outcomes say of the calibrated forecasts."""
-    if isinstance(mapping, ClassMap):
-        probs, label = evidence
-        return mapping(probs), label
-    if not isinstance(evidence, Tensor):
-        raise CalibrlError(f"a {mapping.kind} map cannot calibrate class probabilities; fit a class map")
-    return mapping.forward_z(evidence)
-
-
 def cross_validate(evidence: Scores, fit: FitMap | FitClassMap, *, folds: int = FOLDS) -> list[tuple[Scores, Scores]]:
     """For each fold, its rows' evidence as forecast and after a map fitted on the other folds.
 
@@ -65,10 +55,11 @@ def cross_validate(evidence: Scores, fit: FitMap | FitClassMap, *, folds: int = 
     if folds < 2:
         return []
     fold = torch.randperm(n, generator=torch.Generator().manual_seed(0)) % folds
-    pairs = []
+    pairs: list[tuple[Scores, Scores]] = []
     for k in range(folds):
-        held = take(evidence, fold == k)
-        pairs.append((held, calibrate(held, fit_to([take(evidence, fold != k)], fit))))
+        held, mapping = take(evidence, fold == k), fit_to([take(evidence, fold != k)], fit)
+        after = (mapping(held[0]), held[1]) if isinstance(mapping, ClassMap) else mapping.forward_z(cast(Tensor, held))
+        pairs.append((held, after))
     return pairs
 
 

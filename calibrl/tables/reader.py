@@ -153,6 +153,8 @@ def _reason(problem: Exception) -> str:
 class Cells:
     """A table whose columns are asked for one by one; a bad cell is an error that says where it is.
 
+    A column left out reads as one whose cells are all empty.
+
     Parameters
     ----------
     source : str
@@ -205,7 +207,7 @@ class Cells:
 
     def floats(self, name: str, *, expected: str = "a number") -> Floats:
         """A column as float64, NaN where the cell is empty. Decimals have a point, or a comma throughout the column."""
-        column = self.frame[name]
+        column = self._column(name)
         if column.dtype == pl.String:
             text = column.str.strip_chars()
             commas = text.str.contains(DECIMAL_COMMA).any() and not text.str.contains(".", literal=True).any()
@@ -220,7 +222,7 @@ class Cells:
 
     def numbers(self, name: str) -> Floats:
         """A column of finite numbers whose points stand before decimals, NaN where the cell is empty."""
-        values, column = self.floats(name), self.frame[name]
+        values, column = self.floats(name), self._column(name)
         if column.dtype == pl.String:
             self.refuse(
                 _thousands(column.str.strip_chars()),
@@ -257,7 +259,7 @@ class Cells:
 
     def dates(self, name: str, *, needed: bool = True) -> Days:
         """A column of dates as datetime64[D]; NaT where empty, which is an error if they are `needed`."""
-        column = self.frame[name]
+        column = self._column(name)
         if isinstance(column.dtype, pl.Date | pl.Datetime):
             parsed = column.dt.date()  # the day where the clock stands, not in UTC
             text = column.cast(pl.String)
@@ -283,8 +285,12 @@ class Cells:
         self.refuse(outside, name, lambda row: f"{days[row]} is not a date of our time; check the year")
         return days
 
+    def _column(self, name: str) -> pl.Series:
+        """A column; one left out is empty throughout."""
+        return self.frame[name] if self.has(name) else pl.repeat(None, len(self), dtype=pl.String, eager=True)
+
     def _text(self, name: str) -> pl.Series:
-        column = self.frame[name]
+        column = self._column(name)
         if column.dtype.is_float():  # ids that a program stored as 7.0
             whole = column.cast(pl.Int64, strict=False)
             if (whole.cast(pl.Float64) == column).fill_null(True).all():
