@@ -281,18 +281,17 @@ class DemandModel:
     """What was learnt of demand by one evening.
 
     model: forecaster and map, one column of it per lead day; rho: (leads, leads) correlation of the days' z-scores;
-    leads: days ahead; trained_until: the last day the forecaster was trained on.
+    trained_until: the last day the forecaster was trained on.
     """
 
     model: Calibrated
     rho: Floats
-    leads: int
     trained_until: int
 
     def forecast(self, sums: MovingSums, *, calibrated: bool = True) -> Distribution:
         """Demand of the next days in units, batch shape (s, leads), as seen on the record's last evening."""
         count = len(sums.record.units)
-        x = torch.from_numpy(rows(sums, np.arange(count), np.full(count, sums.record.today), self.leads))
+        x = torch.from_numpy(rows(sums, np.arange(count), np.full(count, sums.record.today), len(self.rho)))
         return self.model(x) if calibrated else self.model.forecaster(x)
 
 
@@ -310,7 +309,7 @@ def train(
 @one_thread()
 def calibrate(known: DemandModel, sums: MovingSums, *, rng: np.random.Generator) -> DemandModel:
     """Learn the map of a forecaster anew, from the latest days after those it was trained on."""
-    return _learn(known.model.forecaster, None, sums, leads=known.leads, since=known.trained_until, rng=rng)
+    return _learn(known.model.forecaster, None, sums, leads=len(known.rho), since=known.trained_until, rng=rng)
 
 
 def _learn(
@@ -325,10 +324,10 @@ def _learn(
     for data in (latest,) if past is None else (past, latest):
         model.update(data)
     if not len(latest):
-        return DemandModel(model, np.eye(leads), leads, since)
+        return DemandModel(model, np.eye(leads), since)
     calibrated = cast(Map, model.mapping).forward_z(torch.from_numpy(held_out.z))
     known = calibrated.masked_fill(cast(Tensor, latest.censored), torch.nan)
-    return DemandModel(model, correlation(known.numpy()), leads, since)
+    return DemandModel(model, correlation(known.numpy()), since)
 
 
 def _data(

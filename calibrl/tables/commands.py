@@ -141,15 +141,13 @@ def worth(evidence: Scores, fit_map: FitMap | FitClassMap) -> dict[str, Any]:
     from calibrl.kernels import normal
     from calibrl.tables.mapfile import cross_validate
 
-    def loss_and_floor(part: Scores) -> tuple[float, float]:
-        if isinstance(part, tuple):
-            found = class_summary(*part)
-            return found.ece, found.noise_floor
-        return calibration_loss(normal.cdf(part)), noise_floor(len(part))
+    def loss(part: Scores) -> float:
+        return class_summary(*part).ece if isinstance(part, tuple) else calibration_loss(normal.cdf(part))
 
-    folds = [
-        (*loss_and_floor(before)[:1], *loss_and_floor(after)) for before, after in cross_validate(evidence, fit_map)
-    ]
+    def floor(part: Scores) -> float:
+        return class_summary(*part).noise_floor if isinstance(part, tuple) else noise_floor(len(part))
+
+    folds = [(loss(before), loss(after), floor(after)) for before, after in cross_validate(evidence, fit_map)]
     count = len(evidence[1] if isinstance(evidence, tuple) else evidence)
     means = [fmean(part) for part in zip(*folds, strict=True)] if folds else [None] * 3
     return {"outcomes": count, **dict(zip(("before", "after", "noise_floor"), means, strict=True))}
