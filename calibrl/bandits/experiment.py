@@ -50,9 +50,7 @@ class BanditSettings:
         decides_rows=False,
     )
     policies: tuple[str, ...] = setting(
-        POLICIES,
-        help="policies, by name: LinUCB and CalLinUCB are the paper's, the others controls",
-        flag="--policy",
+        POLICIES, help="policies, by name: LinUCB and CalLinUCB are the paper's, the others controls", flag="--policy"
     )
     seed: int = setting(0, help="seed of the first trial", least=0, decides_rows=False)
 
@@ -121,11 +119,7 @@ def _policies() -> Mapping[str, str]:
 
 
 def _printed(linucb: Number, callinucb: Number, optimal: float) -> dict[str, dict[str, Number]]:
-    return {
-        "linucb": {"reward": linucb},
-        "callinucb": {"reward": callinucb},
-        "optimal": {"reward": Number(optimal)},
-    }
+    return {"linucb": {"reward": linucb}, "callinucb": {"reward": callinucb}, "optimal": {"reward": Number(optimal)}}
 
 
 TABLE_1 = Printed(

@@ -117,18 +117,20 @@ class Trial:
     @property
     def reward(self) -> Floats:
         """What was earned in each round: (t,)."""
-        return np.take_along_axis(self.stream.reward, self.chosen[:, None], 1)[:, 0]
+        return self._of_chosen(self.stream.reward)
 
     @property
     def regret(self) -> Floats:
         """What the best arm was expected to pay more than the chosen one, in each round: (t,)."""
-        expected = self.stream.expected
-        return expected.max(1) - np.take_along_axis(expected, self.chosen[:, None], 1)[:, 0]
+        return self.stream.expected.max(1) - self._of_chosen(self.stream.expected)
 
     @property
     def chosen_pit(self) -> Floats:
         """PITs of the rewards that were seen: (t,)."""
-        return np.take_along_axis(self.pit, self.chosen[:, None], 1)[:, 0]
+        return self._of_chosen(self.pit)
+
+    def _of_chosen(self, values: Floats) -> Floats:
+        return np.take_along_axis(values, self.chosen[:, None], 1)[:, 0]
 
 
 def collect_trial(
@@ -142,15 +144,9 @@ def collect_trial(
     draws = Draws.of(planner, stream.reward.shape, seed=seed)
 
     def collect(model: CompiledRidge) -> tuple[Data, Trial]:
+        pair = np.stack([draws.tie, draws.atom], 1)
         chosen, mean, quantile, raw, shift = ridge_policy.play(
-            model.state,
-            model.rules,
-            stream.x,
-            stream.reward,
-            draws.level,
-            np.stack([draws.tie, draws.atom], 1),
-            draws.forced,
-            ASKED,
+            model.state, model.rules, stream.x, stream.reward, draws.level, pair, draws.forced, ASKED
         )
         pit = ndtr(ndtri(raw) - shift) if model.settings.step else raw
         learnt = Data(torch.from_numpy(stream.x[:0]), torch.from_numpy(stream.reward[:0]))
@@ -200,15 +196,10 @@ def trial_job(name: str, seed: int, rounds: int, policies: tuple[str, ...], firs
     trials = paired_trials(name, seed, rounds=rounds, policies=policies)
     yield from trial_rows(name, seed, trials)
     arrays: dict[str, NDArray[Any]] = {}
-    for policy in CURVES:
-        if policy in trials:
-            trial = trials[policy]
-            for what, values in (
-                ("reward", trial.reward),
-                ("chosen", trial.chosen_pit),
-                ("all", trial.pit.reshape(-1)),
-            ):
-                arrays[f"{policy}, {what}"] = values.astype(np.float32)
+    for policy in filter(trials.__contains__, CURVES):
+        trial = trials[policy]
+        parts = {"reward": trial.reward, "chosen": trial.chosen_pit, "all": trial.pit.reshape(-1)}
+        arrays |= {f"{policy}, {what}": values.astype(np.float32) for what, values in parts.items()}
     if first and {"linucb", "callinucb"} <= trials.keys():
         stream = trials["linucb"].stream
         arrays |= {"stream, reward": stream.reward, "stream, expected": stream.expected}

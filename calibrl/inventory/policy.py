@@ -21,7 +21,6 @@ from torch import Tensor
 from calibrl.errors import CalibrlError
 from calibrl.inventory.store import ISSUING, Costs, Issuing, Rules, check_issuing
 from calibrl.kernels import stock as kernel
-from calibrl.planning.candidates import Objective
 from calibrl.planning.search import CEM, Bounds, RandomShooting
 
 Floats = NDArray[np.float64]
@@ -125,12 +124,7 @@ class Planner(ABC):
         check_issuing(self.issuing)
 
     def __call__(
-        self,
-        paths: ArrayLike,
-        stock: ArrayLike,
-        *,
-        rng: np.random.Generator | None = None,
-        incoming: ArrayLike = (),
+        self, paths: ArrayLike, stock: ArrayLike, *, rng: np.random.Generator | None = None, incoming: ArrayLike = ()
     ) -> int:
         """Units to order tonight.
 
@@ -154,12 +148,7 @@ class Planner(ABC):
         return int(self.rules.nearest(self.wanted(self.evening(paths, stock, rng=rng, incoming=incoming))))
 
     def evening(
-        self,
-        paths: ArrayLike,
-        stock: ArrayLike,
-        *,
-        rng: np.random.Generator | None = None,
-        incoming: ArrayLike = (),
+        self, paths: ArrayLike, stock: ArrayLike, *, rng: np.random.Generator | None = None, incoming: ArrayLike = ()
     ) -> Evening:
         """What is known tonight, checked, from the arguments of a call."""
         demand = _checked(paths, "paths", "(m, h), m demand paths of h days")
@@ -316,11 +305,8 @@ class RandomTrajectories(Planner):
 
     def wanted(self, evening: Evening) -> float:
         """See `Planner`."""
-        bounds, most = _bounds(self, evening, self.reach)
-        objective = _objective(self, evening, most, give_up=True)
         search = RandomShooting(population_size=self.trajectories)
-        best = search.search(objective, bounds, generator=_generator(evening.rng)).plan
-        return float(best[0, 0]) * most[0]
+        return _first_order(self, evening, search, reach=self.reach, give_up=True)
 
 
 _SEARCH = CEM(population_size=300, elites=30, iterations=6, min_variance=1e-5, keep_best=True)
@@ -342,33 +328,32 @@ class CrossEntropyOrders(Planner):
 
     def wanted(self, evening: Evening) -> float:
         """See `Planner`."""
-        bounds, most = _bounds(self, evening)
-        objective = _objective(self, evening, most, give_up=False)
-        best = self.search.search(objective, bounds, generator=_generator(evening.rng)).plan
-        return float(best[0, 0]) * most[0]
+        return _first_order(self, evening, self.search)
 
 
-def _bounds(planner: Planner, evening: Evening, reach: float | None = None) -> tuple[Bounds, Floats]:
-    """Orders are searched for as shares, 0 to 1, of the most that is worth trying: the bounds, and those (h,)."""
+def _first_order(
+    planner: Planner,
+    evening: Evening,
+    search: CEM | RandomShooting,
+    *,
+    reach: float | None = None,
+    give_up: bool = False,
+) -> float:
+    """The first order of the best plan found. Orders are searched for as shares of the most that is worth trying."""
+    if evening.rng is None:
+        raise CalibrlError("this planner searches at random, but rng is None; pass a numpy.random.Generator")
     ahead = evening.paths[:, evening.lead_days - 1 :]
     most = ahead.max(0) if reach is None else reach * ahead.mean(0)
     # Where anything is asked for at all, the smallest order that can be placed is worth trying.
     most = np.where(most > 0, np.maximum(most, planner.rules.smallest), 0)
-    return Bounds(torch.zeros(1), torch.ones(1), len(most)), most
 
-
-def _objective(planner: Planner, evening: Evening, most: Floats, *, give_up: bool) -> Objective:
     def value(shares: Tensor) -> Tensor:
         orders = planner.rules.nearest(shares[..., 0].numpy() * most)
         return -torch.from_numpy(planner.open_loop_costs(evening, orders, give_up=give_up))
 
-    return value
-
-
-def _generator(rng: np.random.Generator | None) -> torch.Generator:
-    if rng is None:
-        raise CalibrlError("this planner searches at random, but rng is None; pass a numpy.random.Generator")
-    return torch.Generator().manual_seed(int(rng.integers(2**63)))
+    generator = torch.Generator().manual_seed(int(evening.rng.integers(2**63)))
+    best = search.search(value, Bounds(torch.zeros(1), torch.ones(1), len(most)), generator=generator).plan
+    return float(best[0, 0]) * most[0]
 
 
 # Plans that will look at the shelf again each evening.

@@ -208,13 +208,7 @@ def mean_cost(
 
 @njit(cache=True, nogil=True)
 def best_order(
-    paths: Floats,
-    opening: Floats,
-    arriving: Floats,
-    terms: Terms,
-    levels: Floats,
-    most: int,
-    price: Floats,
+    paths: Floats, opening: Floats, arriving: Floats, terms: Terms, levels: Floats, most: int, price: Floats
 ) -> tuple[int, int]:
     """The order of least cost, and which of the level policies (c, K) it is planned with.
 
