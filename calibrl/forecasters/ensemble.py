@@ -14,6 +14,7 @@ from calibrl.errors import CalibrlError
 from calibrl.forecasters.ensemble_training import Batches, EnsembleTraining, Learner, input_scale
 from calibrl.forecasters.nets import Nets, Shape
 from calibrl.forecasters.torch import moment_matched
+from calibrl.kernels.fused_nets import power_of_two
 
 __all__ = ["BatchedEnsemble", "EnsembleTraining", "Nets", "Shape"]
 
@@ -29,10 +30,8 @@ class BatchedEnsemble:
 
     Parameters
     ----------
-    shape : Shape
-        How an agent's networks are built.
-    training : EnsembleTraining, optional
-        How they learn.
+    shape, training : Shape, EnsembleTraining
+        How an agent's networks are built, and how they learn.
     generators : torch.Generator, or a sequence of them, optional
         One per agent: draws its first weights, its bootstrap samples and the order of its batches. One agent, seeded
         with 0, if not given.
@@ -80,10 +79,8 @@ class BatchedEnsemble:
 
         Parameters
         ----------
-        x : Tensor
-            (g, n, in), inputs of each agent.
-        y : Tensor
-            (g, n, d), outcomes, NaN where missing.
+        x, y : Tensor
+            (g, n, in) inputs of each agent, and (g, n, d) outcomes, NaN where missing.
         events : Tensor, optional
             (g, d) bool, which outcomes of which agents are 0 or 1; their forecast mean is the chance of 1.
         """
@@ -98,20 +95,11 @@ class BatchedEnsemble:
         # The networks' own tensors change in place: who holds them sees the new scale, and so does a captured graph.
         for held, new in zip((self.nets.input_mean, self.nets.input_std), input_scale(self.x), strict=True):
             held.copy_(new)
-        room = FIRST_ROOM
-        while room < self.rows:
-            room *= 2
+        room = power_of_two(self.rows, least=FIRST_ROOM)
         if self._batches is None or len(self._batches.x) < room * self.nets.agents:
             self._batches = Batches.room(self.nets, self.training, room)
         standard = (self.x - self.nets.input_mean[:, 0]) / self.nets.input_std[:, 0]
-        self._batches.fill(
-            standard,
-            self.y,
-            members=self.nets.members,
-            training=self.training,
-            generators=self.generators,
-            events=events,
-        )
+        self._batches.fill(standard, self.y, self.nets.members, self.training, self.generators, events)
         return self._batches
 
     def finish(self) -> None:
@@ -185,14 +173,9 @@ class BatchedEnsemble:
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that further learning depends on: networks, Adam, rows, generators."""
+        rows = {"x": self.x, "y": self.y, "residual": self.residual.clone()}
         drawn = [generator.get_state() for generator in self.generators]
-        return {
-            **self.learner.state_dict(),
-            "x": self.x,
-            "y": self.y,
-            "residual": self.residual.clone(),
-            "generators": drawn,
-        }
+        return {**self.learner.state_dict(), **rows, "generators": drawn}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on where another ensemble of the same shape was, on any device."""

@@ -43,8 +43,8 @@ class Batches:
     @classmethod
     def room(cls, nets: Nets, training: EnsembleTraining, rows: int) -> Batches:
         """Memory for up to `rows` rows of each agent."""
-        g, shape, device = nets.agents, nets.shape, nets.max_logvar.device
-        steps, b = training.epochs * math.ceil(rows / training.batch_size), training.batch_size
+        g, shape, device, b = nets.agents, nets.shape, nets.max_logvar.device, training.batch_size
+        steps = training.epochs * math.ceil(rows / b)
         return cls(
             x=torch.zeros(g * rows, shape.inputs, device=device),
             y=torch.zeros(g * rows, shape.outputs, device=device),
@@ -58,7 +58,6 @@ class Batches:
         self,
         x: Tensor,
         y: Tensor,
-        *,
         members: int,
         training: EnsembleTraining,
         generators: Sequence[torch.Generator],
@@ -252,10 +251,8 @@ class Learner:
         d). Autograd gives the same (it is the test) in about twice the time: at batches of 32 its bookkeeping costs as
         much as the products.
         """
-        weights, biases = ([part.flatten(0, 1) for part in parts] for parts in (self.nets.weights, self.nets.biases))
-        into, into_bias = (
-            [part.flatten(0, 1) for part in parts] for parts in (self._slopes.weights, self._slopes.biases)
-        )
+        theirs = (self.nets.weights, self.nets.biases, self._slopes.weights, self._slopes.biases)
+        weights, biases, into, into_bias = ([part.flatten(0, 1) for part in parts] for parts in theirs)
         # Forward, keeping what enters each layer and what each swish is taken of.
         entered, bent = [x], []
         for weight_in, bias in zip(weights[:-1], biases[:-1], strict=True):

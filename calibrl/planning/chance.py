@@ -90,11 +90,6 @@ class ChanceConstraint:
         ----------
         imagine
             Takes plans (n, h, a) and says what the model expects of them.
-
-        Returns
-        -------
-        Objective
-            Takes plans (n, h, a) and gives their scores (n,), for any search.
         """
 
         def objective(plans: Tensor) -> Tensor:
@@ -139,15 +134,7 @@ class ChanceConstraint:
     def score(self, states: Tensor, happened: Tensor) -> Tensor:
         """What plans that were carried out say of their forecasts: evidence for `fit_smooth(z=…)`.
 
-        Parameters
-        ----------
-        states, happened
-            As imagined, (particles, n, h, d), and as it came, (n, h, d).
-
-        Returns
-        -------
-        Tensor
-            Z-scores (n,).
+        states: as imagined, (particles, n, h, d). happened: as it came, (n, h, d). Returns z-scores (n,).
         """
         if happened.shape != states.shape[1:]:
             raise CalibrlError(
@@ -168,5 +155,4 @@ class ChanceConstraint:
 def _as_normal(margin: Tensor) -> Normal:
     """The particles' margins (particles, n) summed up by mean and spread."""
     wide = margin.double()
-    spread = wide.std(0, correction=0)
-    return Normal(wide.mean(0), spread.clamp(min=1e-9), validate_args=False)
+    return Normal(wide.mean(0), wide.std(0, correction=0).clamp(min=1e-9), validate_args=False)

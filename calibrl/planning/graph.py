@@ -280,31 +280,28 @@ def _with_room(function: Callable[..., Any], *arguments: Any) -> Any:
 
 def fuse(nets: Networks) -> FusedNets | None:
     """The networks on the fastest kernel that fits; None, said in a warning, where there is none on their device."""
-    try:
-        return FusedNets(nets, _kernel_for(nets))
-    except _Unsupported as reason:
-        warnings.warn(f"planning without a fused kernel: {reason}", stacklevel=2)
+    kernel = _kernel_for(nets)
+    if isinstance(kernel, str):
+        warnings.warn(f"planning without a fused kernel: {kernel}", stacklevel=2)
         return None
+    return FusedNets(nets, kernel)
 
 
-class _Unsupported(Exception):
-    """Why no fused kernel fits."""
-
-
-def _kernel_for(nets: Networks) -> Kernel:
+def _kernel_for(nets: Networks) -> Kernel | str:
+    """The fastest kernel that fits, or why none does."""
     device = nets.max_logvar.device
     if device.type != "cuda":
-        raise _Unsupported(f"the networks are on {device.type}")
+        return f"the networks are on {device.type}"
     if not nets.probabilistic:
-        raise _Unsupported("networks without variances")
+        return "networks without variances"
     try:
         sizes = Sizes.of(nets)
     except CalibrlError as error:
-        raise _Unsupported(str(error)) from None
+        return str(error)
     if sizes.hidden < 2:
-        raise _Unsupported("networks of one hidden layer")
+        return "networks of one hidden layer"
     if sizes.input_columns > 128 or sizes.output_columns > 128:
-        raise _Unsupported(f"{sizes.inputs} inputs or {sizes.outputs} outputs; up to 126 and 128 fit")
+        return f"{sizes.inputs} inputs or {sizes.outputs} outputs; up to 126 and 128 fit"
     if torch.cuda.get_device_capability(device) == (9, 0):
         if Resident.fits(sizes):
             try:
@@ -321,5 +318,5 @@ def _kernel_for(nets: Networks) -> Kernel:
     try:
         from calibrl.kernels.layered import Layered
     except ImportError as error:
-        raise _Unsupported(f"Triton cannot be imported ({error})") from None
+        return f"Triton cannot be imported ({error})"
     return Layered(sizes, device)

@@ -386,9 +386,7 @@ class ICEM(Search):
             )
         _check_std(self.noise_std)
         if not 0 <= self.keep_elites <= 1:
-            raise CalibrlError(
-                f"keep_elites {self.keep_elites} is not a share in [0, 1]; 0.3 carries three elites of ten"
-            )
+            raise CalibrlError(f"keep_elites {self.keep_elites} is not a share in [0, 1]; 0.3 carries three of ten")
         if self.carried >= self.population_size:
             raise CalibrlError(
                 f"keep_elites {self.keep_elites} leaves no room for a new plan among {self.population_size}; use less"
@@ -433,8 +431,8 @@ class ICEM(Search):
         import torch
 
         for i in range(self.iterations):
-            drawn, room = (self.plans_at(i) + known, 0) if i == 0 else (self.plans_at(i), self.carried)
-            shape = (1, drawn, *mean.shape)
+            more, room = (known, 0) if i == 0 else (0, self.carried)
+            shape = (1, self.plans_at(i) + more, *mean.shape)
             white = self.draw(shape, generator=generator, device=mean.device, dtype=mean.dtype)
             nothing = white.new_full((1, room + (i == self.iterations - 1), *mean.shape), math.nan)
             yield torch.cat([white, nothing], 1)

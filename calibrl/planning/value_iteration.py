@@ -343,11 +343,9 @@ def action_values(mdp: MDP, value: Array) -> Floats:
 
     Returns
     -------
-    ndarray
-        Q(s, a), (S, A).
+    ndarray (S, A)
     """
-    found = np.empty(mdp.reward.shape)
-    start = np.ascontiguousarray(value, dtype=np.float64)
+    found, start = np.empty(mdp.reward.shape), np.ascontiguousarray(value, dtype=np.float64)
     if start.shape != (mdp.states,):
         raise CalibrlError(f"values of shape {start.shape} do not fit; expected one for each of {mdp.states} states")
     bellman.action_values(mdp.rows, mdp.successor, mdp.probability, mdp.reward, mdp.discount, start, found)
@@ -364,8 +362,7 @@ def policy_value(mdp: MDP, policy: Array) -> Floats:
 
     Returns
     -------
-    ndarray
-        V(s), (S,).
+    ndarray (S,)
     """
     if mdp.states <= DENSE_STATES:
         chance = as_chances(policy, mdp.states, mdp.actions)
