@@ -163,14 +163,13 @@ class Agent:
                 f"the reward of {self.task.name} has to be learnt, and this step came without one; give what it paid"
             )
         size = self.task.observation_size
-        step = (
+        x, y = self.fleet.view.rows(
             self._vector(observation, size, "observation"),
             self._vector(action, self.task.action_size, "action"),
             self._vector(following, size, "next observation"),
             self._vector(0.0 if reward is None else reward, 1, "reward")[0],
             torch.tensor(bool(terminated)),
         )
-        x, y = self.fleet.view.rows(*step)
         # Here, where the step is at hand: a row that cannot be learnt must not wait among those that can.
         check_rows(x, y)
         self._seen.append((x, y))

@@ -69,8 +69,8 @@ def read(file: Path, identity: dict[str, Any], *, whatever: Sequence[str] = ()) 
         content = torch.load(file, map_location="cpu", weights_only=True)
         found, state, form = content["identity"], content["state"], content["format"]
     except Exception as problem:  # torch.load raises whatever a damaged file makes it raise
-        cure = "remove it to start this agent afresh"
-        raise CalibrlError(f"{file} cannot be read ({first_line(problem)}); {cure}") from None
+        why = first_line(problem)
+        raise CalibrlError(f"{file} cannot be read ({why}); remove it to start this agent afresh") from None
     if form != FORMAT:
         raise CalibrlError(f"{file} has format {form!r}, expected {FORMAT!r}; choose another place")
     compared = {name: part for name, part in with_defaults(found).items() if name not in whatever}
@@ -130,45 +130,38 @@ _STREAMS = ("exploring", "planning", "splitting")
 _MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
-def agent_state(fleet: Fleet, agent: int) -> dict[str, Any]:
-    """Networks, Adam, map, rows and their units, random states and the plan in progress of one agent, on the CPU."""
-    ensemble = fleet.ensemble
-    saved = ensemble.state_dict()
+def agent_state(fleet: Fleet, agent: int, *, light: bool = False) -> dict[str, Any]:
+    """Networks, Adam, map, rows and their units, random states and the plan in progress of one agent, on the CPU.
+
+    light: only what it lived through, a small part: `relearn` makes the rest of it.
+    """
     one = slice(agent, agent + 1)
-    adam = {"step": saved["adam"]["step"]}
-    for name in _MOMENTS:
-        adam[name] = [part[one] for part in views(saved["adam"][name], ensemble.nets.parameters())]
-    mapping = fleet.maps[agent]
-    state = {
-        "nets": ensemble.nets.agent(agent).state_dict(),
-        "adam": adam,
-        "residual": saved["residual"][one],
-        "training": saved["generators"][agent],
-        "streams": _streams(fleet, agent),
-        "rows": _rows(fleet, one),
-        "map": None if mapping is IDENTITY else mapping.to_dict(),
-        "evidence": fleet.model.evidence[agent].state_dict(),
+    rows, scales = _rows(fleet, one), fleet.view.scales
+    state: dict[str, Any] = {
+        "streams": {name: getattr(fleet, name)[agent].get_state() for name in _STREAMS},
         "start": fleet.inputs.start[one],
         "elites": fleet.inputs.elites[one],
-        "learnt": fleet.learnt,
-        "scales": _scales(fleet),
+        "scales": None if scales is None else vars(scales),
     }
-    copied: dict[str, Any] = _each_tensor(state, lambda part: part.detach().cpu().clone())
-    return copied
-
-
-def agent_memory(fleet: Fleet, agent: int) -> dict[str, Any]:
-    """What one agent lived through, a small part of `agent_state`: `relearn` makes the rest of it."""
-    one = slice(agent, agent + 1)
-    state = {
-        "streams": _streams(fleet, agent),
-        "rows": {name: part for name, part in _rows(fleet, one).items() if name in ("x", "y")},
-        "trials": fleet.model.came[agent].bincount().tolist(),
-        "start": fleet.inputs.start[one],
-        "elites": fleet.inputs.elites[one],
-        "scales": _scales(fleet),
-    }
-    copied: dict[str, Any] = _each_tensor(state, lambda part: part.detach().cpu().clone())
+    if light:
+        state |= {"rows": {name: rows[name] for name in ("x", "y")}, "trials": rows["came"][0].bincount().tolist()}
+    else:
+        ensemble, mapping = fleet.ensemble, fleet.maps[agent]
+        saved = ensemble.state_dict()
+        adam = {
+            name: [part[one] for part in views(saved["adam"][name], ensemble.nets.parameters())] for name in _MOMENTS
+        }
+        state |= {
+            "nets": ensemble.nets.agent(agent).state_dict(),
+            "adam": {"step": saved["adam"]["step"], **adam},
+            "residual": saved["residual"][one],
+            "training": saved["generators"][agent],
+            "rows": rows,
+            "map": None if mapping is IDENTITY else mapping.to_dict(),
+            "evidence": fleet.model.evidence[agent].state_dict(),
+            "learnt": fleet.learnt,
+        }
+    copied: dict[str, Any] = _copied(state)
     return copied
 
 
@@ -180,7 +173,9 @@ def relearn(fleet: Fleet, states: Sequence[dict[str, Any]], on_trial: Callable[[
     """
     _refuse_other_device(fleet, states)
     x, y = (torch.cat([state["rows"][name] for state in states]) for name in ("x", "y"))
-    sizes = _trial_sizes(states[0])
+    # Of an agent that was saved either way.
+    first = states[0]
+    sizes = first["trials"] if "trials" in first else first["rows"]["came"][0].bincount().tolist()
     trials = zip(x.split(sizes, 1), y.split(sizes, 1), strict=True)
     for number, (new_x, new_y) in enumerate(trials):
         fleet.update(Data(new_x, new_y))
@@ -223,17 +218,13 @@ def _go_on(fleet: Fleet, states: Sequence[dict[str, Any]]) -> None:
     """Units, random streams and plans, as they were."""
     # What an environment shows when it is probed again may differ; rows stay in the units they were learnt in.
     if fleet.view.scales is not None and states[0].get("scales") is not None:
-        fleet.view.scales.load_state_dict(states[0]["scales"])
+        fleet.view.scales.load(states[0]["scales"])
     for name in _STREAMS:
         for generator, state in zip(getattr(fleet, name), states, strict=True):
             generator.set_state(state["streams"][name])
     fleet.inputs.start.copy_(torch.cat([state["start"] for state in states]))
     # Agents that were saved before there were planners with a memory had none.
     fleet.inputs.elites.copy_(torch.cat([state.get("elites", state["start"][:, None][:, :0]) for state in states]))
-
-
-def _streams(fleet: Fleet, agent: int) -> dict[str, Tensor]:
-    return {name: getattr(fleet, name)[agent].get_state() for name in _STREAMS}
 
 
 def _rows(fleet: Fleet, one: slice) -> dict[str, Tensor]:
@@ -243,16 +234,6 @@ def _rows(fleet: Fleet, one: slice) -> dict[str, Tensor]:
         x, y, held = torch.zeros(1, 0, view.inputs), torch.zeros(1, 0, view.outputs), torch.zeros(1, 0).bool()
         return {"x": x, "y": y, "held": held, "came": held.long()}
     return {"x": model.rows.x[one], "y": model.rows.y[one], "held": model.held[one], "came": model.came[one]}
-
-
-def _scales(fleet: Fleet) -> dict[str, Tensor] | None:
-    return None if fleet.view.scales is None else fleet.view.scales.state_dict()
-
-
-def _trial_sizes(state: dict[str, Any]) -> list[int]:
-    """How many rows each trial left, of an agent that was saved either way."""
-    sizes: list[int] = state["trials"] if "trials" in state else state["rows"]["came"][0].bincount().tolist()
-    return sizes
 
 
 def _refuse_other_device(fleet: Fleet, states: Sequence[dict[str, Any]]) -> None:
@@ -274,9 +255,10 @@ def _stacked(values: Sequence[Any]) -> Any:
     return values[0]
 
 
-def _each_tensor(value: Any, change: Any) -> Any:
+def _copied(value: Any) -> Any:
+    """The same with every tensor copied to the CPU."""
     if isinstance(value, Tensor):
-        return change(value)
+        return value.detach().cpu().clone()
     if isinstance(value, dict):
-        return {name: _each_tensor(part, change) for name, part in value.items()}
-    return [_each_tensor(part, change) for part in value] if isinstance(value, list) else value
+        return {name: _copied(part) for name, part in value.items()}
+    return [_copied(part) for part in value] if isinstance(value, list) else value

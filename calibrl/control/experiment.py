@@ -7,8 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from calibrl.control.settings import PRESETS, TASKS, ControlSettings
+from calibrl.control.settings import PRESETS, TASKS, ControlSettings, preset_for_env
 from calibrl.errors import CalibrlError
+from calibrl.planning.search import SEARCHES
 from calibrl.runs.experiment import Custom, Experiment, Metric, Options
 from calibrl.runs.workers import Job
 
@@ -23,11 +24,12 @@ def _prepare(settings: ControlSettings, options: Options) -> ControlSettings:
     """Refuse what does not go together; on many workers, each agent is a job of its own."""
     if settings.agent not in AGENTS:
         raise CalibrlError(f"--agent {settings.agent!r} is unknown; use {' or '.join(AGENTS)}")
-    if settings.agent == "sac" and settings.reward is not None:
+    sac = settings.agent == "sac"
+    if sac and settings.reward is not None:
         raise CalibrlError(
             f"--reward {settings.reward} judges plans, and SAC makes none: it learns what the environment pays"
         )
-    if settings.agent == "sac" and settings.light:
+    if sac and settings.light:
         raise CalibrlError("--light is for agents that plan; leave it out: SAC has to keep its networks")
     return replace(settings, together=not options.parallel)
 
@@ -67,14 +69,14 @@ def _beside(settings: ControlSettings, row: Row) -> bool:
 
 
 def _settings_for_env(env_id: str) -> ControlSettings:
-    from calibrl.control.problems import settings_for_env
+    """Settings for an environment of one's own, with as many steps a trial as it has itself."""
+    from calibrl.control.problems import look_here, task_from_env
 
-    return settings_for_env(env_id)
+    look_here()
+    return preset_for_env(env_id, task_from_env(env_id).steps)
 
 
 def _searches() -> Mapping[str, str]:
-    from calibrl.planning.search import SEARCHES
-
     return {name: (kind.__doc__ or "").partition("\n")[0].rstrip(".") for name, kind in SEARCHES.items()}
 
 

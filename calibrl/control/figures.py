@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -54,10 +54,15 @@ def curve(rows: Sequence[Row], arm: str, metric: str) -> tuple[Floats, Floats, F
     for row in rows:
         if row.arm == arm and metric in row.metrics:
             found.setdefault(row.step, []).append(row.metrics[metric])
-    steps = sorted(found)
-    mean = [float(np.mean(found[step])) for step in steps]
-    error = [float(np.std(v, ddof=1) / len(v) ** 0.5) if len(v := found[step]) > 1 else 0.0 for step in steps]
-    return np.array(steps, float), np.array(mean), np.array(error)
+    parts = [_over_seeds(found[step]) for step in sorted(found)]
+    mean, error = np.array(parts).reshape(-1, 2).T
+    return np.array(sorted(found), float), mean, error
+
+
+def _over_seeds(values: Sequence[float]) -> tuple[float, float]:
+    """The mean and its standard error, 0 for one value."""
+    mean, error = mean_and_error(values)
+    return mean, error if len(values) > 1 else 0.0
 
 
 def arms_of(rows: Sequence[Row]) -> list[str]:
@@ -75,9 +80,7 @@ def learning(rows: Sequence[Row], *, solved: float | None = None) -> Figure:
         for arm in arms_of(rows):
             _line(ax, rows, arm, metric, label=_label(rows, arm))
         if solved is not None:
-            ax.axhline(solved, color=FAINT, lw=1, ls="--", zorder=0)
-            ax.annotate("known to be reached", (0.01, solved), xycoords=("axes fraction", "data"), fontsize=8,
-                        color="#6c757d", va="bottom")  # fmt: skip
+            _level(ax, solved, "known to be reached", va="bottom")
         ax.set_title(title, fontsize=11, loc="left")
         _tidy(ax).set(xlabel="environment steps")
     axes[0].set_ylabel("return")
@@ -110,11 +113,9 @@ def paper_figure(rows: Sequence[Row], known: Mapping[str, tuple[float, str]]) ->
             _tidy(ax)
         if name in known:
             level, who = known[name]
-            for ax in column[:2]:
-                ax.axhline(level, color=FAINT, lw=1, ls="--", zorder=0)
             # Below the line: above it is the title.
-            column[0].annotate(who, (0.01, level), xycoords=("axes fraction", "data"), fontsize=8, color="#6c757d",
-                               xytext=(0, -2), textcoords="offset points", va="top")  # fmt: skip
+            _level(column[0], level, who, xytext=(0, -2), textcoords="offset points", va="top")
+            _level(column[1], level)
         column[2].set_yscale("log")
         column[2].set_xlabel("environment steps")
         column[1].legend(frameon=False, fontsize=8, loc="best")
@@ -129,20 +130,16 @@ def calibration(rows: Sequence[Row]) -> Figure:
     scored = [row for row in rows if "calibration_loss" in row.metrics]
     arms = arms_of(scored)
     for arm in arms:
-        calibrated = arm.startswith("calibrated")
-        _line(axes[0], scored, arm, "calibration_loss", label=arm)
-        _line(axes[1], scored, arm, "coverage_90", label=arm)
-        if calibrated:
-            _line(axes[0], scored, arm, "calibration_loss_bare", label=f"{arm}, without its map", dashed=True)
-            _line(axes[1], scored, arm, "coverage_90_bare", label=f"{arm}, without its map", dashed=True)
-        _reliability(axes[2], scored, arm, "")
-        if calibrated:
-            _reliability(axes[2], scored, arm, "_bare")
+        for ending in ("", "_bare") if arm.startswith("calibrated") else ("",):
+            label = f"{arm}, without its map" if ending else arm
+            for ax, metric in zip(axes, ("calibration_loss", "coverage_90"), strict=False):
+                _line(ax, scored, arm, metric + ending, label=label, dashed=bool(ending))
+            _reliability(axes[2], scored, arm, ending)
     axes[0].set_yscale("log")
     axes[0].set(ylabel="calibration loss", xlabel="environment steps")
     axes[0].set_title("calibration loss", fontsize=11, loc="left")
     axes[0].legend(frameon=False, fontsize=8)
-    axes[1].axhline(0.9, color=FAINT, lw=1, ls="--", zorder=0)
+    _level(axes[1], 0.9)
     axes[1].set(ylabel="share of outcomes inside", xlabel="environment steps", ylim=(None, 1.005))
     axes[1].set_title("90 % intervals hold", fontsize=11, loc="left")
     axes[2].plot([0, 1], [0, 1], color=FAINT, lw=1, ls="--", zorder=0)
@@ -166,9 +163,7 @@ def by_horizon(losses: Mapping[str, tuple[Sequence[int], Sequence[float], Sequen
     for name, (steps, mean, error) in losses.items():
         color, style = styles.get(name, ("#3d6fb6", "--"))
         ax.errorbar(steps, mean, error, color=color, ls=style, lw=2, marker="o", ms=4, capsize=3, label=name)
-    ax.axhline(floor, color=FAINT, lw=1, ls="--", zorder=0)
-    ax.annotate("chance alone", (0.99, floor), xycoords=("axes fraction", "data"), fontsize=8, color="#6c757d",
-                ha="right", va="bottom")  # fmt: skip
+    _level(ax, floor, "chance alone", at=0.99, ha="right", va="bottom")
     ax.set(xscale="log", xlabel="steps ahead", ylabel="calibration loss")
     ticks = sorted({step for steps, _, _ in losses.values() for step in steps})
     ax.set_xticks(ticks, [str(tick) for tick in ticks])
@@ -209,6 +204,12 @@ def predictions(forecasts: Mapping[str, Mapping[int, Floats]], *, dimension: int
     return figure
 
 
+def _level(ax: Axes, level: float, words: str = "", *, at: float = 0.01, **options: Any) -> None:
+    """A dashed line at a level, with words on it."""
+    ax.axhline(level, color=FAINT, lw=1, ls="--", zorder=0)
+    ax.annotate(words, (at, level), xycoords=("axes fraction", "data"), fontsize=8, color="#6c757d", **options)
+
+
 def _line(ax: Axes, rows: Sequence[Row], arm: str, metric: str, *, label: str, dashed: bool = False) -> None:
     steps, mean, error = curve(rows, arm, metric)
     if not len(steps):
@@ -233,9 +234,14 @@ def _label(rows: Sequence[Row], arm: str) -> str:
     return f"{arm} ({seeds} seed{'s' if seeds > 1 else ''})"
 
 
+def _last(rows: Sequence[Row], arm: str) -> list[Row]:
+    """The last row of each seed of an arm."""
+    return list({row.seed: row for row in sorted(rows, key=lambda row: row.step) if row.arm == arm}.values())
+
+
 def _beyond(rows: Sequence[Row], arm: str, reach: int) -> str:
     """What an arm came to where it went on beyond what is shown: the mean of its seeds' last returns."""
-    last = {row.seed: row for row in sorted(rows, key=lambda row: row.step) if row.arm == arm}.values()
+    last = _last(rows, arm)
     if not any(row.step > reach for row in last):
         return ""
     came_to = np.mean([row.metrics["return"] for row in last])
@@ -313,9 +319,8 @@ def losses_by_horizon(records: Mapping[Member, Record], horizons: Sequence[int])
             found.setdefault(name, []).append([calibration_loss(part) for part in together])
     losses: Losses = {}
     for name, values in found.items():
-        table = np.array(values)
-        error = table.std(0, ddof=1) / len(table) ** 0.5 if len(table) > 1 else np.zeros(len(horizons))
-        losses[name] = (list(horizons), table.mean(0).tolist(), error.tolist())
+        mean, error = zip(*(_over_seeds(each) for each in zip(*values, strict=True)), strict=True)
+        losses[name] = (horizons, mean, error)
     return losses, count
 
 
@@ -370,25 +375,19 @@ def summary(rows: Sequence[Row]) -> list[tuple[str, ...]]:
     lines = []
     for arm in arms_of(rows):
         mine = [row for row in rows if row.arm == arm]
-        final = {row.seed: row for row in sorted(mine, key=lambda row: row.step)}
-        last = [row.metrics["return"] for row in final.values()]
-        best = [row.metrics["best"] for row in final.values()]
+        last = _last(mine, arm)
         scored = [row for row in mine if "calibration_loss" in row.metrics]
-        honest = ["", ""]
-        for i, (name, form) in enumerate((("calibration_loss", ".3f"), ("coverage_90", ".0%"))):
-            if scored:
-                with_map, bare = (np.mean([row.metrics[name + end] for row in scored]) for end in ("", "_bare"))
-                differs = arm.startswith("calibrated")
-                honest[i] = f"{with_map:{form}} ({bare:{form}})" if differs else f"{with_map:{form}}"
+        honest = ["", ""] if not scored else []
+        for name, form in (("calibration_loss", ".3f"), ("coverage_90", ".0%")) if scored else ():
+            with_map, bare = (np.mean([row.metrics[name + end] for row in scored]) for end in ("", "_bare"))
+            honest.append(f"{with_map:{form}}" + (f" ({bare:{form}})" if arm.startswith("calibrated") else ""))
         steps = max(row.step for row in mine)
-        lines.append((arm, str(len(final)), str(steps), _mean_and_error(last), _mean_and_error(best), *honest))
+        earned = []
+        for metric in ("return", "best"):
+            values = [row.metrics[metric] for row in last]
+            earned.append(_with_error(values, f".{max(1, decimals(max(map(abs, values))))}f"))
+        lines.append((arm, str(len(last)), str(steps), *earned, *honest))
     return lines
-
-
-def _mean_and_error(values: Sequence[float]) -> str:
-    mean, error = mean_and_error(values)
-    digits = max(1, decimals(max(map(abs, values))))
-    return f"{mean:.{digits}f} ± {error:.{digits}f}" if len(values) > 1 else f"{mean:.{digits}f}"
 
 
 def show_rows(rows: Sequence[Row], out: Path | None) -> None:
@@ -408,7 +407,7 @@ def show_rows(rows: Sequence[Row], out: Path | None) -> None:
 def in_words(found: Claim) -> str:
     """The claim's numbers as sentences."""
     many, digits = f"{found.seeds} paired seed{'s' if found.seeds > 1 else ''}", decimals(found.way)
-    gain = _with_error(found.gain, f"+.{digits + 1}f")
+    gain = _with_error(found.gain.tolist(), f"+.{digits + 1}f")
     lines = [f"calibrated − uncalibrated, {many}, trials 1 to {found.trials}: {gain} a trial"]
     lines += [_to_a_level(samples, digits) for samples in found.samples]
     if not found.samples:
@@ -424,13 +423,13 @@ def _to_a_level(samples: Samples, digits: int) -> str:
         return f"{level}: not by both arms of any seed"
     mine, theirs = samples.calibrated[both].mean(), samples.uncalibrated[both].mean()
     where = "" if both.all() else f" on the {both.sum()} of both"
-    saved = f"saved {_with_error(samples.saved, '.0f')}, {samples.ratio:.2f} × the samples"
+    saved = f"saved {_with_error(samples.saved.tolist(), '.0f')}, {samples.ratio:.2f} × the samples"
     return f"{level}: after {mine:.0f} steps calibrated, {theirs:.0f} uncalibrated{where}; {saved}"
 
 
-def _with_error(values: Floats, form: str) -> str:
+def _with_error(values: Sequence[float], form: str) -> str:
     """The mean ± its standard error; of one value, the value."""
-    mean, error = mean_and_error(values.tolist())
+    mean, error = mean_and_error(values)
     return f"{mean:{form}} ± {error:{form.lstrip('+')}}" if len(values) > 1 else f"{mean:{form}}"
 
 

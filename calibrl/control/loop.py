@@ -21,7 +21,7 @@ from torch import Tensor
 
 from calibrl.algorithm import learn
 from calibrl.control import checkpoint as files
-from calibrl.control.checkpoint import agent_memory, agent_state, load_agents, relearn
+from calibrl.control.checkpoint import agent_state, load_agents, relearn
 from calibrl.control.policy import Fleet, Member, arm_named, episode_seed, fleets
 from calibrl.control.problems import Task, task_of
 from calibrl.control.scoring import Score, score_trial
@@ -53,17 +53,8 @@ def jobs(settings: ControlSettings) -> list[Job]:
     for group in groups:
         names = tuple(job_name(settings, member) for member in group)
         name = names[0] if len(names) == 1 else f"{settings.task}, {len(names)} agents"
-        arguments = (settings, tuple(group))
-        found.append(
-            Job(
-                name,
-                learn_together,
-                arguments,
-                parts=names,
-                checkpoint="*.pt",
-                until=(settings.trials + 1) * settings.steps,
-            )
-        )
+        arguments, until = (settings, tuple(group)), (settings.trials + 1) * settings.steps
+        found.append(Job(name, learn_together, arguments, parts=names, checkpoint="*.pt", until=until))
     return found
 
 
@@ -91,16 +82,7 @@ def learn_together(
 ) -> Iterator[Yielded]:
     """All trials of some agents, each a part of the job: the rows of a trial, and in the end what figures need.
 
-    Parameters
-    ----------
-    settings, members
-        What is learnt, and who could take part.
-    parts : sequence of str
-        Names of the agents that have not finished.
-    checkpoint : Path
-        Where agents are saved after each trial, and go on from.
-    report : function of a Status
-        Told where they are.
+    parts: names of the agents that have not finished. checkpoint: where agents are saved, and go on from.
     """
     what = task_of(settings)
     checkpoint.mkdir(parents=True, exist_ok=True)  # on another machine than the run's folder is on
@@ -123,7 +105,7 @@ def learn_together(
             progress.trial(rows)
             yield rows
     for group in groups:
-        for member, record in zip(group.members, group.records, strict=True):
+        for member, record in zip(group.fleet.members, group.records, strict=True):
             yield Arrays(record.arrays(), job_name(settings, member))
 
 
@@ -195,11 +177,6 @@ class Group:
     done: int = -1
     trials: Iterator[list[Row]] = field(init=False)
 
-    @property
-    def members(self) -> tuple[Member, ...]:
-        """Who is in it."""
-        return self.fleet.members
-
     def load(self, states: Sequence[dict[str, Any]], done: int, progress: Progress) -> None:
         """Go on as agents were saved; if any was saved without its networks, by learning again."""
         agents = [state["agent"] for state in states]
@@ -211,11 +188,11 @@ class Group:
 
     def save(self, folder: Path, settings: ControlSettings) -> None:
         """All of each agent, or with `light` all but what it can learn again."""
-        take = agent_memory if settings.light else agent_state
         states = [
-            {"agent": take(self.fleet, agent), "record": vars(record)} for agent, record in enumerate(self.records)
+            {"agent": agent_state(self.fleet, agent, light=settings.light), "record": vars(record)}
+            for agent, record in enumerate(self.records)
         ]
-        files.save(folder, self.members, self.done, states, identity(settings))
+        files.save(folder, self.fleet.members, self.done, states, identity(settings))
 
 
 # Trials.
@@ -277,7 +254,7 @@ def record_trial(
     group: Group, agent: int, outcome: Outcome, what: Task, settings: ControlSettings, seconds: dict[str, float]
 ) -> Row:
     """Write down what an agent did in a trial; returns the row."""
-    member, record, number = group.members[agent], group.records[agent], group.done
+    member, record, number = group.fleet.members[agent], group.records[agent], group.done
     earned, score = outcome.trial.returns[agent], outcome.scores[agent]
     if score.pits is not None:
         record.pits.append(score.pits)

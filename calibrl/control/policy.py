@@ -197,8 +197,7 @@ class AgentEnsembles:
         float64 on the CPU; with `by_member` (g, n · e, d), each network judged on its own.
         """
         device = self.ensemble.x.device
-        moved = Data(data.x.to(device), data.y.to(device))
-        return zscores(self.ensemble.nets, moved, by_member=self.by_member)
+        return zscores(self.ensemble.nets, Data(data.x.to(device), data.y.to(device)), by_member=self.by_member)
 
 
 def judge(forecaster: Forecaster, data: Data, generator: torch.Generator) -> Tensor:  # noqa: ARG001 (none is a count)
@@ -278,14 +277,16 @@ class Fleet:
         self.exploring = [stream(seed, "explore") for seed in seeds]
         self.planning = [stream(seed, "plan", self.device) for seed in seeds]
         self.splitting = [stream(seed, "split") for seed in seeds]
+        networks, planner, calibration = settings.ensemble, settings.planner, settings.calibration
         ensemble = BatchedEnsemble(
-            _shape(view, settings),
-            training=_training(settings),
+            Shape(view.inputs, view.outputs, networks.hidden, networks.members, networks.probabilistic),
+            training=EnsembleTraining(
+                networks.epochs, networks.batch_size, networks.lr, networks.weight_decay_by_layer
+            ),
             generators=[stream(seed, "train") for seed in seeds],
             device=self.device,
         )
-        self.forecaster = AgentEnsembles(ensemble, by_member=settings.planner.propagation in SHARED_OUT)
-        calibration = settings.calibration
+        self.forecaster = AgentEnsembles(ensemble, by_member=planner.propagation in SHARED_OUT)
         parts = zip(members, self.splitting, strict=True)
         self.model = Calibrated(
             self.forecaster,
@@ -295,9 +296,9 @@ class Fleet:
             remember=True,
         )
         self.inputs = PlanInputs.empty(
-            settings.planner.search,
-            propagation=settings.planner.propagation,
-            particles=settings.planner.particles,
+            planner.search,
+            propagation=planner.propagation,
+            particles=planner.particles,
             agents=len(members),
             observation_size=view.observation_size,
             outputs=view.outputs,
@@ -414,24 +415,3 @@ def check_rows(x: Tensor, y: Tensor) -> None:
                 f"{name} of the networks is {float(part[~good][0])}; its square must be finite in float32: leave such "
                 "steps out, or scale the environment's observations and rewards down"
             )
-
-
-def _shape(view: View, settings: ControlSettings) -> Shape:
-    ensemble = settings.ensemble
-    return Shape(
-        inputs=view.inputs,
-        outputs=view.outputs,
-        hidden=ensemble.hidden,
-        members=ensemble.members,
-        probabilistic=ensemble.probabilistic,
-    )
-
-
-def _training(settings: ControlSettings) -> EnsembleTraining:
-    ensemble = settings.ensemble
-    return EnsembleTraining(
-        epochs=ensemble.epochs,
-        batch_size=ensemble.batch_size,
-        lr=ensemble.lr,
-        weight_decay=ensemble.weight_decay_by_layer,
-    )

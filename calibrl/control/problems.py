@@ -1,7 +1,8 @@
 """Tasks: an environment, and the World a planner needs to imagine steps in it.
 
-A MuJoCo task is a file in `envs` and its line in `calibrl.control.settings.TASKS`. Any other Gymnasium environment with
-vectors of numbers for observations and actions becomes a task by `task_from_env`, or an error says why it cannot.
+The MuJoCo tasks are in `envs/tasks.py`, and a line of each in `calibrl.control.settings.TASKS`. Any other Gymnasium
+environment with vectors of numbers for observations and actions becomes a task by `task_from_env`, or an error says why
+it cannot.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import math
 import os
 import sys
 import warnings
+from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -23,8 +25,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from calibrl.control.settings import TASKS, ControlSettings, preset_for_env
-from calibrl.control.world import begin_episode, make_step
+from calibrl.control.settings import TASKS, ControlSettings
+from calibrl.control.world import random_steps
 from calibrl.errors import CalibrlError, MissingExtra, first_line
 from calibrl.planning.rollout import Reward, World
 
@@ -38,12 +40,12 @@ DEFAULT_STEPS = 200
 
 
 def our_module(name: str = "") -> ModuleType:
-    """`calibrl.control.envs`, which registers the MuJoCo tasks, or the module of one of them.
+    """`calibrl.control.envs`, which registers the MuJoCo tasks, or a module of it (".tasks").
 
     Only where it is asked for: other environments need no MuJoCo.
     """
     try:
-        return importlib.import_module("calibrl.control.envs" + (name and f".{name}"))
+        return importlib.import_module("calibrl.control.envs" + name)
     except AttributeError as problem:
         # MuJoCo loads the OpenGL that MUJOCO_GL names when it is imported, and fails so where there is none.
         named = os.environ.get("MUJOCO_GL")
@@ -208,7 +210,7 @@ def task(name: str) -> Task:
         raise CalibrlError(
             f"task {name!r} is unknown; known: {', '.join(TASKS)}; any other Gymnasium environment is a task by its id"
         )
-    found: Task = our_module(name).TASK
+    found: Task = our_module(".tasks").MUJOCO_TASKS[name]
     return found
 
 
@@ -244,18 +246,16 @@ def task_from_env(env_id: str, *, reward: Reward | None = None, steps: int | Non
     if reward is not None:
         check_reward(found, reward)
         found = found.with_reward(reward)
-    return found if steps is None else replace(found, steps=steps)
+    # A known return is of whole episodes.
+    return found if steps in (None, found.steps) else replace(found, steps=steps, solved=None)
 
 
 def adapt(env_id: str) -> Task:
     """The task of an environment whose reward is unknown: see `calibrl.control.problems.task_from_env`."""
-    env = make_env(env_id)
-    try:
+    with closing(make_env(env_id)) as env:
         size = _observations(env_id, env.observation_space)
         low, high = _actions(env_id, env.action_space)
         limit = env.spec.max_episode_steps if env.spec else None
-    finally:
-        env.close()
     return Task(
         name=env_id,
         env_id=env_id,
@@ -288,23 +288,16 @@ def check_reward(task: Task, reward: Reward) -> None:
 
 def _check_values(task: Task, reward: Reward, steps: int = 20) -> None:
     """Refuse a reward that is not finite for steps that the environment really makes."""
-    environment, generator = task.make(), torch.Generator().manual_seed(0)
-    try:
-        seen = begin_episode(environment, seed=0)
-        for step in range(1, steps + 1):
-            share = torch.rand(task.action_size, generator=generator)
-            action = (task.low + (task.high - task.low) * share).clamp(task.low, task.high)
-            answer = make_step(environment, action.numpy(), where=f"at step {step}")
-            before, after = (torch.as_tensor(part, dtype=torch.float32) for part in (seen, answer.observation))
-            value = float(reward(before, action, after))
+    with closing(task.make()) as environment:
+        for seen, action, answer in random_steps(environment, steps):
+            parts = (torch.as_tensor(part, dtype=torch.float32) for part in (seen, action, answer.observation))
+            before, done, after = parts
+            value = float(reward(before, done, after))
             if not math.isfinite(value):
                 raise CalibrlError(
                     f"the reward function gave {value} for the step from {before.tolist()} to {after.tolist()}, which "
                     f"{task.name} made; it must be finite: see what a logarithm, root or quotient is taken of"
                 )
-            seen = begin_episode(environment) if answer.terminated or answer.truncated else answer.observation
-    finally:
-        environment.close()
 
 
 def _observations(env_id: str, space: Any) -> int:
@@ -367,26 +360,23 @@ def _inward(bounds: NDArray[Any]) -> NDArray[np.float32]:
 
 
 def _kind(space: Any) -> str:
-    kinds = {"Discrete": "one of {n} choices", "MultiDiscrete": "several choices", "MultiBinary": "switches"}
-    kinds |= {"Dict": "several things by name", "Tuple": "several things"}
     name = type(space).__name__
-    return f"{kinds.get(name, 'something else').format(n=getattr(space, 'n', '?'))} ({name})"
+    kinds = {
+        "Discrete": f"one of {getattr(space, 'n', '?')} choices",
+        "MultiDiscrete": "several choices",
+        "MultiBinary": "switches",
+        "Dict": "several things by name",
+        "Tuple": "several things",
+    }
+    return f"{kinds.get(name, 'something else')} ({name})"
 
 
 def task_of(settings: ControlSettings) -> Task:
     """The task that settings name, a MuJoCo task or any Gymnasium id, with their steps a trial and their reward."""
     look_here()
     reward = None if settings.reward is None else reward_named(settings.reward)
-    if settings.task not in TASKS:
-        return task_from_env(settings.task, reward=reward, steps=settings.steps)
-    found = task(settings.task)
-    # A known return is of whole episodes.
-    solved = found.solved if found.steps == settings.steps else None
-    found = replace(found, steps=settings.steps, solved=solved)
-    if reward is None:
-        return found
-    check_reward(found, reward)
-    return found.with_reward(reward)
+    env_id = task(settings.task).env_id if settings.task in TASKS else settings.task
+    return task_from_env(env_id, reward=reward, steps=settings.steps)
 
 
 def reward_named(name: str) -> Reward:
@@ -394,7 +384,6 @@ def reward_named(name: str) -> Reward:
     module, colon, function = name.partition(":")
     if not colon:
         raise CalibrlError(f"reward {name!r} is not module:function; write for instance my_rewards:upright")
-    look_here()
     try:
         found = getattr(importlib.import_module(module), function)
     except ImportError as problem:
@@ -402,9 +391,3 @@ def reward_named(name: str) -> Reward:
     except AttributeError:
         raise CalibrlError(f"reward {name!r}: module {module} has no function {function}; check its name") from None
     return cast(Reward, found)
-
-
-def settings_for_env(env_id: str) -> ControlSettings:
-    """Settings for an environment of your own, with as many steps a trial as it has itself."""
-    look_here()
-    return preset_for_env(env_id, task_from_env(env_id).steps)

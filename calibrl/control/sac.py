@@ -27,7 +27,6 @@ try:
     import gymnasium
     from gymnasium.wrappers import TimeLimit
     from stable_baselines3 import SAC
-    from stable_baselines3.common.callbacks import BaseCallback
     from stable_baselines3.common.logger import Logger
 except ImportError as problem:
     name = (problem.name or "").split(".")[0]
@@ -146,13 +145,18 @@ class Sac:
     def learn_episode(self, progress: Callable[[int], None] | None = None) -> Episode | None:
         """Act and learn until an episode ends, or until `steps` are made: then None if they cut it short."""
         before = len(self._env.ended)
-        callback = _Reports(progress)
+
+        def on_step(_locals: dict[str, Any], _globals: dict[str, Any]) -> bool:
+            if progress is not None:
+                progress(self.step)
+            return True
+
         with self._threads(), self._own_streams():
             while len(self._env.ended) == before and self.step < self.steps:
                 # All steps at once where an episode's length is known; asking step by step costs little.
                 many = self.task.steps if self.task.terminates is False else 1
                 many = min(many, self.steps - self.step)
-                self._model.learn(many, callback=callback, reset_num_timesteps=False)
+                self._model.learn(many, callback=on_step, reset_num_timesteps=False)
         return self._env.ended[-1] if len(self._env.ended) > before else None
 
     def act(self, observation: NDArray[Any]) -> NDArray[np.float32]:
@@ -269,19 +273,6 @@ class _Episodes(gymnasium.Wrapper[Any, Any, Any, Any]):
             before = self.ended[-1].step if self.ended else 0
             self.ended.append(Episode(before + self.length, self._earned))
         return (*answer, {})
-
-
-class _Reports(BaseCallback):
-    """Passes every step's number on."""
-
-    def __init__(self, progress: Callable[[int], None] | None) -> None:
-        super().__init__()
-        self._progress = progress
-
-    def _on_step(self) -> bool:
-        if self._progress is not None:
-            self._progress(self.num_timesteps)
-        return True
 
 
 _COLUMNS = ("observations", "next_observations", "actions", "rewards", "dones", "timeouts")

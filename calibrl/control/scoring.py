@@ -33,9 +33,8 @@ from calibrl.runs.rows import Row
 
 HORIZONS = (1, 2, 5, 10, 20, 30)
 STARTS, PARTICLES = 20, 100
-
-
 Z_95 = 1.6448536269514722
+Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
@@ -189,9 +188,8 @@ def pits_ahead(
     agent, window = torch.arange(len(imagined))[:, None], start[:, :, None] + torch.arange(furthest)
     plans, real = action[agent[:, None], window], following[agent[:, None], window]
     g, m = plans.shape[:2]
-    shape = noise_shape(
-        propagation, agents=1, horizon=furthest, plans=m, particles=particles, outputs=_outputs(world, imagined)
-    )
+    d = int(world.target(imagined[0, :1], imagined[0, :1]).shape[-1])
+    shape = noise_shape(propagation, agents=1, horizon=furthest, plans=m, particles=particles, outputs=d)
     # The same draws for every agent: arms are compared under them.
     noise = torch.randn(shape, generator=generator).to(imagined.device).expand(g, *shape[1:])
     jitter = torch.rand(len(horizons), m, real.shape[-1], generator=generator, dtype=torch.float64)
@@ -250,13 +248,6 @@ def recalibrate_particles(particles: Tensor, mapping: Map) -> Tensor:
     values = ordered.gather(0, lower) * (1 - share) + ordered.gather(0, (lower + 1).clamp(max=count - 1)) * share
     return torch.empty_like(values).scatter_(0, order, values).to(particles.dtype)
 
-
-def _outputs(world: World, imagined: Tensor) -> int:
-    one = imagined[0, :1]
-    return int(world.target(one, one).shape[-1])
-
-
-Floats = NDArray[np.float64]
 
 WAYS = (0.5, 0.75, 0.95)
 """Levels, as shares of the way from random to the uncalibrated arm's best."""

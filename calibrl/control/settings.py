@@ -6,13 +6,11 @@ import math
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, fields, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from calibrl.errors import CalibrlError
-from calibrl.runs.experiment import PAPER, REFERENCE, identity, setting
-
-if TYPE_CHECKING:
-    from calibrl.planning.search import Search
+from calibrl.planning.search import SEARCHES, Search
+from calibrl.runs.experiment import OURS, PAPER, REFERENCE, identity, setting
 
 TASKS = {
     "cartpole": "swing a pole up on a cart and keep it there",
@@ -20,7 +18,7 @@ TASKS = {
     "pusher": "push an object to a goal with an arm of 7 joints",
     "reacher": "reach a goal with the tip of an arm of 7 joints",
 }
-"""Every MuJoCo task: `calibrl.control.envs` has a module of the same name."""
+"""Every MuJoCo task: see `calibrl.control.envs.tasks`."""
 
 _PETS = dict.fromkeys(("cartpole", "halfcheetah", "pusher", "reacher"), REFERENCE)
 _PAPERS_TASKS = dict.fromkeys(("cartpole", "halfcheetah", "pusher"), PAPER)
@@ -38,18 +36,12 @@ class EnsembleSettings:
 
     Parameters
     ----------
-    members : int
-        Networks in the ensemble.
-    hidden : tuple of int
-        Widths of the hidden layers.
+    members, hidden : int, tuple of int
+        Networks in the ensemble, and widths of their hidden layers.
     weight_decay : tuple of float
         Of each layer, hidden layers first; or one number for all.
-    lr : float
-        Adam's learning rate.
-    batch_size : int
-        Rows per training step.
-    epochs : int
-        Passes over all training rows after each trial.
+    lr, batch_size, epochs : float, int, int
+        Adam's learning rate, rows per training step, and passes over all training rows after each trial.
     probabilistic : bool
         Whether networks forecast a variance too.
     """
@@ -88,6 +80,15 @@ class EnsembleSettings:
         return self.weight_decay if len(self.weight_decay) > 1 else self.weight_decay * (len(self.hidden) + 1)
 
 
+def _of_searches(name: str, default: Any = None, *, source: str | Mapping[str, str] = OURS) -> Any:
+    """A field of the searches, with the help and, unless another is given, the default of the first that has it."""
+    found = {kind.name: each for kind in SEARCHES.values() for each in fields(kind) if each.name == name}
+    first, *_ = found.values()
+    who = "" if len(found) == len(SEARCHES) else f"{', '.join(found)}: "
+    chosen = first.default if default is None else default
+    return setting(chosen, help=who + first.metadata["help"], source=source)
+
+
 @dataclass(frozen=True)
 class PlannerSettings:
     """A search for plans, and how they are judged. Fields that a method does not have, it does not use.
@@ -108,23 +109,21 @@ population_decay, keep_best, control_cost
     """
 
     horizon: int = setting(25, help="steps planned ahead", source=_PETS)
-    population_size: int = setting(400, help="plans drawn in each iteration of the search", source=_PETS)
-    elites: int = setting(40, help="the best of them, around which the next iteration draws", source=_PETS)
-    iterations: int = setting(5, help="iterations per search", source=_PETS)
-    momentum: float = setting(0.1, help="share of the old mean and variance kept in each iteration", source=_PETS)
-    min_variance: float = setting(0.001, help="the search stops when the largest variance is below this", source=_PETS)
+    population_size: int = _of_searches("population_size", source=_PETS)
+    elites: int = _of_searches("elites", source=_PETS)
+    iterations: int = _of_searches("iterations", source=_PETS)
+    momentum: float = _of_searches("momentum", source=_PETS)
+    min_variance: float = _of_searches("min_variance", source=_PETS)
     particles: int = setting(20, help="imagined futures per plan", source=_PETS)
     propagation: str = setting("DS", help="how they pass through the networks: DS, TS1, TSinf, E or MM", source=_PETS)
     method: str = setting("cem", help="how plans are searched for: cem, icem, mppi or random", source=_PETS)
-    noise_exponent: float = setting(2.0, help="icem: colour of the noise; 0 is white, larger is smoother in time")
-    keep_elites: float = setting(0.3, help="icem: share of the elites that survive")
-    noise_std: float = setting(0.5, help="icem, mppi: initial standard deviation, relative to half the range")
-    temperature: float = setting(0.1, help="mppi: difference in return at which the better plan weighs e times as much")
-    population_decay: float = setting(
-        1.0, help="icem: factor by which each iteration tries fewer plans than the one before"
-    )
-    keep_best: bool = setting(False, help="cem: whether to take the best plan seen instead of the last mean")
-    control_cost: float = setting(0.0, help="mppi: share of the temperature that steering costs")
+    noise_exponent: float = _of_searches("noise_exponent")
+    keep_elites: float = _of_searches("keep_elites")
+    noise_std: float = _of_searches("noise_std")
+    temperature: float = _of_searches("temperature", 0.1)
+    population_decay: float = _of_searches("population_decay", 1.0)
+    keep_best: bool = _of_searches("keep_best")
+    control_cost: float = _of_searches("control_cost")
 
     def __post_init__(self) -> None:
         if self.propagation not in PROPAGATIONS:
@@ -137,8 +136,6 @@ population_decay, keep_best, control_cost
     @property
     def search(self) -> Search:
         """The search that `method` names, with these settings, or an error that says which of them cannot be."""
-        from calibrl.planning.search import SEARCHES
-
         if self.method not in SEARCHES:
             raise CalibrlError(f"planner.method {self.method!r} is unknown; use one of {', '.join(SEARCHES)}")
         # Every search refuses what it cannot do, also those that are not used: nonsense is nobody's wish.
@@ -267,43 +264,28 @@ class ControlSettings:
             )
 
 
-_CARTPOLE = ControlSettings(
-    "cartpole",
-    "cartpole",
-    steps=200,
-    trials=50,
-    seeds=10,
-    ensemble=EnsembleSettings(hidden=(500, 500, 500), weight_decay=(1e-4, 2.5e-4, 2.5e-4, 5e-4)),
-    planner=PlannerSettings(horizon=25, population_size=400, elites=40),
+def _published(
+    task: str,
+    steps: int,
+    trials: int,
+    hidden: tuple[int, ...],
+    weight_decay: tuple[float, ...],
+    *,
+    lr: float = 1e-3,
+    horizon: int = 25,
+    population_size: int = 500,
+) -> ControlSettings:
+    ensemble = EnsembleSettings(hidden=hidden, weight_decay=weight_decay, lr=lr)
+    planner = PlannerSettings(horizon=horizon, population_size=population_size, elites=population_size // 10)
+    return ControlSettings(task, task, steps=steps, trials=trials, seeds=10, ensemble=ensemble, planner=planner)
+
+
+PUBLISHED = (
+    _published("cartpole", 200, 50, (500,) * 3, (1e-4, 2.5e-4, 2.5e-4, 5e-4), population_size=400),
+    _published("halfcheetah", 1000, 300, (200,) * 4, (2.5e-5, 5e-5, 7.5e-5, 7.5e-5, 1e-4), horizon=30),
+    _published("pusher", 150, 100, (200,) * 3, (2.5e-4, 5e-4, 5e-4, 7.5e-4)),
+    _published("reacher", 150, 100, (200,) * 4, (2.5e-4, 5e-4, 5e-4, 5e-4, 7.5e-4), lr=7.5e-4, population_size=400),
 )
-_HALFCHEETAH = ControlSettings(
-    "halfcheetah",
-    "halfcheetah",
-    steps=1000,
-    trials=300,
-    seeds=10,
-    ensemble=EnsembleSettings(hidden=(200,) * 4, weight_decay=(2.5e-5, 5e-5, 7.5e-5, 7.5e-5, 1e-4)),
-    planner=PlannerSettings(horizon=30, population_size=500, elites=50),
-)
-_PUSHER = ControlSettings(
-    "pusher",
-    "pusher",
-    steps=150,
-    trials=100,
-    seeds=10,
-    ensemble=EnsembleSettings(hidden=(200,) * 3, weight_decay=(2.5e-4, 5e-4, 5e-4, 7.5e-4)),
-    planner=PlannerSettings(horizon=25, population_size=500, elites=50),
-)
-_REACHER = ControlSettings(
-    "reacher",
-    "reacher",
-    steps=150,
-    trials=100,
-    seeds=10,
-    ensemble=EnsembleSettings(hidden=(200,) * 4, weight_decay=(2.5e-4, 5e-4, 5e-4, 5e-4, 7.5e-4), lr=7.5e-4),
-    planner=PlannerSettings(horizon=25, population_size=400, elites=40),
-)
-PUBLISHED = (_CARTPOLE, _HALFCHEETAH, _PUSHER, _REACHER)
 """The settings of PETS (Chua et al., 2018), which the paper took over."""
 
 _SMALL_ENSEMBLE = EnsembleSettings(members=3, hidden=(64, 64), weight_decay=(1e-4,), epochs=100)
@@ -312,14 +294,8 @@ _SMALL_PLANNER = PlannerSettings(horizon=20, population_size=64, elites=8, itera
 
 def _small(published: ControlSettings) -> ControlSettings:
     """The same task for a laptop: smaller networks trained for longer, fewer plans and particles."""
-    return replace(
-        published,
-        name=f"{published.name}-small",
-        seeds=1,
-        trials=10,
-        ensemble=_SMALL_ENSEMBLE,
-        planner=_SMALL_PLANNER,
-    )
+    small = replace(published, ensemble=_SMALL_ENSEMBLE, planner=_SMALL_PLANNER)
+    return replace(small, name=f"{published.name}-small", seeds=1, trials=10)
 
 
 _TINY = ControlSettings(
@@ -330,21 +306,9 @@ _TINY = ControlSettings(
     ensemble=EnsembleSettings(members=2, hidden=(16,), weight_decay=(1e-4,), epochs=2),
     planner=PlannerSettings(horizon=4, population_size=12, elites=3, iterations=2, particles=3),
 )
-_CARTPOLE_SMALL = _small(_CARTPOLE)
-_DEMO = replace(_CARTPOLE_SMALL, name="cartpole-demo", trials=4)
+_DEMO = replace(_small(PUBLISHED[0]), name="cartpole-demo", trials=4)
 
-PRESETS = {
-    preset.name: preset
-    for preset in (
-        *PUBLISHED,
-        _CARTPOLE_SMALL,
-        _small(_HALFCHEETAH),
-        _small(_PUSHER),
-        _small(_REACHER),
-        _DEMO,
-        _TINY,
-    )
-}
+PRESETS = {preset.name: preset for preset in (*PUBLISHED, *map(_small, PUBLISHED), _DEMO, _TINY)}
 
 
 def with_defaults(saved: Mapping[str, Any]) -> dict[str, Any]:

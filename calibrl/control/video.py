@@ -51,7 +51,13 @@ def drawn(task: Task, **options: Any) -> Iterator[tuple[Any, Callable[[], Frame]
             with closing(rendering.picture(model, rendering.camera_for(model, data), **options)) as picture:
                 yield plain, lambda: picture(data)
             return
-        _refuse_what_has_no_pictures(plain)
+        # By what an environment says of itself: asked for a mode it does not know, it may fail in any words.
+        modes = plain.metadata.get("render_modes", [])
+        if "rgb_array" not in modes:
+            raise CalibrlError(
+                f"environment {name_of(plain)} draws no pictures: its metadata name the render_modes {list(modes)}, "
+                'and "rgb_array" is needed'
+            )
     with closing(task.make(render_mode="rgb_array", **options)) as env:
         yield env, lambda: frame(env)
 
@@ -107,16 +113,6 @@ class _Script:
 
     def begin(self, agents: Sequence[int]) -> None:
         """Nothing was planned."""
-
-
-def _refuse_what_has_no_pictures(env: Any) -> None:
-    """By what an environment says of itself: asked for a mode it does not know, it may fail in any words."""
-    modes = env.metadata.get("render_modes", [])
-    if "rgb_array" not in modes:
-        raise CalibrlError(
-            f"environment {name_of(env)} draws no pictures: its metadata name the render_modes {list(modes)}, and "
-            '"rgb_array" is needed'
-        )
 
 
 def save(frames: Iterable[Frame], path: str | Path, *, fps: float = 25.0) -> Path:

@@ -12,7 +12,8 @@ random episode.
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
@@ -56,12 +57,22 @@ def make_step(environment: Environment, action: np.ndarray, *, where: str) -> An
     found = _asked(environment, lambda: environment.step(given), when=when)
     names = ("observation", "reward", "terminated", "truncated", "info")
     observation, reward, terminated, truncated, _ = _parts(environment, found, names, when=when)
-    return Answer(
-        observed(environment, observation, when=when),
-        earned_by(environment, reward, when=when),
-        bool(terminated),
-        bool(truncated),
-    )
+    seen, paid = observed(environment, observation, when=when), np.asarray(reward)
+    # Arrays that hold one number will do.
+    if paid.size != 1 or not np.isfinite(paid).all():
+        raise CalibrlError(f"environment {name_of(environment)} paid {reward} {when}; a reward is one finite number")
+    return Answer(seen, float(paid.reshape(())), bool(terminated), bool(truncated))
+
+
+def random_steps(environment: Environment, steps: int) -> Iterator[tuple[np.ndarray, np.ndarray, Answer]]:
+    """Steps of random actions, the same each time: what was seen (o,), the action (a,), and the answer."""
+    generator, space = np.random.default_rng(0), environment.action_space
+    seen = begin_episode(environment, seed=0)
+    for step in range(1, steps + 1):
+        action = generator.uniform(space.low, space.high)
+        answer = make_step(environment, action, where=f"at step {step}")
+        yield seen, action, answer
+        seen = begin_episode(environment) if answer.terminated or answer.truncated else answer.observation
 
 
 def observed(environment: Environment, observation: Any, *, when: str) -> np.ndarray:
@@ -82,14 +93,6 @@ def observed(environment: Environment, observation: Any, *, when: str) -> np.nda
             "physics diverge, use a smaller time step or tighter action bounds"
         )
     return found
-
-
-def earned_by(environment: Environment, reward: Any, *, when: str) -> float:
-    """A step's reward as one finite number; arrays that hold one will do."""
-    found = np.asarray(reward)
-    if found.size != 1 or not np.isfinite(found).all():
-        raise CalibrlError(f"environment {name_of(environment)} paid {reward} {when}; a reward is one finite number")
-    return float(found.reshape(()))
 
 
 def name_of(environment: Environment) -> str:
@@ -289,11 +292,8 @@ def view_of(task: Task, *, device: torch.device | str = "cpu") -> View:
             inputs=task.input_size,
             outputs=task.target_size,
         )
-    environment = task.make()
-    try:
-        scales = probe(environment, task.world, steps=task.steps).to(device)
-    finally:
-        environment.close()
+    with closing(task.make()) as environment:
+        scales = probe(environment, task.world, steps=task.steps, device=device)
     return learnt(task, scales)
 
 
@@ -318,9 +318,8 @@ def learnt(task: Task, scales: Scales) -> View:
         return paid * before[..., -1]
 
     def start(observation: Tensor) -> Tensor:
-        return torch.cat(
-            [observation, torch.zeros_like(observation[..., :1]), torch.ones_like(observation[..., :1])], -1
-        )
+        one = torch.ones_like(observation[..., :1])
+        return torch.cat([observation, torch.zeros_like(one), one], -1)
 
     def after(following: Tensor, paid: Tensor, terminated: Tensor) -> Tensor:
         return torch.cat([following, paid[..., None], 1 - terminated[..., None].to(following.dtype)], -1)
@@ -356,38 +355,22 @@ class Scales:
     target: Tensor
     reward: Tensor
 
-    def to(self, device: torch.device | str) -> Scales:
-        """The same on another device."""
-        return Scales(self.target.to(device), self.reward.to(device))
-
-    def state_dict(self) -> dict[str, Tensor]:
-        """Both, by name."""
-        return {"target": self.target, "reward": self.reward}
-
-    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+    def load(self, other: Mapping[str, Tensor]) -> None:
         """Take on the units of rows that were learnt, in place: whoever computes with them sees the change."""
-        self.target.copy_(state["target"])
-        self.reward.copy_(state["reward"])
+        self.target.copy_(other["target"])
+        self.reward.copy_(other["reward"])
 
 
-def probe(environment: Any, world: World, *, steps: int) -> Scales:
+def probe(environment: Any, world: World, *, steps: int, device: torch.device | str = "cpu") -> Scales:
     """Scales from one random episode that no agent sees, the same for all agents."""
-    generator, space = np.random.default_rng(0), environment.action_space
-    observation = begin_episode(environment, seed=0)
-    passed, rewards = [], []
-    for step in range(1, steps + 1):
-        answer = make_step(environment, generator.uniform(space.low, space.high), where=f"at step {step}")
-        passed.append((observation, answer.observation))
-        rewards.append(answer.reward)
-        observation = begin_episode(environment) if answer.terminated or answer.truncated else answer.observation
-    before, after = torch.from_numpy(np.array(passed)).unbind(1)
+    made = list(random_steps(environment, steps))
+    before, after = torch.from_numpy(np.array([(seen, answer.observation) for seen, _, answer in made])).unbind(1)
     change = world.target(before, after)
     lost = (world.target(before, after * (1 + ROUNDING)) - change).abs().amax(0)
     _refuse_rounding(environment, after, change, lost)
-    paid = torch.tensor(rewards)
-    return Scales(
-        _unit(world.target(before.float(), after.float()), lost.float()), _unit(paid, ROUNDING * paid.abs().amax())
-    )
+    paid = torch.tensor([answer.reward for _, _, answer in made])
+    target = _unit(world.target(before.float(), after.float()), lost.float())
+    return Scales(target.to(device), _unit(paid, ROUNDING * paid.abs().amax()).to(device))
 
 
 def _unit(values: Tensor, lost: Tensor) -> Tensor:

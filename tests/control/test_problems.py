@@ -7,9 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from calibrl.control import TASKS, task, task_from_env
-from calibrl.control.envs.halfcheetah import reward as speed
-from calibrl.control.envs.pusher import GOAL
-from calibrl.control.envs.reacher import tip_position
+from calibrl.control.envs.tasks import GOAL, tip_position
+from calibrl.control.envs.tasks import halfcheetah_reward as speed
 from calibrl.errors import CalibrlError, MissingExtra
 
 

@@ -179,7 +179,7 @@ def register() -> None:
     for found in map(task, TASKS):
         if found.env_id not in gymnasium.registry:
             _, _, kind = found.env_id.removesuffix("-v0").partition("/")
-            entry = f"calibrl.control.envs.{found.name}:{kind}"
+            entry = f"calibrl.control.envs.tasks:{kind}"
             gymnasium.register(found.env_id, entry_point=entry, max_episode_steps=found.steps)
 
 

@@ -148,8 +148,6 @@ def picture(
     model: mujoco.MjModel, camera: Camera, *, renderer: str = "auto", size: tuple[int, int] = (480, 320)
 ) -> Picture:
     """What draws this model. renderer: "auto", "egl", "osmesa" or "sketch"; size: (width, height) in pixels."""
-    pass
-
     known = ("auto", "sketch", *BACKENDS)
     if renderer not in known:
         raise CalibrlError(f"renderer {renderer!r} is unknown; use one of {', '.join(known)}")

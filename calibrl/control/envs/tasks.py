@@ -1,0 +1,278 @@
+"""The MuJoCo tasks: cartpole, half cheetah, pusher and reacher, as in Chua et al. (2018).
+
+Of each there is the environment, and what planners compute of imagined steps: what the model sees and forecasts, and
+what a step pays.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+from xml.etree import ElementTree
+
+import mujoco
+import numpy as np
+import torch
+from torch import Tensor
+
+from calibrl.control.envs import ASSETS, GYMNASIUM_ASSETS, Floats, MujocoEnvironment, mujoco_task
+from calibrl.control.envs.rendering import Camera
+from calibrl.control.problems import Task, added, difference, same
+from calibrl.planning.rollout import World
+
+# Swing a pole up and balance it, by pushing its cart.
+
+POLE = 0.6
+"""Length of the pole in metres."""
+
+
+class Cartpole(MujocoEnvironment):
+    """Observation (4,): position, angle (0 hangs down), and their velocities. Action (1,): push, ±3.
+
+    An action lasts 0.04 s. It pays exp(-‖tip - upright tip above the rail's middle‖² / 0.6²) - 0.01·a².
+    """
+
+    frame_skip = 2
+    camera = Camera(view="side", centre=(0.0, 0.0, 0.0), width=6.2)
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(mujoco.MjModel.from_xml_path(str(ASSETS / "cartpole.xml")), **options)
+
+    def _start(self) -> None:
+        self.data.qpos[:] = self.np_random.normal(0, 0.1, 2)
+        self.data.qvel[:] = self.np_random.normal(0, 0.1, 2)
+
+    def _observe(self) -> Floats:
+        return np.concatenate([self.data.qpos, self.data.qvel])
+
+    def _reward(self, seen: Floats, action: Floats) -> float:  # noqa: ARG002
+        away = self.data.site("tip").xpos - (0.0, 0.0, POLE)
+        return float(np.exp(-(away @ away) / POLE**2) - 0.01 * (action @ action))
+
+
+def cartpole_model_input(observation: Tensor) -> Tensor:
+    """Sine and cosine instead of an angle that may wind up."""
+    angle = observation[..., 1:2]
+    return torch.cat([angle.sin(), angle.cos(), observation[..., :1], observation[..., 2:]], -1)
+
+
+def cartpole_reward(observation: Tensor, action: Tensor, following: Tensor) -> Tensor:  # noqa: ARG001
+    """1 for a pole that is upright over the rail's middle, falling with the tip's distance from there."""
+    position, angle = following[..., 0], following[..., 1]
+    across, above = position - POLE * angle.sin(), -POLE * angle.cos() - POLE
+    return (-(across.square() + above.square()) / POLE**2).exp() - 0.01 * action.square().sum(-1)
+
+
+CARTPOLE = mujoco_task(
+    Cartpole,
+    world=World(cartpole_model_input, difference, added, cartpole_reward),
+    sizes=(4, 1),
+    limit=3,
+    steps=200,
+    solved=181,
+    solved_by="PETS, published",
+)
+
+
+# Run: Gymnasium's half cheetah.
+
+
+class HalfCheetah(MujocoEnvironment):
+    """Observation (18,): mean speed during the last action, the other 8 positions, 9 velocities. Action (6,): ±1.
+
+    An action lasts 0.05 s. It pays the mean speed forward, less 0.1·‖a‖².
+    """
+
+    frame_skip = 5
+    camera = Camera(view="side", centre=(0.0, 0.0, 0.6), width=3.4, follow="torso")
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(_halfcheetah_model(), **options)
+
+    def _start(self) -> None:
+        self.data.qpos[:] = self.model.qpos0 + self.np_random.normal(0, 0.001, self.model.nq)
+        self.data.qvel[:] = self.np_random.normal(0, 0.001, self.model.nv)
+
+    def _observe(self) -> Floats:
+        speed = (self.data.qpos[:1] - self._before[:1]) / self.dt
+        return np.concatenate([speed, self.data.qpos[1:], self.data.qvel])
+
+    def _reward(self, seen: Floats, action: Floats) -> float:  # noqa: ARG002
+        return float((self.data.qpos[0] - self._before[0]) / self.dt - 0.1 * (action @ action))
+
+
+def _halfcheetah_model() -> mujoco.MjModel:
+    """Gymnasium's model. Its `settotalmass` is deprecated, and MuJoCo says so on stderr and in a file: done by hand."""
+    tree = ElementTree.parse(GYMNASIUM_ASSETS / "half_cheetah.xml").getroot()
+    compiler = tree.find("compiler")
+    mass = compiler.attrib.pop("settotalmass", None) if compiler is not None else None
+    model = mujoco.MjModel.from_xml_string(ElementTree.tostring(tree, encoding="unicode"))
+    if mass is not None:
+        mujoco.mj_setTotalmass(model, float(mass))
+        mujoco.mj_setConst(model, mujoco.MjData(model))
+    return model
+
+
+def halfcheetah_model_input(observation: Tensor) -> Tensor:
+    """Without the last step's speed, which says nothing that the velocities do not."""
+    angle = observation[..., 2:3]
+    return torch.cat([observation[..., 1:2], angle.sin(), angle.cos(), observation[..., 3:]], -1)
+
+
+def halfcheetah_target(observation: Tensor, following: Tensor) -> Tensor:
+    """The step's speed itself, and what changes in the rest."""
+    return torch.cat([following[..., :1], following[..., 1:] - observation[..., 1:]], -1)
+
+
+def halfcheetah_next_observation(observation: Tensor, target: Tensor) -> Tensor:
+    """The observation with that speed, and the changes added."""
+    return torch.cat([target[..., :1], observation[..., 1:] + target[..., 1:]], -1)
+
+
+def halfcheetah_reward(observation: Tensor, action: Tensor, following: Tensor) -> Tensor:  # noqa: ARG001
+    """Mean speed of the step, less the effort."""
+    return following[..., 0] - 0.1 * action.square().sum(-1)
+
+
+HALFCHEETAH = mujoco_task(
+    HalfCheetah,
+    world=World(halfcheetah_model_input, halfcheetah_target, halfcheetah_next_observation, halfcheetah_reward),
+    sizes=(18, 6),
+    limit=1,
+    steps=1000,
+    solved=9600,
+    solved_by="SAC, published, at 1 M steps",
+)
+
+
+# Push an object to a goal with an arm of seven joints: Gymnasium's pusher.
+
+OBJECT_DENSITY = 10.0
+"""kg/m³, which makes the object weigh 8 g. At 0.00001, as it once was, MuJoCo ≥ 3.0 does not let it be pushed."""
+
+GOAL = (0.45, -0.05, -0.323)
+"""Where the object should go."""
+
+
+class Pusher(MujocoEnvironment):
+    """Observation (20,): 7 joint angles, 7 velocities, fingertips (3,), object (3,). Action (7,): torques, ±2.
+
+    An action lasts 0.04 s. It pays -0.5·‖tip - object‖₁ - 1.25·‖object - goal‖₁ - 0.1·‖a‖², of the state it was
+    taken in. The tip is the point between the two fingertips.
+    """
+
+    frame_skip = 4
+    camera = Camera(view="top", centre=(0.35, -0.2, 0.0), width=1.9)
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(_pusher_model(), **options)
+
+    def _start(self) -> None:
+        self.data.qpos[:] = self.model.qpos0
+        # The object slides along y first, then x; the goal, the last two, stays where the model has it.
+        self.data.qpos[-4:-2] = self.np_random.normal((-0.25, 0.15), 0.025)
+        self.data.qvel[:7] = self.np_random.uniform(-0.005, 0.005, 7)
+
+    def _observe(self) -> Floats:
+        tip, thing = self.data.body("tips_arm").subtree_com, self.data.body("object").xpos
+        return np.concatenate([self.data.qpos[:7], self.data.qvel[:7], tip, thing])
+
+    def _reward(self, seen: Floats, action: Floats) -> float:
+        tip, thing = seen[14:17], seen[17:20]
+        near, there = np.abs(tip - thing).sum(), np.abs(thing - self.data.body("goal").xpos).sum()
+        return float(-0.5 * near - 1.25 * there - 0.1 * (action @ action))
+
+
+def _pusher_model() -> mujoco.MjModel:
+    tree = ElementTree.parse(GYMNASIUM_ASSETS / "pusher_v5.xml").getroot()
+    sky = {"type": "skybox", "builtin": "flat", "rgb1": "1 1 1", "rgb2": "1 1 1", "width": "32", "height": "192"}
+    ElementTree.SubElement(ElementTree.SubElement(tree, "asset"), "texture", sky)
+    for geom in tree.iter("geom"):
+        geom.attrib.setdefault("rgba", "0.62 0.65 0.72 1")
+    for geom in tree.iterfind(".//body[@name='object']/geom"):
+        geom.attrib |= {"density": str(OBJECT_DENSITY), "rgba": "0.85 0.45 0.13 1"}
+    for geom in tree.iterfind(".//geom[@name='table']"):
+        geom.attrib["rgba"] = "0.88 0.9 0.93 1"
+    for joint in tree.iterfind(".//joint[@name='r_shoulder_pan_joint']"):
+        # The published task lets the shoulder turn further than Gymnasium's model, 1.71 rad.
+        joint.attrib["range"] = "-2.2854 2.0"
+    return mujoco.MjModel.from_xml_string(ElementTree.tostring(tree, encoding="unicode"))
+
+
+def pusher_reward(observation: Tensor, action: Tensor, following: Tensor) -> Tensor:  # noqa: ARG001
+    """Nearness of tip and object, and of object and goal, before the step: the environment pays for those."""
+    tip, thing = observation[..., 14:17], observation[..., 17:20]
+    near = (tip - thing).abs().sum(-1)
+    there = sum((thing[..., i] - GOAL[i]).abs() for i in range(3))
+    return -0.5 * near - 1.25 * there - 0.1 * action.square().sum(-1)
+
+
+PUSHER = mujoco_task(
+    Pusher,
+    world=World(same, difference, added, pusher_reward),
+    sizes=(20, 7),
+    limit=2,
+    steps=150,
+    solved=-68,
+    solved_by="published, at 15 000 steps",
+)
+
+
+# Reach a goal in the air with an arm of seven joints.
+
+SHOULDER, SHOULDER_TO_LIFT, UPPER_ARM, FOREARM, HAND = -0.188, 0.1, 0.4, 0.321, 0.16828
+"""The arm's base on the y axis, and the lengths of its links."""
+
+
+class Reacher(MujocoEnvironment):
+    """Observation (17,): 7 joint angles, goal (3,), 7 velocities. Action (7,): torques, ±20.
+
+    An action lasts 0.02 s. It pays -‖tip - goal‖² - 0.01·‖a‖². The tip is between the fingers' middle joints.
+    """
+
+    frame_skip = 2
+    camera = Camera(view="top", centre=(0.2, -0.05, 0.0), width=2.2)
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(mujoco.MjModel.from_xml_path(str(ASSETS / "reacher.xml")), **options)
+
+    def _start(self) -> None:
+        self.data.mocap_pos[0] = self.np_random.normal((0.0, 0.25, 0.0), 0.1)
+
+    def _observe(self) -> Floats:
+        return np.concatenate([self.data.qpos, self.data.mocap_pos[0], self.data.qvel])
+
+    def _reward(self, seen: Floats, action: Floats) -> float:  # noqa: ARG002
+        away = self.data.site("tip").xpos - self.data.mocap_pos[0]
+        return float(-(away @ away) - 0.01 * (action @ action))
+
+
+def reacher_reward(observation: Tensor, action: Tensor, following: Tensor) -> Tensor:  # noqa: ARG001
+    """Nearness of the tip, computed from the joint angles, to the goal that the observation holds."""
+    away = tip_position(following[..., :7]) - following[..., 7:10]
+    return -away.square().sum(-1) - 0.01 * action.square().sum(-1)
+
+
+def tip_position(angles: Tensor) -> Tensor:
+    """Where the arm's tip is (…, 3), for its seven joint angles (…, 7); the last one only turns the hand.
+
+    Forward kinematics. x, y and z are the axes of the link that has been reached: x along it, y the axis that
+    the next joint bends about.
+    """
+    sine, cosine = angles.sin(), angles.cos()
+    pan_s, pan_c, lift_s, lift_c = sine[..., 0], cosine[..., 0], sine[..., 1], cosine[..., 1]
+    none = torch.zeros_like(pan_s)
+    x = torch.stack([lift_c * pan_c, lift_c * pan_s, -lift_s], -1)
+    y = torch.stack([-pan_s, pan_c, none], -1)
+    tip = torch.stack([SHOULDER_TO_LIFT * pan_c, SHOULDER_TO_LIFT * pan_s + SHOULDER, none], -1) + UPPER_ARM * x
+    for roll, bend, length in ((2, 3, FOREARM), (4, 5, HAND)):
+        roll_s, roll_c, bend_s, bend_c = (part[..., joint, None] for joint in (roll, bend) for part in (sine, cosine))
+        z = torch.linalg.cross(x, y)
+        y, z = roll_c * y + roll_s * z, roll_c * z - roll_s * y
+        x = bend_c * x - bend_s * z
+        tip = tip + length * x
+    return tip
+
+
+REACHER = mujoco_task(Reacher, world=World(same, difference, added, reacher_reward), sizes=(17, 7), limit=20, steps=150)
+
+MUJOCO_TASKS: dict[str, Task] = {task.name: task for task in (CARTPOLE, HALFCHEETAH, PUSHER, REACHER)}
