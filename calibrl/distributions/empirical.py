@@ -71,14 +71,7 @@ class Interpolated(Scored):
     def rsample(self, sample_shape: Any = Size()) -> Tensor:
         """Draws of shape (*sample_shape, *batch)."""
         shape = self._extended_shape(Size(sample_shape))
-        return self.from_zscore(torch.randn(shape, dtype=torch.float64, device=self._knots.device)).to(
-            self._knots.dtype
-        )
-
-    def sample(self, sample_shape: Any = Size()) -> Tensor:
-        """Draws of shape (*sample_shape, *batch)."""
-        with torch.no_grad():
-            return self.rsample(sample_shape)
+        return self.from_zscore(torch.randn(shape, dtype=torch.float64, device=self._knots.device)).to(self._dtype)
 
     def moments_at(self, z: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
         """Mean and variance of F⁻¹(Φ(z)) over nodes z (m,) with weights (m,) that sum to one: both (*batch).
@@ -220,16 +213,6 @@ class Quantiles(Interpolated):
         self.levels = at
         self.values = knots
         super().__init__(knots.movedim(0, -1), z, torch.where(low > 0, low, whole), torch.where(high > 0, high, whole))
-
-    @property
-    def mean(self) -> Tensor:
-        """Expected outcome: (*batch)."""
-        return self._moments()[0].to(self.values.dtype)
-
-    @property
-    def variance(self) -> Tensor:
-        """Variance of the outcome: (*batch)."""
-        return self._moments()[1].to(self.values.dtype)
 
     def _moments(self) -> tuple[Tensor, Tensor]:
         """Exact: on each piece y = a + b z, and ∫φ, ∫zφ and ∫z²φ have closed forms."""

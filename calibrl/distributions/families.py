@@ -75,15 +75,8 @@ class Rounded(Scored):
             z = torch.randn(shape, dtype=torch.float64, device=device_of(self.base))
             return self.from_zscore(z).to(dtype_of(self.base))
 
-    @property
-    def mean(self) -> Tensor:
-        """Expected count: (*batch)."""
-        return count_moments(self)[0].to(dtype_of(self.base))
-
-    @property
-    def variance(self) -> Tensor:
-        """Variance of the count: (*batch)."""
-        return count_moments(self)[1].to(dtype_of(self.base))
+    def _moments(self) -> tuple[Tensor, Tensor]:
+        return count_moments(self)
 
     def expand(self, batch_shape: Any, _instance: Any = None) -> Rounded:
         """The same forecast, repeated to `batch_shape`."""

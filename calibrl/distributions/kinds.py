@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Size, Tensor
 from torch.distributions import Bernoulli, Categorical, Distribution, Independent, Normal, Poisson
 
 from calibrl.arrays import Array, as_tensor, returns_what_was_given
@@ -52,7 +52,6 @@ def is_discrete(forecast: Distribution) -> bool:
     Parameters
     ----------
     forecast : Distribution
-        Any.
 
     Returns
     -------
@@ -113,6 +112,25 @@ class Scored(Distribution, ABC):
     def breaks(self) -> Tensor:
         """z-scores where the quantile function bends, for quadrature to stop at: (k, …), broadcast to the batch."""
         return usual_breaks(self)
+
+    def _moments(self) -> tuple[Tensor, Tensor]:
+        """Mean and variance in float64, both (*batch)."""
+        raise NotImplementedError
+
+    @property
+    def mean(self) -> Tensor:
+        """Expected outcome: (*batch)."""
+        return self._moments()[0].to(self._dtype)
+
+    @property
+    def variance(self) -> Tensor:
+        """Variance of the outcome: (*batch)."""
+        return self._moments()[1].to(self._dtype)
+
+    def sample(self, sample_shape: Any = Size()) -> Tensor:
+        """Draws of shape (*sample_shape, *batch)."""
+        with torch.no_grad():
+            return self.rsample(sample_shape)
 
     @returns_what_was_given
     def cdf(self, value: Array) -> Tensor:

@@ -112,11 +112,6 @@ class Recalibrated(Scored):
         g = draw_table(self.mapping, epsilon.device, epsilon.dtype)(epsilon, reuse=True)
         return torch.addcmul(self.base.loc, self.base.scale, g, out=g)
 
-    def sample(self, sample_shape: Any = Size()) -> Tensor:
-        """Draws of shape (*sample_shape, *batch)."""
-        with torch.no_grad():
-            return self.rsample(sample_shape)
-
     def push(self, epsilon: Tensor) -> Tensor:
         """Turn standard normal draws into draws of this forecast: F⁻¹(R⁻¹(Φ(ε))).
 
@@ -136,16 +131,6 @@ class Recalibrated(Scored):
             out = None if torch.is_grad_enabled() else moved
             return torch.addcmul(self.base.loc, self.base.scale, moved, out=out)
         return self.from_zscore(epsilon).to(epsilon.dtype)
-
-    @property
-    def mean(self) -> Tensor:
-        """Expected outcome, of shape (*batch)."""
-        return self._moments()[0]
-
-    @property
-    def variance(self) -> Tensor:
-        """Variance of the outcome, of shape (*batch)."""
-        return self._moments()[1]
 
     def interval(self, level: float, guarantee: Literal["conformal"] | None = None) -> tuple[Tensor, Tensor]:
         """The central interval that should hold the outcome with probability `level`.
@@ -202,17 +187,13 @@ class Recalibrated(Scored):
         return torch.where(z.isfinite(), inside, z).to(dtype_of(self.base))
 
     def _moments(self) -> tuple[Tensor, Tensor]:
-        dtype = dtype_of(self.base)
         if isinstance(self.base, Normal):
             law = gaussian_law(self.mapping, self.base.loc.device)
-            mean = self.base.loc + self.base.scale * law.mean
-            return mean.to(dtype), (self.base.scale.double().square() * law.variance).to(dtype)
+            return self.base.loc + self.base.scale * law.mean, self.base.scale.double().square() * law.variance
         if isinstance(self.base, Interpolated) and not self.mapping.columns:
             epsilon, weight = nodes(self.breaks)
-            mean, variance = self.base.moments_at(self.mapping.inverse_z(epsilon), weight)
-        else:
-            mean, variance = count_moments(self) if is_discrete(self.base) else self._quadrature()
-        return mean.to(dtype), variance.to(dtype)
+            return self.base.moments_at(self.mapping.inverse_z(epsilon), weight)
+        return count_moments(self) if is_discrete(self.base) else self._quadrature()
 
     @property
     def breaks(self) -> Tensor:
