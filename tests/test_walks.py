@@ -78,7 +78,7 @@ def inventory_day():
     from calibrl.algorithm import Calibrated, learn
     from calibrl.evidence import Rolling
     from calibrl.forecasters.seasonal import SeasonalNaive
-    from calibrl.inventory.features import features
+    from calibrl.inventory.demand import features
     from calibrl.inventory.loop import collect_from
     from calibrl.inventory.policy import OrderUpTo
     from calibrl.inventory.problems import bakery
