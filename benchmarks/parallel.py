@@ -16,8 +16,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from calibrl.bandits.experiment import EXPERIMENT, PAPER, SMALL, BanditSettings
+from calibrl.runs.jobs import Job
 from calibrl.runs.rows import Row, append, origin
-from calibrl.runs.workers import Job, run_jobs
+from calibrl.runs.workers import run_jobs
 
 
 def timed(job: Job) -> tuple[list[Row], int, float]:

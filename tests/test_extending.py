@@ -24,8 +24,8 @@ from calibrl.planning.quantile import Exploration
 from calibrl.planning.search import Bounds, Found, Search
 from calibrl.runs import experiment as registry
 from calibrl.runs.experiment import Experiment, Metric, setting
+from calibrl.runs.jobs import Job
 from calibrl.runs.rows import Row, read
-from calibrl.runs.workers import Job
 
 
 def shell(*words):

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from calibrl.errors import CalibrlError
 from calibrl.runs.experiment import PAPER as PRINTED
 from calibrl.runs.experiment import Experiment, Metric, Number, Options, Printed, setting
-from calibrl.runs.workers import Job
+from calibrl.runs.jobs import Job
 
 if TYPE_CHECKING:
     from calibrl.runs.engine import Found

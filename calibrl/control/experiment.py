@@ -11,7 +11,7 @@ from calibrl.control.settings import PRESETS, TASKS, ControlSettings, preset_for
 from calibrl.errors import CalibrlError
 from calibrl.planning.search import SEARCHES
 from calibrl.runs.experiment import Custom, Experiment, Metric, Options
-from calibrl.runs.workers import Job
+from calibrl.runs.jobs import Job
 
 if TYPE_CHECKING:
     from calibrl.runs.engine import Found

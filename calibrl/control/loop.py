@@ -31,8 +31,8 @@ from calibrl.data import Data
 from calibrl.errors import CalibrlError
 from calibrl.runs.engine import Arrays, Yielded
 from calibrl.runs.experiment import identity
+from calibrl.runs.jobs import Job, Report, Status
 from calibrl.runs.rows import Row
-from calibrl.runs.workers import Job, Report, Status
 from calibrl.threads import check_device
 
 EXPERIMENT = "control"

@@ -20,8 +20,8 @@ from calibrl.control.problems import Task, task_of
 from calibrl.control.settings import ControlSettings, threads_worth
 from calibrl.control.world import begin_episode, make_step
 from calibrl.errors import CalibrlError, MissingExtra, first_line
+from calibrl.runs.jobs import Job, Report
 from calibrl.runs.rows import Row
-from calibrl.runs.workers import Job, Report
 
 try:
     import gymnasium

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from calibrl.runs.experiment import Experiment, Metric, setting
-from calibrl.runs.workers import Job
+from calibrl.runs.jobs import Job
 
 if TYPE_CHECKING:
     from calibrl.runs.engine import Found

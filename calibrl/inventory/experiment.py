@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from calibrl.errors import CalibrlError
 from calibrl.runs.experiment import ANY, PAPER, Experiment, Metric, Number, Printed, setting
-from calibrl.runs.workers import Job
+from calibrl.runs.jobs import Job
 
 if TYPE_CHECKING:
     from calibrl.runs.engine import Found

@@ -26,7 +26,7 @@ from typing import Any, Self, cast
 
 from calibrl import __version__
 from calibrl.errors import CalibrlError, MissingExtra, first_line
-from calibrl.runs.workers import THREADS, Failed, Item, Job, Lost, Message, one_thread, perform
+from calibrl.runs.jobs import THREADS, Failed, Item, Job, Lost, Message, one_thread, perform
 
 PRELOADED = ("torch", "numba", "scipy.stats", "threadpoolctl")
 """Slow to load: if the driver has them, so does the process that workers are forked from. On one thread, none of these

@@ -20,8 +20,8 @@ from calibrl.errors import CalibrlError
 
 if TYPE_CHECKING:
     from calibrl.runs.engine import Found
+    from calibrl.runs.jobs import Job
     from calibrl.runs.rows import Row
-    from calibrl.runs.workers import Job
 
 EXPERIMENTS: dict[str, str] = {
     "core": "calibrl.core.experiment:EXPERIMENT",

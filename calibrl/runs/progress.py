@@ -18,8 +18,8 @@ from rich.table import Column
 from calibrl.errors import MissingExtra
 from calibrl.runs.benchmarks import describe
 from calibrl.runs.engine import Watcher
+from calibrl.runs.jobs import Status
 from calibrl.runs.rows import RELIABILITY_NAMES, Row
-from calibrl.runs.workers import Status
 
 
 class Shown(Watcher):

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from calibrl.planning.search import CEM
 from calibrl.runs.experiment import Axis, Experiment, Metric, setting
-from calibrl.runs.workers import Job
+from calibrl.runs.jobs import Job
 
 if TYPE_CHECKING:
     from calibrl.runs.engine import Found

@@ -39,7 +39,7 @@ from calibrl.evidence import Censored
 from calibrl.inventory.problems import Flags, Floats
 from calibrl.kernels import normal
 from calibrl.maps import Map, fit_isotonic
-from calibrl.runs.workers import one_thread
+from calibrl.runs.jobs import one_thread
 from calibrl.shop.features import HISTORY, LEAD_IN, SCALE, SHUT, SPREAD, MovingSums, rows
 from calibrl.shop.record import draw_at_least
 

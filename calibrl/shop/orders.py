@@ -20,7 +20,8 @@ from numpy.typing import NDArray
 
 from calibrl.inventory.problems import Flags, Floats
 from calibrl.kernels import deliveries as kernel
-from calibrl.runs.workers import Job, run_jobs
+from calibrl.runs.jobs import Job
+from calibrl.runs.workers import run_jobs
 from calibrl.shop.demand import paths, ranks, train
 from calibrl.shop.features import moving_sums, shut_days
 from calibrl.shop.files import Batch, Item, Stock, items_named, read_items, read_sales, read_stock

@@ -9,8 +9,8 @@ import numpy as np
 
 from calibrl.runs.engine import Arrays, Workers, run
 from calibrl.runs.experiment import Experiment, setting
+from calibrl.runs.jobs import Job
 from calibrl.runs.rows import Row
-from calibrl.runs.workers import Job
 
 JOBS, ROWS = 24, 5
 

@@ -15,8 +15,9 @@ ray = pytest.importorskip("ray")
 from calibrl.errors import CalibrlError, MissingExtra  # noqa: E402
 from calibrl.runs import backends as cluster  # noqa: E402
 from calibrl.runs.engine import Workers, run  # noqa: E402
+from calibrl.runs.jobs import Job  # noqa: E402
 from calibrl.runs.rows import read  # noqa: E402
-from calibrl.runs.workers import Job, JobFailed, run_jobs  # noqa: E402
+from calibrl.runs.workers import JobFailed, run_jobs  # noqa: E402
 from tests.runs.crash import EXPERIMENT, QUICK  # noqa: E402
 from tests.runs.test_crash import ROOT, forget, values, wait_for_rows, whole_lines  # noqa: E402
 from tests.runs.test_workers import count, dies_always, dies_once, noise, raises, square  # noqa: E402

@@ -8,8 +8,8 @@ import pytest
 from calibrl.errors import CalibrlError
 from calibrl.runs.engine import Arrays, Watcher, Workers, run
 from calibrl.runs.experiment import Experiment, setting
+from calibrl.runs.jobs import Job, Status
 from calibrl.runs.rows import Row, read
-from calibrl.runs.workers import Job, Status
 
 
 @dataclass(frozen=True)

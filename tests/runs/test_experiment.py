@@ -19,8 +19,8 @@ from calibrl.runs.experiment import (
     setting,
     source_of,
 )
+from calibrl.runs.jobs import Job
 from calibrl.runs.rows import Row, read
-from calibrl.runs.workers import Job
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from calibrl.errors import CalibrlError, MissingExtra
-from calibrl.runs.workers import Job, JobFailed, cores, run_jobs
+from calibrl.runs.jobs import Job
+from calibrl.runs.workers import JobFailed, cores, run_jobs
 
 
 def square(x, *, plus=0):
