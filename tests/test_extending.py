@@ -1,7 +1,6 @@
 """One of each, added from outside as `docs/design.md` shows it: a map, a planner, a policy, a task, an experiment."""
 
 import json
-import sys
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -88,17 +87,18 @@ def test_a_policy():
 
 
 def test_a_task(monkeypatch):
-    """Cartpole with a shorter pole: a module beside the others, and its line."""
-    from calibrl.control.envs import cartpole
+    """Cartpole with trials half as long, as a task of its own: an entry among the tasks, and its line."""
+    from calibrl.control.envs import tasks
 
-    monkeypatch.setitem(sys.modules, "calibrl.control.envs.shortpole", cartpole)
-    monkeypatch.setitem(control_settings.TASKS, "shortpole", "swing up a short pole")
+    short = replace(tasks.CARTPOLE, name="short-cartpole", steps=100, solved=None)
+    monkeypatch.setitem(tasks.MUJOCO_TASKS, "short-cartpole", short)
+    monkeypatch.setitem(control_settings.TASKS, "short-cartpole", "swing up in half the time")
     task.cache_clear()
     try:
-        found = task("shortpole")
-        agent = Agent(found)
-        action = agent.act(np.zeros(found.observation_size))
-        assert action.shape == (found.action_size,)
+        agent = Agent(task("short-cartpole"))
+        assert agent.task.steps == 100
+        assert agent.act(np.zeros(agent.task.observation_size)).shape == (agent.task.action_size,)
+        assert "short-cartpole" in json.loads(shell("list", "tasks", "--json"))["tasks"]
     finally:
         task.cache_clear()
 

@@ -1,0 +1,84 @@
+"""The house as `docs/design.md` describes it: small, imports one way, nothing twice."""
+
+import ast
+import re
+from collections import defaultdict
+from itertools import pairwise
+from pathlib import Path
+
+import grimp
+import networkx
+
+import calibrl
+
+ROOT = Path(__file__).parent.parent
+FILES = sorted((ROOT / "calibrl").rglob("*.py"))
+MOST_FILES, MOST_LINES, LONGEST_REPEAT, MOST_NAMES = 150, 28_000, 10, 45
+
+
+def docstring_lines(source):
+    """The numbers of the lines that a file's docstrings and texts about values take."""
+    found = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+            found.update(range(node.lineno, node.end_lineno + 1))
+    return found
+
+
+def test_the_house_is_small():
+    """Docstrings do not count: everything exported has a long one."""
+    sources = [file.read_text(encoding="utf-8") for file in FILES]
+    assert len(sources) <= MOST_FILES
+    assert sum(len(source.splitlines()) - len(docstring_lines(source)) for source in sources) <= MOST_LINES
+
+
+def test_no_module_imports_itself_by_a_detour():
+    """Imports inside functions count: a cycle is a cycle whenever it is closed."""
+    graph = grimp.build_graph("calibrl", exclude_type_checking_imports=True)
+    edges = [(one, other) for one in graph.modules for other in graph.find_modules_directly_imported_by(one)]
+    cycles = [sorted(part) for part in networkx.strongly_connected_components(networkx.DiGraph(edges)) if len(part) > 1]
+    assert cycles == []
+
+
+def code_lines(file):
+    """(number, text) of each line that does something: no blanks, comments, imports or docstrings."""
+    source = file.read_text(encoding="utf-8")
+    silent = docstring_lines(source)
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, (ast.Import, ast.ImportFrom)):
+            silent.update(range(node.lineno, node.end_lineno + 1))
+    lines = ((number, line.strip()) for number, line in enumerate(source.splitlines(), start=1) if number not in silent)
+    return [(number, line) for number, line in lines if line and not line.startswith("#")]
+
+
+def test_no_passage_stands_twice():
+    seen = defaultdict(list)
+    for file in FILES:
+        lines = code_lines(file)
+        for start in range(len(lines) - LONGEST_REPEAT):
+            window = lines[start : start + LONGEST_REPEAT + 1]
+            seen["\n".join(text for _, text in window)].append(f"{file.relative_to(ROOT)}:{window[0][0]}")
+    assert [places for places in seen.values() if len(places) > 1] == []
+
+
+def test_the_top_level_is_short():
+    assert len([name for name in calibrl.__all__ if not name.startswith("__")]) <= MOST_NAMES
+
+
+def test_rooms_are_furnished_alike():
+    """Who knows one application finds the same things in the others."""
+    first = {"problems", "policy", "loop", "experiment", "figures"}
+    for room in ("bandits", "inventory", "control"):
+        assert first <= {file.stem for file in (ROOT / "calibrl" / room).glob("*.py")}, room
+    for room in ("mdp", "safety"):
+        assert {"problems", "experiment", "figures"} <= {file.stem for file in (ROOT / "calibrl" / room).glob("*.py")}
+
+
+def test_lines_of_the_layers_go_down():
+    """No layer is named twice in the contract that import-linter checks."""
+    text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    assert "ignore_imports" not in text
+    layers = re.search(r"layers = \[(.*?)\]", text, re.DOTALL)
+    names = re.findall(r"calibrl\.[\w.]+", layers[1]) if layers else []
+    assert names
+    assert all(one != other for one, other in pairwise(sorted(names)))
