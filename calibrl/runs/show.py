@@ -77,7 +77,8 @@ def _maps() -> dict[str, str]:
     from calibrl.maps import classes
 
     homes = (maps, classes)
-    return {name: first_line(getattr(home, name)) for home in homes for name in home.__all__ if name.startswith("fit_")}
+    fits = {name: fit for home in homes for name, fit in vars(home).items() if name.startswith("fit_")}
+    return {name: first_line(fit) for name, fit in fits.items() if name != "fit_named"}
 
 
 def first_line(thing: Any) -> str:
