@@ -62,10 +62,11 @@ class Task:
                 many = f"{len(plans)} agents of {many}"
             raise CalibrlError(f"the objective gave shape {given} for {many}; expected {expected}")
         finite = value.isfinite()
-        if self.alone and not bool(finite.all()):
+        if not self.alone:
+            self.lost = self.lost | ~finite.all(1)
+        elif not bool(finite.all()):
             _, wrong = (~finite).nonzero()[0].tolist()
             raise CalibrlError(f"the objective is {value[0, wrong].item()} for plan {wrong}; {FINITE}")
-        self.lost = self.lost | ~finite.all(1)
         return value
 
     def shifted(self, plan: Tensor) -> Tensor:
@@ -90,9 +91,10 @@ class Best(NamedTuple):
 
     def or_of(self, plans: Tensor, value: Tensor, where: Tensor | None = None) -> Best:
         """The better of these and the best of plans (g, n, h, a) with values (g, n); where: for whom (g, 1, 1)."""
-        top = value.amax(1)[:, None, None]
+        highest, index = value.max(1, keepdim=True)
+        top = highest[:, :, None]
         better = top > self.value if where is None else where & (top > self.value)
-        found = taken(plans, value.argmax(1, keepdim=True)).squeeze(1)
+        found = taken(plans, index).squeeze(1)
         return Best(torch.where(better, found, self.plan), torch.where(better, top, self.value))
 
 

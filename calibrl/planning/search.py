@@ -306,22 +306,27 @@ class CEM(Search):
         mean = task.start.clamp(low, high)
         variance = ((high - low).square() / 16).expand_as(mean)
         narrow = self.min_variance * (high - low).clamp(max=1).square()
-        best = Best.none(mean)
+        best, searching = Best.none(mean), None
+        if task.alone and bool((variance <= narrow).all()):
+            return Found(mean, task.shifted(mean), task.elites)
         for i, uniform in enumerate(task.noise):
-            # An agent whose search has narrowed stays as it is while others go on.
-            searching = (variance > narrow).flatten(1).any(1)[:, None, None]
             room = torch.minimum(mean - low, high - mean) / 2
             width = torch.minimum(room.square(), variance).sqrt()
             plans = around(mean, width, cut_normal(uniform).to(mean.dtype), alone=task.alone)
             value = task.value(plans, i)
+            if not task.alone:  # an agent whose search has narrowed stays as it is while others go on
+                searching = (variance > narrow).flatten(1).any(1)[:, None, None]
             if self.keep_best:
                 best = best.or_of(plans, value, where=searching)
             elite = taken(plans, value.topk(self.elites).indices)
-            mean = torch.where(searching, momentum * mean + (1 - momentum) * elite.mean(1), mean)
-            spread = elite.var(1, correction=0)
-            variance = torch.where(searching, momentum * variance + (1 - momentum) * spread, variance)
-            if task.alone and bool((variance <= narrow).all()):
-                break
+            moved = momentum * mean + (1 - momentum) * elite.mean(1)
+            spread = momentum * variance + (1 - momentum) * elite.var(1, correction=0)
+            if searching is None:
+                mean, variance = moved, spread
+                if bool((variance <= narrow).all()):
+                    break
+            else:
+                mean, variance = torch.where(searching, moved, mean), torch.where(searching, spread, variance)
         plan = best.plan if self.keep_best else mean
         return Found(plan, task.shifted(plan), task.elites)
 
