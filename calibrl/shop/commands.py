@@ -164,6 +164,7 @@ def _show(shop: Shop, orders: Sequence[Order], written: list[Path]) -> None:
     typer.echo("")
     for note in shop.notes:
         _say(note)
+    _say(shop.done)
     _say(f"Written: {', '.join(str(path) for path in written)}")
 
 

@@ -1,8 +1,8 @@
 """The four files of a shop, each CSV or Parquet, read and checked.
 
-**Sales**, one row per day and item:
+**Sales**, one row per day and item, or several (receipts), which are added up:
 
-    date, item, units        needed
+    date, item, units        needed; less than 0 is a return, empty is not known
     store                    one shop if the column is not there
     in_stock                 0: sold out that day, so that demand was at least what was sold
     price, promotion         as they were, and for days to come as they are planned
@@ -39,6 +39,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, fields, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, cast
 
@@ -47,7 +48,7 @@ from numpy.typing import NDArray
 
 from calibrl.errors import CalibrlError
 from calibrl.inventory.problems import Days, Flags, Floats, Sales
-from calibrl.shop.record import AHEAD, LONGEST_GAP, Day, History, Key, first_few, known_at, named, store_of
+from calibrl.shop.record import AHEAD, LONGEST_GAP, Day, History, Key, counted, first_few, known_at, named, store_of
 from calibrl.tables.reader import Cells, read_cells
 
 MOST_UNITS = 1e7
@@ -57,6 +58,9 @@ MOST_CELLS = 60_000_000
 """Item-stores times days that are held at once."""
 
 WEEKDAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
+
+FEW_DAYS = 28
+"""Days of sales below which a forecast is mostly assumption."""
 
 LONGEST_LIFE = 3650
 LONGEST_LEAD = AHEAD - 2 * 7
@@ -74,19 +78,22 @@ def read_sales(path: str | Path, *, today: Day | None = None, new: tuple[Key, ..
     optional = ("store", "in_stock", "price", "promotion", "holiday", "closed")
     cells = read_cells(path, needed=("date", "item", "units"), optional=optional, what="a sales file")
     date = cells.dates("date")
-    units = cells.at_least("units", 0, "a number of units sold (book returns apart)")
+    units = cells.numbers("units")
     cells.refuse(
-        units > MOST_UNITS, "units", lambda row: f"{units[row]:g} is more than a shop sells in a day; check the number"
+        np.abs(units) > MOST_UNITS,
+        "units",
+        lambda row: f"{units[row]:g} is more than a shop sells in a day; check the number",
     )
     rows = _keys(cells, stores=cells.has("store"))
     keys = tuple(sorted(set(rows))) if rows else new
     last = _last_day(cells, date, units, today, keys)
     grid = _laid_out(cells, date, _places(cells, rows, keys, str(path)), keys, last=last)
     holiday = {"holiday": grid.flags("holiday", default=False)} if cells.has("holiday") else {}
+    sold, done = _netted(grid, units)
     written = Sales(
         dates=grid.days,
         series=tuple(named(key) for key in keys),
-        units=grid.spread(units, np.nan),
+        units=sold,
         censored=~grid.flags("in_stock", default=True),
         closed=np.zeros((len(keys), len(grid.days)), dtype=bool),
         promotion=grid.flags("promotion", default=False).astype(np.float64) if cells.has("promotion") else None,
@@ -95,19 +102,79 @@ def read_sales(path: str | Path, *, today: Day | None = None, new: tuple[Key, ..
         product=tuple(item for item, _ in keys),
     )
     # Without any rows, every item of the item file starts from nothing, as if it were planned.
-    planned = (grid.spread(np.isnan(units).astype(np.float64), 0.0) > 0) | (not rows)
+    planned = (grid.listed & np.isnan(sold)) | (not rows)
     day = int((last - grid.days[0]).astype(np.int64))
     history = known_at(written, keys, day, stores=any(store for _, store in keys), planned=planned)
+    if cells.unknown:
+        done.append(f"column{'s' if len(cells.unknown) > 1 else ''} {', '.join(cells.unknown)} not used")
+    return replace(
+        history,
+        notes=(*history.notes, *_alike(keys), *_worth_saying(cells, history, units)),
+        done=(_extent(rows, keys, date, units), *done, *history.done),
+    )
+
+
+def _netted(grid: _Grid, units: Floats) -> tuple[Floats, list[str]]:
+    """(s, t): what was sold on each day, receipts added up and returns taken off; and what was done, in words."""
+    done = []
+    sold = grid.total(units)
+    receipts, returns = len(units) - int(grid.listed.sum()), int((units < 0).sum())
+    if receipts:
+        done.append(f"{len(units):,} receipt lines added up to {int(grid.listed.sum()):,} item-days")
+    if returns:
+        if np.nansum(units) < 0:
+            row = int(np.argmax(units < 0))
+            grid.cells.complain(row, "units", "more is returned than was ever sold; if sales are negative, turn signs")
+        below = int((sold < 0).sum())
+        more = f" (no sales on {counted(below, 'day')} with more returns)" if below else ""
+        done.append(f"{counted(returns, 'return')} taken off the sales{more}")
+    return np.where(sold < 0, 0.0, sold), done
+
+
+def _extent(rows: list[Key], keys: tuple[Key, ...], date: Days, units: Floats) -> str:
+    """How much was read."""
+    if not rows:
+        return "no sales read"
+    known = date[~np.isnan(units)]
+    between = f", {known.min()} to {known.max()}" if len(known) else ""
+    return f"{counted(len(rows), 'row')} of {counted(len(keys), 'item-store')} read{between}"
+
+
+def _alike(keys: tuple[Key, ...]) -> list[str]:
+    """Names that differ in case, spaces or punctuation only are pointed out: they may be one thing, typed twice."""
+    found = []
+    for what, names in (("items", {item for item, _ in keys}), ("stores", {store for _, store in keys})):
+        alike: dict[str, list[str]] = {}
+        for name in sorted(names):
+            alike.setdefault(re.sub(r"[\W_]+", "", name.casefold()) or name, []).append(name)
+        twins = [" and ".join(repr(name) for name in same) for same in alike.values() if len(same) > 1]
+        if twins:
+            found.append(f"{first_few(twins)} count as different {what}; write them alike if they are one.")
+    return found
+
+
+def _worth_saying(cells: Cells, history: History, units: Floats) -> list[str]:
+    """What a user should know of a sales file before trusting the orders."""
     notes = []
-    broken = units[~np.isnan(units)] % 1 > 0
+    broken = units[~np.isnan(units)] % 1 != 0
     if broken.any():
         notes.append(
             f"{int(broken.sum())} rows have fractions of a unit, but whole units are forecast and ordered; count in "
             "smaller ones (grams, not kilograms) to be as fine as the file."
         )
-    if rows and not cells.has("in_stock"):
+    if len(cells) and not cells.has("in_stock"):
         notes.append("There is no column in_stock: sales are taken for demand, also on days that sold out.")
-    return replace(history, notes=(*history.notes, *notes))
+    recorded = (~np.isnan(history.sales.units[:, : history.today + 1])).any(0)
+    days = int(recorded.sum())
+    if 0 < days < FEW_DAYS:
+        notes.append(
+            f"Only {counted(days, 'day')} of sales: weekdays cannot be told apart yet, and how far off the "
+            f"orders may be is a guess. From about {FEW_DAYS} days on they rest on the shop's own record."
+        )
+    since = history.today - int(np.flatnonzero(recorded)[-1]) if days else 0
+    if since:
+        notes.append(f"The last sales are {counted(since, 'day')} old; what was sold since is not known.")
+    return notes
 
 
 def _keys(cells: Cells, *, stores: bool, needed: bool = True) -> list[Key]:
@@ -140,6 +207,7 @@ def _last_day(cells: Cells, date: Days, units: Floats, today: Day | None, keys: 
     if today is not None:
         if not (date <= np.where(np.isnan(units), today + AHEAD, today)).any():
             raise CalibrlError(f"{cells.source}: nothing on or before {today}; the first row is of {date.min()}")
+        _refuse_future(cells, date[~np.isnan(units) & (date <= today)], today)
         return today
     known = ~np.isnan(units)
     if not known.any():
@@ -157,32 +225,53 @@ def _last_day(cells: Cells, date: Days, units: Floats, today: Day | None, keys: 
     return last
 
 
+def _refuse_future(cells: Cells, sold: Days, today: Day) -> None:
+    """An error if `today` lies so far beyond the last sale that every item would seem off the list."""
+    gap = int((today - sold.max()).astype(np.int64)) if len(sold) else 0
+    if gap > LONGEST_GAP:
+        raise CalibrlError(
+            f"{cells.source}: --date {today} is {gap} days after the last sale on file, {sold.max()}; add the sales "
+            f"since then, or order as of --date {sold.max()}"
+        )
+
+
 @dataclass(frozen=True)
 class _Grid:
-    """Rows of the file laid out as s item-stores by t days.
+    """Rows of the file laid out as s item-stores by t days; several rows may be about one day.
 
-    days: (t,); row, column: (n,) where each row of the file goes.
+    days: (t,); at: (n,) where each row of the file goes, in the flattened grid; listed: (s, t) days with a row.
     """
 
     cells: Cells
     days: Days
     count: int
-    row: NDArray[np.int64]
-    column: NDArray[np.int64]
+    at: NDArray[np.int64]
 
-    def spread(self, values: Floats, empty: float) -> Floats:
-        """(s, t): the values of a column (n,), `empty` where the file has no row."""
-        found = np.full((self.count, len(self.days)), empty)
-        found[self.row, self.column] = values
-        return found
+    @cached_property
+    def listed(self) -> Flags:
+        return self._sum(self.at) > 0
+
+    def _sum(self, at: NDArray[np.int64], values: Floats | None = None) -> Floats:
+        size = self.count * len(self.days)
+        return np.bincount(at, values, size).astype(np.float64).reshape(self.count, -1)
+
+    def total(self, values: Floats) -> Floats:
+        """(s, t): the sum of a column (n,) on each day, NaN where none of its rows has a number."""
+        known = ~np.isnan(values)
+        return np.where(self._sum(self.at[known]) > 0, self._sum(self.at[known], values[known]), np.nan)
+
+    def mean(self, values: Floats) -> Floats:
+        """(s, t): the mean of a column (n,) on each day, NaN where none of its rows has a number."""
+        return self.total(values) / np.maximum(self._sum(self.at[~np.isnan(values)]), 1)
 
     def flags(self, name: str, *, default: bool) -> Flags:
-        """(s, t): a column of yes and no; `default` where the file has no row, or no such column."""
-        return self.spread(self.cells.flags(name, default=default).astype(np.float64), float(default)) > 0
+        """(s, t): a column of yes and no; `default` unless a row of the day says otherwise."""
+        other = self.cells.flags(name, default=default) != default
+        return (self._sum(self.at[other]) > 0) != default
 
 
 def _laid_out(cells: Cells, date: Days, series: NDArray[np.int64], keys: tuple[Key, ...], *, last: Day) -> _Grid:
-    """The grid of all days of the file and up to `last`; an error if an item-store has two rows for one day."""
+    """The grid of all days of the file and up to `last`."""
     first, end = np.append(date, last).min(), np.append(date, last).max()
     days = first + np.arange(int((end - first).astype(np.int64)) + 1)
     if len(days) * len(keys) > MOST_CELLS:
@@ -190,29 +279,19 @@ def _laid_out(cells: Cells, date: Days, series: NDArray[np.int64], keys: tuple[K
             f"{cells.source}: {len(keys)} item-stores over {len(days)} days, {first} to {end}, are more than fit; "
             "check for a wrong year, or order for fewer stores at a time"
         )
-    code = series * 1_000_000 + date.astype(np.int64)
-    known, row = np.unique(code, return_index=True)
-    if len(known) < len(code):
-        two = np.delete(np.arange(len(code)), row)[0]  # the first line that repeats another
-        one = row[np.searchsorted(known, code[two])]
-        raise CalibrlError(
-            f"{cells.source}, {cells.where(two)}: {named(keys[series[two]])} on {date[two]} stands on "
-            f"{cells.where(one)} already; add the two up, or drop one"
-        )
-    return _Grid(cells, days, len(keys), series, (date - first).astype(np.int64))
+    return _Grid(cells, days, len(keys), series * len(days) + (date - first).astype(np.int64))
 
 
 def _prices(grid: _Grid) -> Floats:
     """(s, t): prices, NaN where none is written; nothing is sold for 0, so that means the same."""
     price = grid.cells.at_least("price", 0, "a price")
-    return grid.spread(np.where(price > 0, price, np.nan), np.nan)
+    return grid.mean(np.where(price > 0, price, np.nan))
 
 
 def _closed(grid: _Grid, keys: tuple[Key, ...]) -> Flags:
     """(s, t): days marked closed; if all rows of a store are, also for its items without a row."""
     closed = grid.flags("closed", default=False)
-    listed = grid.spread(np.ones(len(grid.row)), 0.0) > 0
-    store = store_of(keys)
+    listed, store = grid.listed, store_of(keys)
     for each in np.unique(store[closed.any(1)]):
         rows = store == each
         closed[rows] |= listed[rows].any(0) & (closed[rows] | ~listed[rows]).all(0)
@@ -260,6 +339,11 @@ class Item:
             return "daily"
         return " ".join(name[:3] for name, yes in zip(WEEKDAYS, self.delivery_days, strict=True) if yes)
 
+
+FREE = {
+    "cost_of_waste": "if waste cost nothing, no order could be too large",
+    "cost_of_lost_sale": "if lost sales cost nothing, it would be best never to order",
+}
 
 RULES = [field.name for field in fields(Item)]
 
@@ -336,7 +420,12 @@ def _columns(cells: Cells) -> dict[str, dict[int, Any]]:
     for name in ("cost_of_waste", "cost_of_lost_sale"):
         costs = cells.at_least(name, 0, "a cost")
         for row in np.flatnonzero((costs == 0) | (costs > 1e9)).tolist():
-            cells.complain(row, name, f"{costs[row]:g} is not a cost per unit; expected more than 0")
+            cells.complain(
+                row,
+                name,
+                f"{costs[row]:g} is not a cost per unit; expected more than 0, such as what a unit was bought for "
+                f"(waste) or earns (a lost sale): {FREE[name]}",
+            )
         found[name] = {row: float(value) for row, value in enumerate(costs) if not np.isnan(value)}
     text = cells.texts("delivery_days", needed=False)
     found["delivery_days"] = {row: _weekdays(cells, row, words) for row, words in enumerate(text) if words}

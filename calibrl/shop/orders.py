@@ -261,6 +261,11 @@ class Shop:
     notes: tuple[str, ...]
 
     @property
+    def done(self) -> str:
+        """What was done to the sales on the way from the file to the forecast, in a line."""
+        return f"Done to the sales: {'; '.join(self.history.done)}."
+
+    @property
     def new_items(self) -> list[str]:
         """The item-stores that are planned without any history, which start from the prior."""
         new = self.history.listed & (self.history.days_on_record == 0)

@@ -6,7 +6,8 @@
   sold nothing; there a day counts as closed only if that weekday is hardly ever on record.)
 - the item's record has zeros in it: whoever keeps it writes zeros down, so a day without a row is missing;
 - it has none: only sales are written down, so the day sold nothing, unless the gap is so long that the item cannot
-  have been on offer: longer than two weeks, and than three times the gaps it usually has. Then it is missing.
+  have been on offer: longer than two weeks, and than three times the gaps it usually has. Then it is missing;
+- it has a row whose cell is empty: somebody meant to count, so it is missing, unless most cells are empty.
 
 A store that was closed was closed for all its items, also for those it did not sell yet: a new item knows the weekdays
 on which its store is shut. A day marked closed in the file is closed, whatever was sold. Missing is never taken for
@@ -49,6 +50,9 @@ HARDLY_EVER = 0.05
 """Share of a weekday's dates with any record, below which the store is closed on it; and the chance that an open store
 has no record, below which one without is closed."""
 
+OFTEN_BLANK = 1 / 3
+"""Share of an item's days with an empty cell above which empty means that nothing was sold."""
+
 LONGEST_GAP = 14
 """Days without a sale after which an item may not have been on offer."""
 
@@ -72,7 +76,7 @@ class History:
     sales: s item-stores by t days, the last `AHEAD` of them still to come (their units are NaN); written: the
     same as the file has it, before days without a row were judged; keys: s (item, store); today: the column of
     the last day that is known; stores: whether the file names stores; planned: (s, t') rows without units, in the
-    columns of `written`; notes: for the reader, in sentences.
+    columns of `written`; notes: for the reader, in sentences; done: what was done to the data, in phrases.
     """
 
     sales: Sales
@@ -82,6 +86,7 @@ class History:
     stores: bool
     planned: Flags
     notes: tuple[str, ...] = ()
+    done: tuple[str, ...] = ()
 
     @property
     def date(self) -> np.datetime64:
@@ -129,8 +134,8 @@ def known_at(written: Sales, keys: tuple[Key, ...], today: int, *, stores: bool,
     units[:, :known] = written.units[:, :known]
     marked = _ahead(written.marks["closed"], end)
     closed = marked.copy()
-    units[:, :known], closed[:, :known], notes = fill_gaps(
-        units[:, :known], store_of(keys), marked[:, :known], written.dates[:known]
+    units[:, :known], closed[:, :known], done = fill_gaps(
+        units[:, :known], store_of(keys), marked[:, :known], written.dates[:known], blank=planned[:, :known]
     )
     promotion = None if written.promotion is None else _ahead(written.promotion, end)
     sales = replace(
@@ -143,13 +148,18 @@ def known_at(written: Sales, keys: tuple[Key, ...], today: int, *, stores: bool,
         price=None if written.price is None else _carried_on(_ahead(written.price, end, np.nan), promotion),
         marks={name: _ahead(mark, end) for name, mark in written.marks.items()},
     )
-    return History(sales, written, keys, today, stores, planned, notes)
+    return History(sales, written, keys, today, stores, planned, done=done)
 
 
 def named(key: Key) -> str:
     """An item-store in words."""
     item, store = key
     return f"{item} in {store}" if store else item
+
+
+def counted(count: int, thing: str) -> str:
+    """So many things."""
+    return f"{count:,} {thing}{'' if count == 1 else 's'}"
 
 
 def first_few(names: list[str]) -> str:
@@ -189,11 +199,12 @@ def _last(values: Floats) -> Floats:
 
 
 def fill_gaps(
-    units: Floats, store: NDArray[np.int64], marked: Flags, days: Days
+    units: Floats, store: NDArray[np.int64], marked: Flags, days: Days, *, blank: Flags | None = None
 ) -> tuple[Floats, Flags, tuple[str, ...]]:
-    """Units (s, t) with zeros and NaN where they belong, which days were closed (s, t), and what was decided, in words.
+    """Units (s, t) with zeros and NaN where they belong, which days were closed (s, t), and what was done, in phrases.
 
-    units: (s, t), NaN without a row; store: (s,) number of each; marked: (s, t) closed by the file; days: (t,).
+    units: (s, t), NaN without a number; store: (s,) number of each; marked: (s, t) closed by the file; days: (t,);
+    blank: (s, t) days that have a row, but no number in it.
     """
     units = units.copy()
     recorded = ~np.isnan(units)
@@ -202,18 +213,22 @@ def fill_gaps(
     units[marked & begun & np.isnan(units)] = 0.0
     writes_zeros = (units == 0).any(1, where=recorded) if units.size else np.zeros(len(units), dtype=bool)
     empty = begun & ~recorded & ~closed
+    # Left blank now and then, a cell says that nobody knows; left blank on most days, that nothing was sold.
+    unknown = np.zeros_like(empty) if blank is None else empty & blank
+    unknown &= (unknown.sum(1) <= OFTEN_BLANK * (begun & ~closed).sum(1))[:, None]
     zeros = 0
-    for row in np.flatnonzero(empty.any(1) & ~writes_zeros):
-        sold_nothing = _short_gaps(empty[row], begun[row], recorded[row])
+    for row in np.flatnonzero((empty & ~unknown).any(1) & ~writes_zeros):
+        sold_nothing = _short_gaps(empty[row], begun[row], recorded[row]) & ~unknown[row]
         units[row, sold_nothing] = 0.0
         zeros += int(sold_nothing.sum())
-    missing = int((begun & np.isnan(units) & ~closed).sum())
-    notes = []
-    if zeros:
-        notes.append(f"{zeros} item-days without a row count as no sales: the items' records hold sales only.")
-    if missing:
-        notes.append(f"{missing} item-days without a row count as missing, not as zero.")
-    return units, closed, tuple(notes)
+    left_blank = int(unknown.sum())
+    missing = int((begun & np.isnan(units) & ~closed).sum()) - left_blank
+    done = (
+        (left_blank, "empty cell", "missing"),
+        (zeros, "item-day", "no sales, without a row in a record of sales only"),
+        (missing, "item-day", "missing, not as zero, without a row"),
+    )
+    return units, closed, tuple(f"{counted(count, what)} taken as {how}" for count, what, how in done if count)
 
 
 def _shut(recorded: Flags, store: NDArray[np.int64], days: Days) -> Flags:

@@ -165,12 +165,15 @@ class Cells:
         The line of the file each row stands on; of a Parquet file, its row.
     place : str
         What errors call that: "line" or "row".
+    unknown : tuple of str
+        Columns that nobody will ask for.
     """
 
     source: str
     frame: pl.DataFrame
     line: NDArray[np.int64]
     place: str = "line"
+    unknown: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.frame)
@@ -324,7 +327,8 @@ def read_cells(path: str | Path, *, needed: Sequence[str], optional: Sequence[st
         )
     parquet = file.suffix.lower() == ".parquet"
     line = np.arange(len(frame)) + (1 if parquet else 2)
-    return Cells(str(file), frame, line, "row" if parquet else "line").without_blanks()
+    unknown = tuple(name for name in frame.columns if name not in (*needed, *optional))
+    return Cells(str(file), frame, line, "row" if parquet else "line", unknown).without_blanks()
 
 
 def _proper_names(found: list[str], known: list[str], source: str) -> dict[str, str]:

@@ -117,15 +117,7 @@ def test_rows_after_the_last_sale_are_plans(write):
 
 
 BAD_SALES = {
-    "duplicate": (
-        "2025-01-01,a,3\n2025-01-02,a,4\n2025-01-01,a,5\n",
-        r"line 4: a on 2025-01-01 stands on line 2 already",
-    ),
-    "two duplicates": (
-        "2025-01-01,b,3\n2025-01-01,a,4\n2025-01-01,b,5\n2025-01-01,a,6\n",
-        r"line 4: b on 2025-01-01 stands on line 2 already",
-    ),
-    "negative": ("2025-01-01,a,3\n2025-01-02,a,-4\n", r"line 3, column units: -4 is not a number of units sold"),
+    "only returns": ("2025-01-01,a,3\n2025-01-02,a,-4\n", r"line 3, column units: more is returned than was ever sold"),
     "date": ("2025-01-01,a,3\n03/04/2025,a,4\n", r"line 3, column date: '03/04/2025' is not a date; write it like"),
     "impossible date": ("2025-02-30,a,3\n", r"line 2, column date: '2025-02-30' is not a date"),
     "no date": ("2025-01-01,a,3\n,a,4\n", r"line 3, column date: is empty"),
@@ -195,6 +187,72 @@ def test_fractions_of_a_unit_are_pointed_out(write):
     assert any(note.startswith("1 rows have fractions of a unit, but whole units are forecast") for note in notes)
 
 
+def test_receipts_are_added_up_and_returns_netted(write):
+    path = write(
+        "date,item,units,price,promotion,in_stock\n2025-01-01 08:10,a,3,2,0,1\n2025-01-01 09:30,a,2,4,1,1\n"
+        "2025-01-01 17:00,b,1,1,0,1\n2025-01-02 08:00,a,4,2,0,0\n2025-01-02 08:20,a,-1,,0,1\n"
+        "2025-01-02 09:00,b,-2,1,0,1\n"
+    )
+    history = read_sales(path)
+    assert history.sales.units[:, :2].tolist() == [[5, 3], [1, 0]]
+    assert history.sales.promotion is not None
+    assert history.sales.promotion[:, :2].tolist() == [[1, 0], [0, 0]]
+    assert history.sales.price is not None
+    assert history.sales.price[0, :2].tolist() == [3, 2]
+    assert history.sales.censored[0, :2].tolist() == [False, True]
+    assert history.done == (
+        "6 rows of 2 item-stores read, 2025-01-01 to 2025-01-02",
+        "6 receipt lines added up to 4 item-days",
+        "2 returns taken off the sales (no sales on 1 day with more returns)",
+    )
+
+
+def test_an_empty_cell_is_missing_unless_most_are(write):
+    shop = small_shop(60, items=("bread",)).with_columns(
+        pl.col("date").cast(pl.String), pl.col("units").cast(pl.String)
+    )
+    whole = make_orders(read_shop(write(shop)))[0]
+    once = shop.with_columns(units=pl.when(pl.col("date") == "2025-02-20").then(pl.lit("")).otherwise(pl.col("units")))
+    history = read_sales(write(once))
+    day = history.sales.day("2025-02-20")
+    assert np.isnan(history.sales.units[0, day])
+    assert not history.sales.closed[0, day]
+    assert "1 empty cell taken as missing" in history.done
+    holed = make_orders(read_shop(write(once)))[0]
+    assert holed.quantile(0.95) == pytest.approx(whole.quantile(0.95), rel=0.15)
+    # Of an item that leaves most cells empty, those days sold nothing.
+    rare = pl.DataFrame({"date": [f"2025-01-{day:02d}" for day in range(1, 29)]}).with_columns(
+        item=pl.lit("cake"), units=pl.when(pl.int_range(28) % 4 == 0).then(pl.lit("2")).otherwise(pl.lit(""))
+    )
+    both = pl.concat([rare, rare.with_columns(item=pl.lit("rolls"), units=pl.lit("9"))])
+    assert read_sales(write(both)).sales.units[0, :5].tolist() == [2, 0, 0, 0, 2]
+
+
+def test_names_that_look_alike_and_columns_without_use_are_pointed_out(write):
+    history = read_sales(write("date,item,units,cashier,till\n2025-01-01,Bread,3,x,1\n2025-01-01,bread,4,y,2\n"))
+    assert any("'Bread' and 'bread' count as different items" in note for note in history.notes)
+    assert "columns cashier, till not used" in history.done
+
+
+def test_few_days_and_old_sales_are_pointed_out(write):
+    path = write("date,item,units\n2025-01-01,a,3\n")
+    assert any(note.startswith("Only 1 day of sales: weekdays cannot be told apart") for note in read_sales(path).notes)
+    assert make_orders(read_shop(path))[0].decision.units > 0
+    later = read_sales(path, today=np.datetime64("2025-01-04"))
+    assert any(note.startswith("The last sales are 3 days old") for note in later.notes)
+    with pytest.raises(
+        CalibrlError, match="--date 2030-01-01 is 1826 days after the last sale on file, 2025-01-01; add"
+    ):
+        read_sales(path, today=np.datetime64("2030-01-01"))
+
+
+@pytest.mark.parametrize("name", ["cost_of_waste", "cost_of_lost_sale"])
+def test_a_cost_of_nothing_is_refused_with_what_it_would_mean(write, name):
+    path = write(f"item,{name}\nbread,0\n", "items.csv")
+    with pytest.raises(CalibrlError, match=rf"line 2, column {name}: 0 is not a cost .* cost nothing, "):
+        read_items(path, KEYS, sales="sales.csv")
+
+
 def test_flags_are_yes_or_no(write):
     path = write("date,item,units,promotion\n2025-01-01,a,3,maybe\n")
     with pytest.raises(CalibrlError, match="line 2, column promotion: 'maybe' is neither yes nor no"):
@@ -243,7 +301,7 @@ def test_a_record_with_zeros_has_missing_days_not_zeros():
     found = settled([[3, 0, np.nan, 4], [1, 1, 1, 1], [2, 2, 2, 2]], [0, 0, 0])
     assert np.isnan(found.units[0, 2])
     assert not found.closed.any()
-    assert "1 item-days without a row count as missing" in found.notes[0]
+    assert "1 item-day taken as missing" in found.notes[0]
 
 
 def test_a_gap_too_long_to_be_bad_luck_is_missing():
