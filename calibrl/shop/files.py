@@ -48,7 +48,19 @@ from numpy.typing import NDArray
 
 from calibrl.errors import CalibrlError
 from calibrl.inventory.problems import Days, Flags, Floats, Sales
-from calibrl.shop.record import AHEAD, LONGEST_GAP, Day, History, Key, counted, first_few, known_at, named, store_of
+from calibrl.shop.record import (
+    AHEAD,
+    DISCONTINUED,
+    LONGEST_GAP,
+    Day,
+    History,
+    Key,
+    counted,
+    first_few,
+    known_at,
+    named,
+    store_of,
+)
 from calibrl.tables.reader import Cells, read_cells
 
 MOST_UNITS = 1e7
@@ -228,7 +240,7 @@ def _last_day(cells: Cells, date: Days, units: Floats, today: Day | None, keys: 
 def _refuse_future(cells: Cells, sold: Days, today: Day) -> None:
     """An error if `today` lies so far beyond the last sale that every item would seem off the list."""
     gap = int((today - sold.max()).astype(np.int64)) if len(sold) else 0
-    if gap > LONGEST_GAP:
+    if gap > DISCONTINUED:
         raise CalibrlError(
             f"{cells.source}: --date {today} is {gap} days after the last sale on file, {sold.max()}; add the sales "
             f"since then, or order as of --date {sold.max()}"
