@@ -1,4 +1,4 @@
-"""Tables of forecasts: CSV and Parquet files that any program can write, and what their rows forecast."""
+"""Tables of forecasts: files that any program can write, and what their rows forecast."""
 
 from typing import TYPE_CHECKING
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from calibrl.tables.forecasts import parse_forecasts as parse_forecasts
     from calibrl.tables.forecasts import quantile_column as quantile_column
     from calibrl.tables.forecasts import read_forecasts as read_forecasts
+    from calibrl.tables.formats import write_table as write_table
     from calibrl.tables.reader import read_table as read_table
-    from calibrl.tables.reader import write_table as write_table
 
 __getattr__, __dir__, __all__ = exports(__name__)

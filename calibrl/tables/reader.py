@@ -1,12 +1,14 @@
-"""Tables as files: CSV, TSV and Parquet, read with errors that name file, line, column and cure, and written whole."""
+"""Tables read cell by cell: columns found by any of their names, numbers and dates as people write them.
+
+Errors name file, line, column and cure. `read_cells` is the reader of every command that takes a table.
+"""
 
 from __future__ import annotations
 
 import csv
-import itertools
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NoReturn, TypeAlias
 
@@ -14,8 +16,8 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from calibrl.errors import CalibrlError, cut, first_line, some
-from calibrl.files import replacing, writable
+from calibrl.errors import CalibrlError, cut, some
+from calibrl.tables.formats import Source, load
 
 Floats: TypeAlias = NDArray[np.float64]
 Flags: TypeAlias = NDArray[np.bool_]
@@ -29,10 +31,16 @@ DECIMAL_COMMA = r"^[-+]?(?:\d+,(?:\d{1,2}|\d{4,})|(?:0|\d{4,}),\d+)$"
 
 YES, NO = ["1", "1.0", "true", "yes", "y"], ["0", "0.0", "false", "no", "n"]
 
-DATE_FORMATS = ("%Y-%m-%d", "%Y/%m/%d", "%d.%m.%Y")
-"""Ways to write a date that cannot be mistaken; 03/04/2018 can, and is refused."""
+DATE_FORMATS = (
+    *("%Y-%m-%d", "%Y/%m/%d", "%Y%m%d", "%d.%m.%Y", "%d-%b-%Y", "%d %b %Y", "%d %B %Y", "%b %d, %Y", "%B %d, %Y"),
+    *("%d/%m/%Y", "%m/%d/%Y", "%d-%m-%Y", "%m-%d-%Y"),
+)
+"""Ways to write a date. 03/04/2018 may be one of two: where a whole column leaves that open, it is refused."""
 
-TIME = r"[T ] *(?:[01]?\d|2[0-3]):[0-5]\d(?::[0-5]\d(?:[.,]\d+)?)? *(?:Z|[+-]\d\d(?::?\d\d)?)?$"
+DATE_WORDS = {"day-first": ("%d/%m/%Y", "%d-%m-%Y"), "month-first": ("%m/%d/%Y", "%m-%d-%Y")}
+"""What `date_format` may be instead of a format."""
+
+TIME = r"[T ] *(?:[01]?\d|2[0-3]):[0-5]\d(?::[0-5]\d(?:[.,]\d+)?)? *(?:[AaPp]\.?[Mm]\.?)? *(?:Z|[+-]\d\d(?::?\d\d)?)?$"
 """What may follow a date: the time of day, and how far the clock is from UTC."""
 
 MIDNIGHT = r"[T ] *0?0:00(?::00(?:[.,]0+)?)? *Z$"
@@ -40,113 +48,46 @@ MIDNIGHT = r"[T ] *0?0:00(?::00(?:[.,]0+)?)? *Z$"
 THOUSANDS = r"^[-+]?[1-9]\d{0,2}\.\d{3}$"
 """A number whose point may stand between thousands."""
 
+BOTH_MARKS = {
+    ".": r"^[-+]?\d{1,3}(?:,\d{3})+\.\d+$",
+    ",": r"^[-+]?\d{1,3}(?:\.\d{3})+,\d+$",
+}
+"""Numbers with marks between thousands and before decimals, by the latter: such a cell settles its column."""
+
+SERIAL_ZERO = np.datetime64("1899-12-30")
+"""The day that spreadsheets count from."""
+
 EARLIEST, LATEST = np.datetime64("1950-01-01"), np.datetime64("2150-01-01")
 """A date outside is a slip of the pen."""
 
 
-def read_table(path: str | Path, *, as_text: bool = False) -> pl.DataFrame:
-    """A CSV, TSV or Parquet file as a data frame.
+def read_table(path: str | Path, *, as_text: bool = False, sheet: str | None = None) -> pl.DataFrame:
+    """A file of text (.csv, .tsv, .txt, each also .gz), Parquet, Feather or Excel as a data frame.
 
-    Commas, semicolons and tabs are told apart by the header line.
+    Of text, separator (comma, semicolon, tab, bar, space) and encoding (UTF-8, UTF-16, Latin-1) are found out.
 
     Parameters
     ----------
     path : str or Path
-        The file.
+        The file; its name is taken literally, never as a pattern.
     as_text : bool
         Whether every cell of a text file stays as it was written (an id of 007 stays 007); otherwise column types are
         inferred from all rows.
+    sheet : str, optional
+        Which sheet of an Excel file, if it has several.
 
     Returns
     -------
     polars.DataFrame
         At least one row; no two columns of one name.
     """
-    frame = _read(Path(path), as_text=as_text)
+    return _expect_rows(*load(path, as_text=as_text, sheet=sheet))
+
+
+def _expect_rows(frame: pl.DataFrame, source: Source) -> pl.DataFrame:
     if not len(frame):
-        raise CalibrlError(f"{path}: no rows below the header {some(frame.columns)}; expected at least one")
+        raise CalibrlError(f"{source.name}: no rows below the header {some(frame.columns)}; expected at least one")
     return frame
-
-
-def _read(file: Path, *, as_text: bool) -> pl.DataFrame:
-    """The rows of a file, perhaps none."""
-    if not file.is_file():
-        what = "is a folder" if file.is_dir() else "does not exist"
-        raise CalibrlError(f"{file}: {what}; give the path of a CSV or Parquet file")
-    suffix = _suffix(file)
-    if not file.stat().st_size:
-        raise CalibrlError(f"{file}: the file is empty; expected a header line and rows below it")
-    try:
-        if suffix == ".parquet":
-            frame = pl.read_parquet(file)
-            names = frame.columns
-        else:
-            separator, names = _header(file)
-            # None: look at every row before settling a column's type.
-            frame = pl.read_csv(file, separator=separator, infer_schema=not as_text, infer_schema_length=None)
-    except (pl.exceptions.PolarsError, OSError, UnicodeDecodeError, csv.Error) as problem:
-        raise CalibrlError(
-            f"{file}: cannot be read as {'Parquet' if suffix == '.parquet' else 'CSV'} ({_reason(problem)}); "
-            "expected UTF-8 text with as many cells in every row as in the header, or a whole Parquet file"
-        ) from None
-    _refuse_twins([name.strip() for name in names], file)
-    return frame.rename({name: name.strip() or name for name in frame.columns})
-
-
-def write_table(frame: pl.DataFrame, path: str | Path) -> None:
-    """Write a data frame as CSV, TSV or Parquet: the whole file or none of it.
-
-    Parameters
-    ----------
-    frame : polars.DataFrame
-        What to write.
-    path : str or Path
-        Its suffix says how.
-    """
-    file = Path(path)
-    suffix = _suffix(file)
-    try:
-        with writable(file), replacing(file) as temporary:
-            if suffix == ".parquet":
-                frame.write_parquet(temporary)
-            else:
-                frame.write_csv(temporary, separator="\t" if suffix == ".tsv" else ",")
-    except pl.exceptions.PolarsError as problem:
-        odd = [name for name, dtype in frame.schema.items() if dtype.is_nested() or dtype in (pl.Binary, pl.Object)]
-        raise CalibrlError(
-            f"{file}: cannot be written ({_reason(problem)}); write .parquet, or leave out {some(odd or frame.columns)}"
-        ) from None
-
-
-def _suffix(file: Path) -> str:
-    suffix = file.suffix.lower()
-    if suffix not in {".csv", ".tsv", ".parquet"}:
-        cure = "save the sheet as CSV" if suffix in {".xlsx", ".xls", ".ods"} else "rename the file to what it holds"
-        raise CalibrlError(f"{file}: suffix {suffix!r} is not .csv, .tsv or .parquet; {cure}")
-    return suffix
-
-
-def _header(file: Path) -> tuple[str, list[str]]:
-    """What separates the cells of a text file, and the names in its first line that is not empty."""
-    with file.open(encoding="utf-8-sig") as text:
-        lines = (line for line in text if line.strip())
-        first = next(lines, "")
-        if text.newlines == "\r":
-            raise CalibrlError(f"{file}: lines end in a carriage return alone; save it with line feeds (\\n or \\r\\n)")
-        separator = max(",;\t", key=first.count)
-        return separator, next(csv.reader(itertools.chain([first], lines), delimiter=separator), [])
-
-
-def _refuse_twins(names: list[str], file: Path) -> None:
-    """Refuse a name that two columns share: nobody could say which of them is meant."""
-    twin = next((name for place, name in enumerate(names) if name and name in names[:place]), None)
-    if twin is not None:
-        raise CalibrlError(f"{file}: {names.count(twin)} columns are named {cut(twin)}; give each a name of its own")
-
-
-def _reason(problem: Exception) -> str:
-    """What another library said, cut to fit a line."""
-    return cut(first_line(problem), 160)
 
 
 @dataclass(frozen=True)
@@ -167,6 +108,12 @@ class Cells:
         What errors call that: "line" or "row".
     unknown : tuple of str
         Columns that nobody will ask for.
+    called : dict of str to str
+        What the file calls a column, where that is another name than ours.
+    how : tuple of str
+        How the file was read, as far as that is worth telling.
+    date_format : str, optional
+        How dates are written: a format of strftime, "day-first" or "month-first".
     """
 
     source: str
@@ -174,6 +121,9 @@ class Cells:
     line: NDArray[np.int64]
     place: str = "line"
     unknown: tuple[str, ...] = ()
+    called: Mapping[str, str] = field(default_factory=dict)
+    how: tuple[str, ...] = ()
+    date_format: str | None = None
 
     def __len__(self) -> int:
         return len(self.frame)
@@ -189,7 +139,11 @@ class Cells:
 
     def complain(self, row: int, column: str, problem: str) -> NoReturn:
         """Raise an error about the cell in `row`, counted from 0, and `column`."""
-        raise CalibrlError(f"{self.source}, {self.where(row)}, column {column}: {problem}")
+        raise CalibrlError(f"{self.source}, {self.where(row)}, column {self.name_of(column)}: {problem}")
+
+    def name_of(self, column: str) -> str:
+        """What the file calls a column, fit for a line."""
+        return cut(self.called.get(column, column))
 
     def refuse(self, wrong: Flags | pl.Series, column: str, problem: Callable[[int], str]) -> None:
         """Raise an error about the first cell of `column` that is `wrong` (n,). problem: what to say of its row."""
@@ -213,13 +167,14 @@ class Cells:
         column = self._column(name)
         if column.dtype == pl.String:
             text = column.str.strip_chars()
-            commas = text.str.contains(DECIMAL_COMMA).any() and not text.str.contains(".", literal=True).any()
-            parsed = (text.str.replace(",", ".", literal=True) if commas else text).cast(pl.Float64, strict=False)
+            parsed = _numbers(text)
             odd = parsed.is_null() & text.is_not_null() & ~text.is_in(UNSEEN)
             self.refuse(odd, name, lambda row: f"{cut(column[row])!r} is not a number; {_cure(text[row], expected)}")
             column = parsed
         elif not (column.dtype.is_numeric() or column.dtype in (pl.Boolean, pl.Null)):
-            raise CalibrlError(f"{self.source}, column {name}: holds {column.dtype}, not numbers; convert it first")
+            raise CalibrlError(
+                f"{self.source}, column {self.name_of(name)}: holds {column.dtype}, not numbers; convert it first"
+            )
         # A copy, because polars' memory is read-only.
         return np.array(column.cast(pl.Float64).fill_null(np.nan).to_numpy(), dtype=np.float64)
 
@@ -261,7 +216,10 @@ class Cells:
         return said.fill_null(default).to_numpy().astype(bool)
 
     def dates(self, name: str, *, needed: bool = True) -> Days:
-        """A column of dates as datetime64[D]; NaT where empty, which is an error if they are `needed`."""
+        """A column of dates as datetime64[D]; NaT where empty, which is an error if they are `needed`.
+
+        Dates are ISO, written out, day-first or month-first, or the serial numbers of a spreadsheet.
+        """
         column = self._column(name)
         if isinstance(column.dtype, pl.Date | pl.Datetime):
             parsed = column.dt.date()  # the day where the clock stands, not in UTC
@@ -270,7 +228,7 @@ class Cells:
                 text = text.str.replace("+00:00", "Z", literal=True)
         else:
             text = self._text(name)
-            parsed = _first_format(text.str.replace(TIME, ""))
+            parsed = self._parse_dates(text, name)
         self.refuse(
             (text.str.contains("Z$") & ~text.str.contains(MIDNIGHT)).fill_null(False),
             name,
@@ -280,13 +238,47 @@ class Cells:
             ),
         )
         odd = parsed.is_null() & text.is_not_null() & ~text.is_in(UNSEEN)
-        self.refuse(odd, name, lambda row: f"{cut(text[row])!r} is not a date; write it like 2018-05-31")
+        like = self.date_format or "2018-05-31"
+        self.refuse(
+            odd,
+            name,
+            lambda row: f"{cut(text[row])!r} is not a date; write it like {like}, or say how with --date-format",
+        )
         if needed:
             self.refuse(parsed.is_null(), name, lambda _: "is empty; write a date like 2018-05-31")
         days: Days = parsed.to_numpy().astype("datetime64[D]")
         outside = (days < EARLIEST) | (days > LATEST)
         self.refuse(outside, name, lambda row: f"{days[row]} is not a date of our time; check the year")
         return days
+
+    def _parse_dates(self, text: pl.Series, name: str) -> pl.Series:
+        """Dates in the way of writing that fits all of them, or the one that fits most; an error if two fit."""
+        day = text.str.replace(TIME, "").set(text.is_in(UNSEEN).fill_null(False), None)
+        if self.date_format is None:
+            serial = day.cast(pl.Float64, strict=False).floor().cast(pl.Int32, strict=False)
+            if serial.null_count() == day.null_count() and serial.is_between(18264, 91313).all():  # 1950 to 2149
+                return (serial + int(SERIAL_ZERO.astype(np.int64))).cast(pl.Date)
+            formats: Sequence[str] = DATE_FORMATS
+        else:
+            formats = DATE_WORDS.get(self.date_format, (self.date_format,))
+        tried: dict[str, pl.Series] = {}
+        for form in formats:
+            # The format must take the whole cell: a year of four digits is not two and a rest.
+            tried[form] = day.str.to_date(form, strict=False, exact=True)
+            if tried[form].null_count() == day.null_count() and not re.match(r"%[dm][/-]%[dm]", form):
+                return tried[form]
+        fits = [form for form in tried if tried[form].null_count() == day.null_count()]
+        rivals = [form for form in fits if not tried[form].equals(tried[fits[0]])]
+        if rivals:
+            one, other = tried[fits[0]], tried[rivals[0]]
+            row = int((one != other).fill_null(False).arg_max() or 0)
+            self.complain(
+                row,
+                name,
+                f"{cut(text[row])!r} may be {one[row]} or {other[row]}; say which with --date-format day-first or "
+                "--date-format month-first",
+            )
+        return tried[fits[0]] if fits else min(tried.values(), key=pl.Series.null_count)
 
     def _column(self, name: str) -> pl.Series:
         """A column; one left out is empty throughout."""
@@ -301,11 +293,22 @@ class Cells:
         return column.cast(pl.String, strict=False).str.strip_chars()
 
 
-def read_cells(path: str | Path, *, needed: Sequence[str], optional: Sequence[str], what: str) -> Cells:
-    """The rows of a CSV or Parquet file that has the columns it needs.
+def read_cells(
+    path: str | Path,
+    *,
+    needed: Sequence[str],
+    optional: Sequence[str],
+    what: str,
+    aliases: Mapping[str, Sequence[str]] | None = None,
+    columns: Mapping[str, str] | None = None,
+    date_format: str | None = None,
+    sheet: str | None = None,
+) -> Cells:
+    """The rows of a file, of any kind that `read_table` takes, that has the columns it needs.
 
-    Names are matched without regard to case, spaces and underscores ("Shelf Life" is shelf_life); columns that
-    are neither needed nor optional are left alone. Empty lines are skipped.
+    Names are matched without regard to case, spaces, points, dashes and underscores ("Shelf Life" is shelf_life); what
+    is not found so is looked for by its other names. Columns that are neither needed nor optional are left alone, and
+    empty lines skipped.
 
     Parameters
     ----------
@@ -315,46 +318,135 @@ def read_cells(path: str | Path, *, needed: Sequence[str], optional: Sequence[st
         Columns.
     what : str
         What errors call such a file.
+    aliases : mapping of str to sequence of str, optional
+        Other names of a column; where two columns of the file bear one, the user is asked.
+    columns : mapping of str to str, optional
+        What the file calls a column, as the user says (`parse_columns`): settles what names leave open.
+    date_format : str, optional
+        How dates are written: a format of strftime, "day-first" or "month-first".
+    sheet : str, optional
+        Which sheet of an Excel file.
+
+    Returns
+    -------
+    Cells
+        Its columns under our names; `called` says what the file calls them.
     """
-    file = Path(path)
-    frame = _read(file, as_text=True)
-    frame = frame.rename(_proper_names(frame.columns, [*needed, *optional], str(file)))
-    missing = [name for name in needed if name not in frame.columns]
+    frame, source = load(path, as_text=True, sheet=sheet)
+    known = [*needed, *optional]
+    called = find_columns(frame.columns, known, aliases or {}, columns or {}, source.name)
+    missing = [name for name in needed if name not in called]
     if missing:
-        found = ", ".join(frame.columns[:12]) + (", …" if len(frame.columns) > 12 else "")
+        found = ", ".join(map(cut, frame.columns[:12])) + (", …" if len(frame.columns) > 12 else "")
         raise CalibrlError(
-            f"{file}: no column {' and no column '.join(missing)} among {found}; {what} needs {', '.join(needed)}"
+            f"{source.name}: no column {' and no column '.join(missing)} among {found}; {what} needs "
+            f"{', '.join(needed)}: say which it is with --columns {missing[0]}=NAME"
         )
-    parquet = file.suffix.lower() == ".parquet"
-    line = np.arange(len(frame)) + (1 if parquet else 2)
-    unknown = tuple(name for name in frame.columns if name not in (*needed, *optional))
-    return Cells(str(file), frame, line, "row" if parquet else "line", unknown).without_blanks()
+    return cells_of(frame, source, called, date_format=date_format)
 
 
-def _proper_names(found: list[str], known: list[str], source: str) -> dict[str, str]:
-    """From the file's spelling to ours. A column we do not know must not end up under a name we do."""
-    ours = {_plain(name): name for name in known}
-    renamed: dict[str, str] = {}
+def cells_of(
+    frame: pl.DataFrame, source: Source, called: Mapping[str, str], *, date_format: str | None = None
+) -> Cells:
+    """A table as cells under our names, `called` being what the file calls each; without rows that are empty."""
+    ours = {theirs: name for name, theirs in called.items()}
+    # A column we do not know must not end up under a name we do.
+    others = {name: f"{name} (other)" for name in frame.columns if name in called and name not in ours}
+    renamed = frame.rename({**ours, **others})
+    differ = {name: theirs for name, theirs in called.items() if name != theirs}
+    line = np.arange(len(frame)) + source.first
+    unknown = tuple(name for name in renamed.columns if name not in called)
+    return Cells(source.name, renamed, line, source.place, unknown, differ, source.how, date_format).without_blanks()
+
+
+def find_columns(
+    found: Sequence[str],
+    known: Sequence[str],
+    aliases: Mapping[str, Sequence[str]],
+    columns: Mapping[str, str],
+    source: str,
+) -> dict[str, str]:
+    """What the file calls each of the `known` columns: as the user says, by our name, or by another; else left out."""
+    spelt: dict[str, list[str]] = {}
     for name in found:
-        proper = ours.get(_plain(name), name)
-        if proper in known and proper in renamed.values():
-            raise CalibrlError(f"{source}: two columns are called {proper}; keep one")
-        renamed[name] = proper
-    return renamed
+        spelt.setdefault(plain(name), []).append(name)
+    for name, theirs in columns.items():
+        if name not in known:
+            raise CalibrlError(f"--columns {name}={theirs}: {name} is none of ours; expected {some(known)}")
+        if theirs not in found:
+            raise CalibrlError(f"{source}: --columns {name}={cut(theirs)}: no such column among {some(found)}")
+    called = dict(columns)
+    taken = set(called.values())
+    for own in (True, False):  # our own names first: who writes y means y
+        for name in known:
+            if name in called:
+                continue
+            words = [name] if own else aliases.get(name, ())
+            fits = [theirs for word in words for theirs in spelt.get(plain(word), []) if theirs not in taken]
+            if len(dict.fromkeys(fits)) > 1:
+                raise CalibrlError(
+                    f"{source}: {some(list(dict.fromkeys(fits)))} may each be the column {name}; keep one, or say "
+                    f"which with --columns {name}={cut(fits[0])}"
+                )
+            if fits:
+                called[name] = fits[0]
+                taken.add(fits[0])
+    return called
 
 
-def _plain(name: str) -> str:
-    return name.strip().lower().replace(" ", "").replace("_", "").replace("-", "")
+def parse_columns(text: Sequence[str] | str | None) -> dict[str, str]:
+    """What the user says the file calls our columns.
+
+    Parameters
+    ----------
+    text : str, or sequence of str, optional
+        Such as "mean=mu,std=sigma", or several of them.
+
+    Returns
+    -------
+    dict of str to str
+        From our name to the file's.
+
+    Examples
+    --------
+    >>> parse_columns("mean=mu, std=sigma")
+    {'mean': 'mu', 'std': 'sigma'}
+    """
+    said: dict[str, str] = {}
+    for part in [text] if isinstance(text, str) else text or ():
+        for pair in next(csv.reader([part], skipinitialspace=True), []):
+            name, mark, theirs = (word.strip() for word in pair.partition("="))
+            if not (name and mark and theirs):
+                raise CalibrlError(
+                    f"--columns {cut(part)!r}: {cut(pair)!r} says nothing; write OURS=THEIRS, like mean=mu"
+                )
+            if name in said:
+                raise CalibrlError(f"--columns {cut(part)!r}: {cut(name)} is said twice; keep one")
+            said[name] = theirs
+    return said
 
 
-def _first_format(text: pl.Series) -> pl.Series:
-    """Dates in the first way of writing that fits all of them, or the one that fits most."""
-    tried: list[pl.Series] = []
-    for form in DATE_FORMATS:
-        tried.append(text.str.to_date(form, strict=False))
-        if tried[-1].null_count() == text.null_count():
-            break
-    return min(tried, key=pl.Series.null_count)
+def plain(name: str) -> str:
+    """A name without what spellings differ in: case, spaces, points, dashes and underscores."""
+    return re.sub(r"[\s_.\-]+", "", name).lower()
+
+
+def _numbers(text: pl.Series) -> pl.Series:
+    """Numbers, null where a cell is none; which mark stands before decimals is settled for the whole column."""
+    values = text.cast(pl.Float64, strict=False)
+    if values.null_count() == text.null_count():
+        return values
+    if not text.str.contains(",", literal=True).any():
+        return values
+    for mark, form in BOTH_MARKS.items():
+        if text.str.contains(form).any():
+            other = "," if mark == "." else "."
+            fits = text.str.contains(rf"{form}|^[-+]?\d+(?:[{mark}]\d*)?$|^[-+]?\d{{1,3}}(?:[{other}]\d{{3}})+$")
+            joined = text.str.replace_all(other, "", literal=True).str.replace(mark, ".", literal=True)
+            return joined.cast(pl.Float64, strict=False).set(~fits.fill_null(True), None)
+    if text.str.contains(DECIMAL_COMMA).any() and not text.str.contains(".", literal=True).any():
+        return text.str.replace(",", ".", literal=True).cast(pl.Float64, strict=False)
+    return values
 
 
 def _thousands(text: pl.Series) -> pl.Series:

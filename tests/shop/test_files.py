@@ -136,7 +136,7 @@ BAD_SALES = {
         r"line 2, column date: '2025-01-01T22:00:00Z' is a time in UTC, perhaps of another day .* the shop's own day",
     ),
     "thousands": ('2025-01-01,a,"1,200"\n', r"line 2, column units: '1,200' is not a number; drop the thousands separ"),
-    "millions": ('2025-01-01,a,"1,200,000.5"\n', r"line 2, column units: '1,200,000.5' is .* drop the thousands separ"),
+    "millions": ('2025-01-01,a,"1,200,000"\n', r"line 2, column units: '1,200,000' is .* drop the thousands separ"),
     "a year apart": (
         "2025-01-01,a,3\n2026-01-03,a,4\n2025-01-02,a,4\n",
         r"line 3, column date: 2026-01-03 is 366 days after all other sales, which end on 2025-01-02; correct the "

@@ -1,0 +1,413 @@
+"""Files as data frames and back: delimited text of any program, Parquet, Feather and Excel.
+
+How a text file is written (encoding, separator, whether compressed) is found out from its beginning; what was found is
+said in words, so that it can be printed.
+"""
+
+from __future__ import annotations
+
+import codecs
+import csv
+import gzip
+import io
+import itertools
+import os
+import re
+import zipfile
+import zlib
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO, cast
+
+import polars as pl
+
+from calibrl.errors import CalibrlError, MissingExtra, cut, first_line, some
+from calibrl.files import replacing, writable
+from calibrl.text import FORMULA
+
+TEXT, COLUMNAR, SHEETS = (".csv", ".tsv", ".txt"), (".parquet", ".feather"), (".xlsx", ".xls", ".ods")
+READABLE = (*TEXT, *(f"{suffix}.gz" for suffix in TEXT), *COLUMNAR, *SHEETS)
+WRITABLE = (".csv", ".tsv", ".csv.gz", ".tsv.gz", ".parquet", ".feather", ".xlsx")
+
+HEAD = 1 << 20
+"""Bytes that are looked at to find out how a text file is written."""
+
+SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars", " ": "spaces"}
+
+SHEET_ROWS, SHEET_COLUMNS = 1_048_575, 16_384
+"""What fits on a sheet of Excel, below a header."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """How a file was read.
+
+    Parameters
+    ----------
+    name : str
+        The file.
+    how : tuple of str
+        What is worth telling: the separator unless it is a comma, the encoding unless it is UTF-8, the sheet.
+    place : str
+        What errors call a row: "line" of a text file, else "row".
+    first : int
+        The number of the first row below the header.
+    """
+
+    name: str
+    how: tuple[str, ...] = ()
+    place: str = "row"
+    first: int = 1
+
+
+def suffix_of(path: str | Path) -> str:
+    """What a file's name says it is: one of `READABLE`, such as ".csv.gz", or whatever it ends in."""
+    suffixes = [suffix.lower() for suffix in Path(path).suffixes]
+    return "".join(suffixes[-2:]) if suffixes[-1:] == [".gz"] else "".join(suffixes[-1:])
+
+
+def load(path: str | Path, *, as_text: bool, sheet: str | None = None) -> tuple[pl.DataFrame, Source]:
+    """The rows of a file, perhaps none, and how it was read. The arguments are those of `read_table`."""
+    file = Path(path)
+    suffix = _expect_file(file)
+    if sheet is not None and suffix not in SHEETS:
+        raise CalibrlError(f"{file}: has no sheets, but --sheet {cut(sheet)} was given; leave it out")
+    try:
+        if suffix in SHEETS:
+            frame, source = _read_sheet(file, sheet)
+        elif suffix in COLUMNAR:
+            frame, source = _read_columnar(file, suffix), Source(str(file))
+        else:
+            frame, source = _read_text(file, as_text=as_text)
+    except (pl.exceptions.PolarsError, OSError, UnicodeError, csv.Error, zlib.error, EOFError) as problem:
+        kind = {".parquet": "Parquet", ".feather": "Feather"}.get(suffix, "Excel" if suffix in SHEETS else "CSV")
+        raise CalibrlError(
+            f"{file}: cannot be read as {kind} ({reason(problem)}); expected text with as many cells in every row as "
+            "in the header, or a whole Parquet, Feather or Excel file"
+        ) from None
+    _refuse_twins([name.strip() for name in frame.columns], file)
+    return frame.rename({name: name.strip() or name for name in frame.columns}), source
+
+
+def _expect_file(file: Path) -> str:
+    """The suffix of a file that is there, is a file, is not empty, and is of a kind that can be read."""
+    if not file.is_file():
+        what = "is a folder" if file.is_dir() else "is a pipe or a device" if file.exists() else "does not exist"
+        raise CalibrlError(f"{file}: {what}; give the path of a CSV, Parquet, Feather or Excel file")
+    suffix = suffix_of(file)
+    if suffix not in READABLE:
+        raise CalibrlError(
+            f"{file}: suffix {cut(suffix)!r} is none of .csv, .tsv, .txt (or with .gz), .parquet, .feather, .xlsx, "
+            ".xls, .ods; rename the file to what it holds"
+        )
+    if not file.stat().st_size:
+        raise CalibrlError(f"{file}: the file is empty; expected a header line and rows below it")
+    return suffix
+
+
+def _refuse_twins(names: list[str], file: Path) -> None:
+    """Refuse a name that two columns share: nobody could say which of them is meant."""
+    twin, count = max(Counter(filter(None, names)).items(), key=lambda pair: pair[1], default=("", 0))
+    if count > 1:
+        raise CalibrlError(f"{file}: {count} columns are named {cut(twin)}; give each a name of its own")
+
+
+def reason(problem: BaseException) -> str:
+    """What another library said, cut to fit a line."""
+    return cut(first_line(problem), 160)
+
+
+# How much may be read.
+
+
+def memory_left() -> int:
+    """Bytes of memory that this process could still have: of the machine, or of its container if that is less."""
+    found = []
+    try:
+        found.append(os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+        meminfo = Path("/proc/meminfo").read_text(encoding="ascii")
+        found[0] = max(found[0], 1024 * int(meminfo.split("MemAvailable:")[1].split()[0]))
+        most, used = (Path("/sys/fs/cgroup", name).read_text() for name in ("memory.max", "memory.current"))
+        found.append(int(most) - int(used))
+    except (OSError, ValueError, IndexError, AttributeError):
+        pass  # other systems say it elsewhere
+    return min(found, default=1 << 33)
+
+
+def _expect_room(size: float, file: Path, what: str) -> None:
+    """Refuse a file before memory is asked for that is not there. A diagnosis needs about as much again."""
+    room = memory_left()
+    if 2 * size > room:
+        raise CalibrlError(
+            f"{file}: {what} would take {size / 1e9:.1f} GB to read, of {room / 1e9:.1f} GB of memory left; split the "
+            "file, or keep only the columns that are needed"
+        )
+
+
+# Text.
+
+
+def _read_text(file: Path, *, as_text: bool) -> tuple[pl.DataFrame, Source]:
+    packed = file.suffix.lower() == ".gz"
+    with gzip.open(file) if packed else file.open("rb") as stream:
+        head = cast(BinaryIO, stream).read(HEAD)
+        encoding = _encoding(head, file)
+        content: bytes | None = None
+        if packed or encoding != "utf-8":
+            content = _decoded(head + _rest(cast(BinaryIO, stream), file), encoding, file)
+    _expect_room(file.stat().st_size if content is None else len(content), file, "the text")
+    try:
+        return _parse(file, content, encoding, as_text=as_text)
+    except (pl.exceptions.PolarsError, UnicodeError):
+        # Letters beyond ASCII may come late; what is no UTF-8 then is read as what Windows writes.
+        data = file.read_bytes() if content is None else content
+        if encoding != "utf-8" or _is_utf8(data):
+            raise
+        return _parse(file, _decoded(data, "cp1252", file), "cp1252", as_text=as_text)
+
+
+def _encoding(head: bytes, file: Path) -> str:
+    """The encoding of a text that begins like this."""
+    for mark, name in ((codecs.BOM_UTF8, "utf-8"), (codecs.BOM_UTF16_LE, "utf-16"), (codecs.BOM_UTF16_BE, "utf-16")):
+        if head.startswith(mark):
+            return name
+    if b"\0" in head:
+        # Plain letters in UTF-16 have a zero for every other byte.
+        zeros = [head[at::2].count(0) for at in (0, 1)]
+        if max(zeros) < 0.4 * len(head):
+            raise CalibrlError(f"{file}: is not text (it holds zero bytes); rename the file to what it holds")
+        return "utf-16-be" if zeros[0] > zeros[1] else "utf-16-le"
+    return "utf-8" if _is_utf8(head, final=False) else "cp1252"
+
+
+def _is_utf8(data: bytes, *, final: bool = True) -> bool:
+    try:
+        codecs.getincrementaldecoder("utf-8")().decode(data, final)
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _rest(stream: BinaryIO, file: Path) -> bytes:
+    """All that is left of a stream; compressed, it may be far more than the file."""
+    parts, size = [], 0
+    while part := stream.read(1 << 24):
+        size += len(part)
+        _expect_room(size, file, f"more than {size / 1e9:.2g} GB of text")
+        parts.append(part)
+    return b"".join(parts)
+
+
+def _decoded(data: bytes, encoding: str, file: Path) -> bytes:
+    """The same text in UTF-8; bytes that Windows' Latin-1 leaves open stand for themselves."""
+    if encoding == "utf-8":
+        return data
+    _expect_room(2 * len(data), file, "the text")
+    if encoding == "cp1252":
+        try:
+            return data.decode("cp1252").encode()
+        except UnicodeDecodeError:
+            return data.decode("latin-1").encode()
+    return data.decode(encoding).encode()
+
+
+def _parse(file: Path, content: bytes | None, encoding: str, *, as_text: bool) -> tuple[pl.DataFrame, Source]:
+    """The table in a file, or in its `content` where that had to be decoded."""
+    if content is None:
+        with file.open("rb") as stream:
+            head = stream.read(HEAD)
+    else:
+        head = content[:HEAD]
+    layout = _layout(codecs.getincrementaldecoder("utf-8-sig")().decode(head), file, whole=len(head) < HEAD)
+    options: dict[str, Any] = {}
+    if layout.row_names:
+        options = {"has_header": False, "new_columns": ["", *layout.names]}
+    # None: look at every row before settling a column's type.
+    with file.open("rb") if content is None else io.BytesIO(content) as stream:
+        frame = pl.read_csv(
+            stream,
+            separator=layout.separator,
+            skip_rows=layout.skip,
+            infer_schema=not as_text,
+            infer_schema_length=None,
+            **options,
+        )
+    _refuse_twins([name.strip() for name in layout.names], file)
+    how = [] if layout.separator == "," else [f"separated by {SEPARATORS.get(layout.separator, layout.separator)}"]
+    if encoding != "utf-8":
+        how.append({"cp1252": "Latin-1 (Windows)"}.get(encoding, "UTF-16"))
+    return frame, Source(str(file), tuple(how), "line", 2)
+
+
+@dataclass(frozen=True)
+class _Layout:
+    """separator; names: of the header; skip: lines before the rows; row_names: whether rows begin with a name."""
+
+    separator: str
+    names: list[str]
+    skip: int = 0
+    row_names: bool = False
+
+
+def _layout(head: str, file: Path, *, whole: bool) -> _Layout:
+    """How a text is laid out that begins like `head`; `whole`: that is all of it."""
+    breaks = re.search(r"\r\n|\n|\r", head)
+    if breaks and breaks[0] == "\r":
+        raise CalibrlError(f"{file}: lines end in a carriage return alone; save it with line feeds (\\n or \\r\\n)")
+    said = re.match(r"\s*\"?sep=(.)\"?\r?\n", head)
+    if said:  # Excel's own word for it
+        rows, _ = _rows(head[said.end() :], said[1], whole)
+        return _Layout(said[1], rows[0] if rows else [], skip=1)
+    tried: dict[str, tuple[float, int]] = {}
+    for separator in SEPARATORS:
+        rows, _ = _rows(head, separator, whole)
+        if rows and len(rows[0]) > 1:
+            fits = [len(row) in (len(rows[0]), len(rows[0]) + 1) for row in rows[1:]]
+            share = sum(fits) / len(fits) if fits else 1.0
+            # Spaces stand in names, too: only where nothing else separates, and in every row.
+            if separator != " " or (not tried and share == 1):
+                tried[separator] = share, len(rows[0])
+    separator = max(tried, key=tried.__getitem__, default=",")
+    rows, lines = _rows(head, separator, whole)
+    names = rows[0] if rows else []
+    # R writes a name in front of each row, most often its number, and none above them.
+    below = rows[1:]
+    row_names = len(names) > 1 and len(below) > 1 and all(len(row) == len(names) + 1 for row in below)
+    firsts = [row[0] for row in below]
+    row_names = row_names and (
+        firsts == [str(number) for number in range(1, len(firsts) + 1)]
+        or (len(set(firsts)) == len(firsts) and not any(re.match(r"[-+.\d]", first) for first in firsts))
+    )
+    return _Layout(separator, names, lines if row_names else 0, row_names)
+
+
+def _rows(head: str, separator: str, whole: bool, most: int = 50) -> tuple[list[list[str]], int]:
+    """The first rows that are not blank, without one that may be cut short; and how many lines the header takes."""
+    reader = csv.reader(io.StringIO(head, newline=""), delimiter=separator)
+    rows, lines = [], 0
+    try:
+        for row in itertools.islice((row for row in reader if any(map(str.strip, row))), most):
+            rows.append(row)
+            lines = lines or reader.line_num
+    except csv.Error:
+        pass  # a cell longer than any that we know of: polars will say
+    return (rows if whole or len(rows) == most else rows[: max(1, len(rows) - 1)]), lines
+
+
+# Columns and sheets.
+
+
+def _read_columnar(file: Path, suffix: str) -> pl.DataFrame:
+    with file.open("rb") as stream:
+        lazy = pl.scan_parquet(stream) if suffix == ".parquet" else pl.scan_ipc(stream)
+        rows = lazy.select(pl.len()).collect().item()
+        # Text is kept as views of 16 bytes; a list is at least that.
+        width = sum(8 if dtype.is_numeric() else 16 for dtype in lazy.collect_schema().dtypes())
+        _expect_room(rows * width, file, f"{rows} rows")
+        stream.seek(0)
+        return pl.read_parquet(stream) if suffix == ".parquet" else pl.read_ipc(stream)
+
+
+def _read_sheet(file: Path, sheet: str | None) -> tuple[pl.DataFrame, Source]:
+    try:
+        import fastexcel
+    except ImportError:
+        raise MissingExtra("fastexcel, which reads Excel,", "excel") from None
+    if zipfile.is_zipfile(file):
+        with zipfile.ZipFile(file) as packed:
+            _expect_room(4 * sum(part.file_size for part in packed.infolist()), file, "the sheets")
+    try:
+        book = fastexcel.read_excel(file)
+        if sheet is not None and sheet not in book.sheet_names:
+            raise CalibrlError(f"{file}: has no sheet {cut(sheet)!r}; it has {some(book.sheet_names)}")
+        wanted = book.sheet_names if sheet is None else [sheet]
+        loaded = {name: book.load_sheet(name, schema_sample_rows=None) for name in wanted}
+        full = [name for name, each in loaded.items() if each.width]
+        if len(full) > 1:
+            raise CalibrlError(f"{file}: has {len(full)} sheets, {some(full)}; choose one with --sheet {cut(full[0])}")
+        if not full:
+            raise CalibrlError(f"{file}: the sheet is empty; expected a header line and rows below it")
+        frame = loaded[full[0]].to_polars()
+    except fastexcel.FastExcelError as problem:
+        raise CalibrlError(f"{file}: cannot be read as Excel ({reason(problem)}); save the sheet as CSV") from None
+    named = () if len(book.sheet_names) == 1 else (f"sheet {full[0]}",)
+    return frame, Source(str(file), named, "row", 2)
+
+
+# Writing.
+
+
+def write_table(frame: pl.DataFrame, path: str | Path) -> None:
+    """Write a data frame as text, Parquet, Feather or Excel: the whole file or none of it.
+
+    Cells of text that a spreadsheet would take for a formula get an apostrophe in front in text files; on a sheet they
+    are text anyway.
+
+    Parameters
+    ----------
+    frame : polars.DataFrame
+        What to write.
+    path : str or Path
+        Its suffix says how: .csv, .tsv (or with .gz), .parquet, .feather or .xlsx.
+    """
+    file = Path(path)
+    suffix = expect_writable(file)
+    try:
+        with writable(file), replacing(file) as temporary:
+            if suffix == ".parquet":
+                frame.write_parquet(temporary)
+            elif suffix == ".feather":
+                frame.write_ipc(temporary, compression="lz4")
+            elif suffix == ".xlsx":
+                temporary.write_bytes(_sheet(frame, file))
+            else:
+                harmless = frame.with_columns(
+                    _harmless(name) for name, dtype in frame.schema.items() if dtype == pl.String
+                )
+                separator = "\t" if suffix.startswith(".tsv") else ","
+                if suffix.endswith(".gz"):
+                    temporary.write_bytes(gzip.compress(harmless.write_csv(separator=separator).encode(), 6, mtime=0))
+                else:
+                    harmless.write_csv(temporary, separator=separator)
+    except pl.exceptions.PolarsError as problem:
+        odd = [name for name, dtype in frame.schema.items() if dtype.is_nested() or dtype in (pl.Binary, pl.Object)]
+        raise CalibrlError(
+            f"{file}: cannot be written ({reason(problem)}); write .parquet, or leave out {some(odd or frame.columns)}"
+        ) from None
+
+
+def expect_writable(path: str | Path) -> str:
+    """The suffix of a table that is to be written, or an error before any work is done for it."""
+    suffix = suffix_of(path)
+    if suffix not in WRITABLE:
+        raise CalibrlError(f"{path}: suffix {cut(suffix)!r} cannot be written; use {', '.join(WRITABLE)}")
+    if suffix == ".xlsx":
+        _xlsxwriter()
+    return suffix
+
+
+def _harmless(name: str) -> pl.Expr:
+    column = pl.col(name)
+    return pl.when(column.str.contains(FORMULA)).then("'" + column).otherwise(column).alias(name)
+
+
+def _xlsxwriter() -> Any:
+    try:
+        import xlsxwriter
+    except ImportError:
+        raise MissingExtra("xlsxwriter, which writes Excel,", "excel") from None
+    return xlsxwriter
+
+
+def _sheet(frame: pl.DataFrame, file: Path) -> bytes:
+    if len(frame) > SHEET_ROWS or frame.width > SHEET_COLUMNS:
+        raise CalibrlError(
+            f"{file}: {len(frame)} rows of {frame.width} columns do not fit on a sheet of Excel, which holds "
+            f"{SHEET_ROWS} of {SHEET_COLUMNS}; write .csv or .parquet"
+        )
+    content = io.BytesIO()
+    plain = {"strings_to_formulas": False, "strings_to_urls": False, "nan_inf_to_errors": True}
+    with _xlsxwriter().Workbook(content, plain) as book:
+        frame.write_excel(book, autofilter=False)
+    return content.getvalue()

@@ -1,0 +1,231 @@
+"""Files of any program as tables, and their numbers and dates as people write them."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import sys
+from datetime import date, datetime
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+
+from calibrl import CalibrlError
+from calibrl.errors import MissingExtra
+from calibrl.tables import formats, read_table, write_table
+from calibrl.tables.reader import Cells, find_columns, parse_columns, read_cells
+
+FRAME = pl.DataFrame({"größe": ["é", "ü"], "x": [1.5, -2.25], "n": [1, 2]})
+
+
+# Formats.
+
+
+@pytest.mark.parametrize("separator", [",", ";", "\t", "|", " "])
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "latin-1", "utf-16", "utf-16-le"])
+@pytest.mark.parametrize("packed", [False, True])
+def test_text_is_read_however_it_is_written(tmp_path: Path, separator: str, encoding: str, packed: bool) -> None:
+    text = FRAME.write_csv(separator=separator, line_terminator="\r\n").encode(encoding)
+    path = tmp_path / ("a.csv.gz" if packed else "a.txt")
+    path.write_bytes(gzip.compress(text) if packed else text)
+    assert read_table(path).equals(FRAME)
+
+
+def test_letters_that_come_late_do_not_lose_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_bytes(b"name,x\n" + b"a,1\n" * 400_000 + "é,2\n".encode("latin-1"))
+    assert read_table(path)["name"][-1] == "é"
+
+
+@pytest.mark.parametrize("name", ["a.csv.gz", "a.tsv.gz", "a.feather", "a.xlsx", "a.parquet"])
+def test_a_table_comes_back_in_every_format(tmp_path: Path, name: str) -> None:
+    write_table(FRAME, tmp_path / name)
+    assert read_table(tmp_path / name).cast({"n": pl.Int64}).equals(FRAME)  # a sheet knows only one kind of number
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+
+
+def test_what_excel_and_r_put_around_a_table_is_seen_through(tmp_path: Path) -> None:
+    for text in ("sep=;\r\ny;x\r\n1;2\r\n3;4\r\n", '"y" "x"\n"1" 1 2\n"2" 3 4\n', "y\tx\nanna\t1\t2\nbert\t3\t4\n"):
+        (tmp_path / "a.csv").write_text(text, newline="")
+        assert read_table(tmp_path / "a.csv").select("y", "x").rows() == [(1, 2), (3, 4)]
+
+
+def test_a_name_is_never_a_pattern(tmp_path: Path) -> None:
+    for suffix in ("csv", "parquet", "feather"):
+        for name, x in (("week[1]", 1), ("week1", 2), ("a?", 3), ("ab", 4), ("*", 5)):
+            write_table(pl.DataFrame({"x": [x]}), tmp_path / f"{name}.{suffix}")
+        for name, x in (("week[1]", 1), ("a?", 3), ("*", 5)):
+            assert read_table(tmp_path / f"{name}.{suffix}")["x"].to_list() == [x]
+        with pytest.raises(CalibrlError, match="does not exist"):
+            read_table(tmp_path / f"week[12].{suffix}")
+
+
+def test_pipes_and_devices_are_refused(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "a.csv")
+    (tmp_path / "b.csv").symlink_to("/dev/zero")
+    for name in ("a.csv", "b.csv"):
+        with pytest.raises(CalibrlError, match="is a pipe or a device"):
+            read_table(tmp_path / name)
+
+
+def test_a_small_file_that_asks_for_everything_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_table(pl.DataFrame({"x": np.zeros(300_000)}), tmp_path / "a.parquet")
+    (tmp_path / "a.csv.gz").write_bytes(gzip.compress(b"x\n" + b"0\n" * 20_000_000))
+    assert max((tmp_path / name).stat().st_size for name in ("a.parquet", "a.csv.gz")) < 100_000
+    write_table(pl.DataFrame({"x": np.zeros(20_000)}), tmp_path / "a.xlsx")
+    monkeypatch.setattr(formats, "memory_left", lambda: 4_000_000)
+    for name, what in (("a.parquet", "300000 rows would take"), ("a.csv.gz", "GB of text"), ("a.xlsx", "the sheets")):
+        with pytest.raises(CalibrlError, match=what) as caught:
+            read_table(tmp_path / name)
+        assert "keep only the columns" in str(caught.value)
+
+
+def test_memory_is_measured() -> None:
+    assert 1 << 20 < formats.memory_left() < 1 << 50
+
+
+def test_one_of_several_sheets_is_asked_for(tmp_path: Path) -> None:
+    xlsxwriter = pytest.importorskip("xlsxwriter")
+    with xlsxwriter.Workbook(tmp_path / "a.xlsx") as book:
+        FRAME.write_excel(book, worksheet="May")
+        FRAME.head(1).write_excel(book, worksheet="June")
+        book.add_worksheet("notes")
+    with pytest.raises(CalibrlError, match="has 2 sheets, May, June; choose one with --sheet May"):
+        read_table(tmp_path / "a.xlsx")
+    assert len(read_table(tmp_path / "a.xlsx", sheet="June")) == 1
+    with pytest.raises(CalibrlError, match="no sheet 'July'; it has May, June, notes"):
+        read_table(tmp_path / "a.xlsx", sheet="July")
+    write_table(FRAME, tmp_path / "a.csv")
+    with pytest.raises(CalibrlError, match="has no sheets"):
+        read_table(tmp_path / "a.csv", sheet="May")
+
+
+def test_without_the_extra_excel_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_table(FRAME, tmp_path / "a.xlsx")
+    for package in ("fastexcel", "xlsxwriter"):
+        monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(MissingExtra, match=r"fastexcel.*pip install 'calibrl\[excel\]'"):
+        read_table(tmp_path / "a.xlsx")
+    with pytest.raises(MissingExtra, match=r"xlsxwriter.*pip install 'calibrl\[excel\]'"):
+        write_table(FRAME, tmp_path / "b.xlsx")
+
+
+def test_formulas_do_not_reach_a_spreadsheet(tmp_path: Path) -> None:
+    names = ["=HYPERLINK(1)", "@SUM(A1)", "-cmd|' /C calc'!A0", "+x", "-3.5", "plain", "\t=1", None]
+    frame = pl.DataFrame({"name": names, "x": range(len(names))})
+    write_table(frame, tmp_path / "a.csv")
+    read = pl.read_csv(tmp_path / "a.csv")["name"].to_list()
+    assert read == ["'=HYPERLINK(1)", "'@SUM(A1)", "'-cmd|' /C calc'!A0", "'+x", "-3.5", "plain", "'\t=1", None]
+    write_table(frame, tmp_path / "a.parquet")
+    assert read_table(tmp_path / "a.parquet")["name"].to_list() == names
+    write_table(frame, tmp_path / "a.xlsx")
+    assert read_table(tmp_path / "a.xlsx")["name"].to_list()[:4] == names[:4]  # as text: no formula has a value
+
+
+# Columns.
+
+
+def test_columns_are_found_by_any_of_their_names(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("Order Date;ART-NR;qty;units (old)\n2025-01-02;7;3;4\n")
+    cells = read_cells(
+        tmp_path / "a.csv",
+        needed=("order_date", "item", "units"),
+        optional=("store",),
+        what="a sales file",
+        aliases={"item": ("art_nr", "sku"), "units": ("qty", "quantity")},
+    )
+    assert cells.called == {"order_date": "Order Date", "item": "ART-NR", "units": "qty"}
+    assert cells.how == ("separated by semicolons",)
+    assert cells.texts("item") == ["7"]
+    assert not cells.has("store")
+    with pytest.raises(CalibrlError, match="line 2, column qty: no"):
+        cells.complain(0, "units", "no")
+
+
+def test_what_the_user_says_settles_columns() -> None:
+    found, known = ["a", "b", "y"], ["y", "x"]
+    assert find_columns(found, known, {}, {"y": "a", "x": "y"}, "f") == {"y": "a", "x": "y"}
+    with pytest.raises(CalibrlError, match="a, b may each be the column x; keep one, or say which with --columns x=a"):
+        find_columns(found, known, {"x": ("a", "b")}, {}, "f")
+    with pytest.raises(CalibrlError, match="no such column among a, b, y"):
+        find_columns(found, known, {}, {"y": "z"}, "f")
+    with pytest.raises(CalibrlError, match="z is none of ours; expected y, x"):
+        find_columns(found, known, {}, {"z": "a"}, "f")
+    assert parse_columns(["mean=mu,std=my std", "y=a"]) == {"mean": "mu", "std": "my std", "y": "a"}
+    for text in ("mean", "mean=", "=mu", "mean=a,mean=b"):
+        with pytest.raises(CalibrlError, match="--columns"):
+            parse_columns(text)
+
+
+def test_a_column_of_ours_that_means_another_is_no_twin(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("y,x\n1,2\n")
+    cells = read_cells(tmp_path / "a.csv", needed=("y",), optional=(), what="a file", columns={"y": "x"})
+    assert cells.floats("y").tolist() == [2.0]
+
+
+# Cells.
+
+
+def cells_of(values: list[object], date_format: str | None = None) -> Cells:
+    frame = pl.DataFrame({"x": values})
+    return Cells("f", frame, np.arange(1, len(frame) + 1), "row", date_format=date_format)
+
+
+@pytest.mark.parametrize(
+    ("text", "numbers"),
+    [
+        (["1,5", "2"], [1.5, 2]),
+        (["1.234,5", "7", "12,25", "3.000"], [1234.5, 7, 12.25, 3000]),
+        (["1,234.5", "7", "12.25", "3,000"], [1234.5, 7, 12.25, 3000]),
+        (["-1.234.567,5", "1e3"], None),
+        (["1.234,5", "1,234.5"], None),
+        (["1,234"], None),
+        (["1.5", "1,5"], None),
+    ],
+)
+def test_decimal_marks_are_settled_by_the_column(text: list[object], numbers: list[float] | None) -> None:
+    if numbers is None:
+        with pytest.raises(CalibrlError, match="is not a number"):
+            cells_of(text).floats("x")
+    else:
+        assert cells_of(text).floats("x").tolist() == numbers
+
+
+@pytest.mark.parametrize(
+    ("text", "form", "first"),
+    [
+        (["2018-05-31", "2018-04-03 12:30"], None, "2018-05-31"),
+        (["31.05.2018", ""], None, "2018-05-31"),
+        (["3/4/2018", "31/05/2018"], None, "2018-04-03"),
+        (["3/4/2018 2:05 PM", "05/31/2018"], None, "2018-03-04"),
+        (["03/04/2018"], "day-first", "2018-04-03"),
+        (["03-04-2018"], "month-first", "2018-03-04"),
+        (["03/04/18"], "%m/%d/%y", "2018-03-04"),
+        (["04/04/2018"], None, "2018-04-04"),
+        (["31 May 2018", "1 June 2018"], None, "2018-05-31"),
+        (["2018-05-31", "soon"], None, None),
+        (["31-May-2018"], None, "2018-05-31"),
+        (["May 31, 2018"], None, "2018-05-31"),
+        (["20180531"], None, "2018-05-31"),
+        ([20180531], None, "2018-05-31"),
+        ([43251.0, 43252.5], None, "2018-05-31"),
+        (["43251", "NA"], None, "2018-05-31"),
+        ([date(2018, 5, 31)], None, "2018-05-31"),
+        ([datetime(2018, 5, 31, 12)], None, "2018-05-31"),
+    ],
+)
+def test_dates_are_read_as_people_and_spreadsheets_write_them(
+    text: list[object], form: str | None, first: str | None
+) -> None:
+    if first is None:
+        with pytest.raises(CalibrlError, match="is not a date; write it like 2018-05-31, or say how with --date-form"):
+            cells_of(text, form).dates("x", needed=False)
+    else:
+        assert cells_of(text, form).dates("x", needed=False)[0] == np.datetime64(first)
+
+
+def test_a_date_that_may_be_two_is_asked_for() -> None:
+    with pytest.raises(CalibrlError, match=r"row 2.*'03/04/2018' may be 2018-04-03 or 2018-03-04.*--date-format day-f"):
+        cells_of(["05/05/2018", "03/04/2018"]).dates("x")
