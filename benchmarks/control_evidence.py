@@ -20,7 +20,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from calibrl.control.policy import ARMS, Fleet, Member
+from calibrl.control.arms import ARMS
+from calibrl.control.policy import Fleet, Member
 from calibrl.control.problems import task_of
 from calibrl.control.scoring import score_one_step
 from calibrl.control.settings import (

@@ -19,7 +19,8 @@ import numpy as np
 import torch
 from control_evidence import Recorded, recorded
 
-from calibrl.control.policy import ARMS, Fleet, Member, episode_seed, stream
+from calibrl.control.arms import ARMS
+from calibrl.control.policy import Fleet, Member, episode_seed, stream
 from calibrl.control.problems import task_of
 from calibrl.control.world import Environment, run_trial, view_of
 from calibrl.data import Data

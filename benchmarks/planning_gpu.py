@@ -13,7 +13,8 @@ from functools import partial
 
 import torch
 
-from calibrl.control.policy import Fleet, Member, arm_named
+from calibrl.control.arms import arm_named
+from calibrl.control.policy import Fleet, Member
 from calibrl.control.problems import Task, task
 from calibrl.control.settings import PRESETS, ControlSettings
 from calibrl.control.world import view_of

@@ -48,6 +48,14 @@ class Retrainable(Protocol):
         """Train on these rows, and on none of those of earlier updates that are not among them."""
 
 
+@runtime_checkable
+class Rescaled(Protocol):
+    """A forecaster that looks at the held-out rows' inputs before it is judged on them: see control's `released`."""
+
+    def rescale(self, held: Data) -> None:
+        """Take the scale of inputs from these rows, until the next training."""
+
+
 Judge: TypeAlias = Callable[[Forecaster, Data, torch.Generator], Scores]
 """(T, rows, generator of randomised PITs) → what the rows say of T's forecasts, with T's agent axis if it has one."""
 
@@ -195,6 +203,8 @@ class Calibrated:
 
         # 4. Train R on what the rows say of T.
         kept, age = rows[all_held], self.updates - _masked(came, all_held)
+        if isinstance(self.forecaster, Rescaled) and len(kept):
+            self.forecaster.rescale(kept)
         told = self._judge(kept) if judges_held and len(kept) else [None] * len(agents)
         parts = zip(self.evidence, self.fit_map, self.maps, asked, new, told, kept.by_agent(), strict=True)
         self.maps = [

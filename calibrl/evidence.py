@@ -54,6 +54,10 @@ class Evidence(ABC):
     """Whether rows held out are judged after T was trained."""
     redraws = False
     """Whether rows change sides: T is then trained anew on all rows of its side."""
+    persists = False
+    """Whether it says how long errors last, in `persistence`."""
+    persistence: Tensor | None = None
+    """How much of an error is left a step later, (d,) in [0, 1): see `Trajectory`. None: errors are independent."""
     _split: Split | None = None
 
     def judges_new(self, updates: int) -> bool:
@@ -275,7 +279,26 @@ class Newest(Evidence):
         self.scores, self._updates = list(state["scores"]), state["updates"]
 
 
-class Wary(Evidence):
+class _Around(Evidence, ABC):
+    """What adds something to another kind of evidence, and leaves to it what R is fitted on."""
+
+    def __init__(self, evidence: Evidence, forget: float) -> None:
+        self.evidence = evidence
+        self.forget = _check_forget(forget, "updates")
+        self.judges_held, self.redraws = evidence.judges_held, evidence.redraws
+        self.persists = self.persists or evidence.persists
+
+    def judges_new(self, updates: int) -> bool:
+        return updates > 0 or self.evidence.judges_new(updates)
+
+    def split(self, data: Data) -> Tensor:
+        return self.evidence.split(data)
+
+    def redraw(self, held: Tensor) -> Tensor:
+        return self.evidence.redraw(held)
+
+
+class Wary(_Around):
     """Another kind of evidence, and forecasts widened by how much further out new rows lay than it had promised.
 
     An agent goes where its model is worse than on the rows it holds out. Each update's new rows are judged before T
@@ -291,25 +314,16 @@ class Wary(Evidence):
     """
 
     def __init__(self, evidence: Evidence, *, forget: float = 1.0) -> None:
-        self.evidence = evidence
-        self.forget = _check_forget(forget, "updates")
+        super().__init__(evidence, forget)
         self.surprises = torch.zeros(0, dtype=torch.float64)
-        self.judges_held, self.redraws = evidence.judges_held, evidence.redraws
-
-    def judges_new(self, updates: int) -> bool:
-        return updates > 0 or self.evidence.judges_new(updates)
-
-    def split(self, data: Data) -> Tensor:
-        return self.evidence.split(data)
-
-    def redraw(self, held: Tensor) -> Tensor:
-        return self.evidence.redraw(held)
 
     def fit(self, judged: Judged, mapping: Map | ClassMap, fit_map: FitMap | FitClassMap | None) -> Map | ClassMap:
         if judged.new is not None:
             found = surprise(_cdf_map(mapping), _continuous(judged.new), self.allowance)
             self.surprises = torch.cat([self.surprises, found[None]])
-        return widened(_cdf_map(self.evidence.fit(judged, mapping, fit_map)), self.allowance)
+        fitted = widened(_cdf_map(self.evidence.fit(judged, mapping, fit_map)), self.allowance)
+        self.persistence = self.evidence.persistence
+        return fitted
 
     @property
     def allowance(self) -> Tensor:
@@ -323,6 +337,68 @@ class Wary(Evidence):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.surprises = state["surprises"]
+        self.evidence.load_state_dict(state["evidence"])
+        self.persistence = self.evidence.persistence
+
+
+class Trajectory(_Around):
+    """Another kind of evidence, and how long errors last: for forecasts of many steps, each made from the one before.
+
+    Steps that are calibrated one by one add up to a future that is too sure if errors go on in one direction while
+    imagined ones are drawn afresh. A rollout whose noise persists, z' = ρ z + √(1 - ρ²) ε, keeps every single step's
+    calibrated forecast and is wider many steps ahead. The rows of an update are one trajectory, in order of time.
+    Before T learns them, their recalibrated z-scores, cut off at ±4, say how much sums of `block` successive errors
+    vary, beside single ones: ρ of each column is the one under which sums of draws vary as much. It is shrunk to a half
+    with `PRIOR_ROWS` pseudo-rows, and newer trajectories weigh more.
+
+    Parameters
+    ----------
+    evidence : Evidence
+        What R is fitted on.
+    forget : float
+        The factor in (0, 1] by which a trajectory's weight shrinks with each later one.
+    block : int
+        How many steps' errors are summed, 2 or more: about as far ahead as forecasts are to be honest.
+
+    Examples
+    --------
+    >>> evidence = Trajectory(HeldOut())
+    >>> z = torch.randn(2000, 1, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    >>> for t in range(1, 2000):
+    ...     z[t] = 0.8 * z[t - 1] + 0.6 * z[t]
+    >>> mapping = evidence.fit(Judged(new=z, held=z, age=torch.zeros(2000)), Affine(), None)
+    >>> round(float(evidence.persistence), 1)
+    0.8
+    """
+
+    PRIOR, PRIOR_ROWS, FURTHEST = 0.5, 20.0, 4.0
+    persists = True
+
+    def __init__(self, evidence: Evidence, *, forget: float = 1.0, block: int = 10) -> None:
+        super().__init__(evidence, forget)
+        if block < 2:
+            raise CalibrlError(f"block {block} sums up nothing; use 2 steps or more")
+        self.block = block
+        self.sums: Tensor | None = None
+
+    def fit(self, judged: Judged, mapping: Map | ClassMap, fit_map: FitMap | FitClassMap | None) -> Map | ClassMap:
+        seen = judged.held if judged.new is None else judged.new
+        if seen is not None:
+            z = _cdf_map(mapping).forward_z(_continuous(seen)).clamp(-self.FURTHEST, self.FURTHEST).nan_to_num(0)
+            if self.sums is None:
+                self.sums = torch.zeros(2, *z.shape[1:], dtype=torch.float64)
+            if judged.new is not None and len(z) >= self.block:
+                self.sums = self.forget * self.sums + len(z) * _variances(z, self.block)
+            prior = self.PRIOR_ROWS * torch.tensor([block_variance(self.PRIOR, self.block), 1.0]).double()
+            together, single = (self.sums + prior.reshape(2, *(1 for _ in z.shape[1:]))).unbind(0)
+            self.persistence = persistence_of(together / single, self.block)
+        return self.evidence.fit(judged, mapping, fit_map)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"sums": self.sums, "persistence": self.persistence, "evidence": self.evidence.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.sums, self.persistence = state["sums"], state["persistence"]
         self.evidence.load_state_dict(state["evidence"])
 
 
@@ -412,6 +488,27 @@ def widened(mapping: Map, allowance: Tensor) -> Map:
     if allowance == 1:
         return mapping
     return Chain(before=mapping, after=Affine(scale=torch.where(_unknown(mapping), 1.0, allowance)))
+
+
+def block_variance(rho: Any, block: int) -> Any:
+    """The variance of a sum of so many draws, each ρ times the one before and noise, over that of independent ones."""
+    return (1 + rho) / (1 - rho) - 2 * rho * (1 - rho**block) / (block * (1 - rho) ** 2)
+
+
+LONGEST = 0.99
+"""The largest persistence: errors that last 100 steps."""
+
+
+def persistence_of(ratio: Tensor, block: int) -> Tensor:
+    """The ρ in [0, 0.99] at which `block_variance` is the ratio, of the ratio's shape."""
+    rho = np.linspace(0, LONGEST, 1000)
+    return torch.from_numpy(np.interp(ratio.numpy(), block_variance(rho, block), rho))
+
+
+def _variances(z: Tensor, block: int) -> Tensor:
+    """Of successive z (n, …): mean squares of sums of `block` in a row, over `block`, and of single ones: (2, …)."""
+    sums = z.unfold(0, block, 1).sum(-1)
+    return torch.stack([sums.square().mean(0) / block, z.square().mean(0)])
 
 
 def _faded(forget: float, age: Tensor, scores: Scores) -> Tensor | None:

@@ -20,8 +20,9 @@ from torch.distributions import Distribution, Normal
 
 from calibrl.algorithm import recalibrate
 from calibrl.control import checkpoint
+from calibrl.control.arms import arm_named
 from calibrl.control.checkpoint import agent_state, load_agents
-from calibrl.control.policy import Fleet, Member, arm_named, check_rows
+from calibrl.control.policy import Fleet, Member, check_rows
 from calibrl.control.problems import Task
 from calibrl.control.settings import (
     SHARED_OUT,
@@ -54,7 +55,7 @@ class Agent:
     calibrated : bool
         False leaves R out and changes nothing else.
     arm : str, optional
-        Another way to use the rows, by its name in `calibrl.control.policy.ARMS`.
+        Another way to use the rows, by its name in `calibrl.control.arms.ARMS`.
     seed : int
         Decides all random draws.
     device : str or torch.device

@@ -16,6 +16,7 @@ from rich import box
 from rich.table import Table
 
 from calibrl.control import checkpoint, video
+from calibrl.control.arms import ARMS
 from calibrl.control.loop import EXPERIMENT, Record, job_name
 from calibrl.control.policy import Member, fleets
 from calibrl.control.problems import Task, task, task_of
@@ -42,6 +43,11 @@ COLORS = {
     "calibrated-paper": "#7b5ea7",
     "calibrated-fresh": "#3d6fb6",
     "calibrated-wary": "#222831",
+    "calibrated-trajectory": "#0a9d3f",
+    "released": "#a4133c",
+    "released-control": "#f28482",
+    "width-0.5": "#8fa6c4",
+    "width-1.4": "#8d6e63",
     "sac": "#6c757d",
 }
 """Arms in every figure."""
@@ -130,7 +136,7 @@ def calibration(rows: Sequence[Row]) -> Figure:
     scored = [row for row in rows if "calibration_loss" in row.metrics]
     arms = arms_of(scored)
     for arm in arms:
-        for ending in ("", "_bare") if arm.startswith("calibrated") else ("",):
+        for ending in ("", "_bare") if _has_map(arm) else ("",):
             label = f"{arm}, without its map" if ending else arm
             for ax, metric in zip(axes, ("calibration_loss", "coverage_90"), strict=False):
                 _line(ax, scored, arm, metric + ending, label=label, dashed=bool(ending))
@@ -202,6 +208,10 @@ def predictions(forecasts: Mapping[str, Mapping[int, Floats]], *, dimension: int
     for line in grid:
         line[0].set_ylabel(name)
     return figure
+
+
+def _has_map(arm: str) -> bool:
+    return arm in ARMS and ARMS[arm].calibrated
 
 
 def _level(ax: Axes, level: float, words: str = "", *, at: float = 0.01, **options: Any) -> None:
@@ -380,7 +390,7 @@ def summary(rows: Sequence[Row]) -> list[tuple[str, ...]]:
         honest = ["", ""] if not scored else []
         for name, form in (("calibration_loss", ".3f"), ("coverage_90", ".0%")) if scored else ():
             with_map, bare = (np.mean([row.metrics[name + end] for row in scored]) for end in ("", "_bare"))
-            honest.append(f"{with_map:{form}}" + (f" ({bare:{form}})" if arm.startswith("calibrated") else ""))
+            honest.append(f"{with_map:{form}}" + (f" ({bare:{form}})" if _has_map(arm) else ""))
         steps = max(row.step for row in mine)
         earned = []
         for metric in ("return", "best"):

@@ -21,8 +21,9 @@ from torch import Tensor
 
 from calibrl.algorithm import learn
 from calibrl.control import checkpoint as files
+from calibrl.control.arms import arm_named
 from calibrl.control.checkpoint import agent_state, load_agents, relearn
-from calibrl.control.policy import Fleet, Member, arm_named, episode_seed, fleets
+from calibrl.control.policy import Fleet, Member, episode_seed, fleets
 from calibrl.control.problems import Task, task_of
 from calibrl.control.scoring import Score, score_trial
 from calibrl.control.settings import ControlSettings, threads_for
@@ -269,6 +270,7 @@ def record_trial(
         "return": earned,
         "best": max([earned, *before]),
         "episodes": len(outcome.trial.episodes(agent)),
+        **_measured(what, outcome.trial, agent),
         **score.metrics,
         **seconds,
     }
@@ -285,6 +287,12 @@ def record_trial(
     )
     record.rows.append(asdict(row))
     return row
+
+
+def _measured(what: Task, trial: Trial, agent: int) -> dict[str, float]:
+    """What else the task says of what one agent did."""
+    parts = (trial.observation, trial.action, trial.next_observation)
+    return {} if what.measure is None else what.measure(*(part[agent] for part in parts))
 
 
 class Progress:

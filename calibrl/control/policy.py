@@ -7,7 +7,7 @@ in the fleet, and arms of one seed draw alike.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import cast
 
@@ -18,21 +18,18 @@ from torch.distributions import Normal
 
 from calibrl.algorithm import Calibrated, Forecaster
 from calibrl.arrays import Array
-from calibrl.control.settings import SHARED_OUT, CalibrationSettings, ControlSettings
+from calibrl.control.arms import Arm, arm_named
+from calibrl.control.settings import SHARED_OUT, ControlSettings
 from calibrl.control.world import View
-from calibrl.data import Data, Split, exact_split
+from calibrl.data import Data
 from calibrl.errors import CalibrlError
-from calibrl.evidence import Evidence, HeldOut, Newest, Resplit, Uncalibrated, Wary
 from calibrl.forecasters.ensemble import BatchedEnsemble
-from calibrl.forecasters.ensemble_training import EnsembleTraining
+from calibrl.forecasters.ensemble_training import EnsembleTraining, input_scale
 from calibrl.forecasters.nets import Shape
 from calibrl.maps import IDENTITY, FitMap, Map, fit_named
 from calibrl.planning.candidates import refuse_lost_plans
 from calibrl.planning.graph import CapturedPlanner, PlanInputs, Planner, for_device
 from calibrl.planning.rollout import Model, matched, stacked_tables
-
-REMEMBERED_TRIALS = 10
-"""Trials whose fresh z-scores are kept; what is older would hardly count."""
 
 CHUNK = 4096
 """Rows that the networks are asked about at once."""
@@ -52,88 +49,6 @@ def episode_seed(seed: int, episode: int) -> int:
 def stream(seed: int, purpose: str, device: torch.device | str = "cpu") -> torch.Generator:
     """A generator for one purpose of one agent."""
     return torch.Generator(device).manual_seed(stream_seed(seed, purpose))
-
-
-MakeEvidence = Callable[[CalibrationSettings, torch.Generator], Evidence]
-
-
-@dataclass(frozen=True)
-class Arm:
-    """One way to use the rows of experience: what an agent trains on, and what its map R is fitted on.
-
-    Parameters
-    ----------
-    name
-        As rows and files call it.
-    evidence
-        Makes the evidence of one agent, which draws from the agent's own stream.
-    holds_out
-        Whether the networks go without the held-out rows.
-    calibrated
-        Whether there is a map at all.
-    map
-        A map by name, if not the preset's. Such a map is fitted on all outcomes alike, as the paper's recipe has it.
-    """
-
-    name: str
-    evidence: MakeEvidence
-    holds_out: bool
-    calibrated: bool = True
-    map: str | None = None
-
-
-def _split(settings: CalibrationSettings, generator: torch.Generator) -> Split:
-    return exact_split(settings.held_out, generator, block=settings.block)
-
-
-def _held_out(settings: CalibrationSettings, generator: torch.Generator) -> Evidence:
-    """Rows that pick their side once, on arrival; newer ones weigh more."""
-    return HeldOut(_split(settings, generator), forget=settings.forget)
-
-
-def _wary(settings: CalibrationSettings, generator: torch.Generator) -> Evidence:
-    """The same rows, and forecasts as much wider as new trajectories lay further out than those had promised."""
-    return Wary(_held_out(settings, generator), forget=settings.forget)
-
-
-def _resplit(settings: CalibrationSettings, generator: torch.Generator) -> Evidence:
-    """The same share, but every row draws its side anew after every trial, as the paper's released code does."""
-    return Resplit(_split(settings, generator), generator=generator)
-
-
-def _fresh(settings: CalibrationSettings, generator: torch.Generator) -> Evidence:  # noqa: ARG001 (nothing to draw)
-    """Each trial's rows, judged before they are trained on."""
-    return Newest(REMEMBERED_TRIALS, forget=settings.forget)
-
-
-def _no_map(settings: CalibrationSettings, generator: torch.Generator) -> Evidence:
-    """R is the identity, and the networks train on what those of a calibrated agent do."""
-    return Uncalibrated(_split(settings, generator))
-
-
-def _no_map_all(settings: CalibrationSettings, generator: torch.Generator) -> Evidence:  # noqa: ARG001 (nothing to draw)
-    """R is the identity, and the networks train on all rows."""
-    return Uncalibrated()
-
-
-ARMS = {
-    arm.name: arm
-    for arm in (
-        Arm("calibrated", _held_out, holds_out=True),
-        Arm("uncalibrated", _no_map, holds_out=True, calibrated=False),
-        Arm("uncalibrated-all", _no_map_all, holds_out=False, calibrated=False),
-        Arm("calibrated-paper", _resplit, holds_out=True, map="sigmoid"),
-        Arm("calibrated-fresh", _fresh, holds_out=False),
-        Arm("calibrated-wary", _wary, holds_out=True),
-    )
-}
-
-
-def arm_named(name: str) -> Arm:
-    """The arm of that name, or an error that lists the known ones."""
-    if name not in ARMS:
-        raise CalibrlError(f"arm {name!r} is unknown; use one of {', '.join(ARMS)}")
-    return ARMS[name]
 
 
 @dataclass(frozen=True)
@@ -165,6 +80,8 @@ class AgentEnsembles:
         The networks.
     by_member
         Whether networks are judged one by one, because planning follows single ones.
+    rescales
+        Agents whose inputs are standardised by the rows held out once their networks are trained.
 
     Attributes
     ----------
@@ -172,8 +89,8 @@ class AgentEnsembles:
         Which outcomes are events, 0 or 1: their forecast mean is the chance of 1.
     """
 
-    def __init__(self, ensemble: BatchedEnsemble, *, by_member: bool) -> None:
-        self.ensemble, self.by_member = ensemble, by_member
+    def __init__(self, ensemble: BatchedEnsemble, *, by_member: bool, rescales: Sequence[int] = ()) -> None:
+        self.ensemble, self.by_member, self.rescales = ensemble, by_member, list(rescales)
         self.events = torch.zeros(ensemble.nets.agents, ensemble.nets.shape.outputs, dtype=torch.bool)
 
     def update(self, data: Data) -> None:
@@ -184,6 +101,13 @@ class AgentEnsembles:
         """Train on these rows alone, from where the networks stand."""
         self.ensemble.x, self.ensemble.y = self.ensemble.x[:, :0], self.ensemble.y[:, :0]
         self.update(data)
+
+    def rescale(self, held: Data) -> None:
+        """Standardise the inputs of some agents by rows x (g, n, k), until they train again."""
+        if self.rescales:
+            nets = self.ensemble.nets
+            found = input_scale(held.x[self.rescales].to(nets.input_mean))
+            nets.input_mean[self.rescales], nets.input_std[self.rescales] = found
 
     def __call__(self, x: Tensor) -> Normal:
         """The Gaussian of the networks' mean and variance at x (g, n, k): batch shape (g, n, d)."""
@@ -286,7 +210,8 @@ class Fleet:
             generators=[stream(seed, "train") for seed in seeds],
             device=self.device,
         )
-        self.forecaster = AgentEnsembles(ensemble, by_member=planner.propagation in SHARED_OUT)
+        rescales = [agent for agent, member in enumerate(members) if member.arm.rescales]
+        self.forecaster = AgentEnsembles(ensemble, by_member=planner.propagation in SHARED_OUT, rescales=rescales)
         parts = zip(members, self.splitting, strict=True)
         self.model = Calibrated(
             self.forecaster,
@@ -304,6 +229,7 @@ class Fleet:
             outputs=view.outputs,
             start=self._middle,
             tables=self.tables() if any(member.arm.calibrated for member in members) else None,
+            persistence=self.persistence(),
         )
         self._plan: Planner | CapturedPlanner | None = None
 
@@ -381,12 +307,23 @@ class Fleet:
         mappings = [None if mapping is IDENTITY else mapping for mapping in self.maps]
         return stacked_tables(mappings, self.view.outputs, device=self.device)
 
+    def persistence(self) -> Tensor | None:
+        """How much of its noise an imagined particle keeps from step to step, (g, d); None where nobody's lasts."""
+        evidence = self.model.evidence
+        if not any(one.persists for one in evidence):
+            return None
+        none = torch.zeros(self.view.outputs, dtype=torch.float64)
+        kept = torch.stack([none if one.persistence is None else one.persistence for one in evidence])
+        return kept.masked_fill(self.forecaster.events, 0.0).float().to(self.device)
+
     def show_to_planner(self) -> None:
         """Let planning know that the networks have changed, and put the maps where it reads them."""
         if self._plan is not None:
             self._plan.networks_changed()
         if self.inputs.tables is not None:
             self.inputs.tables.copy_(self.tables())
+        if self.inputs.persistence is not None and (kept := self.persistence()) is not None:
+            self.inputs.persistence.copy_(kept)
 
     def _events(self, data: Data) -> Tensor:
         """Which outcomes (g, d) are events of which both kinds were seen; until then there is nothing to tell apart."""
@@ -396,7 +333,7 @@ class Fleet:
 
     def _fit_map(self, agent: int) -> FitMap:
         arm = self.members[agent].arm
-        fit = fit_named(arm.map or self.settings.calibration.map)
+        fit = arm.fit or fit_named(arm.map or self.settings.calibration.map)
         return fit if arm.map else FitWithoutEvents(fit, self.forecaster, agent)
 
     @property

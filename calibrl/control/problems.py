@@ -13,6 +13,7 @@ import math
 import os
 import sys
 import warnings
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import cache
@@ -126,6 +127,8 @@ class Task:
         A return that is known to be reached, and by whom, for figures.
     terminates : bool, optional
         Whether episodes can end before `steps`; None until it is known.
+    measure : function, optional
+        What else rows say of a trial: observations (T, o), actions (T, a), next observations (T, o) → numbers by name.
 
     Examples
     --------
@@ -147,6 +150,7 @@ class Task:
     solved: float | None = None
     solved_by: str = ""
     terminates: bool | None = None
+    measure: Callable[[Tensor, Tensor, Tensor], dict[str, float]] | None = None
 
     @property
     def input_size(self) -> int:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -61,11 +62,10 @@ def score_trial(fleet: Fleet, trial: Trial, data: Data, number: int) -> list[Sco
         # Where networks are judged one by one, each row has as many z-scores as there are networks.
         outcome = data.y[agent].double().cpu().repeat_interleave(z.shape[1] // len(data), 0)
         metrics = score_one_step(z[agent], sd[agent], outcome, mapping)
-        pits = ahead[agent]
-        if pits is not None:
-            for ending, both in zip(("", "_bare"), pits, strict=True):
-                for steps, part in zip(horizons_of(fleet.settings), both, strict=True):
-                    metrics[f"calibration_loss_ahead_{steps}{ending}"] = calibration_loss(part)
+        both = ahead[agent]
+        for ending, found_ahead in () if both is None else zip(("", "_bare"), both, strict=True):
+            metrics |= {name + ending: value for name, value in score_ahead(found_ahead, fleet.settings).items()}
+        pits = None if both is None else torch.stack([one.pits for one in both])
         forecast = quantiles(z[agent], sd[agent], outcome, mapping) * fleet.view.units.cpu()[:, None]
         found.append(Score(metrics, None if pits is None else pits.float(), forecast))
     return found
@@ -107,8 +107,36 @@ def horizons_of(preset: ControlSettings) -> tuple[int, ...]:
     return tuple(h for h in HORIZONS if h <= min(preset.planner.horizon + 5, preset.steps // 2))
 
 
-def pits_by_horizon(fleet: Fleet, trial: Trial, number: int) -> list[Tensor | None]:
-    """Each agent's PITs (2, horizons, starts, o) of what it imagined under the actions taken: under R∘T and under T.
+class Ahead(NamedTuple):
+    """What was imagined under the actions taken, h steps after each of m starts, beside what happened.
+
+    pits: (…, horizons, m, o), of observations. return_pits, imagined, realised: (…, horizons, m), of the summed reward
+    until then: its PITs, its imagined mean, and what it was.
+    """
+
+    pits: Tensor
+    return_pits: Tensor
+    imagined: Tensor
+    realised: Tensor
+
+
+def score_ahead(ahead: Ahead, settings: ControlSettings) -> dict[str, float]:
+    """How honest one agent's rollouts were, by horizon; and of returns, as far ahead as plans reach."""
+    found: dict[str, float] = {}
+    horizons = horizons_of(settings)
+    for steps, part in zip(horizons, ahead.pits, strict=True):
+        found[f"calibration_loss_ahead_{steps}"] = calibration_loss(part)
+        found[f"coverage_90_ahead_{steps}"] = coverage(part, 0.9)
+    last = sum(steps <= settings.planner.horizon for steps in horizons) - 1
+    found["return_coverage_90"] = coverage(ahead.return_pits[last], 0.9)
+    found["return_imagined"], found["return_realised"] = (
+        float(part[last].mean()) for part in (ahead.imagined, ahead.realised)
+    )
+    return found
+
+
+def pits_by_horizon(fleet: Fleet, trial: Trial, number: int) -> list[tuple[Ahead, Ahead] | None]:
+    """What each agent imagined under the actions taken, beside what happened: under R∘T and under T.
 
     An agent starts where its own episodes leave room for the furthest horizon: None if none does.
     """
@@ -126,7 +154,8 @@ def pits_by_horizon(fleet: Fleet, trial: Trial, number: int) -> list[Tensor | No
     following = view.after(trial.next_observation.to(device), trial.reward.to(device), trial.terminated.to(device))
     members = fleet.settings.ensemble.members
     spare = PARTICLES % members if planner.propagation in SHARED_OUT else 0
-    found = [
+    ways = ((fleet.tables(), fleet.persistence()), (None, None))
+    mapped, bare = (
         pits_ahead(
             fleet.ensemble.nets,
             view.world,
@@ -137,13 +166,17 @@ def pits_by_horizon(fleet: Fleet, trial: Trial, number: int) -> list[Tensor | No
             horizons=ahead,
             propagation=planner.propagation,
             tables=tables,
+            persistence=persistence,
             generator=torch.Generator().manual_seed(stream_seed(0, "horizon", number)),
             particles=PARTICLES - spare,
         )
-        for tables in (fleet.tables(), None)
-    ]
-    both = torch.stack(found, 1)
-    return [pits[:, :, : len(part)] if len(part) else None for pits, part in zip(both, own, strict=True)]
+        for tables, persistence in ways
+    )
+
+    def of(ahead: Ahead, agent: int) -> Ahead:
+        return Ahead(*(part[agent, :, : len(own[agent])] for part in ahead))
+
+    return [(of(mapped, agent), of(bare, agent)) if len(part) else None for agent, part in enumerate(own)]
 
 
 def starting_steps(last: Tensor, ahead: int, starts: int = STARTS) -> Tensor:
@@ -174,8 +207,9 @@ def pits_ahead(
     tables: Tensor | None,
     generator: torch.Generator,
     particles: int = PARTICLES,
-) -> Tensor:
-    """PITs (g, horizons, m, o) of what happened h steps after each of m starts.
+    persistence: Tensor | None = None,
+) -> Ahead:
+    """What was imagined of h steps after each of m starts, and what happened: (g, horizons, m, …).
 
     imagined, following: (g, T, o), observations before and after each step, as the world imagines them; action:
     (g, T, a); start: (g, m), or (m,), the same for all agents. Ranks are randomised between their neighbours, so that a
@@ -192,8 +226,14 @@ def pits_ahead(
     shape = noise_shape(propagation, agents=1, horizon=furthest, plans=m, particles=particles, outputs=d)
     # The same draws for every agent: arms are compared under them.
     noise = torch.randn(shape, generator=generator).to(imagined.device).expand(g, *shape[1:])
-    jitter = torch.rand(len(horizons), m, real.shape[-1], generator=generator, dtype=torch.float64)
-    found: list[Tensor] = []
+    sizes = (real.shape[-1], 1)
+    jitter = torch.cat([torch.rand(len(horizons), m, k, generator=generator, dtype=torch.float64) for k in sizes], -1)
+    found: list[tuple[Tensor, ...]] = []
+    reward = world.reward
+    assert reward is not None
+    before = imagined[agent[:, None], window]
+    realised = reward(before, plans, real).double().cumsum(2).cpu()
+    earned = plans.new_zeros(g, m, particles)
     steps = imagine(
         nets,
         world,
@@ -203,15 +243,18 @@ def pits_ahead(
         particles=particles,
         noise=noise,
         tables=tables,
+        persistence=persistence,
     )
     for ahead, step in enumerate(steps, start=1):
+        earned = earned + reward(*step)
         if ahead in horizons:
-            outcome = real[:, :, ahead - 1, None]
-            below = (step.after < outcome).double().sum(2).cpu()
-            level = (step.after == outcome).double().sum(2).cpu()
-            u = jitter[len(found)]
-            found.append((below + u * (level + 1)) / (step.after.shape[2] + 1))
-    return torch.stack(found, 1)
+            came, value = real[:, :, ahead - 1], realised[:, :, ahead - 1]
+            drawn = torch.cat([step.after, earned[..., None]], -1).double()
+            outcome = torch.cat([came.double(), value[..., None].to(came.device)], -1)[:, :, None]
+            below, level = ((drawn < outcome).double().sum(2).cpu(), (drawn == outcome).double().sum(2).cpu())
+            pits = (below + jitter[len(found)] * (level + 1)) / (drawn.shape[2] + 1)
+            found.append((pits[..., :-1], pits[..., -1], drawn[..., -1].mean(2).cpu(), value))
+    return Ahead(*(torch.stack(part, 1) for part in zip(*found, strict=True)))
 
 
 def fit_by_horizon(pits: Tensor) -> list[Map]:

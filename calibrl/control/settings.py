@@ -20,7 +20,7 @@ TASKS = {
 }
 """Every MuJoCo task: see `calibrl.control.envs.tasks`."""
 
-_PETS = dict.fromkeys(("cartpole", "halfcheetah", "pusher", "reacher"), REFERENCE)
+_PETS = dict.fromkeys(("cartpole", "halfcheetah", "pusher", "reacher", "pusher-reference"), REFERENCE)
 _PAPERS_TASKS = dict.fromkeys(("cartpole", "halfcheetah", "pusher"), PAPER)
 """Presets with published settings: of PETS, whose settings the paper took over, and of the paper."""
 
@@ -201,7 +201,7 @@ class ControlSettings:
     seeds, seed : int
         How many paired seeds, and the first.
     arms : tuple of str
-        Which agents run side by side: see `calibrl.control.policy.ARMS`.
+        Which agents run side by side: see `calibrl.control.arms.ARMS`.
     ensemble, planner, calibration
         Their settings.
     reward : str, optional
@@ -308,7 +308,12 @@ _TINY = ControlSettings(
 )
 _DEMO = replace(_small(PUBLISHED[0]), name="cartpole-demo", trials=4)
 
-PRESETS = {preset.name: preset for preset in (*PUBLISHED, *map(_small, PUBLISHED), _DEMO, _TINY)}
+_PUSHER_REFERENCE = replace(
+    PUBLISHED[2], name="pusher-reference", reward="calibrl.control.envs.tasks:pusher_next_reward"
+)
+"""Pusher with plans judged as the reference judges them; a preset of its own, so that rows are not mixed."""
+
+PRESETS = {preset.name: preset for preset in (*PUBLISHED, _PUSHER_REFERENCE, *map(_small, PUBLISHED), _DEMO, _TINY)}
 
 
 def with_defaults(saved: Mapping[str, Any]) -> dict[str, Any]:

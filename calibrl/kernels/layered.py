@@ -197,10 +197,14 @@ BLOCK = 1024
 
 @triton.jit
 def _matched_draw(
-    mean, variance, noise, lines, out, size, noise_stride, lines_stride, per_unit,
-    E: tl.constexpr, D: tl.constexpr, REPEAT: tl.constexpr, CELLS: tl.constexpr, BLOCK: tl.constexpr,
+    mean, variance, noise, lines, kept, past, out, size, noise_stride, lines_stride, per_unit,
+    E: tl.constexpr, D: tl.constexpr, REPEAT: tl.constexpr, CELLS: tl.constexpr, LASTS: tl.constexpr,
+    BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Numbers [1024 · i, 1024 · (i + 1)) of agent j's `size` = rows · D, for program (i, j); CELLS 0: no tables."""
+    """Numbers [1024 · i, 1024 · (i + 1)) of agent j's `size` = rows · D, for program (i, j); CELLS 0: no tables.
+
+    LASTS 0: noise is as it is; 1: it is the first step's, to be remembered; 2: it is mixed with what was remembered.
+    """
     agent = tl.program_id(1).to(tl.int64)
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     inside = at < size
@@ -216,6 +220,11 @@ def _matched_draw(
         apart = tl.load(mean + (agent * E + e) * of_net + asked, mask=inside, other=0.0) - middle
         spread += apart * apart + tl.load(variance + (agent * E + e) * of_net + asked, mask=inside, other=0.0)
     draw = tl.load(noise + agent * noise_stride + at, mask=inside, other=0.0)
+    if LASTS == 2:
+        share = tl.load(kept + agent * D + column)
+        draw = share * tl.load(past + agent * size + at, mask=inside, other=0.0) + tl.sqrt(1 - share * share) * draw
+    if LASTS > 0:
+        tl.store(past + agent * size + at, draw, mask=inside)
     if CELLS > 0:
         cell = (draw * per_unit + CELLS / 2).to(tl.int32)
         line = lines + agent * lines_stride + (column * CELLS + cell) * 2
@@ -223,28 +232,50 @@ def _matched_draw(
     tl.store(out + agent * size + at, middle + tl.sqrt(spread / E) * draw, mask=inside)
 
 
-def matched_draw(mean: Tensor, variance: Tensor, noise: Tensor, lines: Tensor | None, per_unit: float) -> Tensor:
+def matched_draw(
+    mean: Tensor,
+    variance: Tensor,
+    noise: Tensor,
+    lines: Tensor | None,
+    per_unit: float,
+    *,
+    lasting: tuple[Tensor, Tensor] | None = None,
+    first: bool = True,
+) -> Tensor:
     """Draws (g, r, d) from the matched Gaussians of mean and variance (g, e, n, d), r a multiple of n.
 
     noise: (g, r, d), standard normal. lines: None, or tables (g, d, cells, 2); per_unit: cells per unit of ε. Where r
     is larger, r/n rows in a row are drawn from one Gaussian. Noise and lines may be strided in their first dimension.
+    lasting: how much of its noise each row keeps (g, d), and what it was (g, r, d), which is brought up to date; at the
+    `first` step there is nothing to keep.
     """
     (g, e, n, d), rows = mean.shape, noise.shape[1]
     out = torch.empty(g, rows, d, device=mean.device)
     table, cells, stride = (noise, 0, 0) if lines is None else (lines, lines.shape[2], lines.stride(0))
-    settings: dict[str, Any] = {"E": e, "D": d, "REPEAT": rows // n, "CELLS": cells, "BLOCK": BLOCK}
-    strides = (rows * d, noise.stride(0), stride)
-    _matched_draw[(-(-rows * d // BLOCK), g)](mean, variance, noise, table, out, *strides, per_unit, **settings)
+    kept, past, lasts = (noise, noise, 0) if lasting is None else (*lasting, 1 if first else 2)
+    settings: dict[str, Any] = {"E": e, "D": d, "REPEAT": rows // n, "CELLS": cells, "LASTS": lasts, "BLOCK": BLOCK}
+    given = (mean, variance, noise, table, kept, past, out, rows * d, noise.stride(0), stride, per_unit)
+    _matched_draw[(-(-rows * d // BLOCK), g)](*given, **settings)
     return out
 
 
 def matched_draw_reference(
-    mean: Tensor, variance: Tensor, noise: Tensor, lines: Tensor | None, per_unit: float
+    mean: Tensor,
+    variance: Tensor,
+    noise: Tensor,
+    lines: Tensor | None,
+    per_unit: float,
+    *,
+    lasting: tuple[Tensor, Tensor] | None = None,
+    first: bool = True,
 ) -> Tensor:
     """What `matched_draw` should say, in plain torch."""
     middle = mean.mean(1)
     spread = (variance + (mean - middle.unsqueeze(1)).square()).mean(1).sqrt()
     middle, spread = (part.repeat_interleave(noise.shape[1] // mean.shape[2], 1) for part in (middle, spread))
+    if lasting is not None:
+        kept, past = lasting[0][:, None], lasting[1]
+        noise = past.copy_(noise if first else kept * past + (1 - kept.square()).sqrt() * noise)
     if lines is None:
         return middle + spread * noise
     draw = torch.stack([read_table_reference(*pair, per_unit) for pair in zip(noise, lines, strict=True)])

@@ -55,6 +55,8 @@ class PlanInputs:
         Chance of the search, (iterations, g, population_size, h, a), and of futures, (iterations, *noise_shape).
     tables
         The agents' calibrated draws, (g, d, cells, 2), or None where nobody is calibrated.
+    persistence
+        How much of its noise a particle keeps from step to step, (g, d), or None where nobody's errors last.
     """
 
     search: Search
@@ -66,6 +68,7 @@ class PlanInputs:
     search_noise: Tensor
     particle_noise: Tensor
     tables: Tensor | None
+    persistence: Tensor | None = None
 
     @classmethod
     def empty(
@@ -79,6 +82,7 @@ class PlanInputs:
         outputs: int,
         start: Tensor,
         tables: Tensor | None,
+        persistence: Tensor | None = None,
     ) -> PlanInputs:
         """Buffers for so many agents, on the device of the plan (h, a) that all begin from."""
         device, (h, _), plans = start.device, start.shape, search.population_size
@@ -93,6 +97,7 @@ class PlanInputs:
             search_noise=torch.zeros(search.iterations, agents, plans, *start.shape, device=device),
             particle_noise=torch.zeros(search.iterations, *shape, device=device),
             tables=tables,
+            persistence=persistence,
         )
 
     def begin(self, agents: Sequence[int], start: Tensor) -> None:
@@ -150,7 +155,8 @@ class Planner:
         given, noise = self.inputs, self.inputs.particle_noise[iteration]
         # An iteration with fewer plans takes the first rows.
         noise = noise[:, :, : noise.shape[2] // given.search.population_size * plans.shape[1]]
-        how: dict[str, Any] = {"particles": given.particles, "noise": noise, "tables": given.tables}
+        how: dict[str, Any] = {"particles": given.particles, "noise": noise}
+        how |= {"tables": given.tables, "persistence": given.persistence}
         if self.fused is not None:
             return fused_returns(self.fused, self.world, given.observation, plans, **how)
         return imagined_returns(self.model, self.world, given.observation, plans, propagation=given.propagation, **how)
@@ -210,6 +216,7 @@ def fused_returns(
     particles: int,
     noise: Tensor,
     tables: Tensor | None = None,
+    persistence: Tensor | None = None,
 ) -> Tensor:
     """What `imagined_returns` gives by DS, (g, n), in fused kernels."""
     from calibrl.kernels.layered import matched_draw
@@ -219,10 +226,13 @@ def fused_returns(
     x = begin(observation, plans[:, :, 0])
     state = observation[:, None, None].expand(g, n, 1, -1)
     total = plans.new_zeros(g, n, particles)
+    # The noise of each particle, as far as it has come.
+    lasting = None if persistence is None else (persistence, plans.new_empty(g, n * particles, noise.shape[-1]))
     for t in range(h):
         mean, variance = nets.moments(x)
         lines = tables if tables is None or tables.dim() == 4 else tables[:, t]
-        target = matched_draw(mean, variance, noise[:, t], lines, PER_UNIT).view(g, n, particles, -1)
+        drawn = matched_draw(mean, variance, noise[:, t], lines, PER_UNIT, lasting=lasting, first=t == 0)
+        target = drawn.view(g, n, particles, -1)
         # The last step's next input is computed and not used: another version of `advance` would cost more.
         state, total, x = advance(state, plans[:, :, t], plans[:, :, min(t + 1, h - 1)], target, total)
     return total.nan_to_num(DIVERGED, posinf=DIVERGED, neginf=DIVERGED).mean(2)

@@ -12,6 +12,7 @@ d in what the model forecasts. Uncertainty travels by one of the five propagatio
 Every one ends in a Gaussian per output dimension, N(μ, σ²), and a draw μ + σ · g(ε) from it. Calibrated, g is the map's
 table for that agent and dimension; uncalibrated, g(ε) = ε. g does not depend on the state, so all draws of a
 rollout are read from the tables at once, before its first step: a calibrated rollout is the same loop as a bare one.
+Errors that last along a trajectory are noise that persists, ε′ = ρ ε + √(1 - ρ²) ξ, before it is read from the tables.
 """
 
 from __future__ import annotations
@@ -191,6 +192,20 @@ def calibrated_draws(noise: Tensor, tables: Tensor | None) -> Tensor:
     return draws
 
 
+def persistent(noise: Tensor, persistence: Tensor | None) -> Tensor:
+    """Noise (g, h, n, ≥ d) whose first d columns keep a share (g, d) of the step before; each stays standard normal.
+
+    None: noise as it is.
+    """
+    if persistence is None:
+        return noise
+    found, d = noise.clone(), persistence.shape[-1]
+    kept, fresh = persistence[:, None], (1 - persistence.square()).sqrt()[:, None]
+    for t in range(1, noise.shape[1]):
+        found[:, t, :, :d] = torch.addcmul(kept * found[:, t - 1, :, :d], fresh, noise[:, t, :, :d])
+    return found
+
+
 def expected_draw(tables: Tensor) -> Tensor:
     """E[g(ε)] of each table (…, CELLS, 2) → (…): lines integrated against the normal density, cell by cell."""
     ends = torch.linspace(-REACH, REACH, CELLS + 1, dtype=torch.float64, device=tables.device)
@@ -262,6 +277,7 @@ def imagined_returns(
     particles: int,
     noise: Tensor,
     tables: Tensor | None = None,
+    persistence: Tensor | None = None,
 ) -> Tensor:
     """The mean over particles of each plan's summed reward.
 
@@ -270,7 +286,7 @@ def imagined_returns(
 
     Parameters
     ----------
-    nets, world, observation, plans, propagation, particles, noise, tables
+    nets, world, observation, plans, propagation, particles, noise, tables, persistence
         As in `imagine`.
 
     Returns
@@ -282,7 +298,15 @@ def imagined_returns(
         raise CalibrlError("this world has no reward; learn one, or pass a reward function of your own")
     with torch.inference_mode():
         steps = imagine(
-            nets, world, observation, plans, propagation=propagation, particles=particles, noise=noise, tables=tables
+            nets,
+            world,
+            observation,
+            plans,
+            propagation=propagation,
+            particles=particles,
+            noise=noise,
+            tables=tables,
+            persistence=persistence,
         )
         total, taken = plans.new_zeros(()), plans.permute(2, 0, 1, 3).unsqueeze(3)
         together = max(1, AT_ONCE // (noise.shape[0] * noise.shape[2] * observation.shape[-1]))
@@ -312,6 +336,7 @@ def imagine(
     particles: int,
     noise: Tensor,
     tables: Tensor | None = None,
+    persistence: Tensor | None = None,
 ) -> Iterator[Step]:
     """The steps of all particles of all plans, one by one; gradients flow to plans and observations that ask for them.
 
@@ -329,6 +354,8 @@ def imagine(
     tables
         None, or the agents' calibrated draws, (g, d, CELLS, 2), as `stacked_tables` gives them; (g, h, d, CELLS, 2) for
         a map per step.
+    persistence
+        None, or how much of its noise a particle keeps from step to step, (g, d): see `calibrl.evidence.Trajectory`.
 
     Returns
     -------
@@ -345,7 +372,10 @@ def imagine(
         )
     steered = plans.requires_grad or observation.requires_grad
     model = nets.ready() if isinstance(nets, Readied) and not steered else nets
-    draws = calibrated_draws(noise, tables).unflatten(2, (n, p)) if way.random else _expected(tables, plans)
+    if way.random:
+        draws = calibrated_draws(persistent(noise, persistence), tables).unflatten(2, (n, p))
+    else:
+        draws = _expected(tables, plans)
     state = observation[:, :, None] if observation.dim() == 3 else observation[:, None, None]
     # One copy in which every step's actions lie side by side: putting together what does not is several times as slow.
     actions = plans.permute(2, 0, 1, 3).unsqueeze(3).expand(h, g, n, p, a).contiguous().unbind(0)

@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 from calibrl.control import TASKS, task, task_from_env
 from calibrl.control.envs.tasks import GOAL, tip_position
 from calibrl.control.envs.tasks import halfcheetah_reward as speed
+from calibrl.control.problems import reward_named
+from calibrl.control.settings import PRESETS
 from calibrl.errors import CalibrlError, MissingExtra
 
 
@@ -37,6 +39,13 @@ def test_rewards_are_those_of_the_environment(name):
     single = chosen.world.reward(seen.float(), action.float(), following.float())
     assert single.dtype == torch.float32
     torch.testing.assert_close(single.double(), reward, rtol=1e-4, atol=1e-4)
+
+
+def test_plans_of_the_references_pusher_are_judged_by_what_the_environment_pays_a_step_later():
+    seen, action, following, reward = experience(task("pusher"))
+    judged = reward_named(PRESETS["pusher-reference"].reward)(seen, action, following)
+    effort = 0.1 * action.square().sum(-1)
+    torch.testing.assert_close((judged + effort)[:-1], (reward + effort)[1:], rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize("name", TASKS)

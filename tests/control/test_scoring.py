@@ -50,7 +50,7 @@ def trajectory(generator):
     return before[:, :-1], action[None, :, None], before[:, 1:]
 
 
-def pits(trajectory, noise, horizons=(1, 3, 10), particles=100):
+def ahead(trajectory, noise, horizons=(1, 3, 10), particles=100, persistence=None):
     start = torch.arange(0, STEPS - 10, 2)
     return scoring.pits_ahead(
         Linear(noise),
@@ -62,7 +62,30 @@ def pits(trajectory, noise, horizons=(1, 3, 10), particles=100):
         tables=None,
         generator=torch.Generator().manual_seed(1),
         particles=particles,
+        persistence=persistence,
     )
+
+
+def pits(trajectory, noise, **options):
+    return ahead(trajectory, noise, **options).pits
+
+
+def test_imagined_returns_are_calibrated_for_who_knows_the_world(trajectory):
+    following = trajectory[2]
+    found = ahead(trajectory, NOISE)
+    paid = following[0, :, 0].double()
+    windows = torch.stack([paid[start : start + 10].sum() for start in range(0, STEPS - 10, 2)])
+    torch.testing.assert_close(found.realised[0, 2], windows, rtol=1e-5, atol=1e-5)
+    assert float((found.imagined - found.realised).mean().abs()) < 0.5
+    for pits_of_return in found.return_pits[0]:
+        assert calibration_loss(pits_of_return[:, None]) < 15 * noise_floor(195)
+
+
+def test_noise_that_lasts_is_wider_many_steps_ahead_and_not_one(trajectory):
+    fresh, lasting = (ahead(trajectory, NOISE, persistence=kept) for kept in (None, torch.tensor([[0.9]])))
+    assert torch.equal(fresh.pits[:, 0], lasting.pits[:, 0])
+    far = [torch.special.ndtri(part.pits[0, 2].clamp(0.01, 0.99)).std() for part in (fresh, lasting)]
+    assert far[1] < 0.7 * far[0]
 
 
 @pytest.mark.parametrize("particles", [3, 100])

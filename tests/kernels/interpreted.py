@@ -39,16 +39,22 @@ def refreshed() -> float:
     return float((fused.moments(x)[0] - nets.moments(x)[0]).abs().max())
 
 
-def drawn(repeat: int, tables: bool) -> float:
+def drawn(repeat: int, tables: bool, lasts: bool = False) -> float:
+    """Two steps of one rollout; where noise lasts, the second keeps some of the first's."""
     generator = torch.Generator().manual_seed(repeat)
     mean, variance = torch.randn(2, 3, 70, 4, generator=generator), torch.rand(2, 3, 70, 4, generator=generator)
     noise = torch.randn(2, 5, 70 * repeat, 4, generator=generator)[:, 2]
     lines = torch.randn(2, 4, 64, 2, generator=generator) if tables else None
-    got, want = (draw(mean, variance, noise, lines, 6.0) for draw in (matched_draw, matched_draw_reference))
-    return float((got - want).abs().max())
+    share = torch.rand(2, 4, generator=generator)
+    found = []
+    for draw in (matched_draw, matched_draw_reference):
+        lasting = (share, torch.empty(2, 70 * repeat, 4)) if lasts else None
+        steps = [draw(mean, variance, noise, lines, 6.0, lasting=lasting, first=first) for first in (True, False)]
+        found.append(torch.stack(steps))
+    return float((found[0] - found[1]).abs().max())
 
 
-def imagined(tables: bool, particles: int = 3) -> float:
+def imagined(tables: bool, particles: int = 3, lasts: bool = False) -> float:
     """A whole rollout by DS, beside `imagined_returns`; the world is not compiled here."""
     from calibrl.planning.graph import fused_returns
     from calibrl.planning.rollout import World, imagined_returns
@@ -65,7 +71,8 @@ def imagined(tables: bool, particles: int = 3) -> float:
     observation, plans = torch.randn(2, 3, generator=generator), torch.randn(2, 7, 4, 2, generator=generator)
     noise = torch.randn(2, 4, 7 * particles, 3, generator=generator)
     lines = torch.randn(2, 3, CELLS, 2, generator=generator) if tables else None
-    given = {"particles": particles, "noise": noise, "tables": lines}
+    share = torch.rand(2, 3, generator=generator) if lasts else None
+    given = {"particles": particles, "noise": noise, "tables": lines, "persistence": share}
     got = fused_returns(fused, world, observation, plans, **given)
     want = imagined_returns(nets, world, observation, plans, propagation="DS", **given)
     return float((got - want).abs().max() / want.abs().max())
@@ -81,6 +88,9 @@ if __name__ == "__main__":
         "drawn repeated": drawn(5, tables=False),
         "drawn from tables": drawn(1, tables=True),
         "drawn repeated from tables": drawn(5, tables=True),
+        "drawn, noise lasts": drawn(5, tables=False, lasts=True),
+        "drawn from tables, noise lasts": drawn(1, tables=True, lasts=True),
     }
     found |= {"imagined": imagined(tables=False), "imagined from tables": imagined(tables=True)}
+    found |= {"imagined, noise lasts": imagined(tables=True, lasts=True)}
     json.dump(found, sys.stdout)

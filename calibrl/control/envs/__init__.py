@@ -5,12 +5,14 @@ Importing this registers them: `calibrl/Cartpole-v0` and so on.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from calibrl.errors import CalibrlError, MissingExtra
 
@@ -150,6 +152,7 @@ def mujoco_task(
     steps: int,
     solved: float | None = None,
     solved_by: str = "",
+    measure: Callable[[Tensor, Tensor, Tensor], dict[str, float]] | None = None,
 ) -> Task:
     """The task of an environment class: o and a are its `sizes`, actions lie within ±`limit`.
 
@@ -171,6 +174,7 @@ def mujoco_task(
         solved=solved,
         solved_by=solved_by,
         terminates=False,
+        measure=measure,
     )
 
 

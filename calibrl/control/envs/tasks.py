@@ -133,6 +133,13 @@ def halfcheetah_reward(observation: Tensor, action: Tensor, following: Tensor) -
     return following[..., 0] - 0.1 * action.square().sum(-1)
 
 
+def halfcheetah_measure(observation: Tensor, action: Tensor, following: Tensor) -> dict[str, float]:  # noqa: ARG001
+    """The share of steps after which the torso is turned by more than a right angle, and the mean speed of others."""
+    fallen = following[:, 2].cos() < 0
+    standing = following[~fallen, 0]
+    return {"fallen": float(fallen.float().mean()), "cruising_speed": float(standing.sum() / max(len(standing), 1))}
+
+
 HALFCHEETAH = mujoco_task(
     HalfCheetah,
     world=World(halfcheetah_model_input, halfcheetah_target, halfcheetah_next_observation, halfcheetah_reward),
@@ -141,6 +148,7 @@ HALFCHEETAH = mujoco_task(
     steps=1000,
     solved=9600,
     solved_by="SAC, published, at 1 M steps",
+    measure=halfcheetah_measure,
 )
 
 
@@ -204,6 +212,14 @@ def pusher_reward(observation: Tensor, action: Tensor, following: Tensor) -> Ten
     near = (tip - thing).abs().sum(-1)
     there = sum((thing[..., i] - GOAL[i]).abs() for i in range(3))
     return -0.5 * near - 1.25 * there - 0.1 * action.square().sum(-1)
+
+
+def pusher_next_reward(observation: Tensor, action: Tensor, following: Tensor) -> Tensor:  # noqa: ARG001
+    """The same of the state after the step: what the reference judges plans by, though the environment pays the other.
+
+    A plan's last action then counts, and the state it starts from, which no plan can change, does not.
+    """
+    return pusher_reward(following, action, following)
 
 
 PUSHER = mujoco_task(
