@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from calibrl.errors import CalibrlError
+from calibrl.runs.experiment import AT_LEAST_0, LOSS, Experiment, Metric, Number, Options, Printed, setting
 from calibrl.runs.experiment import PAPER as PRINTED
-from calibrl.runs.experiment import Experiment, Metric, Number, Options, Printed, setting
 from calibrl.runs.jobs import Job
 
 if TYPE_CHECKING:
@@ -145,10 +145,14 @@ EXPERIMENT = Experiment(
     ),
     baseline="linucb",
     metrics={
-        "reward": Metric("reward", ".1f", "higher"),
-        "regret": Metric("regret", ".1f", "lower"),
-        "coverage": Metric("84 % quantile covers", ".1%"),
-        "calibration_loss": Metric("calibration loss", ".3f", "lower"),
+        "reward": Metric("reward", ".1f", "higher", "the sum of rewards over all rounds"),
+        "regret": Metric("regret", ".1f", "lower", "what always taking the best arm would have earned beyond that"),
+        "coverage": Metric(
+            "84 % quantile covers",
+            ".1%",
+            help="how often the reward of the chosen arm was below its predicted 84 % quantile",
+        ),
+        "calibration_loss": Metric("calibration loss", ".3f", "lower", LOSS, AT_LEAST_0),
     },
     paper=TABLE_1,
     thin=("reward",),
@@ -158,6 +162,8 @@ EXPERIMENT = Experiment(
         "learning": "Mean reward so far, and reliability on the chosen arms and on all arms",
         "beliefs": "What LinUCB and CalLinUCB expected of two arms where they disagreed: medians, 90 % intervals",
     },
+    subject="callinucb",
+    live=("table",),
     picks=("policies",),
     presets={preset.name: preset for preset in (SMALL, PAPER)},
     default="small",

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from calibrl.control.settings import PRESETS, TASKS, ControlSettings, preset_for_env
 from calibrl.errors import CalibrlError
 from calibrl.planning.search import SEARCHES
-from calibrl.runs.experiment import Custom, Experiment, Metric, Options
+from calibrl.runs.experiment import AT_LEAST_0, CRPS, LOSS, Custom, Experiment, Metric, Options
 from calibrl.runs.jobs import Job
 
 if TYPE_CHECKING:
@@ -91,11 +91,19 @@ EXPERIMENT = Experiment(
     ),
     baseline="uncalibrated",
     metrics={
-        "return": Metric("return of a trial", ".1f", "higher"),
-        "best": Metric("best return so far", ".1f", "higher"),
-        "calibration_loss": Metric("calibration loss", ".3f", "lower"),
-        "coverage_90": Metric("90 % interval holds", ".1%"),
-        "crps": Metric("CRPS", ".4f", "lower"),
+        "return": Metric("return of a trial", ".1f", "higher", "the sum of rewards of the last trial"),
+        "best": Metric(
+            "best return so far", ".1f", "higher", "the highest return of any trial so far: what the paper plots"
+        ),
+        "calibration_loss": Metric(
+            "calibration loss", ".3f", "lower", LOSS + ", on a trajectory not yet trained on", AT_LEAST_0
+        ),
+        "coverage_90": Metric(
+            "90 % interval holds",
+            ".1%",
+            help="the share of next states inside the forecast's 90 % interval; 90 % is honest",
+        ),
+        "crps": Metric("CRPS", ".4f", "lower", CRPS, AT_LEAST_0),
     },
     step="environment step",
     figures={
@@ -104,6 +112,8 @@ EXPERIMENT = Experiment(
         "control-horizon": "Calibration of imagined rollouts, by number of steps ahead",
         "control-predictions": "One-step forecasts along new trajectories, with 90 % intervals",
     },
+    subject="calibrated",
+    live=("control-learning",),
     presets=PRESETS,
     default="cartpole-small",
     # Published sizes of the other tasks are for a GPU, as fleets.

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from calibrl.runs.experiment import Experiment, Metric, setting
+from calibrl.runs.experiment import AT_LEAST_0, CRPS, LOSS, Experiment, Metric, setting
 from calibrl.runs.jobs import Job
 
 if TYPE_CHECKING:
@@ -49,12 +49,20 @@ EXPERIMENT = Experiment(
     ),
     baseline="uncalibrated",
     metrics={
-        "calibration_loss": Metric("calibration loss", ".4f", "lower"),
-        "coverage_90": Metric("90 % interval holds", ".1%"),
-        "crps": Metric("CRPS", ".2f", "lower"),
-        "ece": Metric("calibration error", ".4f", "lower"),
-        "nll": Metric("log loss", ".3f", "lower"),
-        "accuracy": Metric("accuracy", ".1%", "higher"),
+        "calibration_loss": Metric("calibration loss", ".4f", "lower", LOSS, AT_LEAST_0),
+        "coverage_90": Metric(
+            "90 % interval holds",
+            ".1%",
+            help="the share of outcomes inside the forecast's 90 % interval; 90 % is honest",
+        ),
+        "crps": Metric("CRPS", ".2f", "lower", CRPS, AT_LEAST_0),
+        "ece": Metric(
+            "calibration error", ".4f", "lower", "how far confidence is from accuracy, on average (ECE)", (0, 1)
+        ),
+        "nll": Metric(
+            "log loss", ".3f", "lower", "minus the log of the probability given to the true class", AT_LEAST_0
+        ),
+        "accuracy": Metric("accuracy", ".1%", "higher", "the share of rows whose likeliest class is the true one"),
     },
     figures={
         "reliability": (
@@ -64,6 +72,8 @@ EXPERIMENT = Experiment(
         "intervals": "90 % intervals of the dropout network, without and with calibration; crosses are outside",
         "digits": "How sure the digit classifier was, and how often it was right; larger dots stand for more rows",
     },
+    subject="cross-fitted",
+    live=("reliability",),
     presets={preset.name: preset for preset in (SMALL, FULL)},
     default="small",
     small=SMALL,

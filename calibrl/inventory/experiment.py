@@ -5,13 +5,14 @@ Here is what is compared (models and arms) and how much of it is run (settings a
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from calibrl.errors import CalibrlError
-from calibrl.runs.experiment import ANY, PAPER, Experiment, Metric, Number, Printed, setting
+from calibrl.runs.experiment import ANY, AT_LEAST_0, LOSS, PAPER, Experiment, Metric, Number, Printed, setting
 from calibrl.runs.jobs import Job
 
 if TYPE_CHECKING:
@@ -296,14 +297,24 @@ EXPERIMENT = Experiment(
     ),
     baseline="uncalibrated",
     metrics={
-        "reward": Metric("reward", ",.0f", "higher"),
-        "waste_share": Metric("waste", ".1%", "lower"),
-        "stockout_share": Metric("stock-outs", ".1%", "lower"),
-        "shipped": Metric("shipped", ",.0f"),
-        "wasted": Metric("wasted", ",.0f", "lower"),
-        "stockouts": Metric("units short", ",.0f", "lower"),
-        "coverage_80": Metric("80 % interval holds", ".1%"),
-        "calibration_loss": Metric("calibration loss", ".3f", "lower"),
+        "reward": Metric("reward", ",.0f", "higher", "minus the units wasted or short", (-math.inf, 0)),
+        "waste_share": Metric("waste", ".1%", "lower", "units that expired unsold, as a share of the units shipped"),
+        "stockout_share": Metric(
+            "stock-outs",
+            ".1%",
+            "lower",
+            "units asked for when there were none, as a share of the units shipped",
+            AT_LEAST_0,
+        ),
+        "shipped": Metric("shipped", ",.0f", help="units ordered", limits=AT_LEAST_0),
+        "wasted": Metric("wasted", ",.0f", "lower", "units that expired unsold", AT_LEAST_0),
+        "stockouts": Metric("units short", ",.0f", "lower", "units asked for when there were none", AT_LEAST_0),
+        "coverage_80": Metric(
+            "80 % interval holds",
+            ".1%",
+            help="the share of days whose demand is inside the forecast's 80 % interval; 80 % is honest",
+        ),
+        "calibration_loss": Metric("calibration loss", ".3f", "lower", LOSS, AT_LEAST_0),
     },
     paper=TABLE_2,
     figures={
@@ -314,6 +325,7 @@ EXPERIMENT = Experiment(
         "reliability": "Reliability by days ahead, without and with calibration, and coverage by series",
         "days": "Forecasts of one series over the test period, without and with calibration",
     },
+    subject="calibrated",
     picks=("arms", "shelf_lives", "data", "period"),
     presets=PRESETS,
     default="small",

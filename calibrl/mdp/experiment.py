@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from calibrl.runs.experiment import Axis, Experiment, Metric, setting
+from calibrl.runs.experiment import AT_LEAST_0, Axis, Experiment, Metric, setting
 from calibrl.runs.jobs import Job
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def _draw(out: Path, _: MDPSettings, found: Found) -> None:
     figures.save(out, found)
 
 
-QUICK = MDPSettings("quick", problems=2000, seeds=4, amounts=(1, 3, 10), maze_size=12)
+QUICK = MDPSettings("quick", problems=2000, seeds=5, amounts=(1, 3, 10), maze_size=12)
 FULL = MDPSettings("full", problems=5000, seeds=20, amounts=(1, 2, 3, 5, 10, 30), maze_size=16)
 TINY = MDPSettings("tiny", problems=20, seeds=2, amounts=(1, 3), maze_size=5, tables=("frozen-lake",))
 
@@ -80,13 +80,33 @@ EXPERIMENT = Experiment(
     ),
     baseline="raw",
     metrics={
-        "calibration_error": Metric("calibration error", ".3f", "lower"),
-        "brier": Metric("Brier score", ".3f", "lower"),
-        "value_error": Metric("error in the policy's value", ".1e", "lower"),
-        "promise_error": Metric("|promised - delivered|", ".3f", "lower"),
-        "delivered": Metric("delivered return", ".3f", "higher"),
+        "calibration_error": Metric(
+            "calibration error",
+            ".3f",
+            "lower",
+            "how far the promised chances of the next state are from how often it came",
+            (0, 1),
+        ),
+        "brier": Metric("Brier score", ".3f", "lower", "mean squared error of the promised chances", AT_LEAST_0),
+        "value_error": Metric(
+            "error in the policy's value",
+            ".1e",
+            "lower",
+            "how wrong the model is about what a policy earns",
+            AT_LEAST_0,
+        ),
+        "promise_error": Metric(
+            "|promised - delivered|",
+            ".3f",
+            "lower",
+            "the return that the plan promised against the one it had",
+            AT_LEAST_0,
+        ),
+        "delivered": Metric("delivered return", ".3f", "higher", "what the plan earned in the true world"),
     },
     along=Axis("rows_per_state_and_action", "rows for each state and action", ("task", "learner")),
+    subject="Platt",
+    live=("mdp-planning",),
     figures={
         "mdp-theory": "Two states, and random MDPs: only miscalibrated models get values wrong",
         "mdp-planning-table": (

@@ -201,10 +201,13 @@ class Study {
       const items = [];
       for (const arm of this.shown) {
         if (paired && arm === data.baseline) continue;
-        const found = paired ? this.change(packs[p], arm) : this.stat(packs[p], arm);
+        const found = paired
+          ? bounded(this.change(packs[p], arm), between(metric.limits))
+          : bounded(this.stat(packs[p], arm), metric.limits);
         if (!found) continue;
+        // Too few seeds for an interval are shown one by one.
         const each =
-          !choice.each || !packs[p].each ? null : paired ? found.each : this.kept.map((i) => packs[p].each[arm][i]);
+          !(choice.each || (found.count > 1 && found.count < data.enough)) || !packs[p].each ? null : paired ? found.each : this.kept.map((i) => packs[p].each[arm][i]);
         items.push({
           ...found,
           each,
@@ -223,7 +226,10 @@ class Study {
     }
     const arrow = metric.better ? `, ${metric.better} is better` : "";
     const paper = !paired && data.paper[metric.key] ? "Hollow diamonds: the paper." : "";
-    const hint = [this.over("with its 95 % interval"), paper, data.end].filter(Boolean).join(" ");
+    const some = this.kept.length < data.enough ? `and each seed; an interval takes ${data.enough} of them` : "";
+    const hint = [metric.help && `${metric.help[0].toUpperCase()}${metric.help.slice(1)}.`, this.over(some || "with its 95 % interval"), paper, data.end]
+      .filter(Boolean)
+      .join(" ");
     return this.group(`${this.what()}${arrow}`, hint, 300, panels);
   }
 
@@ -238,7 +244,11 @@ class Study {
       const lines = this.shown
         .filter((arm) => !paired || arm !== data.baseline)
         .map((arm) => {
-          const points = curve.x.map((_, i) => (paired ? this.change(pack, arm, i) : this.stat(pack, arm, i)));
+          const points = curve.x.map((_, i) =>
+            paired
+              ? bounded(this.change(pack, arm, i), between(metric.limits))
+              : bounded(this.stat(pack, arm, i), metric.limits),
+          );
           const seed = (s, i) => (paired ? points[i]?.each[s] : pack.each[arm][i][this.kept[s]]);
           const each = choice.each && pack.each ? this.kept.map((_, s) => curve.x.map((__, i) => seed(s, i))) : null;
           return { arm, name: data.arms[arm], points, each };
@@ -248,7 +258,15 @@ class Study {
       const told = seen.map((line) => `${line.name} ${last(line)}`).join("; ");
       const label = `${this.what()}, by ${curve.heading}, ${curve.title}; at the end ${told}. ${KEYS}`;
       const draw = (width) => [
-        curvePanel(width, { lines: seen, xs: curve.x, form: metric.form, heading: curve.heading, label, paired }),
+        curvePanel(width, {
+          lines: seen,
+          xs: curve.x,
+          form: metric.form,
+          heading: curve.heading,
+          label,
+          paired,
+          limits: metric.limits,
+        }),
       ];
       return seen.length ? { name: curve.title, draw } : null;
     });

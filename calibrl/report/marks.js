@@ -41,6 +41,15 @@ function summary(values, reach) {
   return interval(mean, error, count, reach);
 }
 
+/** The same, with an interval that stays where values can be; `limits` are null where there is none. */
+function bounded(found, [least, most]) {
+  if (!found) return found;
+  return { ...found, low: Math.max(found.low, least ?? -Infinity), high: Math.min(found.high, most ?? Infinity) };
+}
+
+/** Where differences of such values can be. */
+const between = ([least, most]) => (least === null || most === null ? [null, null] : [least - most, most - least]);
+
 function interval(mean, error, count, reach) {
   const far = (reach[Math.min(count, reach.length - 1)] ?? NaN) * error;
   return { mean, error, count, low: mean - far, high: mean + far };
@@ -125,17 +134,33 @@ const SHAPES = [
   "M-4 -1.4H-1.4V-4H1.4V-1.4H4V1.4H1.4V4H-1.4V1.4H-4Z",
   "M0 -5L1.5 -1.6L5 -1.3L2.4 1.1L3.2 4.6L0 2.8L-3.2 4.6L-2.4 1.1L-5 -1.3L-1.5 -1.6Z",
   "M-4.5 -1.6H4.5V1.6H-4.5Z",
+  "M-1.6 -4.5H1.6V4.5H-1.6Z",
+  "M-4 -2.6L-2.6 -4L0 -1.4L2.6 -4L4 -2.6L1.4 0L4 2.6L2.6 4L0 1.4L-2.6 4L-4 2.6L-1.4 0Z",
+  "M4.6 0L-3.4 4.4V-4.4Z",
+  "M0 -4.8L4.6 -1.5L2.8 3.9H-2.8L-4.6 -1.5Z",
 ];
 const DASHES = ["", "7 3", "2 3", "9 3 2 3"];
-const COLOURS = 8;
+const COLOURS = SHAPES.length;
 
 function marker(arm, x, y, extra = {}) {
   return make("path", { d: SHAPES[arm % COLOURS], transform: `translate(${x.toFixed(1)} ${y.toFixed(1)})`, ...extra });
 }
 
-/** Arms beyond the colours repeat them with another dash; the second four are dashed from the start. */
+/** Arms beyond the colours repeat them with another dash; those after the first four are dashed from the start. */
 function dash(arm) {
   return DASHES[(Math.floor(arm / COLOURS) + (arm % COLOURS > 3 ? 1 : 0)) % DASHES.length] || null;
+}
+
+/** How each of the lines is stroked: those that lie on one another take turns, so that none hides another.
+ *  heights: for each line its points in pixels, null where there is none. Returns [{ turn, of, stroke }]. */
+function strokes(lines, heights) {
+  const alike = (a, b) => a.every((y, i) => y === b[i] || (y !== null && b[i] !== null && Math.abs(y - b[i]) < 0.75));
+  return lines.map((line, i) => {
+    const group = heights.flatMap((other, j) => (alike(heights[i], other) ? [j] : []));
+    const [turn, of] = [group.indexOf(i), group.length];
+    if (of === 1) return { turn, of, stroke: { "stroke-dasharray": dash(line.arm) } };
+    return { turn, of, stroke: { "stroke-dasharray": `9 ${9 * (of - 1)}`, "stroke-dashoffset": -9 * turn } };
+  });
 }
 
 function linePath(points) {

@@ -20,7 +20,7 @@ from calibrl import __version__
 from calibrl.errors import CalibrlError
 from calibrl.files import writable, write_text
 from calibrl.report.series import Charts, charts
-from calibrl.report.tables import readable, studies, table
+from calibrl.report.tables import readable, studies, table, verdict
 from calibrl.runs.benchmarks import BENCHMARKS, describe
 from calibrl.runs.experiment import EXPERIMENTS, Description, Metric
 from calibrl.runs.rows import RELIABILITY_NAMES, Row, read
@@ -50,7 +50,7 @@ def write_report(folder: Path, out: Path) -> Path:
     for path, found in files.items():
         for run in by_run(found):
             homes.setdefault(run, set()).add(path.parent)
-    sections = [_section(part, _figures(homes[part.run], part.about), whole) for part in parts]
+    sections = [_section(part, _figures(homes[part.run], part), whole) for part in parts]
     with writable(out):
         write_text(out, _assemble(sections, parts))
     return out
@@ -155,18 +155,24 @@ def _section(part: Part, figures: str, whole: set[int]) -> str:
     )
     return (
         f'<section id="{key}" aria-labelledby="{key}-title"><h2 id="{key}-title">{html.escape(part.title)}</h2>'
-        f'<p class="question">{html.escape(about.question)}</p><p class="scope">{_scope(rows)}</p>{shown}{figures}'
+        f'{_verdict(part)}<p class="question">{html.escape(about.question)}</p><p class="scope">{_scope(rows)}</p>'
+        f"{shown}{figures}"
         f'<details class="made"><summary>How this was made</summary>{facts(rows)}</details></section>'
     )
+
+
+def _verdict(part: Part) -> str:
+    """What came out, a sentence for each study; the rest of the section is the evidence."""
+    found = filter(None, (verdict(drawn.study, part.about, drawn.metrics) for drawn in part.charts))
+    said = html.escape(" ".join(sentence[0].upper() + sentence[1:] for sentence in found))
+    return f'<p class="verdict">{said}</p>' if said else ""
 
 
 def _study(key: str, drawn: Charts, *, each: bool) -> str:
     study = drawn.study
     title = _title(study.problems)
-    # One arm and no curve is nothing to compare: the table says it all.
-    compared = drawn.curves or any(len(study.arms_of(p)) > 1 for p in range(len(study.problems)))
     chart = ""
-    if compared:
+    if drawn.compared:
         # "<" never stands in the text of a script element: nothing can close it early.
         text = json.dumps(drawn.data(each=each), ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
         chart = (
@@ -189,13 +195,16 @@ def _scope(rows: Sequence[Row]) -> str:
         "seed": len({row.seed for row in rows}),
         "row": len(rows),
     }
-    return " · ".join(f"{count:,} {what}{'' if count == 1 else 's'}" for what, count in counts.items())
+    told = [f"{count:,} {what}{'' if count == 1 else 's'}" for what, count in counts.items()]
+    return " · ".join((told[0], f"{told[1]} (what is compared)", *told[2:]))
 
 
-def _figures(homes: Iterable[Path], about: Description) -> str:
+def _figures(homes: Iterable[Path], part: Part) -> str:
     # In the order they were drawn, which is the order they are meant to be read in.
     paths = sorted((path for home in homes for path in home.glob("*.png")), key=lambda path: path.stat().st_mtime)
-    drawn = "".join(_figure(path, about) for path in paths)
+    # What the charts above show alive is not shown again as a picture.
+    live = part.about.live if any(drawn.compared for drawn in part.charts) else ()
+    drawn = "".join(_figure(path, part.about) for path in paths if not path.stem.startswith(live))
     return f'<h3>Figures</h3><div class="figures">{drawn}</div>' if drawn else ""
 
 

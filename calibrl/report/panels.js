@@ -114,13 +114,15 @@ function dotPanel(width, { items, form, signed, label, zero }) {
 
 /** Lines over x with a band: one standard error, or for differences the 95 % interval.
  *  lines: [{ arm, name, points: [summary or null], each }]. */
-function curvePanel(width, { lines, xs, form, heading, label, paired }) {
+function curvePanel(width, { lines, xs, form, heading, label, paired, limits }) {
   const height = Math.max(190, Math.min(340, width * 0.62));
   const [left, right, top, bottom] = [52, width - 12, 8, height - 38];
   const node = canvas(width, height, label);
   const log = xs.length <= 12 && xs[0] > 0 && xs.at(-1) / xs[0] >= 20;
   const x = scale(xs[0], xs.at(-1), left + 6, right - 4, log);
-  const band = (point) => (paired ? [point.low, point.high] : [point.mean - point.error, point.mean + point.error]);
+  const inside = (value) => Math.min(Math.max(value, limits[0] ?? -Infinity), limits[1] ?? Infinity);
+  const band = (point) =>
+    paired ? [point.low, point.high] : [inside(point.mean - point.error), inside(point.mean + point.error)];
   const seen = lines.flatMap((line) => [
     ...line.points.flatMap((point) => (point ? [point.mean, ...band(point)] : [])),
     ...(line.each ?? []).flat(),
@@ -136,7 +138,12 @@ function curvePanel(width, { lines, xs, form, heading, label, paired }) {
   if (paired) node.append(make("line", { class: "zero", x1: left, x2: right, y1: y(0), y2: y(0) }));
   const rule = make("line", { class: "rule", y1: top, y2: bottom, visibility: "hidden" });
   node.append(rule);
-  for (const line of lines) {
+  const drawn = strokes(
+    lines,
+    lines.map((line) => line.points.map((point) => (point ? y(point.mean) : null))),
+  );
+  lines.forEach((line, index) => {
+    const { turn, of, stroke } = drawn[index];
     const group = make("g", { class: `arm arm-${line.arm % COLOURS}` });
     for (const seed of line.each ?? []) {
       group.append(
@@ -156,14 +163,17 @@ function curvePanel(width, { lines, xs, form, heading, label, paired }) {
     group.append(
       make("path", {
         class: "curve",
-        "stroke-dasharray": dash(line.arm),
+        ...stroke,
         d: linePath(known.map((point) => [point.x, y(point.mean)])),
       }),
     );
-    if (known.length <= 15)
-      known.forEach((point) => group.append(marker(line.arm, point.x, y(point.mean), { class: "dot small" })));
+    // A dozen marks or so, and those of lines that lie on one another in turn.
+    const every = Math.ceil(known.length / 15) * of;
+    known.forEach((point, i) => {
+      if (i % every === turn % every) group.append(marker(line.arm, point.x, y(point.mean), { class: "dot small" }));
+    });
     node.append(group);
-  }
+  });
   const stops = xs.map((value, i) => ({
     title: `${heading}: ${show(".6g", value)}`,
     lines: lines
@@ -205,19 +215,24 @@ function reliabilityPanel(width, { lines, levels, label }) {
   node.append(make("line", { class: "ideal", x1: left, y1: bottom, x2: right, y2: top }));
   const rule = make("line", { class: "rule", y1: top, y2: bottom, visibility: "hidden" });
   node.append(rule);
-  for (const line of lines) {
-    const points = line.points.map((point, i) => (point ? [x(levels[i]), y(100 * point.mean)] : null));
+  const places = lines.map((line) =>
+    line.points.map((point, i) => (point ? [x(levels[i]), y(100 * point.mean)] : null)),
+  );
+  const drawn = strokes(
+    lines,
+    places.map((points) => points.map((point) => point && point[1])),
+  );
+  lines.forEach((line, index) => {
+    const { turn, of, stroke } = drawn[index];
+    const points = places[index];
     const group = make("g", { class: `arm arm-${line.arm % COLOURS}` });
-    group.append(
-      make("path", {
-        class: "curve",
-        "stroke-dasharray": dash(line.arm),
-        d: linePath([[left, bottom], ...points, [right, top]]),
-      }),
-    );
-    points.forEach((point, i) => point && i % 2 && group.append(marker(line.arm, ...point, { class: "dot small" })));
+    group.append(make("path", { class: "curve", ...stroke, d: linePath([[left, bottom], ...points, [right, top]]) }));
+    const every = Math.max(2, of);
+    points.forEach((point, i) => {
+      if (point && i % every === (turn + 1) % every) group.append(marker(line.arm, ...point, { class: "dot small" }));
+    });
     node.append(group);
-  }
+  });
   const stops = levels.map((level, i) => ({
     title: `promised ${level}\u202f%, happened`,
     lines: lines
@@ -246,16 +261,20 @@ function pitPanel(width, { lines, levels, label }) {
   node.append(make("line", { class: "ideal", x1: left, x2: right, y1: y(1), y2: y(1) }));
   const rule = make("line", { class: "rule", y1: top, y2: bottom, visibility: "hidden" });
   node.append(rule);
-  for (const bar of bars) {
+  const drawn = strokes(
+    bars,
+    bars.map((bar) => bar.heights.map((height) => (isNumber(height) ? y(height) : null))),
+  );
+  bars.forEach((bar, index) => {
     const steps = bar.heights.flatMap((height, i) => [
       [x(edges[i]), y(height)],
       [x(edges[i + 1]), y(height)],
     ]);
     const group = make("g", { class: `arm arm-${bar.arm % COLOURS}` });
     group.append(make("path", { class: "band", d: `${linePath([[left, bottom], ...steps, [right, bottom]])}Z` }));
-    group.append(make("path", { class: "curve", "stroke-dasharray": dash(bar.arm), d: linePath(steps) }));
+    group.append(make("path", { class: "curve", ...drawn[index].stroke, d: linePath(steps) }));
     node.append(group);
-  }
+  });
   const stops = edges.slice(1).map((edge, i) => ({
     title: `PIT ${edges[i]} to ${edge}\u202f%`,
     lines: bars.map((bar) => ({ arm: bar.arm, text: `${bar.name} ${show(".2f", bar.heights[i])}` })),

@@ -18,6 +18,7 @@ import numpy as np
 from calibrl.report.tables import Floats, Study, difference, mean, reach_95
 from calibrl.runs.experiment import Description, Metric
 from calibrl.runs.rows import RELIABILITY_NAMES, RELIABILITY_PERCENT, Row
+from calibrl.runs.statistics import ENOUGH_SEEDS
 
 POINTS = 120
 """The most points a learning curve keeps."""
@@ -37,6 +38,11 @@ class Charts:
     reliability: Floats
 
     @property
+    def compared(self) -> bool:
+        """Whether there is anything to draw: of one arm without a curve the table says it all."""
+        return bool(self.curves) or any(len(self.study.arms_of(p)) > 1 for p in range(len(self.study.problems)))
+
+    @property
     def size(self) -> int:
         """How many numbers travel if every seed does."""
         arrays = [*self.study.values.values(), self.reliability]
@@ -54,7 +60,14 @@ class Charts:
             "baseline": base,
             "each": each,
             "metrics": [
-                {"key": key, "heading": metric.heading, "form": metric.form, "better": metric.better}
+                {
+                    "key": key,
+                    "heading": metric.heading,
+                    "form": metric.form,
+                    "better": metric.better,
+                    "help": metric.help,
+                    "limits": [_short(limit, 6) for limit in metric.bounds],
+                }
                 for key, metric in self.metrics.items()
             ],
             "finals": {name: [_pack(values, each, base) for values in study.values[name]] for name in self.metrics},
@@ -66,6 +79,7 @@ class Charts:
             "reliability": [_pack(v, each) if np.isfinite(v).any() else None for v in self.reliability],
             "paper": _paper(study, self.about, self.metrics),
             "end": study.end(self.about.step),
+            "enough": ENOUGH_SEEDS,
             "reach": _plain(reach_95(np.arange(min(len(study.seeds), 200) + 1)), 4),
         }
 
@@ -165,7 +179,7 @@ def _pack(values: Floats, each: bool, base: int | None = None) -> dict[str, Any]
     centre, error, count = mean(values)
     packed = {"mean": _plain(centre), "error": _plain(error), "count": count.tolist()}
     if base is not None:
-        packed["difference"] = [_plain(part) for part in difference(values, values[[base]])]
+        packed["difference"] = [_plain(part) for part in difference(values, values[[base]])[:3]]
     return packed
 
 
@@ -179,7 +193,7 @@ def _paper(study: Study, about: Description, metrics: dict[str, Metric]) -> dict
     if paper is None:
         return {}
     found = {}
-    alike = set(paper.numbers) - set(study.apart(paper))
+    alike = study.comparable(paper)
     for name in metrics:
         numbers = [
             [paper.at(problem, arm, name) if problem in alike else None for arm in study.arms]

@@ -1,4 +1,4 @@
-"""Tables that read without any script: means, paired differences with intervals, and what the paper printed.
+"""Tables that read without any script: a verdict, means, paired differences with intervals, and what the paper printed.
 
 They and the charts share arrays by problem, arm and seed, at each seed's last step.
 """
@@ -17,7 +17,7 @@ from scipy.special import stdtrit
 
 from calibrl.runs.experiment import Description, Metric, Number, Printed
 from calibrl.runs.rows import Row
-from calibrl.runs.statistics import alike, stops, stops_in_words
+from calibrl.runs.statistics import ENOUGH_SEEDS, alike, stops, stops_in_words
 
 Floats = NDArray[np.float64]
 
@@ -34,11 +34,12 @@ class Mean(NamedTuple):
 
 
 class Difference(NamedTuple):
-    """Mean paired differences and their 95 % intervals (Student's t), over the last axis."""
+    """Mean paired differences over the last axis, their 95 % intervals (NaN for too few seeds) and standard errors."""
 
     mean: Floats
     low: Floats
     high: Floats
+    error: Floats
 
     @property
     def sure(self) -> NDArray[np.bool_]:
@@ -76,6 +77,10 @@ class Study:
         """The problems that the paper has after another number of steps, with the steps of ours."""
         ours = zip(self.problems, self.steps, strict=True)
         return {problem: step for problem, step in ours if paper.about(problem) and paper.step not in {None, step}}
+
+    def comparable(self, paper: Printed | None) -> set[str]:
+        """The problems of which the paper printed numbers about the same data after as many steps."""
+        return set(self.problems) & set(paper.numbers) - set(self.apart(paper)) if paper else set()
 
 
 def readable(rows: Sequence[Row]) -> list[Row]:
@@ -147,12 +152,49 @@ def difference(values: Floats, base: Floats) -> Difference:
     """Paired differences values - base, each (…, seeds), with their 95 % intervals."""
     centre, error, count = mean(values - base)
     reach = reach_95(count) * error
-    return Difference(centre, centre - reach, centre + reach)
+    return Difference(centre, centre - reach, centre + reach, error)
 
 
 def reach_95(count: NDArray[np.int64]) -> Floats:
-    """How many standard errors a 95 % interval reaches either way, for the mean of that many seeds."""
-    return np.where(count > 1, stdtrit(np.maximum(count - 1, 1), 0.975), np.nan)
+    """How many standard errors a 95 % interval reaches either way, for the mean of that many seeds; NaN for too few."""
+    return np.where(count >= ENOUGH_SEEDS, stdtrit(np.maximum(count - 1, 1), 0.975), np.nan)
+
+
+def verdict(study: Study, about: Description, metrics: dict[str, Metric]) -> str:
+    """How the arm that an experiment is about does against its baseline, in one sentence; "" if nothing compares."""
+    name = next((name for name in metrics if metrics[name].better), "")
+    others = [arm for arm in study.arms if arm != about.baseline]
+    if not name or about.baseline not in study.arms or not others:
+        return ""
+    subject = about.subject if about.subject in others else others[0]
+    ours, base = (study.values[name][:, study.arms.index(arm)] for arm in (subject, about.baseline))
+    found = difference(ours, base)
+    known = np.isfinite(found.mean)
+    if known.sum() == 1:
+        return _verdict_of_one(study, int(np.argmax(known)), found, (subject, about.baseline), metrics[name])
+    start = f"{subject} against {about.baseline}, by {metrics[name].heading}:"
+    of = f"of {known.sum()} problems"
+    ahead = known & ((found.mean > 0) == (metrics[name].better == "higher")) & (found.mean != 0)
+    if not np.isfinite(found.low).any():
+        return f"{start} ahead on {ahead.sum()} {of}, but no difference can be told from chance with {FEW}."
+    better, worse = (found.sure & ahead).sum(), (found.sure & ~ahead).sum()
+    close = known.sum() - better - worse
+    return f"{start} better on {better} {of}, worse on {worse}{f', too close to call on {close}' if close else ''}."
+
+
+FEW = f"fewer than {ENOUGH_SEEDS} seeds"
+
+
+def _verdict_of_one(study: Study, at: int, found: Difference, arms: tuple[str, str], metric: Metric) -> str:
+    change = float(found.mean[at])
+    size = show(abs(change), metric).replace("\u202f%", " points")
+    way = f"{size} {'higher' if change > 0 else 'lower'} than" if change else "the same as"
+    said = f"On {study.problems[at]}, the {metric.heading} of {arms[0]} is {way} that of {arms[1]}"
+    if not math.isfinite(found.low[at]):
+        return f"{said}; with {FEW} that cannot be told from chance."
+    if not found.sure[at]:
+        return f"{said}, which may be chance."
+    return f"{said}, which is {'better' if (change > 0) == (metric.better == 'higher') else 'worse'}."
 
 
 LONG = 40
@@ -167,6 +209,7 @@ def table(study: Study, about: Description, metrics: dict[str, Metric], *, capti
         name: difference(study.values[name], study.values[name][:, [base]]) for name in metrics if base is not None
     }
     paper = [name for name in metrics if _is_printed(study, about, name)]
+    alike_paper = study.comparable(about.paper)
     head = "".join(
         f'<th scope="col">{html.escape(metric.heading)}{_arrow(metric)}</th>'
         + ('<th scope="col" class="paper">paper</th>' if name in paper else "")
@@ -179,7 +222,11 @@ def table(study: Study, about: Description, metrics: dict[str, Metric], *, capti
             arm = study.arms[a]
             cells = "".join(
                 _cell(means[name], None if a == base else changes.get(name), (p, a), metric)
-                + (_printed(about, problem, arm, name, metric) if name in paper else "")
+                + (
+                    _printed(about, problem if problem in alike_paper else "", arm, name, metric)
+                    if name in paper
+                    else ""
+                )
                 for name, metric in metrics.items()
             )
             lines.append(f'<th scope="row">{html.escape(arm)}</th>{cells}')
@@ -195,22 +242,49 @@ def table(study: Study, about: Description, metrics: dict[str, Metric], *, capti
     end = html.escape(study.end(about.step))
     notes.append(f"<b>{end}</b>" if study.stops else end)
     if paper and about.paper:
-        notes.append(f"Paper: {about.paper.source}.{_apart(study, about, about.paper)}")
+        notes.append(f"Paper: {html.escape(about.paper.source)}.")
     size = " long" if sum(part.count("<tr>") for part in body) > LONG else ""
     return (
         f'<div class="scroll{size}" tabindex="0" role="region" aria-label="Table: {html.escape(caption)}">'
         f"<table><caption><span><b>{html.escape(caption)}</b> {' '.join(notes)}</span></caption>"
         f'<thead><tr><th scope="col">problem</th><th scope="col">arm</th>{head}</tr></thead>'
-        f"{''.join(body)}</table></div>"
+        f"{''.join(body)}</table></div>{_terms(metrics)}{_aside(study, about, metrics)}"
     )
 
 
-def _apart(study: Study, about: Description, paper: Printed) -> str:
-    """That the paper's numbers are after more or fewer steps than ours, if they are."""
-    ours = ", ".join(f"{step} ({html.escape(problem)})" for problem, step in study.apart(paper).items())
-    if not ours:
+def _terms(metrics: dict[str, Metric]) -> str:
+    """What each metric means, for those who want to know."""
+    told = "".join(
+        f"<dt>{html.escape(metric.heading)}</dt><dd>{html.escape(metric.help)}</dd>"
+        for metric in metrics.values()
+        if metric.help
+    )
+    return f'<details class="terms"><summary>What the columns mean</summary><dl>{told}</dl></details>' if told else ""
+
+
+def _aside(study: Study, about: Description, metrics: dict[str, Metric]) -> str:
+    """The paper's numbers that are about other data, or sums over another number of steps: apart from ours."""
+    paper = about.paper
+    names = [problem for problem in study.problems if problem not in study.comparable(paper)]
+    if paper is None or not (names := [problem for problem in names if paper.about(problem)]):
         return ""
-    return f" <b>Its numbers are after {paper.step} {about.step}s, those here after {ours}: they do not compare.</b>"
+    why = "on other data than ours" if any(name not in paper.numbers for name in names) else ""
+    steps = ", ".join(f"{step} ({html.escape(problem)})" for problem, step in study.apart(paper).items())
+    why = why or f"after {paper.step} {about.step}s, ours after {steps}"
+    head = "".join(f'<th scope="col">{html.escape(metric.heading)}</th>' for metric in metrics.values())
+    lines = dict.fromkeys(
+        f'<tr><th scope="row">{html.escape(arm if problem not in paper.numbers else f"{problem}, {arm}")}</th>'
+        + "".join(_printed(about, problem, arm, name, metric) for name, metric in metrics.items())
+        for problem in names
+        for arm in paper.about(problem)
+    )
+    return (
+        f'<details class="aside"><summary>What the paper printed, {why}: they do not compare</summary>'
+        f'<div class="scroll" tabindex="0" role="region" aria-label="Table: the paper"><table>'
+        f"<caption><span>{html.escape(paper.source)}.</span></caption>"
+        f'<thead><tr><th scope="col">arm</th>{head}</tr></thead>'
+        f"<tbody>{''.join(lines)}</tbody></table></div></details>"
+    )
 
 
 def _note(study: Study, about: Description, paired: bool) -> str:
@@ -218,9 +292,10 @@ def _note(study: Study, about: Description, paired: bool) -> str:
     if counts == {1}:
         return "One seed."
     seeds = f"{max(counts)}" if len(counts) == 1 else f"{min(counts)} to {max(counts)}"
-    small = (
-        f"In small print: the difference to “{html.escape(about.baseline)}” on the same seeds and its "
-        "95 % interval, bold where the interval excludes zero."
+    small = f"In small print: the difference to “{html.escape(about.baseline)}” on the same seeds" + (
+        " and its 95 % interval (Student's t), bold where the interval excludes zero."
+        if max(counts) >= ENOUGH_SEEDS
+        else f"; an interval takes at least {ENOUGH_SEEDS} seeds."
     )
     return f"Mean ± standard error over {seeds} seeds. {small if paired else ''}"
 
@@ -230,13 +305,15 @@ def _cell(means: Mean, changes: Difference | None, at: tuple[int, int], metric: 
     if not math.isfinite(value):
         return "<td></td>"
     words = f"{show(value, metric)}{f' <span>± {show(error, metric)}</span>' if math.isfinite(error) else ''}"
-    if changes is None or not math.isfinite(changes.low[at]):
+    if changes is None or not math.isfinite(changes.mean[at]) or not math.isfinite(changes.error[at]):
         return f"<td>{words}</td>"
-    change, low, high = (float(part[at]) for part in changes)
+    change, low, high = float(changes.mean[at]), float(changes.low[at]), float(changes.high[at])
     sure = bool(changes.sure[at])
     tone = ("better" if (change < 0) == (metric.better == "lower") else "worse") if sure and metric.better else ""
+    least, most = metric.bounds
+    span = f" [{show(max(low, least - most), metric)}, {show(min(high, most - least), metric)}]"
     # The unit stands above already.
-    text = f"{show(change, metric, '+')} [{show(low, metric)}, {show(high, metric)}]".replace("\u202f%", "")
+    text = f"{show(change, metric, '+')}{span if math.isfinite(low) else ''}".replace("\u202f%", "")
     return f'<td>{words}<small class="{tone}">{f"<b>{text}</b>" if sure else text}</small></td>'
 
 
@@ -257,14 +334,15 @@ def _arrow(metric: Metric) -> str:
 
 
 def _is_printed(study: Study, about: Description, metric: str) -> bool:
-    return about.paper is not None and any(
-        about.paper.at(problem, arm, metric) for problem in study.problems for arm in study.arms
+    paper = about.paper
+    return paper is not None and any(
+        paper.at(problem, arm, metric) for problem in study.comparable(paper) for arm in study.arms
     )
 
 
 def _only_printed(study: Study, about: Description, problem: str) -> list[str]:
     """Arms that the paper has and we have not, such as the optimum."""
-    if about.paper is None:
+    if about.paper is None or problem not in study.comparable(about.paper):
         return []
     ours = {study.arms[a] for a in study.arms_of(study.problems.index(problem))}
     found = about.paper.about(problem)

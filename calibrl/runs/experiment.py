@@ -107,11 +107,27 @@ def setting(
 
 @dataclass(frozen=True)
 class Metric:
-    """One column of a table: a heading, how to print a number, and which way is better."""
+    """One column of a table: a heading, how to print a number, which way is better, and what it means.
+
+    limits: the smallest and largest value there can be; shares (printed in %) lie between 0 and 1 unless told.
+    """
 
     heading: str
     form: str = ".4g"
     better: str = ""
+    help: str = ""
+    limits: tuple[float, float] | None = None
+
+    @property
+    def bounds(self) -> tuple[float, float]:
+        """The smallest and largest value there can be; infinite where there is no limit."""
+        return self.limits or ((0.0, 1.0) if self.form.endswith("%") else (-math.inf, math.inf))
+
+
+LOSS = "the sum over levels of (promised − observed share)²; 0 is honest"
+CRPS = "how far forecasts were from outcomes, spread included, in the outcome's units"
+AT_LEAST_0 = (0.0, math.inf)
+"""Meanings and limits that several experiments' metrics share."""
 
 
 @dataclass(frozen=True)
@@ -178,8 +194,12 @@ class Description:
         Draw metrics against this setting.
     step : str
         What a step is, for the axis of learning curves.
+    subject : str
+        The arm that the experiment is about, for the verdict; "" for the first that is not the baseline.
     figures : mapping of str to str
         Captions, by the start of a figure file's name; the first is the one to start with.
+    live : tuple of str
+        Those figures, by the same starts, whose content the report draws as live charts.
     picks : tuple of str
         Settings that say which problems and arms were run and change nothing about any of them.
     """
@@ -192,7 +212,9 @@ class Description:
     thin: tuple[str, ...] = ()
     along: Axis | None = None
     step: str = "step"
+    subject: str = ""
     figures: Mapping[str, str] = field(default_factory=dict)
+    live: tuple[str, ...] = ()
     picks: tuple[str, ...] = ()
 
 

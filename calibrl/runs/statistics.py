@@ -10,6 +10,9 @@ from dataclasses import dataclass
 from calibrl.runs.benchmarks import describe
 from calibrl.runs.rows import Row
 
+ENOUGH_SEEDS = 5
+"""With fewer pairs than this no interval is printed: Student's calls chance a difference in up to half of all cases."""
+
 
 @dataclass(frozen=True)
 class Cell:
@@ -27,10 +30,10 @@ class Cell:
 
     @property
     def interval(self) -> tuple[float, float]:
-        """Where the true difference lies with 95 %, by Student's t; NaN for fewer than two pairs."""
+        """Where the true difference lies with 95 %, by Student's t; NaN for fewer than `ENOUGH_SEEDS` pairs."""
         from scipy.special import stdtrit
 
-        reach = float(stdtrit(self.pairs - 1, 0.975)) * self.change_error if self.pairs > 1 else math.nan
+        reach = float(stdtrit(self.pairs - 1, 0.975)) * self.change_error if self.pairs >= ENOUGH_SEEDS else math.nan
         return self.change - reach, self.change + reach
 
 

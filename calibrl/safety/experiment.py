@@ -61,7 +61,7 @@ def _worlds() -> Mapping[str, str]:
     return {name: (type(world).__doc__ or "").splitlines()[0].rstrip(".") for name, world in WORLDS.items()}
 
 
-QUICK, FULL = SafetySettings("quick", seeds=3), SafetySettings("full", seeds=20, episodes=(6, 9, 12))
+QUICK, FULL = SafetySettings("quick", seeds=5), SafetySettings("full", seeds=20, episodes=(6, 9, 12))
 TINY = SafetySettings(
     "tiny",
     seeds=2,
@@ -83,11 +83,20 @@ EXPERIMENT = Experiment(
     ),
     baseline="over-confident",
     metrics={
-        "violations": Metric("left the safe set", ".1%", "lower"),
-        "expected_violations": Metric("the model expected", ".1%"),
-        "return": Metric("return", ".3f", "higher"),
+        "violations": Metric(
+            "left the safe set",
+            ".1%",
+            "lower",
+            "the share of executed plans that broke the constraint; at most 10 % was asked for",
+        ),
+        "expected_violations": Metric(
+            "the model expected", ".1%", help="the share that the model itself expected to break it"
+        ),
+        "return": Metric("return", ".3f", "higher", "the mean return of the executed plans"),
     },
     along=Axis("episodes", "episodes of experience", ("world",)),
+    subject="conformal",
+    live=("safety-rates",),
     figures={
         "safety-rates": (
             "How often plans left the safe set, and what they earned, by amount of experience: mean over seeds and "

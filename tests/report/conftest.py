@@ -34,7 +34,7 @@ def core_rows(seeds=6):
     return rows
 
 
-def bandit_rows(trials=4):
+def bandit_rows(trials=5):
     """One problem of the paper, with thin learning curves."""
     rows = []
     for arm, gain in (("linucb", 1.0), ("callinucb", 1.2)):
@@ -79,5 +79,5 @@ def results(tmp_path_factory):
     append(
         folder / "mine" / "rows.jsonl", [*learning_rows(), Row("speed", "fit", "us against them", 0, {"factor": 3.0})]
     )
-    (folder / "core" / "reliability.png").write_bytes(PIXEL)
+    (folder / "core" / "intervals.png").write_bytes(PIXEL)
     return folder

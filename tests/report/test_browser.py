@@ -5,6 +5,7 @@ import shutil
 import statistics
 import struct
 import warnings
+from dataclasses import replace
 
 import pytest
 
@@ -183,8 +184,23 @@ def test_each_seed_can_be_shown(page):
     one(page, "core.1.each").click()
     assert drawn(page, "core.1", ".seed") == 2 * 3 * 6
     one(page, "bandits.1.each").click()
-    assert drawn(page, "bandits.1", ".seed") == 2 * 4
-    assert drawn(page, "bandits.1", ".thread") == 2 * 4
+    assert drawn(page, "bandits.1", ".seed") == 2 * 5
+    assert drawn(page, "bandits.1", ".thread") == 2 * 5
+
+
+def test_too_few_seeds_for_an_interval_are_shown_one_by_one(page):
+    """Three seeds of the experiment nobody has heard of: dots, no whiskers."""
+    assert drawn(page, "my-b-experiment-b.1", ".whisker") == 0
+    assert drawn(page, "my-b-experiment-b.1", ".seed") == 2 * 3
+
+
+def test_no_curve_hides_another(browser, tmp_path):
+    rows = [replace(row, arm=arm) for row in core_rows() if row.arm == "calibrated" for arm in ("one", "two", "three")]
+    append(tmp_path / "rows.jsonl", rows)
+    browser.get(write_report(tmp_path, tmp_path / "report.html").as_uri())
+    curves = find(browser, "svg[aria-label^=Reliability] .curve")[:3]
+    assert {curve.get_attribute("stroke-dasharray") for curve in curves} == {"9 18"}
+    assert {curve.get_attribute("stroke-dashoffset") for curve in curves} == {"0", "-9", "-18"}
 
 
 def test_hovering_tells_the_values(page):
@@ -207,7 +223,7 @@ def test_the_keyboard_reads_values_aloud(page):
 
     curve = find(page, "[id='bandits.1'] svg[role=img]")[1]
     curve.send_keys(Keys.ARROW_RIGHT)
-    assert aloud(page) == "round: 200, linucb 103.0 ± 1.3, callinucb 123.6 ± 1.5"
+    assert aloud(page) == "round: 200, linucb 104.0 ± 1.4, callinucb 124.8 ± 1.7"
     curve.send_keys(Keys.END)
     assert aloud(page).startswith("round: 1200, ")
     curve.send_keys(Keys.ARROW_LEFT)

@@ -14,7 +14,7 @@ import pytest
 import calibrl as cal
 from calibrl.report.page import write_report
 from calibrl.runs.rows import Row, append
-from tests.report.conftest import HOSTILE, PIXEL, bandit_rows, learning_rows
+from tests.report.conftest import HOSTILE, PIXEL, bandit_rows, core_rows, learning_rows
 
 
 class Outline(HTMLParser):
@@ -68,7 +68,42 @@ def test_fewer_rounds_than_in_the_paper_are_told(page, tmp_path):
     assert "they do not compare" not in page
     append(tmp_path / "rows.jsonl", [replace(row, step=200) for row in bandit_rows()])
     short = write_report(tmp_path, tmp_path / "report.html").read_text()
-    assert "Its numbers are after 1200 rounds, those here after 200 (covertype): they do not compare" in short
+    assert "after 1200 rounds, ours after 200 (covertype): they do not compare" in short
+    assert 'class="paper">558.1' not in short.split('<details class="aside">')[0], "apart from our numbers"
+
+
+def test_the_papers_numbers_about_other_data_stand_apart(tmp_path):
+    rows = [
+        Row("inventory", "my shop", arm, s, {"reward": -5.0 * s})
+        for arm in ("uncalibrated", "calibrated")
+        for s in (1, 2)
+    ]
+    append(tmp_path / "rows.jsonl", rows)
+    text = write_report(tmp_path, tmp_path / "report.html").read_text()
+    ours, _, theirs = text.partition('<details class="aside">')
+    assert "16,793" not in ours
+    assert "16,793" in theirs
+    assert "on other data than ours: they do not compare" in theirs
+
+
+def test_each_section_begins_with_its_verdict(page, tmp_path):
+    told = "Cross-fitted against uncalibrated, by calibration loss: better on 2 of 2 problems, worse on 0."
+    assert f'<p class="verdict">{told}</p>' in page
+    assert "On covertype, the reward of callinucb is 100.0 higher than that of linucb, which is better." in page
+    append(tmp_path / "rows.jsonl", bandit_rows(trials=2))
+    few = write_report(tmp_path, tmp_path / "report.html").read_text()
+    assert "100.0 higher than that of linucb; with fewer than 5 seeds that cannot be told from chance." in few
+
+
+def test_what_is_drawn_alive_is_not_repeated_as_a_picture(results, tmp_path):
+    for name in ("reliability", "intervals"):
+        append(tmp_path / "core" / "rows.jsonl", core_rows() if name == "reliability" else [])
+        (tmp_path / "core" / f"{name}.png").write_bytes(PIXEL)
+    assert write_report(tmp_path, tmp_path / "report.html").read_text().count("data:image/png") == 1
+    alone = [row for row in core_rows() if row.arm == "calibrated"]
+    (tmp_path / "core" / "rows.jsonl").unlink()
+    append(tmp_path / "core" / "rows.jsonl", alone)
+    assert write_report(tmp_path, tmp_path / "report.html").read_text().count("data:image/png") == 2
 
 
 def test_arms_that_stopped_at_different_steps_are_told(page, tmp_path):
@@ -104,7 +139,7 @@ def test_whatever_rows_say_is_text(page, outline):
 def test_the_command_and_the_settings_are_told(outline):
     text = "".join(outline.text)
     assert f"calibrl run core --out {HOSTILE}" in text
-    assert "200–203" in text
+    assert "200–204" in text
 
 
 def test_presets_are_sections_of_their_own(tmp_path):

@@ -71,7 +71,7 @@ def test_thin_curves_come_from_companion_metrics():
     assert curve["x"] == [200, 400, 600, 1200]
     assert curve["heading"] == "round"
     assert list(curve["values"]) == ["reward"]
-    assert curve["values"]["reward"]["each"][0][0] == [100, 102, 104, 106]
+    assert curve["values"]["reward"]["each"][0][0] == [100, 102, 104, 106, 108]
     assert found["paper"] == {"reward": [[558.14, 677.8]]}
 
 
@@ -107,12 +107,12 @@ def test_sums_over_fewer_rounds_are_not_drawn():
 
 
 def test_too_many_numbers_travel_as_means():
-    rows = learning_rows(arms=2, seeds=3, steps=5)
+    rows = learning_rows(arms=2, seeds=5, steps=5)
     found = data(rows, Description(title="mine", question="", baseline="arm 0"), RETURN, each=False)
     assert not found["each"]
     packed = found["finals"]["return"][0]
-    assert packed["mean"] == [4.1, 8.1]
-    assert packed["count"] == [3, 3]
-    assert packed["error"][0] == pytest.approx(np.std([4, 4.1, 4.2], ddof=1) / 3**0.5, rel=1e-4)
+    assert packed["mean"] == [4.2, 8.2]
+    assert packed["count"] == [5, 5]
+    assert packed["error"][0] == pytest.approx(np.std([4, 4.1, 4.2, 4.3, 4.4], ddof=1) / 5**0.5, rel=1e-4)
     assert [part[1] for part in packed["difference"]] == [4, 4, 4]
     assert found["curves"][0]["values"]["return"]["difference"][0][1] == [0, 1, 2, 3, 4]

@@ -22,10 +22,10 @@ TO_XYZ = np.array([[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 
 
 
 def palettes():
-    """Each block that sets colours: the paper and the eight arms."""
+    """Each block that sets colours: the paper and the twelve arms."""
     found = []
     for block in re.findall(r"\{[^{}]*--arm-0:[^{}]*\}", STYLE):
-        colours = dict(re.findall(r"--(paper|arm-\d): (#\w+);", block))
+        colours = dict(re.findall(r"--(paper|arm-\d+): (#\w+);", block))
         found.append((colours.pop("paper"), list(colours.values())))
     return found
 
@@ -52,7 +52,7 @@ def test_light_dark_and_print_are_all_there():
 @pytest.mark.parametrize("sight", SIGHT)
 @pytest.mark.parametrize(("paper", "arms"), palettes())
 def test_arms_differ(paper, arms, sight):
-    assert len(arms) == 8
+    assert len(arms) == 12
     seen = [lab(np.array(SIGHT[sight]) @ linear(colour)) for colour in arms]
     # 2 is the least anyone sees side by side; marks and dashes help where lines are thin.
     assert min(float(np.linalg.norm(a - b)) for a, b in combinations(seen, 2)) > 15

@@ -1,12 +1,16 @@
 """Means, errors and paired intervals, against scipy."""
 
+import re
+
 import numpy as np
 import pytest
 from scipy import stats
 
 from calibrl.report.tables import MANY, difference, mean, readable, studies
+from calibrl.report.tables import table as table_of
+from calibrl.runs.experiment import Description, Metric
 from calibrl.runs.rows import Row
-from calibrl.runs.statistics import table
+from calibrl.runs.statistics import ENOUGH_SEEDS, table
 
 
 def test_means_and_standard_errors_skip_what_was_not_measured():
@@ -32,7 +36,39 @@ def test_pairs_are_seeds_both_arms_have():
     other = np.array([2.0, 4.0, np.nan, 9.0])
     found = difference(other, base)
     assert found.mean == 1.5
-    assert found.low == pytest.approx(1.5 - stats.t(1).ppf(0.975) * stats.sem([1.0, 2.0]))
+    assert found.error == pytest.approx(stats.sem([1.0, 2.0]))
+    assert np.isnan(found.low), "two seeds have no interval"
+    assert not found.sure
+
+
+def shapes(random, size):
+    """Differences without a cause, of the shapes that rows have."""
+    yield random.standard_normal(size)
+    yield random.standard_t(2, size)
+    yield random.choice([-1.0, 1.0], size) + 0.3 * random.standard_normal(size)
+    yield random.choice([-1.0, 1.0], size)
+    yield random.standard_normal(size).round()
+
+
+@pytest.mark.parametrize("seeds", [ENOUGH_SEEDS, 6, 10, 20])
+def test_chance_is_rarely_called_a_difference(seeds):
+    """5 % of the time is what a 95 % interval promises; fewer seeds than these would break it for two-valued rows."""
+    for values in shapes(np.random.default_rng(0), (8000, seeds)):
+        assert difference(values, np.zeros_like(values)).sure.mean() < 0.075
+    coins = np.random.default_rng(1).choice([-1.0, 1.0], (8000, 2))
+    assert (np.abs(coins.mean(1)) > 12.7 * stats.sem(coins, axis=1)).mean() > 0.4, "what two seeds would say"
+
+
+def test_intervals_of_shares_stay_inside_their_range():
+    rows = [Row("e", "p", arm, s, {"m": v}) for arm in "ab" for s, v in enumerate([0.0, 0.0, 0.0, 0.0, 1.0])]
+    (study,) = studies([*rows, *(Row("e", "p", "c", s, {"m": 1.0 - s % 2}) for s in range(5))], ["m"])
+    about = Description(title="t", question="q", baseline="a", metrics={"m": Metric("share", ".0%")})
+    text = table_of(study, about, dict(about.metrics), caption="c")
+    spans = re.findall(r"\[(\S+), (\S+)\]", text)
+    assert spans
+    for low, high in spans:
+        assert float(low.replace("−", "-")) >= -100
+        assert float(high.replace("−", "-")) <= 100
 
 
 def test_a_study_holds_the_last_step_of_each_seed():

@@ -18,7 +18,7 @@ def shell(*words):
 def folder(tmp_path):
     rows = [
         Row("bandits", "wine", arm, seed, {"reward": 10 * seed + gain, "regret": 1.0}, preset="small")
-        for arm, gains in (("linucb", (0, 0, 0)), ("callinucb", (2, 3, 1)))
+        for arm, gains in (("linucb", (0, 0, 0, 0, 0)), ("callinucb", (2, 3, 1, 2, 2)))
         for seed, gain in enumerate(gains)
     ]
     append(tmp_path / "bandits" / "rows.jsonl", [*rows, Row("mine", "p", "a", 0, {"score": 1.0})])
@@ -29,19 +29,19 @@ def test_means_differences_and_intervals(folder):
     found = shell("summary", folder)
     assert found.exit_code == 0, found.output
     assert "Contextual bandits (bandits, small)" in found.output
-    assert "12.0 ± 5.5" in found.output
+    assert "22.0 ± 7.0" in found.output
     assert "+2.0" in found.output
-    assert "-0.5 … +4.5" in found.output  # 2 ± 4.303 · 1 / √3, by a table of Student's t
+    assert "+1.1 … +2.9" in found.output  # 2 ± 2.776 · √(1/10), by a table of Student's t
     assert "mine" in found.output
 
 
 def test_numbers_for_programs(folder):
     found = json.loads(shell("summary", folder, "--json", "--metric", "reward").output)
     cell = found["bandits, small"]["metrics"]["reward"]["wine"]["callinucb"]
-    assert cell["mean"] == 12
+    assert cell["mean"] == 22
     assert cell["difference"] == 2
-    assert (cell["low"], cell["high"]) == pytest.approx((2 - 4.302653 / 3**0.5, 2 + 4.302653 / 3**0.5))
-    assert cell["seeds"] == cell["pairs"] == 3
+    assert (cell["low"], cell["high"]) == pytest.approx((2 - 2.776445 / 10**0.5, 2 + 2.776445 / 10**0.5))
+    assert cell["seeds"] == cell["pairs"] == 5
     base = found["bandits, small"]["metrics"]["reward"]["wine"]["linucb"]
     assert base["difference"] is None
     assert list(found) == ["bandits, small"], "the other experiment does not measure it"
@@ -80,5 +80,5 @@ def test_a_damaged_row_is_reported_and_the_rest_is_shown(folder):
         file.write("{half a row")
     found = shell("summary", folder)
     assert found.exit_code == 0
-    assert "rows.jsonl, line 8: damaged row skipped" in found.stderr
-    assert "12.0 ± 5.5" in found.stdout
+    assert "rows.jsonl, line 12: damaged row skipped" in found.stderr
+    assert "22.0 ± 7.0" in found.stdout
