@@ -13,8 +13,10 @@ from calibrl.arrays import Array, as_rows
 from calibrl.data import Data, SeenRows, random_split
 from calibrl.distributions import Recalibrated, pit_z
 from calibrl.distributions.kinds import by_column, class_rows
+from calibrl.distributions.recalibrated import Guarantee
 from calibrl.errors import CalibrlError
 from calibrl.evidence import Evidence, HeldOut, Judged, Scores, fit_to
+from calibrl.guarantees import ByFolds, ByMisses
 from calibrl.maps import IDENTITY, FitMap, Identity, Map
 from calibrl.maps.classes import ClassMap, FitClassMap, recalibrate_classes
 
@@ -220,7 +222,8 @@ class Calibrated:
         """R∘T at each row of x (n, …): a `Recalibrated`, before the first map too; for classes of their own kind."""
         if len(self.maps) > 1:
             raise CalibrlError(f"{len(self.maps)} agents give no single forecast; recalibrate(forecast, maps[agent])")
-        return honest(self.forecaster(as_rows(x)), self.mapping)
+        record = self.evidence[0].adaptive
+        return honest(self.forecaster(as_rows(x)), self.mapping, None if record is None else ByMisses(record))
 
     @property
     def mapping(self) -> Map | ClassMap:
@@ -331,6 +334,7 @@ class CrossFitted:
         self.mapping: Map | ClassMap = IDENTITY
         self.seen = SeenRows()
         self._folds: list[Data | None] = [None] * folds
+        self._judged: list[tuple[Forecaster, Tensor]] = []
         self._blocks = 0
 
     def update(self, data: Data) -> None:
@@ -353,13 +357,23 @@ class CrossFitted:
         pairs = [(forecaster, rows) for forecaster, rows in zip(self.judges, held, strict=True) if rows is not None]
         # A single fold is everything there is: whoever leaves it out has learnt nothing.
         if len(pairs) > 1:
-            self.mapping = fit_to([judge_rows(*pair, self.generator) for pair in pairs], self.fit_map)
+            scores = [judge_rows(*pair, self.generator) for pair in pairs]
+            mapping = fit_to(scores, self.fit_map)
+            self.mapping = mapping.unpromised(ByFolds.BARE) if isinstance(mapping, Map) else mapping
+            self._judged = [
+                (forecaster, score.reshape(len(score), -1).sort(0).values)
+                for (forecaster, _), score in zip(pairs, scores, strict=True)
+                if isinstance(score, Tensor)
+            ]
         # Kept once they could be judged, as in `Calibrated`.
         self._folds, self._blocks = held, self._blocks + blocks
 
     def __call__(self, x: Array) -> Recalibrated | Categorical | Bernoulli:
         """R∘T at each row of x (n, …): a `Recalibrated`, before the first map too; for classes of their own kind."""
-        return honest(self.forecaster(as_rows(x)), self.mapping)
+        rows = as_rows(x)
+        known = self._blocks
+        by_folds = ByFolds(self._judged, rows, lambda: self._blocks != known)
+        return honest(self.forecaster(rows), self.mapping, by_folds)
 
 
 def check_forecaster(model: Forecaster) -> Forecaster:
@@ -406,13 +420,15 @@ def recalibrate(forecast: Distribution, mapping: Map | ClassMap) -> Distribution
     return Recalibrated(forecast, mapping)
 
 
-def honest(forecast: Distribution, mapping: Map | ClassMap) -> Recalibrated | Categorical | Bernoulli:
+def honest(
+    forecast: Distribution, mapping: Map | ClassMap, guarantee: Guarantee | None = None
+) -> Recalibrated | Categorical | Bernoulli:
     """R∘T as a `Recalibrated` under `IDENTITY` too, so that a wrapper can always be asked for an interval."""
     found = recalibrate(forecast, mapping)
     classes = by_column(found)
     if isinstance(classes, (Categorical, Bernoulli)):
         return classes
-    return found if isinstance(found, Recalibrated) else Recalibrated(found, IDENTITY)
+    return Recalibrated(forecast, mapping if isinstance(mapping, Map) else IDENTITY, guarantee)
 
 
 def judge(forecast: Distribution, y: Tensor, generator: torch.Generator) -> Scores:

@@ -7,6 +7,7 @@ and which map follows from what the outcomes said (`fit`).
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,8 +20,9 @@ from torch import Tensor
 
 from calibrl.data import Data, Split
 from calibrl.errors import CalibrlError
-from calibrl.kernels import normal
+from calibrl.kernels import adaptive, normal
 from calibrl.maps import Affine, Chain, FitMap, Map, fit_smooth
+from calibrl.maps.base import WeightedRanks, percent
 from calibrl.maps.classes import ClassMap, FitClassMap, Unchanged, fit_temperature
 from calibrl.maps.columns import with_belief
 
@@ -28,6 +30,9 @@ Floats: TypeAlias = NDArray[np.float64]
 
 Scores: TypeAlias = Tensor | tuple[Tensor, Tensor]
 """What outcomes say of their forecasts: z-scores (n, …), or class probabilities (n, k) and labels (n,)."""
+
+FOLLOWED = 100_000
+"""Rows whose misses are remembered; then half are forgotten, so that a service does not grow for ever."""
 
 FADED = 1e-6
 """Rows of less weight, beside the newest, are forgotten for good."""
@@ -47,6 +52,66 @@ class Judged:
     age: Tensor | None = None
 
 
+class Adaptive:
+    """The guarantee of forecasts that come one after another: adaptive conformal inference, whatever the outcomes do.
+
+    Each row's z-score under R∘T as it was forecast is kept, batch after batch. A bound lies where following the misses
+    of all those before it leads: `calibrl.kernels.adaptive`.
+    """
+
+    def __init__(self) -> None:
+        self._batches: list[Floats] = []
+        self._followed: dict[tuple[float, bool, int], tuple[int, Floats]] = {}
+
+    def add(self, z: Tensor) -> None:
+        """Remember what a batch of outcomes said, z-scores (n, …) under R∘T as it was when they were forecast."""
+        self._batches.append(z.detach().cpu().double().numpy().reshape(len(z), -1))
+        if sum(len(batch) for batch in self._batches) > FOLLOWED:
+            self._batches, self._followed = self._batches[len(self._batches) // 2 :], {}
+
+    def bounds_z(self, low: float, high: float, confidence: float | None = None) -> tuple[Tensor, Tensor]:
+        """Calibrated z-scores, (d,) each, to bound the next outcomes by: in the long run those tails lie beyond."""
+        self._refuse(confidence)
+        columns = self._batches[-1].shape[1] if self._batches else 1
+        ends = [[self._bound(tail, upper, k) for k in range(columns)] for tail, upper in ((low, False), (high, True))]
+        lowest, highest = (torch.tensor(end, dtype=torch.float64) for end in ends)
+        return torch.minimum(-lowest, highest), torch.maximum(-lowest, highest)
+
+    def promise(self, low: float, high: float, confidence: float | None = None) -> str:
+        """What is promised, in words."""
+        self._refuse(confidence)
+        return (
+            f"In the long run such intervals hold {percent(1 - low - high)} of outcomes, whatever these do, drift "
+            "included, if each is asked for before its update and updates bring about as many rows (adaptive conformal "
+            "inference). Nothing is promised of the next one, nor of a short stretch."
+        )
+
+    def state_dict(self) -> dict[str, Any]:
+        """What it remembers, as tensors."""
+        return {"batches": [torch.from_numpy(batch) for batch in self._batches]}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Remember what another did."""
+        self._batches, self._followed = [batch.numpy() for batch in state["batches"]], {}
+
+    def _bound(self, tail: float, upper: bool, column: int) -> float:
+        if tail == 0:
+            return math.inf
+        done, state = self._followed.get((tail, upper, column), (0, adaptive.start(tail)))
+        if done < len(self._batches):
+            new = [batch[:, column][~np.isnan(batch[:, column])] for batch in self._batches[done:]]
+            z, ends = np.concatenate(new), np.cumsum([len(batch) for batch in new])
+            state = adaptive.follow(z if upper else -z, ends, tail, state)
+            self._followed[tail, upper, column] = len(self._batches), state
+        return adaptive.bound_now(state)
+
+    def _refuse(self, confidence: float | None) -> None:
+        if confidence is not None:
+            raise CalibrlError(
+                "rows that come one after another have no tolerance bound; hold rows out: evidence=HeldOut(…)"
+            )
+
+
 class Evidence(ABC):
     """What R is fitted on. One object serves one forecaster: it may remember what it saw."""
 
@@ -58,6 +123,8 @@ class Evidence(ABC):
     """Whether it says how long errors last, in `persistence`."""
     persistence: Tensor | None = None
     """How much of an error is left a step later, (d,) in [0, 1): see `Trajectory`. None: errors are independent."""
+    adaptive: Adaptive | None = None
+    """What is promised of forecasts that come one after another, of evidence that is judged so."""
     _split: Split | None = None
 
     def judges_new(self, updates: int) -> bool:
@@ -154,7 +221,13 @@ class Resplit(Evidence):
         return held[torch.randperm(len(held), generator=self.generator)]
 
     def fit(self, judged: Judged, mapping: Map | ClassMap, fit_map: FitMap | FitClassMap | None) -> Map | ClassMap:
-        return mapping if judged.held is None else fit_to([judged.held], fit_map)
+        if judged.held is None:
+            return mapping
+        return _unpromised(
+            fit_to([judged.held], fit_map),
+            "rows changed sides, so the forecaster has trained on rows of the map: no interval is guaranteed; "
+            "hold rows out once and for all: evidence=HeldOut(…)",
+        )
 
 
 class Rolling(Evidence):
@@ -180,6 +253,7 @@ class Rolling(Evidence):
         self.forget = _check_forget(forget, "rows")
         self.refit_every = _check_refits(refit_every)
         self.scores: Scores | None = None
+        self.adaptive = self._record = Adaptive()
         self._updates = 0
 
     def judges_new(self, updates: int) -> bool:
@@ -187,17 +261,19 @@ class Rolling(Evidence):
 
     def fit(self, judged: Judged, mapping: Map | ClassMap, fit_map: FitMap | FitClassMap | None) -> Map | ClassMap:
         assert judged.new is not None
+        _follow(self._record, mapping, judged.new)
         self.scores = self._remembered(judged.new if self.scores is None else _joined([self.scores, judged.new]))
         self._updates += 1
         if self._updates % self.refit_every:
             return mapping
-        return fit_to([self.scores], fit_map, weight=self.weights(self.scores))
+        return _unpromised(fit_to([self.scores], fit_map, weight=self.weights(self.scores)), IN_TURN)
 
     def state_dict(self) -> dict[str, Any]:
-        return {"scores": self.scores, "updates": self._updates}
+        return {"scores": self.scores, "updates": self._updates, "adaptive": self._record.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.scores, self._updates = state["scores"], state["updates"]
+        self._record.load_state_dict(state.get("adaptive", {"batches": []}))  # earlier checkpoints have none
 
     def weights(self, scores: Scores) -> Tensor | None:
         """The weight of each z-score, of the shape of `scores`; None if all weigh alike."""
@@ -254,6 +330,7 @@ class Newest(Evidence):
         self.forget = _check_forget(forget, "updates")
         self.refit_every = _check_refits(refit_every)
         self.scores: list[Tensor] = []
+        self.adaptive = self._record = Adaptive()
         self._updates = 0
 
     def judges_new(self, updates: int) -> bool:
@@ -262,6 +339,7 @@ class Newest(Evidence):
     def fit(self, judged: Judged, mapping: Map | ClassMap, fit_map: FitMap | FitClassMap | None) -> Map | ClassMap:
         if judged.new is None:
             return mapping
+        _follow(self._record, mapping, judged.new)
         self.scores = [*self.scores, _continuous(judged.new)][-(self.updates or 0) :]
         self._updates += 1
         due = self._updates - 1 - self.warm_up
@@ -270,13 +348,14 @@ class Newest(Evidence):
         newest_first = self.scores[::-1]
         age = torch.cat([torch.full((len(part),), age) for age, part in enumerate(newest_first)])
         z = torch.cat(newest_first)
-        return fit_to([z], fit_map, weight=_faded(self.forget, age, z))
+        return _unpromised(fit_to([z], fit_map, weight=_faded(self.forget, age, z)), IN_TURN)
 
     def state_dict(self) -> dict[str, Any]:
-        return {"scores": self.scores, "updates": self._updates}
+        return {"scores": self.scores, "updates": self._updates, "adaptive": self._record.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.scores, self._updates = list(state["scores"]), state["updates"]
+        self._record.load_state_dict(state.get("adaptive", {"batches": []}))  # earlier checkpoints have none
 
 
 class _Around(Evidence, ABC):
@@ -444,7 +523,10 @@ class Censored(Evidence):
         shown, weight = with_belief(z, cut, self.rng, belief=self.belief, shares=self.shares)
         self.z, self.weight = z, weight
         shown = np.where(weight > 0, shown, np.nan)
-        return fit_to([torch.from_numpy(shown)], fit_map, weight=torch.from_numpy(weight))
+        return _unpromised(
+            fit_to([torch.from_numpy(shown)], fit_map, weight=torch.from_numpy(weight)),
+            "some outcomes are only known to be y or more: no interval is guaranteed; ask for one without a guarantee",
+        )
 
 
 def fit_to(
@@ -520,6 +602,22 @@ def _faded(forget: float, age: Tensor, scores: Scores) -> Tensor | None:
     return weight.repeat_interleave(times)
 
 
+IN_TURN = (
+    "the map was fitted on rows that came one after another, so its ranks promise nothing; ask the forecast of the "
+    "Calibrated itself, whose intervals follow their misses"
+)
+
+
+def _unpromised(mapping: Map | ClassMap, why: str) -> Map | ClassMap:
+    return mapping.unpromised(why) if isinstance(mapping, Map) else mapping
+
+
+def _follow(record: Adaptive, mapping: Map | ClassMap, scores: Scores) -> None:
+    """Classes have no intervals."""
+    if isinstance(mapping, Map) and isinstance(scores, Tensor):
+        record.add(mapping.forward_z(scores))
+
+
 def _joined(parts: Sequence[Scores]) -> Scores:
     """What outcomes said, part after part."""
     if isinstance(parts[0], tuple):
@@ -548,7 +646,9 @@ def _cdf_map(mapping: Map | ClassMap) -> Map:
 def _unknown(mapping: Map) -> Tensor:
     """Columns (d,) of whose outcomes the map was shown none; a single False for a map that was fitted on nothing."""
     known = mapping.before if isinstance(mapping, Chain) else mapping
-    return torch.tensor(False) if known.ranks is None else known.ranks.count == 0
+    ranks = known.ranks
+    # Weighted evidence has never told columns apart here, and published arms rest on that.
+    return torch.tensor(False) if ranks is None or isinstance(ranks, WeightedRanks) else ranks.count == 0
 
 
 def _check_forget(forget: float, unit: str) -> float:

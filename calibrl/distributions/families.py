@@ -11,6 +11,7 @@ from torch.distributions import Distribution, constraints
 
 from calibrl.arrays import Array, as_tensor, returns_what_was_given
 from calibrl.distributions.kinds import Scored, device_of, dtype_of, is_discrete
+from calibrl.distributions.recalibrated import Promise, Recalibrated
 from calibrl.distributions.zscores import (
     COMPONENT_CUTS,
     count_moments,
@@ -24,6 +25,7 @@ from calibrl.distributions.zscores import (
 )
 from calibrl.errors import CalibrlError
 from calibrl.kernels import normal
+from calibrl.maps import IDENTITY
 
 
 class Rounded(Scored):
@@ -84,7 +86,7 @@ class Rounded(Scored):
 
 
 class Grouped(Scored):
-    """n continuous forecasts, put together from parts that were calibrated apart.
+    """n forecasts, put together from parts that were calibrated apart.
 
     Parameters
     ----------
@@ -134,6 +136,35 @@ class Grouped(Scored):
         """Variances of the outcomes: (n,)."""
         return self._gather([part.variance for _, part in self.parts])
 
+    def sample(self, sample_shape: Any = Size()) -> Tensor:
+        """Draws of shape (*sample_shape, n)."""
+        with torch.no_grad():
+            return self._gather([part.sample(Size(sample_shape)) for _, part in self.parts]).to(self._dtype)
+
+    def interval(
+        self, level: float, guarantee: Promise | None = None, *, confidence: float = 0.95
+    ) -> tuple[Tensor, Tensor]:
+        """The central interval of each row, by the map of its own group: what is guaranteed is so group by group.
+
+        Parameters
+        ----------
+        level, guarantee, confidence
+            As in `Recalibrated.interval`. Coverage within each group is known as Mondrian conformal prediction.
+
+        Returns
+        -------
+        low, high : Tensor
+            Its ends, (n,) each.
+        """
+        found = [_calibrated(part).interval(level, guarantee, confidence=confidence) for _, part in self.parts]
+        low, high = (self._gather([ends[k] for ends in found]).to(self._dtype) for k in (0, 1))
+        return low, high
+
+    def promise(self, level: float, guarantee: Promise = "conformal", *, confidence: float = 0.95) -> str:
+        """What a guaranteed interval promises of each group: see `Recalibrated.promise`."""
+        told = [_calibrated(part).promise(level, guarantee, confidence=confidence) for _, part in self.parts]
+        return f"In each group: {told[0][0].lower()}{told[0][1:]}"
+
     def _each(self, function: Callable[[Distribution, Tensor], Tensor], value: Tensor) -> Tensor:
         value = value.double().expand(torch.broadcast_shapes(value.shape, self.batch_shape))
         return self._gather([function(part, value[..., rows]) for rows, part in self.parts])
@@ -144,6 +175,10 @@ class Grouped(Scored):
         for (rows, _), piece in zip(self.parts, pieces, strict=True):
             whole[..., rows] = piece.double()
         return whole
+
+
+def _calibrated(part: Distribution) -> Recalibrated:
+    return part if isinstance(part, Recalibrated) else Recalibrated(part, IDENTITY)
 
 
 class Mixture(Scored):

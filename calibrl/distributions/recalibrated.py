@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Literal, Protocol, TypeAlias
 
 import torch
 from torch import Size, Tensor
@@ -26,6 +26,67 @@ from calibrl.kernels import normal
 from calibrl.maps import Map, draw_table, gaussian_law
 from calibrl.maps.gaussian import nodes
 
+Promise: TypeAlias = Literal["conformal", "tolerance"]
+"""What can be promised of an interval: on average over rows, or of the rows that were seen."""
+
+
+class Guarantee(Protocol):
+    """Bounds by a theorem other than that of ranks of held-out rows."""
+
+    def bounds(
+        self, forecast: Recalibrated, low: float, high: float, confidence: float | None
+    ) -> tuple[Tensor, Tensor]:
+        """Outcomes (*batch) beyond which those tails lie, infinite where 0 was asked for or nothing can be said."""
+
+    def promise(self, low: float, high: float, confidence: float | None) -> str:
+        """What is promised of them, under which conditions; an error where nothing is."""
+
+
+class ByRanks:
+    """Split conformal prediction and tolerance bounds: by the ranks of rows that a map was fitted on.
+
+    Parameters
+    ----------
+    mapping : Map
+        Fitted on rows that the forecaster was not trained on.
+    """
+
+    def __init__(self, mapping: Map) -> None:
+        if mapping.ranks is None:
+            raise CalibrlError(
+                f"this {mapping.kind} map keeps no ranks of rows (there were none yet, or it was built by hand or "
+                "widened), so no interval is guaranteed; fit one with calibrl.fit_smooth(z=…) on held-out rows"
+            )
+        self.ranks = mapping.ranks
+
+    def bounds(
+        self, forecast: Recalibrated, low: float, high: float, confidence: float | None
+    ) -> tuple[Tensor, Tensor]:
+        """Order statistics of the rows' PITs, as outcomes (*batch) of this forecast."""
+        ends = self.ranks.to(device_of(forecast.base)).bounds_z(low, high, confidence)
+        lowest, highest = (forecast.at(end.expand(forecast.batch_shape), before=True) for end in ends)
+        return lowest, highest
+
+    def promise(self, low: float, high: float, confidence: float | None) -> str:
+        """What is promised, in words."""
+        return self.ranks.promise(low, high, confidence)
+
+
+def _tails(level: float, side: str) -> tuple[float, float]:
+    """How much may lie below and above."""
+    if not 0 < level < 1:
+        raise CalibrlError(f"level {level} is not between 0 and 1; ask for 0.9 to get a 90 % interval")
+    tail = 1 - level
+    return {"both": (tail / 2, tail / 2), "lower": (tail, 0.0), "upper": (0.0, tail)}[side]
+
+
+def _confidence(guarantee: str, confidence: float) -> float | None:
+    if guarantee != "tolerance":
+        return None
+    if not 0 < confidence < 1:
+        raise CalibrlError(f"confidence {confidence} is not between 0 and 1; 0.95 is wrong once in twenty")
+    return confidence
+
 
 class Recalibrated(Scored):
     """The calibrated forecast: the distribution with CDF R∘F and quantile function F⁻¹∘R⁻¹.
@@ -39,6 +100,9 @@ class Recalibrated(Scored):
         F: any distribution with a CDF, batch shape (n,) or (n, d), another `Recalibrated` too.
     mapping : Map
         R: one for all forecasts, or one per column, as `fit_smooth` and its siblings return it.
+    guarantee : Guarantee, optional
+        By which theorem intervals are guaranteed, if not by the ranks of the rows that R was fitted on. `Calibrated`
+        and `CrossFitted` give the one that holds for them.
 
     Examples
     --------
@@ -52,7 +116,7 @@ class Recalibrated(Scored):
     2.0
     """
 
-    def __init__(self, base: Distribution, mapping: Map) -> None:
+    def __init__(self, base: Distribution, mapping: Map, guarantee: Guarantee | None = None) -> None:
         base = by_column(base)
         if isinstance(base, (Categorical, Bernoulli, OneHotCategorical)):
             raise CalibrlError(
@@ -67,6 +131,7 @@ class Recalibrated(Scored):
             )
         self.base = base
         self.mapping = mapping
+        self.guarantee = guarantee
         self.has_rsample = not is_discrete(base)
         super().__init__(base.batch_shape, validate_args=False)
 
@@ -87,7 +152,17 @@ class Recalibrated(Scored):
 
     def from_zscore(self, z: Tensor) -> Tensor:
         """F⁻¹(R⁻¹(Φ(z))) in float64."""
+        if z.dim() and z.numel() and not any(z.stride()):
+            # One number for all forecasts, as a quantile's level is: the map is inverted once.
+            inner = self.mapping.inverse_z(z[(0,) * (z.dim() - len(self.mapping.columns))])
+            return from_zscore(self.base, inner.expand(z.shape))
         return from_zscore(self.base, self.mapping.inverse_z(z))
+
+    def at(self, z: Tensor, *, before: bool = False) -> Tensor:
+        """Outcomes (*batch) at z-scores of that shape, or at those `before` the map; infinite where they are."""
+        finite = torch.where(z.isfinite(), z, 0.0) if bool(z.isinf().any()) else z
+        inside = from_zscore(self.base, finite) if before else self.from_zscore(finite)
+        return torch.where(z.isfinite(), inside, z).to(dtype_of(self.base))
 
     # The distribution.
 
@@ -132,45 +207,77 @@ class Recalibrated(Scored):
             return torch.addcmul(self.base.loc, self.base.scale, moved, out=out)
         return self.from_zscore(epsilon).to(epsilon.dtype)
 
-    def interval(self, level: float, guarantee: Literal["conformal"] | None = None) -> tuple[Tensor, Tensor]:
+    def interval(
+        self, level: float, guarantee: Promise | None = None, *, confidence: float = 0.95
+    ) -> tuple[Tensor, Tensor]:
         """The central interval that should hold the outcome with probability `level`.
-
-        The theorem behind "conformal" (split conformal prediction; Vovk et al., 2005): P(outcome inside) ≥ level, for
-        every n and whatever the forecaster, *if* the calibration rows and the new row are exchangeable (i.i.d. is
-        enough), the forecaster was not trained on the calibration rows, and no row was weighted. It is a statement
-        about the average over such rows, not about any one context, and it does not hold under drift or along one
-        trajectory.
 
         Parameters
         ----------
         level : float
             In (0, 1).
-        guarantee : {"conformal"}, optional
-            Take the interval from the ranks of the n calibration PITs instead of from R: with α = 1 - level, it reaches
-            from F⁻¹ of the ⌊(n+1)α/2⌋-th to that of the ⌈(n+1)(1-α/2)⌉-th smallest PIT. With n < 2/α - 1 rows nothing
-            finite can be promised, and the interval is infinite.
+        guarantee : {"conformal", "tolerance"}, optional
+            "conformal" takes the interval by the theorem that holds for this forecast, instead of from R: of n held-out
+            rows, from the ⌊(n+1)α/2⌋-th to the ⌈(n+1)(1-α/2)⌉-th smallest PIT, α = 1 - level (split conformal); for
+            `CrossFitted` CV+; for streams adaptive conformal inference. "tolerance" holds `level` of all outcomes to
+            come with probability `confidence` over the n rows. `promise` says what is promised, and where an interval
+            is infinite there are too few rows to promise anything finite.
+        confidence : float
+            Of a tolerance interval, in (0, 1).
 
         Returns
         -------
         low, high : Tensor
             Its ends, (*batch) each.
         """
-        if not 0 < level < 1:
-            raise CalibrlError(f"level {level} is not between 0 and 1; ask for 0.9 to get a 90 % interval")
-        if guarantee is None:
-            tail = torch.full(self.batch_shape, (1 - level) / 2, dtype=torch.float64, device=device_of(self.base))
-            return self.icdf(tail).to(dtype_of(self.base)), self.icdf(1 - tail).to(dtype_of(self.base))
-        if guarantee != "conformal":
-            raise CalibrlError(f'guarantee {guarantee!r} is unknown; use "conformal" or None')
-        if self.mapping.ranks is None:
-            raise CalibrlError("this map keeps no ranks (fitted with weights, or built by hand): refit without weights")
-        ends = self.mapping.ranks.to(device_of(self.base)).interval_z(level)
-        low, high = (end.expand(self.batch_shape) for end in ends)
-        return self._at_infinity(low), self._at_infinity(high)
+        return self._bounds(*_tails(level, "both"), guarantee, confidence)
+
+    def lower_bound(self, level: float, guarantee: Promise | None = None, *, confidence: float = 0.95) -> Tensor:
+        """The bound above which the outcome lies with probability `level`.
+
+        Parameters
+        ----------
+        level, guarantee, confidence
+            As in `interval`.
+
+        Returns
+        -------
+        Tensor
+            (*batch).
+        """
+        return self._bounds(*_tails(level, "lower"), guarantee, confidence)[0]
+
+    def upper_bound(self, level: float, guarantee: Promise | None = None, *, confidence: float = 0.95) -> Tensor:
+        """The bound below which the outcome lies with probability `level`; as `lower_bound`."""
+        return self._bounds(*_tails(level, "upper"), guarantee, confidence)[1]
+
+    def promise(
+        self,
+        level: float,
+        guarantee: Promise = "conformal",
+        *,
+        confidence: float = 0.95,
+        side: Literal["both", "lower", "upper"] = "both",
+    ) -> str:
+        """What a guaranteed interval or bound promises, and under which conditions: a sentence to print beside it.
+
+        Parameters
+        ----------
+        level, guarantee, confidence
+            As in `interval`.
+        side : {"both", "lower", "upper"}
+            Of an interval or of a bound.
+
+        Returns
+        -------
+        str
+            An error that says why where nothing is promised.
+        """
+        return self._by(guarantee).promise(*_tails(level, side), _confidence(guarantee, confidence))
 
     def expand(self, batch_shape: Any, _instance: Any = None) -> Recalibrated:
         """The same forecast, repeated to `batch_shape`."""
-        return Recalibrated(self.base.expand(Size(batch_shape)), self.mapping)
+        return Recalibrated(self.base.expand(Size(batch_shape)), self.mapping, self.guarantee)
 
     def __repr__(self) -> str:
         return f"Recalibrated({self.base!r}, {self.mapping.kind})"
@@ -182,9 +289,17 @@ class Recalibrated(Scored):
         sure = z.isinf()
         return torch.where(sure, z, self.mapping.forward_z(torch.where(sure, 0.0, z)))
 
-    def _at_infinity(self, z: Tensor) -> Tensor:
-        inside = from_zscore(self.base, torch.where(z.isfinite(), z, 0.0))
-        return torch.where(z.isfinite(), inside, z).to(dtype_of(self.base))
+    def _bounds(self, low: float, high: float, guarantee: Promise | None, confidence: float) -> tuple[Tensor, Tensor]:
+        if guarantee is None:
+            tails = torch.tensor([low, high], dtype=torch.float64, device=device_of(self.base))
+            z = normal.quantile(tails)
+            return self.at(z[0].expand(self.batch_shape)), self.at(-z[1].expand(self.batch_shape))
+        return self._by(guarantee).bounds(self, low, high, _confidence(guarantee, confidence))
+
+    def _by(self, guarantee: str) -> Guarantee:
+        if guarantee not in ("conformal", "tolerance"):
+            raise CalibrlError(f'guarantee {guarantee!r} is unknown; use "conformal", "tolerance" or None')
+        return self.guarantee or ByRanks(self.mapping)
 
     def _moments(self) -> tuple[Tensor, Tensor]:
         if isinstance(self.base, Normal):

@@ -13,6 +13,7 @@ from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any, ClassVar, Self
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -123,20 +124,138 @@ class Ranks(Frozen):
     rank: Tensor
     count: Tensor
 
-    def interval_z(self, level: float) -> tuple[Tensor, Tensor]:
-        """[z₍ₗ₎, z₍ᵤ₎] with l = ⌊(n+1)α/2⌋ and u = ⌈(n+1)(1-α/2)⌉, α = 1 - level; both (*columns,).
+    def interval_z(self, level: float, confidence: float | None = None) -> tuple[Tensor, Tensor]:
+        """[z₍ₗ₎, z₍ᵤ₎] with l = ⌊(n+1)α/2⌋ and u = n + 1 - l, α = 1 - level; both (*columns,): see `bounds_z`."""
+        return self.bounds_z((1 - level) / 2, (1 - level) / 2, confidence)
 
-        A side is infinite when n is too small to promise it, below 2/α - 1 points, or where outcomes lie further out
-        than a float64 can say.
+    def bounds_z(self, low: float, high: float, confidence: float | None = None) -> tuple[Tensor, Tensor]:
+        """Order statistics below and above which a new z-score falls with probability `low` and `high` at most.
+
+        A side is infinite where 0 was asked for, when n is too small to promise it (below 1/tail - 1 points), or where
+        outcomes lie further out than a float64 can say. With `confidence` they bound what the next rows, not the next
+        row, do: a tolerance interval.
         """
-        tail = (self.count + 1) * ((1 - level) / 2)
-        # Rounding error must not push a whole number over: 0.05 · 200 is 10, not 10.000000000000002.
-        low_rank = torch.floor(tail + 1e-9).unsqueeze(-1)
-        high_rank = self.count.unsqueeze(-1) + 1 - low_rank
         infinity = torch.full_like(self.z, torch.inf)
-        low = torch.where(self.rank <= low_rank, self.z, -infinity).amax(-1)
-        high = torch.where(self.rank >= high_rank, self.z, infinity).amin(-1)
-        return low, high
+        below, above = self._allowed(low, high, confidence)
+        some = self.count.unsqueeze(-1) > 0
+        lowest = torch.where(some & (self._mass_below <= below.unsqueeze(-1)), self.z, -infinity).amax(-1)
+        highest = torch.where(some & (self._mass_above <= above.unsqueeze(-1)), self.z, infinity).amin(-1)
+        return lowest, highest
+
+    def promise(self, low: float, high: float, confidence: float | None = None) -> str:
+        """What is promised of those bounds, and under which conditions, in words."""
+        self._allowed(low, high, confidence)
+        share = percent(1 - low - high)
+        if confidence is not None:
+            return (
+                f"With {percent(confidence)} confidence it holds at least {share} of all outcomes to come, if rows are "
+                "independent draws of one process and the forecaster was not trained on those of the map (tolerance "
+                "interval, exact by the binomial law)."
+            )
+        return (
+            f"It holds at least {share} of outcomes on average, if new rows and those of the map are exchangeable and "
+            "the forecaster was not trained on those of the map (split conformal)."
+        )
+
+    # How much lies on either side of each order statistic, a new row beside it counted, and how much may.
+
+    @property
+    def _mass_below(self) -> Tensor:
+        return self.rank
+
+    @property
+    def _mass_above(self) -> Tensor:
+        return self.count.unsqueeze(-1) + 1 - self.rank
+
+    def _allowed(self, low: float, high: float, confidence: float | None) -> tuple[Tensor, Tensor]:
+        if confidence is None:
+            # Rounding error must not push a whole number over: 0.05 · 200 is 10, not 9.999999999999998.
+            return (self.count + 1) * low + 1e-9, (self.count + 1) * high + 1e-9
+        if low > 0 and high > 0 and low != high:
+            raise CalibrlError(f"tails {low:g} and {high:g} differ; a tolerance interval has equal ones, or one side")
+        # The share between two order statistics is Beta: l + r of them given away leave enough with probability
+        # P(Bin(n, tail) ≥ l + r), whatever the law.
+        given = _most_given(self.count, low + high, confidence)
+        given = torch.floor(given / 2) if low > 0 and high > 0 else given
+        return given if low > 0 else 0 * given, given if high > 0 else 0 * given
+
+
+def percent(share: float) -> str:
+    """90 %, 99.9 %: a probability as sentences have it."""
+    return f"{100 * share:.6g} %"
+
+
+def _most_given(count: Tensor, tail: float, confidence: float) -> Tensor:
+    """The largest r with P(Bin(n, tail) ≤ r - 1) ≤ 1 - confidence."""
+    from scipy.stats import binom
+
+    n = count.cpu().numpy()
+    least = binom.ppf(1 - confidence, n, tail)
+    least = least + (binom.cdf(least, n, tail) <= 1 - confidence)
+    return torch.as_tensor(np.maximum(least, 0.0)).to(count)
+
+
+@dataclass(frozen=True, eq=False)
+class WeightedRanks(Ranks):
+    """Order statistics of calibration z-scores that weigh differently: newer rows more, or likelier ones.
+
+    Parameters
+    ----------
+    z, rank, count
+        As in `Ranks`.
+    below, above : Tensor (*columns, m)
+        The weight of all rows below and above each, the heaviest row weighing 1.
+    weight : Tensor (*columns,)
+        The weight of all.
+    """
+
+    kind: ClassVar[str] = "weighted-ranks"
+
+    below: Tensor
+    above: Tensor
+    weight: Tensor
+
+    def promise(self, low: float, high: float, confidence: float | None = None) -> str:
+        """What is promised of those bounds, and under which conditions, in words."""
+        self._allowed(low, high, confidence)
+        return (
+            f"It holds at least {percent(1 - low - high)} of outcomes on average, if new rows and those of the map are "
+            "exchangeable, or if the weights say how much likelier each is among new rows (weighted conformal). Where "
+            "rows of the map came from other laws it may hold less, by their weighted distance at most."
+        )
+
+    @property
+    def _mass_below(self) -> Tensor:
+        return self.below + 1  # a new row weighs as much as the heaviest
+
+    @property
+    def _mass_above(self) -> Tensor:
+        return self.above + 1
+
+    def _allowed(self, low: float, high: float, confidence: float | None) -> tuple[Tensor, Tensor]:
+        if confidence is not None:
+            raise CalibrlError("rows were weighted, and no tolerance bound is known for those; fit without weights")
+        return (self.weight + 1) * low + 1e-9, (self.weight + 1) * high + 1e-9
+
+
+@dataclass(frozen=True, eq=False)
+class BareRanks(Ranks):
+    """Order statistics of rows for which no theorem holds: a memory of them, and no bounds.
+
+    Parameters
+    ----------
+    z, rank, count
+        As in `Ranks`.
+    why : str
+        Why nothing can be promised, and what to do.
+    """
+
+    kind: ClassVar[str] = "bare-ranks"
+
+    why: str = ""
+
+    def _allowed(self, low: float, high: float, confidence: float | None) -> tuple[Tensor, Tensor]:  # noqa: ARG002
+        raise CalibrlError(self.why)
 
 
 @dataclass(frozen=True, eq=False)
@@ -229,6 +348,12 @@ class Map(Frozen, ABC):
     def log_slope_z(self, z: Tensor) -> Tensor:
         """Log S′(z) at z-scores of shape (…, *columns)."""
         return self._ready_for(z)._log_slope(z.to(self.dtype))
+
+    def unpromised(self, why: str) -> Self:
+        """The same map, whose evidence allows no guarantee: asked for one, it says why."""
+        if self.ranks is None or isinstance(self.ranks, BareRanks):
+            return self
+        return replace(self, ranks=BareRanks(self.ranks.z, self.ranks.rank, self.ranks.count, why))
 
     def _ready_for(self, z: Tensor) -> Self:
         """This map, checked against the shape of z and on its device (moved once, then remembered)."""

@@ -18,7 +18,7 @@ from torch import Tensor
 from calibrl.arrays import Array, as_tensor
 from calibrl.errors import CalibrlError
 from calibrl.kernels import normal
-from calibrl.maps.base import Ranks
+from calibrl.maps.base import Ranks, WeightedRanks
 
 Floats = NDArray[np.float64]
 
@@ -71,6 +71,8 @@ class Column:
     rank: Tensor
     count: int
     effective: float
+    around: tuple[Tensor, Tensor, float] | None = None
+    """Of rows that weigh differently: (m,) the weight below and above each, and of all, the heaviest's being 1."""
 
     @cached_property
     def scale(self) -> float:
@@ -114,11 +116,10 @@ def stack(parts: list[Tensor], shape: tuple[int, ...]) -> Tensor:
     return torch.stack(parts) if shape else parts[0]
 
 
-def ranks_of(columns: list[Column], shape: tuple[int, ...]) -> Ranks | None:
-    """The order statistics for conformal intervals; None where rows weigh differently (no guarantee holds)."""
-    if not all(math.isclose(column.effective, column.count) for column in columns):
-        return None
-    kept = [_told(column) for column in columns]
+def ranks_of(columns: list[Column], shape: tuple[int, ...]) -> Ranks:
+    """The order statistics for conformal intervals."""
+    told = [_told(column) for column in columns]
+    kept = [(column.z[own], column.rank[own]) for column, own in zip(columns, told, strict=True)]
     most = max(1, *(len(z) for z, _ in kept))
 
     def pad(values: Tensor, empty: float) -> Tensor:
@@ -126,22 +127,30 @@ def ranks_of(columns: list[Column], shape: tuple[int, ...]) -> Ranks | None:
         filler = float(values[-1]) if len(values) else empty
         return torch.cat([values, values.new_full((most - len(values),), filler)])
 
-    return Ranks(
+    plain = Ranks(
         z=stack([pad(z, 0.0) for z, _ in kept], shape),
         rank=stack([pad(rank, (one.count + 1) / 2) for (_, rank), one in zip(kept, columns, strict=True)], shape),
         count=stack([torch.tensor(float(column.count), dtype=torch.float64) for column in columns], shape),
     )
+    if all(math.isclose(column.effective, column.count) for column in columns):
+        return plain
+    around = [column.around or (column.rank - 1, column.count - column.rank, column.count) for column in columns]
+    return WeightedRanks(
+        *(plain.z, plain.rank, plain.count),
+        below=stack([pad(below[own], 0.0) for (below, _, _), own in zip(around, told, strict=True)], shape),
+        above=stack([pad(above[own], 0.0) for (_, above, _), own in zip(around, told, strict=True)], shape),
+        weight=stack([torch.tensor(float(weight), dtype=torch.float64) for _, _, weight in around], shape),
+    )
 
 
-def _told(column: Column) -> tuple[Tensor, Tensor]:
-    """The order statistics whose outcomes a float64 could place, with their ranks.
+def _told(column: Column) -> Tensor:
+    """Which order statistics' outcomes a float64 could place: (m,) bool.
 
     One that was cut off says only that its outcome fell further out: no interval may end there.
     """
     last = -float(normal.quantile(torch.tensor(2**-53, dtype=torch.float64)))  # of the last probability below one
     ends = torch.tensor([normal.HIGHEST_Z, last, -normal.LOWEST_Z, FURTHEST], dtype=torch.float64)
-    told = ~torch.isin(column.z.abs(), ends)
-    return column.z[told], column.rank[told]
+    return ~torch.isin(column.z.abs(), ends)
 
 
 def matrix(pit: Array | None, weight: Array | None, z: Array | None) -> tuple[Floats, Floats | None, tuple[int, ...]]:
@@ -181,6 +190,7 @@ def column_of(values: Floats, weight: Floats | None, *, is_z: bool) -> Column:
     # Where to cut: the middles of equal steps in z, so that 10⁶ outcomes keep their extremes.
     at = _thin(count)
     share_edges = np.concatenate([[0.0], (at[1:] + at[:-1] + 1) / 2, [count]]) if count else np.zeros(1)
+    around = None
     if weight is None:
         low, high = (-8.0, 8.0) if is_z else (0.0, 1.0)
         chosen = order_statistics(values, at, low=low, high=high)
@@ -197,6 +207,10 @@ def column_of(values: Floats, weight: Floats | None, *, is_z: bool) -> Column:
         # The middle of a row's own weight, squeezed so that the ends stay inside (0, 1) as i/(n+1) does.
         middle = (cumulative[at] - heavy[at] / 2) / total
         level = (middle * effective + 0.5) / (effective + 1)
+        if count:
+            parts = ((cumulative - heavy)[at], (total - cumulative)[at])
+            below, above = (torch.from_numpy(part / heavy.max()) for part in parts)
+            around = below, above, float(total / heavy.max())
     z = torch.from_numpy(chosen)
     return Column(
         z=z.clamp(-FURTHEST, FURTHEST) if is_z else normal.evidence_quantile(z),
@@ -205,6 +219,7 @@ def column_of(values: Floats, weight: Floats | None, *, is_z: bool) -> Column:
         rank=torch.from_numpy(at + 1.0),
         count=count,
         effective=effective,
+        around=around,
     )
 
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch.distributions import Normal
 
 from calibrl.distributions import Recalibrated
+from calibrl.distributions.recalibrated import Promise
 from calibrl.errors import CalibrlError
 from calibrl.maps import Map
 from calibrl.planning.candidates import Objective
@@ -43,8 +44,11 @@ class ChanceConstraint:
         margin, and the map, fitted on `score`s of plans that were carried out, corrects it.
     guarantee
         "conformal" uses the map's ranks: if those plans and the next one are exchangeable, the margin's lower bound
-        holds with probability at least `level`, whatever the model. Plans picked by a planner that changes are only
-        roughly so.
+        holds with probability at least `level`, on average over what those plans might have been, whatever the model.
+        "tolerance" asks more of the same ranks: with `confidence`, at least `level` of all plans to come stay above the
+        bound. Plans picked by a planner that changes are only roughly exchangeable.
+    confidence
+        Of "tolerance", between 0 and 1.
 
     Examples
     --------
@@ -67,17 +71,23 @@ class ChanceConstraint:
     safe: Callable[[Tensor], Tensor]
     level: float = 0.9
     mapping: Map | None = None
-    guarantee: Literal["conformal"] | None = None
+    guarantee: Promise | None = None
+    confidence: float = 0.95
 
     def __post_init__(self) -> None:
         if not 0 < self.level < 1:
             raise CalibrlError(f"level {self.level} is not between 0 and 1; ask for 0.9 to be safe nine times in ten")
-        if self.guarantee not in (None, "conformal"):
-            raise CalibrlError(f'guarantee {self.guarantee!r} is unknown; use "conformal" or None')
+        if self.guarantee not in (None, "conformal", "tolerance"):
+            raise CalibrlError(f'guarantee {self.guarantee!r} is unknown; use "conformal", "tolerance" or None')
+        if not 0 < self.confidence < 1:
+            raise CalibrlError(f"confidence {self.confidence} is not between 0 and 1; 0.95 is wrong once in twenty")
         if self.guarantee is not None and not bool(self._lowest_z().isfinite().all()):
+            needed = 1 / (1 - self.level) - 1
+            if self.guarantee == "tolerance":  # all n scores lie below once in level^n
+                needed = math.log(1 - self.confidence) / math.log(self.level)
             raise CalibrlError(
-                f"too few plans to promise level {self.level}; a conformal guarantee needs "
-                f"{math.ceil(1 / (1 - self.level) - 1 - 1e-9)} scores or more"
+                f"too few plans to promise level {self.level}; a {self.guarantee} guarantee needs "
+                f"{math.ceil(needed - 1e-9)} scores or more"
             )
 
     def __call__(self, imagine: Callable[[Tensor], Imagined]) -> Objective:
@@ -147,9 +157,9 @@ class ChanceConstraint:
     def _lowest_z(self) -> Tensor:
         """The z-score that a plan's margin stays above with probability `level`, by the ranks of past scores."""
         if self.mapping is None or self.mapping.ranks is None:
-            raise CalibrlError("a conformal guarantee needs a map fitted, without weights, on scores of past plans")
-        # The lower end of the two-sided interval at 2·level - 1 is the one-sided bound at `level`.
-        return self.mapping.ranks.interval_z(2 * self.level - 1)[0]
+            raise CalibrlError(f"a {self.guarantee} guarantee needs a map fitted on scores of past plans")
+        confidence = self.confidence if self.guarantee == "tolerance" else None
+        return self.mapping.ranks.bounds_z(1 - self.level, 0.0, confidence)[0]
 
 
 def _as_normal(margin: Tensor) -> Normal:

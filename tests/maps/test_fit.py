@@ -9,6 +9,7 @@ from scipy import stats
 
 import calibrl as cal
 from calibrl import maps
+from calibrl.maps.base import WeightedRanks
 
 D = torch.float64
 LEVELS = torch.linspace(0.05, 0.95, 19, dtype=D)
@@ -171,11 +172,57 @@ def test_conformal_intervals_cover_as_the_theorem_says(n):
     assert float(share) == pytest.approx(exact, abs=0.006)
 
 
-def test_equal_weights_keep_the_promise_and_others_do_not():
+def test_equal_weights_change_no_interval():
     z = torch.randn(100, generator=torch.Generator().manual_seed(6), dtype=D)
     plain = cal.fit_affine(z=z).ranks.interval_z(0.9)
     assert cal.fit_affine(z=z, weight=torch.full_like(z, 0.1)).ranks.interval_z(0.9) == plain
-    assert cal.fit_affine(z=z, weight=torch.linspace(0.9, 1.0, 100)).ranks is None
+
+
+def test_weighted_ranks_keep_their_promise_where_the_weights_are_right():
+    """Covariate shift: half of the calibration rows are of a kind that new rows are nine times likelier to be."""
+    generator = torch.Generator().manual_seed(8)
+    columns, n = 3000, 60
+    often = torch.rand(n, columns, generator=generator, dtype=D) < 0.5
+    z = torch.randn(n, columns, generator=generator, dtype=D) * torch.where(often, 2.0, 1.0)
+    ranks = cal.fit_affine(z=z, weight=torch.where(often, 9.0, 1.0)).ranks
+    assert isinstance(ranks, WeightedRanks)
+
+    def covered(low, high):
+        shares = [stats.norm.cdf(high / s) - stats.norm.cdf(low / s) for s in (2.0, 1.0)]
+        return float((0.9 * shares[0] + 0.1 * shares[1]).mean())
+
+    assert 0.9 <= covered(*ranks.interval_z(0.9)) < 0.95
+    assert covered(*cal.fit_affine(z=z).ranks.interval_z(0.9)) < 0.87
+    with pytest.raises(cal.CalibrlError, match="no tolerance bound is known"):
+        ranks.interval_z(0.9, confidence=0.95)
+
+
+@pytest.mark.parametrize(("n", "level", "confidence"), [(59, 0.95, 0.95), (100, 0.9, 0.95), (400, 0.8, 0.99)])
+def test_tolerance_bounds_hold_as_often_as_they_say(n, level, confidence):
+    """Against the exact law of an order statistic's share, a Beta."""
+    z = torch.randn(n, 3000, generator=torch.Generator().manual_seed(n), dtype=D)
+    ranks = cal.fit_affine(z=z).ranks
+    for tails in ((1 - level, 0.0), (0.0, 1 - level), ((1 - level) / 2, (1 - level) / 2)):
+        low, high = ranks.bounds_z(*tails, confidence)
+        held = torch.from_numpy(stats.norm.cdf(high) - stats.norm.cdf(low)) >= level
+        sides = sum(tail > 0 for tail in tails)
+        given = max(r for r in range(sides * n) if stats.binom.cdf(r - 1, n, 1 - level) <= 1 - confidence)
+        given -= given % sides
+        exact = stats.beta.sf(level, n + 1 - given, given) if given else 1.0
+        assert exact >= confidence
+        assert float(held.double().mean()) == pytest.approx(exact, abs=0.02)
+
+
+def test_one_sided_bounds_are_the_ranks_the_theorem_names():
+    z = torch.randn(99, generator=torch.Generator().manual_seed(1), dtype=D)
+    forecast = cal.Recalibrated(torch.distributions.Normal(torch.zeros(1, dtype=D), 2.0), cal.fit_smooth(z=z))
+    assert float(forecast.lower_bound(0.9, "conformal")) == pytest.approx(2 * float(z.sort().values[9]))
+    assert float(forecast.upper_bound(0.9, "conformal")) == pytest.approx(2 * float(z.sort().values[89]))
+    assert float(forecast.lower_bound(0.9)) == pytest.approx(float(forecast.icdf(0.1)))
+    assert float(forecast.upper_bound(0.999, "conformal")) == math.inf
+    assert float(forecast.lower_bound(0.9, "tolerance")) < float(forecast.lower_bound(0.9, "conformal"))
+    assert "90 % of outcomes" in forecast.promise(0.9)
+    assert "95 % confidence" in forecast.promise(0.9, "tolerance", side="lower")
 
 
 def test_too_few_rows_promise_nothing():

@@ -1,5 +1,6 @@
 """Chance constraints: the right probabilities, the right order, and a promise that is kept."""
 
+import numpy as np
 import pytest
 import torch
 from scipy import stats
@@ -126,9 +127,27 @@ def test_conformal_bound_is_the_rank_the_theorem_names():
         assert abs(shortfall) < 1
 
 
+def test_a_tolerance_bound_keeps_the_level_with_the_confidence_it_says():
+    """Over many sets of past plans, at most one in twenty gives a bound that breaks too often."""
+    generator = torch.Generator().manual_seed(9)
+    broken = []
+    for _ in range(200):
+        mapping = fit_smooth(z=3 * torch.randn(60, generator=generator, dtype=torch.float64))
+        for guarantee in ("conformal", "tolerance"):
+            lowest = ChanceConstraint(margin, level=0.9, mapping=mapping, guarantee=guarantee)._lowest_z()
+            broken.append(stats.norm.cdf(float(lowest) / 3) > 0.1)
+    assert np.mean(broken[::2]) > 0.3  # right on average is too bold in nearly half of all cases
+    assert np.mean(broken[1::2]) <= 0.05
+
+
 @pytest.mark.parametrize(
     ("make", "words"),
     [
+        (
+            lambda: ChanceConstraint(margin, mapping=fit_smooth(z=torch.zeros(28)), guarantee="tolerance"),
+            "too few plans to promise level 0.9; a tolerance guarantee needs 29 scores",
+        ),
+        (lambda: ChanceConstraint(margin, confidence=0.0), "confidence 0.0 is not between"),
         (lambda: ChanceConstraint(margin, level=1.0), "level 1.0 is not between"),
         (lambda: ChanceConstraint(margin, guarantee="conformal"), "needs a map fitted"),
         (lambda: ChanceConstraint(margin, guarantee="sure"), "guarantee 'sure' is unknown"),
