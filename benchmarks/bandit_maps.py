@@ -13,11 +13,10 @@ import sys
 import numpy as np
 import torch
 
-from calibrl import fit_affine, fit_beta, fit_isotonic, fit_platt, fit_sigmoid, fit_smooth
 from calibrl.bandits import LinUCB, fit_ecdf
 from calibrl.bandits.problems import Stream, problem
 from calibrl.kernels import ridge_policy
-from calibrl.maps import FitMap
+from calibrl.maps import FitMap, fit_affine, fit_beta, fit_isotonic, fit_platt, fit_sigmoid, fit_smooth
 
 TRIALS, EVERY, LEAST = 8, 10, 10
 

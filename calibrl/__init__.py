@@ -67,13 +67,14 @@ if TYPE_CHECKING:
     from calibrl.forecasters import SklearnForecaster as SklearnForecaster
     from calibrl.forecasters import SklearnQuantiles as SklearnQuantiles
     from calibrl.forecasters import TorchForecaster as TorchForecaster
+    from calibrl.forecasters import calibrate as calibrate
+    from calibrl.forecasters.regressor import CalibratedRegressor as CalibratedRegressor
     from calibrl.maps import Map as Map
     from calibrl.maps import fit_affine as fit_affine
     from calibrl.maps import fit_auto as fit_auto
     from calibrl.maps import fit_beta as fit_beta
     from calibrl.maps import fit_isotonic as fit_isotonic
     from calibrl.maps import fit_platt as fit_platt
-    from calibrl.maps import fit_sigmoid as fit_sigmoid
     from calibrl.maps import fit_smooth as fit_smooth
     from calibrl.maps.classes import fit_temperature as fit_temperature
 

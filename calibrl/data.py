@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias, cast
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 import torch
@@ -101,6 +101,14 @@ class Data:
             flags = [torch.zeros_like(one.y).bool() if one.censored is None else one.censored for one in (self, other)]
             censored = torch.cat(flags, axis)
         return Data(torch.cat([self.x, other.x], axis), torch.cat([self.y, other.y], axis), censored)
+
+
+def numeric_rows(x: Any, y: Tensor) -> Data | None:
+    """Rows of which fingerprints can be taken; None where x is not an array of numbers, a row for each of y."""
+    try:
+        return Data.of(x if isinstance(x, Tensor) else np.asarray(x), y)
+    except (CalibrlError, TypeError, ValueError):
+        return None
 
 
 @dataclass(frozen=True, eq=False)

@@ -6,7 +6,7 @@ That of held-out rows is `calibrl.distributions.recalibrated.ByRanks`. Each has 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -63,6 +63,11 @@ class ByFolds:
         lowest = torch.where(below < 1, -torch.inf, _reaching(parts, below, forecast.batch_shape))
         highest = torch.where(above < 1, torch.inf, _reaching(parts, n + 1 - above, forecast.batch_shape))
         return lowest.to(dtype_of(forecast.base)), highest.to(dtype_of(forecast.base))
+
+    def take(self, rows: Any) -> ByFolds:
+        """The guarantee of some of the rows."""
+        some = slice(rows, rows + 1 or None) if isinstance(rows, int) else rows
+        return ByFolds(self.judged, self.x[some], self.stale)
 
     def promise(self, low: float, high: float, confidence: float | None) -> str:
         """What is promised, in words."""
@@ -122,6 +127,10 @@ class ByMisses:
         device = device_of(forecast.base)
         lowest, highest = (forecast.at(end.to(device).expand(forecast.batch_shape)) for end in ends)
         return lowest, highest
+
+    def take(self, rows: Any) -> ByMisses:  # noqa: ARG002 (the same for every row)
+        """The same: what past outcomes said holds for each row."""
+        return self
 
     def promise(self, low: float, high: float, confidence: float | None) -> str:
         """What is promised, in words."""

@@ -12,7 +12,7 @@ pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a C
 D = torch.float64
 z = torch.randn(400, 3, generator=torch.Generator().manual_seed(0), dtype=D)
 MAPS = {
-    name: getattr(cal, f"fit_{name}")(z=1.4 * z + 0.3)
+    name: getattr(cal.maps, f"fit_{name}")(z=1.4 * z + 0.3)
     for name in ("smooth", "isotonic", "affine", "platt", "beta", "sigmoid", "auto")
 }
 

@@ -21,7 +21,7 @@ from calibrl.diagnostics.classes import (
     class_summary,
     ece,
 )
-from calibrl.diagnostics.scores import crps, crps_each, nll, pinball, sharpness, width
+from calibrl.diagnostics.scores import crps, crps_each, nll, nll_each, pinball, pinball_each, sharpness, width
 from calibrl.diagnostics.summary import Summary, check, summary
 from calibrl.distributions import pit, pit_z
 
@@ -44,8 +44,10 @@ __all__ = [
     "crps_each",
     "ece",
     "nll",
+    "nll_each",
     "noise_floor",
     "pinball",
+    "pinball_each",
     "pit",
     "pit_histogram",
     "pit_z",

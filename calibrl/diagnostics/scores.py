@@ -101,6 +101,24 @@ def crps(forecast: Distribution, y: Array) -> float:
     return _mean(crps_each(forecast, as_tensor(y, "y")))
 
 
+@returns_what_was_given
+def nll_each(forecast: Distribution, y: Array) -> Tensor:
+    """The negative log-likelihood of each outcome.
+
+    Parameters
+    ----------
+    forecast, y
+        As in `crps`.
+
+    Returns
+    -------
+    array
+        Of y's shape, NaN where y is, +inf where the outcome was impossible.
+    """
+    forecast = by_column(forecast)
+    return -log_prob(forecast, outcomes_for(forecast, y))
+
+
 def nll(forecast: Distribution, y: Array) -> float:
     """Mean negative log-likelihood over seen outcomes. Lower is better.
 
@@ -114,9 +132,35 @@ def nll(forecast: Distribution, y: Array) -> float:
     float
         +inf where an outcome was impossible.
     """
+    return _mean(nll_each(forecast, as_tensor(y, "y")))
+
+
+@returns_what_was_given
+def pinball_each(forecast: Distribution, y: Array, levels: Array = LEVELS) -> Tensor:
+    """The pinball loss of each outcome, averaged over the quantiles at `levels`.
+
+    Parameters
+    ----------
+    forecast, y
+        As in `crps`.
+    levels : array
+        (m,) probabilities in (0, 1).
+
+    Returns
+    -------
+    array
+        In y's units and shape, NaN where y is.
+    """
     forecast = by_column(forecast)
     outcome = outcomes_for(forecast, y)
-    return -_mean(log_prob(forecast, outcome))
+    at = as_tensor(levels, "levels").double().to(outcome.device)
+    if bool((at <= 0).any()) or bool((at >= 1).any()):
+        raise CalibrlError(f"pinball levels {at.tolist()} must lie strictly between 0 and 1")
+    total = torch.zeros_like(outcome)
+    for level, z in zip(at.tolist(), normal.quantile(at), strict=True):
+        error = outcome - from_zscore(forecast, z.expand(outcome.shape))
+        total += torch.maximum(level * error, (level - 1) * error)
+    return total / len(at)
 
 
 def pinball(forecast: Distribution, y: Array, levels: Array = LEVELS) -> float:
@@ -134,16 +178,7 @@ def pinball(forecast: Distribution, y: Array, levels: Array = LEVELS) -> float:
     float
         In y's units; lower is better.
     """
-    forecast = by_column(forecast)
-    outcome = outcomes_for(forecast, y)
-    at = as_tensor(levels, "levels").double().to(outcome.device)
-    if bool((at <= 0).any()) or bool((at >= 1).any()):
-        raise CalibrlError(f"pinball levels {at.tolist()} must lie strictly between 0 and 1")
-    total = 0.0
-    for level, z in zip(at.tolist(), normal.quantile(at), strict=True):
-        error = outcome - from_zscore(forecast, z.expand(outcome.shape))
-        total += _mean(torch.maximum(level * error, (level - 1) * error))
-    return total / len(at)
+    return _mean(pinball_each(forecast, as_tensor(y, "y"), levels))
 
 
 def sharpness(forecast: Distribution) -> float:

@@ -5,18 +5,19 @@ from __future__ import annotations
 import math
 import warnings
 from dataclasses import asdict, dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.distributions import Bernoulli, Categorical, Distribution
 
 from calibrl.arrays import Array
-from calibrl.data import Data, SeenRows
+from calibrl.data import Data, SeenRows, numeric_rows
 from calibrl.diagnostics.calibration import calibration_error, calibration_loss, coverage, noise_floor
 from calibrl.diagnostics.classes import ClassSummary, class_summary
 from calibrl.diagnostics.scores import crps, nll, pinball, sharpness, width
 from calibrl.distributions import Recalibrated, outcomes_for, pit_z
+from calibrl.distributions.given import Answers, Fitted
 from calibrl.distributions.kinds import by_column, class_rows
 from calibrl.errors import CalibrlError, ReusedRows
 from calibrl.kernels import normal
@@ -149,18 +150,17 @@ def _summary(forecast: Distribution, outcome: Tensor, generator: torch.Generator
     )
 
 
-class _Model(Protocol):
-    def __call__(self, x: Tensor) -> Distribution: ...
-
-
-def check(model: _Model, data: Data, *, generator: torch.Generator | None = None) -> Summary | ClassSummary:
+def check(
+    model: Any, data: Data | tuple[Any, Array], *, generator: torch.Generator | None = None
+) -> Summary | ClassSummary:
     """Judge a forecaster on rows; warns with `ReusedRows` if it was trained or calibrated on any of them.
 
     Parameters
     ----------
     model : Forecaster
-        Answers x with a distribution.
-    data : Data
+        Answers x with a distribution; or a fitted model of another package that states its uncertainty, as in
+        `calibrate`.
+    data : Data or (x, y)
         Rows it has never seen: x (n, …), y (n,) or (n, d).
     generator
         As in `summary`.
@@ -179,8 +179,12 @@ def check(model: _Model, data: Data, *, generator: torch.Generator | None = None
     >>> print(str(found).splitlines()[0])
     Calibrated as far as 400 outcomes can tell.
     """
+    asked = model if isinstance(model, Answers) else Fitted(model)
+    x, given = (data.x, data.y) if isinstance(data, Data) else data
+    y = asked.outcomes(given)
     seen: SeenRows | None = getattr(model, "seen", None)  # the wrappers of `algorithm` keep one
-    overlap = 0.0 if seen is None else seen.overlap(data)
+    rows = None if seen is None else numeric_rows(x, y)
+    overlap = 0.0 if seen is None or rows is None else seen.overlap(rows)
     if overlap > 0:
         warnings.warn(
             f"{overlap:.0%} of these rows were used to train or calibrate the model: it will look better than it is; "
@@ -189,10 +193,10 @@ def check(model: _Model, data: Data, *, generator: torch.Generator | None = None
             stacklevel=2,
         )
     with torch.no_grad():
-        forecast = by_column(model(data.x))
+        forecast = by_column(asked.forecast(x))
     if isinstance(forecast, (Categorical, Bernoulli)):
-        return class_summary(*class_rows(forecast, data.y))
-    return _summary(forecast, outcomes_for(forecast, data.y), generator)
+        return class_summary(*class_rows(forecast, y))
+    return _summary(forecast, outcomes_for(forecast, y), generator)
 
 
 def _warn_if_reused(forecast: Distribution, y: Tensor, generator: torch.Generator | None) -> None:

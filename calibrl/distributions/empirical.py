@@ -163,6 +163,9 @@ class Empirical(Interpolated):
         """The samples' variance: (*batch)."""
         return self.samples.var(0, unbiased=False)
 
+    def _take(self, rows: Any) -> Empirical:
+        return Empirical(self.samples[:, rows])
+
     def expand(self, batch_shape: Any, _instance: Any = None) -> Empirical:
         """The same forecast, repeated to `batch_shape`."""
         return Empirical(_expanded(self.samples, Size(batch_shape)))
@@ -231,6 +234,9 @@ class Quantiles(Interpolated):
         mean = (offset * mass + slope * first).sum(0)
         centred = offset - mean
         return mean, (centred.square() * mass + 2 * centred * slope * first + slope.square() * second).sum(0)
+
+    def _take(self, rows: Any) -> Quantiles:
+        return Quantiles(self.values[:, rows], self.levels)
 
     def expand(self, batch_shape: Any, _instance: Any = None) -> Quantiles:
         """The same forecast, repeated to `batch_shape`."""

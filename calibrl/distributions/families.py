@@ -10,7 +10,7 @@ from torch import Size, Tensor
 from torch.distributions import Distribution, constraints
 
 from calibrl.arrays import Array, as_tensor, returns_what_was_given
-from calibrl.distributions.kinds import Scored, device_of, dtype_of, is_discrete
+from calibrl.distributions.kinds import Scored, device_of, dtype_of, is_discrete, take_rows
 from calibrl.distributions.recalibrated import Promise, Recalibrated
 from calibrl.distributions.zscores import (
     COMPONENT_CUTS,
@@ -79,6 +79,9 @@ class Rounded(Scored):
 
     def _moments(self) -> tuple[Tensor, Tensor]:
         return count_moments(self)
+
+    def _take(self, rows: Any) -> Rounded:
+        return Rounded(take_rows(self.base, rows))
 
     def expand(self, batch_shape: Any, _instance: Any = None) -> Rounded:
         """The same forecast, repeated to `batch_shape`."""
@@ -164,6 +167,15 @@ class Grouped(Scored):
         """What a guaranteed interval promises of each group: see `Recalibrated.promise`."""
         told = [_calibrated(part).promise(level, guarantee, confidence=confidence) for _, part in self.parts]
         return f"In each group: {told[0][0].lower()}{told[0][1:]}"
+
+    def _take(self, rows: Any) -> Grouped:
+        wanted = torch.arange(len(self))[rows].reshape(-1)
+        parts, place = [], torch.full((len(self),), -1)
+        for own, part in self.parts:
+            inside = place.scatter(0, own, torch.arange(len(own)))[wanted]
+            if bool((inside >= 0).any()):
+                parts.append(((inside >= 0).nonzero()[:, 0], take_rows(part, inside[inside >= 0])))
+        return Grouped(parts)
 
     def _each(self, function: Callable[[Distribution, Tensor], Tensor], value: Tensor) -> Tensor:
         value = value.double().expand(torch.broadcast_shapes(value.shape, self.batch_shape))
@@ -278,6 +290,9 @@ class Mixture(Scored):
         mean = self._blend([component.mean for component in self.components])
         parts = [c.variance.double() + (c.mean.double() - mean).square() for c in self.components]
         return self._blend(parts).to(self._dtype)
+
+    def _take(self, rows: Any) -> Mixture:
+        return Mixture([take_rows(component, rows) for component in self.components], self.weights)
 
     def expand(self, batch_shape: Any, _instance: Any = None) -> Mixture:
         """The same forecast, repeated to `batch_shape`."""

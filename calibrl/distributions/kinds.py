@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 from abc import ABC, abstractmethod
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Size, Tensor
@@ -88,6 +89,21 @@ def _parameter(forecast: Distribution) -> Tensor:
     return mean
 
 
+def take_rows(forecast: Distribution, rows: Any) -> Distribution:
+    """Some of the forecasts of batch shape (n, …): a number, a slice, numbers or a mask of the n."""
+    if isinstance(forecast, Scored):
+        return forecast[rows]
+    found, lead = copy.copy(forecast), len(forecast.batch_shape)
+    for name, part in vars(forecast).items():
+        # torch's distributions keep what they are made of in the shape of the batch.
+        if isinstance(part, Tensor):
+            setattr(found, name, part.expand(*forecast.batch_shape, *part.shape[lead:])[rows])
+        elif isinstance(part, Distribution):
+            setattr(found, name, take_rows(part, rows))
+    found._batch_shape = torch.empty(forecast.batch_shape, device="meta")[rows].shape
+    return found
+
+
 class Scored(Distribution, ABC):
     """A distribution known by its z-scores z = Φ⁻¹(F(y)), which do not round to 0 or 1 as probabilities do.
 
@@ -127,6 +143,47 @@ class Scored(Distribution, ABC):
         """Variance of the outcome: (*batch)."""
         return self._moments()[1].to(self._dtype)
 
+    @property
+    def median(self) -> Tensor:
+        """The outcome that is exceeded as often as not: (*batch)."""
+        return self.icdf(torch.tensor(0.5, dtype=self._dtype, device=device_of(self)))
+
+    @returns_what_was_given
+    def quantiles(self, levels: Array) -> Tensor:
+        """Quantiles of every forecast at each of k levels.
+
+        Parameters
+        ----------
+        levels : array (k,)
+            Probabilities in [0, 1].
+
+        Returns
+        -------
+        array (k, *batch)
+            In the forecast's dtype; NumPy where levels are a list or NumPy's.
+        """
+        at = as_tensor(levels, "levels").double().to(device_of(self)).reshape(-1, *(1 for _ in self.batch_shape))
+        return self.icdf(at).to(self._dtype)
+
+    def __getitem__(self, rows: Any) -> Self:
+        """Some of the forecasts of batch shape (n, …): a number, a slice, numbers or a mask of the n."""
+        if isinstance(rows, tuple) or not self.batch_shape:
+            raise CalibrlError(f"forecasts of batch shape {tuple(self.batch_shape)} are picked by row; give one index")
+        return self._take(rows)
+
+    def _take(self, rows: Any) -> Self:
+        raise NotImplementedError
+
+    def __len__(self) -> int:
+        """n, the number of rows forecast."""
+        return self.batch_shape[0] if self.batch_shape else 0
+
+    def __bool__(self) -> bool:
+        return True
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(batch {tuple(self.batch_shape)})"
+
     def sample(self, sample_shape: Any = Size()) -> Tensor:
         """Draws of shape (*sample_shape, *batch)."""
         with torch.no_grad():
@@ -135,24 +192,36 @@ class Scored(Distribution, ABC):
     @returns_what_was_given
     def cdf(self, value: Array) -> Tensor:
         """P(Y ≤ value), of the shape of `value`: (…, *batch)."""
-        value = as_tensor(value)
+        value = self._asked(value)
         return normal.cdf(self.zscore(value)).to(self._dtype_with(value))
 
     @returns_what_was_given
     def icdf(self, value: Array) -> Tensor:
         """The quantile at probability `value`, (…, *batch). Finite: 0 and 1 mean the nearest number inside."""
-        value = as_tensor(value)
+        value, dtype = as_tensor(value), self._dtype_with(self._asked(value))
         outside = (value < 0) | (value > 1)
         if bool(outside.any()):
             raise CalibrlError(f"probability {value[outside][0].item():g} is outside [0, 1]; ask for a quantile inside")
         z = normal.finite_quantile(value)
         z = z.expand(torch.broadcast_shapes(z.shape, self.batch_shape))
-        return self.from_zscore(z).to(self._dtype_with(value))
+        return self.from_zscore(z).to(dtype)
 
     @property
     def _dtype(self) -> torch.dtype:
         """What the forecast's own numbers are held in."""
         return dtype_of(self)
+
+    def _asked(self, value: Array) -> Tensor:
+        """`value` as a tensor that fits the batch; Python's numbers take the forecast's dtype, as in NumPy."""
+        given = as_tensor(value)
+        try:
+            torch.broadcast_shapes(given.shape, self.batch_shape)
+        except RuntimeError:
+            raise CalibrlError(
+                f"values of shape {tuple(given.shape)} do not fit forecasts of batch shape {tuple(self.batch_shape)}; "
+                "quantiles(levels) gives each of k levels for every forecast, (k, *batch)"
+            ) from None
+        return given if isinstance(value, Tensor) or hasattr(value, "dtype") else given.to(self._dtype)
 
     def _dtype_with(self, value: Tensor) -> torch.dtype:
         """What an answer about `value` is given in."""

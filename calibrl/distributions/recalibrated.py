@@ -10,7 +10,7 @@ from torch.distributions import Bernoulli, Categorical, Distribution, Normal, On
 
 from calibrl.arrays import Array, as_tensor, returns_what_was_given
 from calibrl.distributions.empirical import Interpolated
-from calibrl.distributions.kinds import Scored, by_column, device_of, dtype_of, is_discrete, refuse_joint
+from calibrl.distributions.kinds import Scored, by_column, device_of, dtype_of, is_discrete, refuse_joint, take_rows
 from calibrl.distributions.zscores import (
     AT_ONCE,
     breaks,
@@ -37,6 +37,9 @@ class Guarantee(Protocol):
         self, forecast: Recalibrated, low: float, high: float, confidence: float | None
     ) -> tuple[Tensor, Tensor]:
         """Outcomes (*batch) beyond which those tails lie, infinite where 0 was asked for or nothing can be said."""
+
+    def take(self, rows: Any) -> Guarantee:
+        """The guarantee of some of the forecasts, picked by row."""
 
     def promise(self, low: float, high: float, confidence: float | None) -> str:
         """What is promised of them, under which conditions; an error where nothing is."""
@@ -66,6 +69,10 @@ class ByRanks:
         ends = self.ranks.to(device_of(forecast.base)).bounds_z(low, high, confidence)
         lowest, highest = (forecast.at(end.expand(forecast.batch_shape), before=True) for end in ends)
         return lowest, highest
+
+    def take(self, rows: Any) -> ByRanks:  # noqa: ARG002 (the same for every row)
+        """The same: ranks hold for each row."""
+        return self
 
     def promise(self, low: float, high: float, confidence: float | None) -> str:
         """What is promised, in words."""
@@ -275,12 +282,17 @@ class Recalibrated(Scored):
         """
         return self._by(guarantee).promise(*_tails(level, side), _confidence(guarantee, confidence))
 
+    def _take(self, rows: Any) -> Recalibrated:
+        guarantee = None if self.guarantee is None else self.guarantee.take(rows)
+        return Recalibrated(take_rows(self.base, rows), self.mapping, guarantee)
+
     def expand(self, batch_shape: Any, _instance: Any = None) -> Recalibrated:
         """The same forecast, repeated to `batch_shape`."""
         return Recalibrated(self.base.expand(Size(batch_shape)), self.mapping, self.guarantee)
 
     def __repr__(self) -> str:
-        return f"Recalibrated({self.base!r}, {self.mapping.kind})"
+        inner = repr(self.base) if isinstance(self.base, Scored) else type(self.base).__name__
+        return f"Recalibrated({inner}, {self.mapping.kind}, batch {tuple(self.batch_shape)})"
 
     # How.
 

@@ -2,7 +2,7 @@
 
 from calibrl.errors import CalibrlError
 from calibrl.maps.auto import fit_auto
-from calibrl.maps.base import Map, Ranks, map_from_dict
+from calibrl.maps.base import Map, Ranks, load, map_from_dict
 from calibrl.maps.fit import FitMap, fit_affine, fit_beta, fit_isotonic, fit_platt, fit_sigmoid, fit_smooth
 from calibrl.maps.gaussian import draw_table, gaussian_law
 from calibrl.maps.parametric import IDENTITY, Affine, Beta, Chain, Identity, Platt, Sigmoid
@@ -61,5 +61,6 @@ __all__ = [
     "fit_sigmoid",
     "fit_smooth",
     "gaussian_law",
+    "load",
     "map_from_dict",
 ]

@@ -6,11 +6,13 @@ order statistics of the evidence they were fitted on, for intervals with a finit
 
 from __future__ import annotations
 
+import hashlib
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -19,6 +21,7 @@ from torch import Tensor
 
 from calibrl.arrays import Array, as_tensor, returns_what_was_given
 from calibrl.errors import CalibrlError
+from calibrl.files import writable, write_text
 from calibrl.kernels import normal
 
 KINDS: dict[str, type[Frozen]] = {}
@@ -48,6 +51,15 @@ class Frozen:
     def to_dict(self) -> dict[str, Any]:
         """Plain numbers, lists and strings, ready for JSON."""
         return {"kind": self.kind, **{name: _plain(part) for name, part in self._parts.items()}}
+
+    def save(self, path: str | Path) -> None:
+        """Write it to a JSON file, whole or not at all; `calibrl.maps.load` reads it.
+
+        Parameters
+        ----------
+        path : str or Path
+        """
+        write_checked(path, {"format": FORMAT, "version": VERSION, "pooled": {"map": self.to_dict()}})
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Frozen) and self._identity == other._identity
@@ -87,6 +99,60 @@ def from_dict(saved: dict[str, Any]) -> Frozen:
         return cls(**{name: _rich(saved[name]) for name in names})
     except (TypeError, ValueError) as problem:
         raise CalibrlError(f"the saved {cls.kind} map is damaged ({problem}); fit it again") from None
+
+
+FORMAT, VERSION = "calibrl-map", 1
+
+
+def write_checked(path: str | Path, content: dict[str, Any]) -> None:
+    """Write a map file, a line for each part, with a checksum that notices a damaged or edited one."""
+    parts = {**content, "digest": _digest(content)}
+    # One line for each part: the head can be read, and the knots do not fill pages.
+    lines = (f" {json.dumps(name)}: {json.dumps(part, ensure_ascii=False)}" for name, part in parts.items())
+    with writable(path):
+        write_text(path, "{\n" + ",\n".join(lines) + "\n}\n")
+
+
+def read_checked(path: str | Path) -> dict[str, Any]:
+    """What `write_checked` wrote, or an error that says what is wrong with the file."""
+    cure = "give a map that `calibrl fit` or a map's save() wrote"
+    try:
+        saved = json.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as problem:
+        raise CalibrlError(f"{path}: cannot be read ({problem.strerror or problem}); {cure}") from None
+    except ValueError:
+        raise CalibrlError(f"{path}: is not JSON, or was cut short; {cure}") from None
+    if not isinstance(saved, dict) or saved.get("format") != FORMAT:
+        raise CalibrlError(f"{path}: is JSON but not a {FORMAT} file; {cure}")
+    if saved.get("version") != VERSION:
+        raise CalibrlError(
+            f"{path}: is version {saved.get('version')} of the format, expected {VERSION}; "
+            "fit it again, or use the calibrl that wrote it"
+        )
+    if saved.pop("digest", None) != _digest(saved):
+        raise CalibrlError(f"{path}: was damaged or edited after it was fitted; fit it again")
+    return saved
+
+
+def _digest(content: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def load(path: str | Path) -> Any:
+    """The map in a file that a map's `save` or `calibrl fit` wrote; of the latter, the one of all groups together.
+
+    Parameters
+    ----------
+    path : str or Path
+
+    Returns
+    -------
+    Map or ClassMap
+    """
+    try:
+        return from_dict(read_checked(path)["pooled"]["map"])
+    except (KeyError, TypeError):
+        raise CalibrlError(f"{path}: holds no map; fit it again") from None
 
 
 def _plain(part: Any) -> Any:

@@ -5,8 +5,6 @@ With them: what a map is worth on rows it has not seen, and a small memory of th
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
@@ -24,8 +22,8 @@ from calibrl.data import Data, Groups, fingerprints
 from calibrl.distributions.families import Grouped
 from calibrl.errors import CalibrlError, some
 from calibrl.evidence import Scores, fit_to
-from calibrl.files import writable, write_text
 from calibrl.maps import MAPS, FitMap, Map, map_from_dict
+from calibrl.maps.base import FORMAT, VERSION, read_checked, write_checked
 from calibrl.maps.classes import CLASS_MAPS, ClassMap, FitClassMap, class_map_from_dict
 
 FOLDS = 5
@@ -116,9 +114,6 @@ def _marks(values: Tensor, y: Tensor) -> NDArray[np.int64]:
     return marks[np.diff(marks, prepend=-1) > 0]
 
 
-FORMAT, VERSION = "calibrl-map", 1
-
-
 @dataclass(frozen=True)
 class FittedMap:
     """A map and the number of outcomes it was fitted on."""
@@ -199,12 +194,7 @@ class MapFile:
 
     def save(self, path: str | Path) -> None:
         """Write the file, whole or not at all."""
-        content = self.to_dict()
-        # One line for each part: the head can be read, and the knots do not fill pages.
-        parts = {**content, "digest": _digest(content)}
-        lines = (f" {json.dumps(name)}: {json.dumps(part, ensure_ascii=False)}" for name, part in parts.items())
-        with writable(path):
-            write_text(path, "{\n" + ",\n".join(lines) + "\n}\n")
+        write_checked(path, self.to_dict())
 
     def to_dict(self) -> dict[str, Any]:
         """Plain numbers, lists and strings, ready for JSON."""
@@ -230,23 +220,12 @@ class MapFile:
     @classmethod
     def load(cls, path: str | Path) -> MapFile:
         """The file that `save` wrote, or an error that says what is wrong with it."""
-        cure = "give a map that `calibrl fit` wrote"
-        try:
-            saved = json.loads(Path(path).read_text(encoding="utf-8"))
-        except OSError as problem:
-            raise CalibrlError(f"{path}: cannot be read ({problem.strerror or problem}); {cure}") from None
-        except ValueError:
-            raise CalibrlError(f"{path}: is not JSON, or was cut short; {cure}") from None
-        if not isinstance(saved, dict) or saved.get("format") != FORMAT:
-            raise CalibrlError(f"{path}: is JSON but not a {FORMAT} file; {cure}")
-        if saved.get("version") != VERSION:
+        saved = read_checked(path)
+        if "forecast" not in saved:
             raise CalibrlError(
-                f"{path}: is version {saved.get('version')} of the format, expected {VERSION}; "
-                "fit it again, or use the calibrl that wrote it"
+                f"{path}: holds a map and not what it was fitted for; use it in Python (calibrl.maps.load), or fit it "
+                "by `calibrl fit`"
             )
-        digest = saved.pop("digest", None)
-        if digest != _digest(saved):
-            raise CalibrlError(f"{path}: was damaged or edited after it was fitted; fit it again")
         try:
             return cls._from_dict(saved)
         except (KeyError, TypeError, ValueError) as problem:
@@ -274,8 +253,3 @@ class MapFile:
             date=saved["date"],
             package=saved["package"],
         )
-
-
-def _digest(content: dict[str, Any]) -> str:
-    """A checksum that notices a damaged or edited file."""
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()

@@ -41,7 +41,7 @@ MAPS = {
     "isotonic": cal.fit_isotonic(z=0.7 * z),
     "few": cal.fit_isotonic(z=2 * z[:20]),
     "beta": cal.fit_beta(z=z.abs()),
-    "sigmoid": cal.fit_sigmoid(torch.special.ndtr(z)),
+    "sigmoid": cal.maps.fit_sigmoid(torch.special.ndtr(z)),
     "columns": cal.fit_smooth(z=torch.stack([1.5 * z, 0.6 * z - 0.5], -1)),
 }
 

@@ -8,7 +8,7 @@ from sklearn.metrics import brier_score_loss, log_loss, mean_pinball_loss
 from torch import distributions as td
 
 import calibrl as cal
-from calibrl.diagnostics import crps_each
+from calibrl.diagnostics import crps_each, nll_each, pinball_each
 from calibrl.distributions import cdf
 
 D = torch.float64
@@ -132,6 +132,17 @@ def test_pinball_nll_sharpness_and_width_agree_with_peers(generator):
     assert cal.diagnostics.sharpness(forecast) == pytest.approx(np.sqrt(np.mean(scale.numpy() ** 2)))
     assert cal.diagnostics.width(forecast, 0.9) == pytest.approx(float(scale.mean()) * 2 * stats.norm.ppf(0.95))
     assert cal.crps(forecast, np.asarray(y)) == pytest.approx(cal.crps(forecast, y))
+
+
+def test_scores_of_each_row(generator):
+    y = torch.randn(50, generator=generator, dtype=D).numpy()
+    y[3] = np.nan
+    forecast = td.Normal(torch.zeros(50, dtype=D), 2.0)
+    np.testing.assert_allclose(nll_each(forecast, y), -stats.norm(0, 2).logpdf(y))
+    error, q = y[:, None] - stats.norm(0, 2).ppf([0.1, 0.7]), np.array([0.1, 0.7])
+    np.testing.assert_allclose(
+        pinball_each(forecast, y, [0.1, 0.7]), np.maximum(q * error, (q - 1) * error).mean(1), atol=1e-12
+    )
 
 
 def test_unseen_outcomes_do_not_count(generator):

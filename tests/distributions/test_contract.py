@@ -200,3 +200,49 @@ def test_randomised_pits_of_its_own_draws_are_uniform(forecast, generator):
     u = p.sort(0).values
     grid = (torch.arange(500, dtype=D) + 0.5) / 500
     assert float((u - grid[:, None]).abs().max()) < 1.95 / 500**0.5
+
+
+@pytest.mark.parametrize("forecast", OURS)
+def test_quantiles_at_each_level_and_the_median(forecast):
+    levels = [0.1, 0.5, 0.9]
+    found = forecast.quantiles(levels)
+    assert isinstance(found, np.ndarray)
+    assert found.shape == (3, 2)
+    for row, level in zip(found, levels, strict=True):
+        np.testing.assert_allclose(row, forecast.icdf(torch.full((2,), level, dtype=D)).numpy(), rtol=1e-9)
+    np.testing.assert_allclose(forecast.median.numpy(), found[1], rtol=1e-9)
+    with pytest.raises(cal.CalibrlError, match=r"shape \(3,\) do not fit .* quantiles\(levels\)"):
+        forecast.icdf(levels)
+
+
+@pytest.mark.parametrize("forecast", [p for p in OURS if "columns" not in p.id])
+def test_forecasts_are_picked_by_row(forecast):
+    u = torch.tensor([[0.2], [0.7]], dtype=D)
+    whole = forecast.icdf(u.expand(-1, 2))
+    for rows in (slice(1, 2), torch.tensor([False, True]), [1], np.array([1])):
+        some = forecast[rows]
+        assert len(some) == 1
+        assert some.batch_shape == (1,)
+        torch.testing.assert_close(some.icdf(u), whole[:, 1:])
+    assert len(repr(forecast)) < 120
+    with pytest.raises(cal.CalibrlError, match="picked by row"):
+        forecast[0, 0]
+
+
+def test_of_columns_rows_are_picked_and_single_ones():
+    forecast = cal.Recalibrated(td.Normal(torch.arange(6.0, dtype=D).reshape(3, 2), 1.0), MAPS["columns"])
+    torch.testing.assert_close(forecast[2].median, forecast.median[2])
+    torch.testing.assert_close(forecast[1:].stddev, forecast.stddev[1:])
+    parts = [
+        (torch.tensor([2, 0]), td.Normal(pair(2.0, 0.0), 1.0)),
+        (torch.tensor([1]), td.Normal(pair(1.0, 1.0), 1.0)),
+    ]
+    parts[1] = (parts[1][0], cal.distributions.kinds.take_rows(parts[1][1], slice(1)))
+    torch.testing.assert_close(Grouped(parts)[[2, 1]].mean, pair(2.0, 1.0))
+
+
+def test_numbers_of_python_do_not_widen_a_forecast():
+    forecast = cal.Recalibrated(td.Normal(torch.zeros(3), torch.ones(3)), MAPS["smooth"])
+    asked = (forecast.icdf(0.9), forecast.cdf([0.0, 1.0, 2.0]), forecast.median, *forecast.interval(0.9), forecast.mean)
+    for answer in (*asked, forecast.quantiles([0.1, 0.9])):
+        assert str(answer.dtype).endswith("float32")

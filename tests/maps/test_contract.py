@@ -14,9 +14,11 @@ from hypothesis import strategies as st
 import calibrl as cal
 from calibrl.maps import map_from_dict
 from calibrl.maps.base import WeightedRanks
+from calibrl.tables.mapfile import MapFile
 
 FITS = {
-    name: getattr(cal, f"fit_{name}") for name in ("smooth", "isotonic", "affine", "platt", "beta", "sigmoid", "auto")
+    name: getattr(cal.maps, f"fit_{name}")
+    for name in ("smooth", "isotonic", "affine", "platt", "beta", "sigmoid", "auto")
 }
 
 
@@ -233,3 +235,23 @@ def test_unknown_or_damaged_files_are_refused():
     del saved["a"]
     with pytest.raises(cal.CalibrlError, match="fit it again"):
         map_from_dict(saved)
+
+
+@every_fit
+@shapes
+def test_a_file_keeps_it(fit, columns, tmp_path):
+    mapping = fit(evidence(columns))
+    mapping.save(tmp_path / "map.json")
+    assert cal.maps.load(tmp_path / "map.json") == mapping
+
+
+def test_files_that_hold_no_map_are_refused(tmp_path):
+    file = tmp_path / "map.json"
+    cal.fit_affine(evidence()).save(file)
+    with pytest.raises(cal.CalibrlError, match=r"calibrl\.maps\.load"):
+        MapFile.load(file)
+    file.write_text(file.read_text().replace("affine", "Affine"))
+    with pytest.raises(cal.CalibrlError, match="damaged or edited"):
+        cal.maps.load(file)
+    with pytest.raises(cal.CalibrlError, match="cannot be read"):
+        cal.maps.load(tmp_path / "none.json")

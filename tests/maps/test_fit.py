@@ -128,7 +128,7 @@ def test_beta_recovers_its_own_parameters():
 def test_the_papers_sigmoid_is_as_wide_and_as_stuck_as_published():
     # On a perfectly calibrated Gaussian: samples 1.91 times too wide, 13.8 % of them at the ±4.75 σ clip.
     pit = (torch.arange(100_000, dtype=D) + 0.5) / 100_000
-    mapping = cal.fit_sigmoid(pit)
+    mapping = cal.maps.fit_sigmoid(pit)
     drawn = mapping.inverse_z(torch.randn(200_000, generator=torch.Generator().manual_seed(9), dtype=D))
     assert float(drawn.std()) == pytest.approx(1.91, abs=0.02)
     assert float((drawn.abs() > 4.75).double().mean()) == pytest.approx(0.138, abs=0.003)
@@ -265,7 +265,7 @@ def test_forecasts_far_too_sure_are_widened_and_stay_centred(name, factor):
 @pytest.mark.parametrize(("spread", "slope"), [(3.0, 1 / 3), (0.3, 1.0)])
 def test_beyond_the_evidence_tails_are_stretched_as_the_body_is_and_never_shrunk(name, spread, slope):
     z = torch.from_numpy(spread * stats.norm.ppf((np.arange(2000) + 0.5) / 2000))
-    mapping = getattr(cal, f"fit_{name}")(z=z)
+    mapping = getattr(cal.maps, f"fit_{name}")(z=z)
     far = torch.tensor([[-60.0, -50.0], [50.0, 60.0]], dtype=D)
     assert (mapping.forward_z(far).diff() / 10)[:, 0].tolist() == pytest.approx([slope, slope], rel=0.02)
 
@@ -306,7 +306,7 @@ def test_the_inverse_of_a_beta_map_is_found_however_it_bends(a, b, c):
 
 
 def _fit(name):
-    return getattr(cal, f"fit_{name}")
+    return getattr(cal.maps, f"fit_{name}")
 
 
 def test_every_map_that_can_be_fitted_has_a_name():

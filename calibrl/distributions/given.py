@@ -1,0 +1,344 @@
+"""Forecasts as people have them, arrays and fitted models of other packages, as distributions."""
+
+from __future__ import annotations
+
+import inspect
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.distributions import Bernoulli, Categorical, Distribution, Normal, Poisson
+
+from calibrl.arrays import Array, as_rows, as_tensor
+from calibrl.distributions.empirical import Empirical, Quantiles
+from calibrl.distributions.kinds import by_column
+from calibrl.distributions.recalibrated import Promise, Recalibrated
+from calibrl.errors import CalibrlError
+from calibrl.maps import IDENTITY
+
+Kind: TypeAlias = Literal["samples", "classes", "logits", "std", "variance", "log_variance"]
+"""What an array of forecasts (n, k) holds, or the second of a pair beside the mean, where nothing else says so."""
+Rows: TypeAlias = Any
+"""What a model is asked about: an array, or whatever else it takes, such as a data frame with text."""
+
+LEVELS = (0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95)
+"""Quantiles asked of a model that answers for any level."""
+MANY = np.arange(0.5, 200) / 200
+"""Levels at which a distribution of another package is read off."""
+
+
+def forecast_of(
+    given: Any, *, levels: Sequence[float] | None = None, kind: Kind | None = None
+) -> Distribution | Tensor:
+    """Forecasts of n outcomes as a distribution; as a tensor (n,) or (n, d) where they are single numbers.
+
+    Parameters
+    ----------
+    given
+        A distribution of torch or SciPy; a tuple of arrays, mean and standard deviation; {level: quantiles (n,)}; class
+        probabilities (n, k); a prediction of statsmodels; or an array that `levels` or `kind` says how to read.
+    levels : sequence of float, optional
+        The array holds quantiles at these k levels, a column each: (n, k). Crossing ones are sorted.
+    kind : {"samples", "classes", "logits", "std", "variance", "log_variance"}, optional
+        The array holds draws (n, s), class probabilities (n, k) or those of an event (n,), or logits (n, k). Of a pair,
+        what stands beside the mean: "std" (the default), "variance" or "log_variance".
+
+    Returns
+    -------
+    Distribution or Tensor
+    """
+    if isinstance(given, Distribution):
+        return by_column(given)
+    if hasattr(given, "ppf"):
+        return _of_scipy(given)
+    if hasattr(given, "predicted_mean"):
+        return _of_statsmodels(given)
+    if isinstance(given, Mapping):
+        at = sorted(given)
+        if not at or not all(isinstance(level, (int, float)) for level in at):
+            raise CalibrlError(
+                f"forecasts by {list(given)[:4]} are not understood; name quantiles by level: {{0.1: …}}"
+            )
+        return _quantiles(np.stack([np.asarray(given[level]) for level in at], -1), at)
+    if isinstance(given, tuple):
+        if len(given) != 2:
+            raise CalibrlError(f"a tuple of {len(given)} is not a forecast; give (mean, std), or quantiles by level")
+        mean, std = (as_tensor(part, name) for part, name in zip(given, ("mean", kind or "std"), strict=True))
+        if kind in ("variance", "log_variance"):
+            std = std.sqrt() if kind == "variance" else (std / 2).exp()
+        if not bool((std > 0).all()):
+            least = std.nan_to_num(-1).min()
+            raise CalibrlError(f"std {least:g} of (mean, std) is not above 0; give standard deviations")
+        return Normal(mean, std.to(mean.device), validate_args=False)
+    if levels is not None:
+        return _quantiles(given, levels)
+    if kind == "samples":
+        return Empirical(_table(given, "samples").movedim(1, 0))
+    if kind in ("classes", "logits"):
+        return _classes(as_tensor(given, "probabilities"), kind)
+    if kind is not None:
+        raise CalibrlError(f'kind {kind!r} is unknown; use "samples", "classes" or "logits", or levels=[…]')
+    values = as_tensor(given, "forecast")
+    shares = values.dim() == 2 and values.shape[1] > 1 and bool(((values.sum(1) - 1).abs() < 1e-4).all())
+    return _classes(values, "classes") if shares and bool((values >= 0).all()) else values
+
+
+class Answers(ABC):
+    """What answers rows with forecasts, in the manner of scikit-learn: arrays in, arrays out."""
+
+    classes: Sequence[Any] | None = None
+    """Labels of the classes it forecasts, in the order of their probabilities."""
+
+    @abstractmethod
+    def forecast(self, x: Rows) -> Distribution:
+        """The forecast of each of n rows, as a distribution of batch shape (n,) or (n, d)."""
+
+    def outcomes(self, y: Array) -> Tensor:
+        """Outcomes (n,) or (n, d) as numbers: of classes, which one each is, counted from 0."""
+        if self.classes is None:
+            return as_tensor(y, "y")
+        places = {label: k for k, label in enumerate(np.asarray(self.classes).tolist())}
+        labels = np.asarray(y).reshape(-1).tolist()
+        unknown = [label for label in labels if label not in places]
+        if unknown:
+            raise CalibrlError(f"label {unknown[0]!r} is none of the model's classes {list(places)[:8]}; leave it out")
+        return torch.tensor([places[label] for label in labels], dtype=torch.float64)
+
+    def predict(self, x: Rows) -> NDArray[Any]:
+        """The expected outcome of each row, or its most probable class.
+
+        Parameters
+        ----------
+        x : array or data frame of n rows
+            As the model takes them.
+
+        Returns
+        -------
+        array (n,) or (n, d)
+        """
+        forecast = self.forecast(x)
+        if isinstance(forecast, Bernoulli):
+            best: Any = (forecast.probs > 0.5).long().numpy()
+        elif isinstance(forecast, Categorical):
+            best = forecast.probs.argmax(-1).numpy()
+        else:
+            return as_numpy(forecast.mean)
+        return best if self.classes is None else np.asarray(self.classes)[best]
+
+    def predict_interval(
+        self, x: Rows, level: float = 0.9, guarantee: Promise | None = None, *, confidence: float = 0.95
+    ) -> tuple[NDArray[Any], NDArray[Any]]:
+        """The central interval that should hold each row's outcome with probability `level`.
+
+        Parameters
+        ----------
+        x : array or data frame of n rows
+        level : float
+            In (0, 1).
+        guarantee, confidence
+            As in `Recalibrated.interval`.
+
+        Returns
+        -------
+        low, high : array (n,) or (n, d)
+        """
+        low, high = self._numbers(x).interval(level, guarantee, confidence=confidence)
+        return as_numpy(low), as_numpy(high)
+
+    def predict_quantiles(self, x: Rows, levels: Sequence[float] = LEVELS) -> NDArray[Any]:
+        """Quantiles of each row's outcome.
+
+        Parameters
+        ----------
+        x : array or data frame of n rows
+        levels : sequence of k floats
+            In (0, 1).
+
+        Returns
+        -------
+        array (n, k) or (n, d, k)
+        """
+        return np.moveaxis(as_numpy(self._numbers(x).quantiles(torch.as_tensor(levels))), 0, -1)
+
+    def _numbers(self, x: Rows) -> Recalibrated:
+        forecast = self.forecast(x)
+        if isinstance(forecast, (Categorical, Bernoulli)):
+            raise CalibrlError("these forecasts are of classes, which have no quantiles; use predict_proba")
+        return forecast if isinstance(forecast, Recalibrated) else Recalibrated(forecast, IDENTITY)
+
+
+class Fitted(Answers):
+    """A model that is trained already, or none where forecasts themselves are given, asked as its package has it.
+
+    Parameters
+    ----------
+    model
+        scikit-learn's manners (`predict`, with `return_std` or `quantiles` where it has them, `predict_proba`), {level:
+        such a model}, a `torch.nn.Module`, results of statsmodels, or a function of x. None: x is the forecast.
+    levels, kind
+        What its answers are, as in `forecast_of`.
+    classes : sequence, optional
+        Labels, if the model does not know them.
+    spread : float, Tensor (d,) or function of x, optional
+        Standard deviation of outcomes around a model that answers with single numbers.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        *,
+        levels: Sequence[float] | None = None,
+        kind: Kind | None = None,
+        classes: Sequence[Any] | None = None,
+        spread: Any = None,
+    ) -> None:
+        if isinstance(model, type):
+            raise CalibrlError(f"{model.__name__} is a class; pass a fitted instance of it")
+        self.model = getattr(model, "best_estimator_", model)  # a search keeps its model there
+        self.levels, self.kind, self.spread = levels, kind, spread
+        found = getattr(self.model, "classes_", None)
+        self.classes = classes if classes is not None else None if found is None else np.asarray(found).tolist()
+        self.columns: tuple[int, ...] | None = None
+        """Shape of one outcome, once some were seen: answers (n, 1) are taken for (n,) where outcomes are."""
+
+    def forecast(self, x: Rows) -> Distribution:
+        """The forecast of each row, as the model states it."""
+        found = self.answer(x)
+        if isinstance(found, Distribution):
+            return found
+        if self.spread is None:
+            raise CalibrlError(
+                f"the answer {tuple(found.shape)} of {self.name} is numbers without uncertainty; calibrl.calibrate"
+                "(model, x, y) learns it from rows the model was not trained on, or say what the numbers are: "
+                'levels=[…], kind="samples" or kind="classes"'
+            )
+        given = self.spread(x) if callable(self.spread) else self.spread
+        spread = as_tensor(given, "spread").to(found.device, found.dtype)
+        return Normal(*torch.broadcast_tensors(found, spread.reshape(found.shape) if callable(self.spread) else spread))
+
+    @property
+    def name(self) -> str:
+        """What the model is called in messages."""
+        return "the forecast" if self.model is None else type(self.model).__name__
+
+    def answer(self, x: Rows) -> Distribution | Tensor:
+        """What the model says of each row; a tensor where it says one number for each outcome."""
+        with torch.no_grad():
+            found = forecast_of(self._asked(x), levels=self.levels, kind=self.kind)
+        if isinstance(found, Tensor) and self.columns == () and found.dim() == 2 and found.shape[1] == 1:
+            return found[:, 0]
+        return found
+
+    def _asked(self, x: Rows) -> Any:
+        model = self.model
+        if model is None:
+            return x
+        if isinstance(model, Answers):
+            return model.forecast(x)
+        if isinstance(model, nn.Module):
+            found = _ask_module(model, x)
+            if isinstance(found, tuple) and self.kind is None:
+                raise CalibrlError(
+                    f"{self.name} answers with a pair, and networks mean different things by it; say which: "
+                    'kind="std", "variance" or "log_variance" beside the mean'
+                )
+            return found
+        if isinstance(model, Mapping):
+            return {level: Fitted(one).answer(x) for level, one in model.items()}
+        if hasattr(model, "get_distribution"):  # statsmodels: generalised and discrete models
+            return model.get_distribution(exog=x)
+        if hasattr(model, "get_prediction"):
+            if "start" in inspect.signature(model.get_prediction).parameters:
+                raise CalibrlError(
+                    "a time series model of statsmodels forecasts times, not rows; give what it forecast of rows it "
+                    "was not fitted to: calibrl.calibrate(results.get_prediction(start), y)"
+                )
+            return model.get_prediction(x)
+        if hasattr(model, "pred_dist"):  # NGBoost
+            return model.pred_dist(x).dist
+        if hasattr(model, "predict_proba"):
+            return model.predict_proba(x)
+        if hasattr(model, "predict"):
+            return self._predicted(model, x)
+        if callable(model):
+            return model(as_rows(x) if hasattr(model, "update") else x)
+        raise CalibrlError(f"{self.name} has no predict and cannot be called; pass a fitted model, or (mean, std)")
+
+    def _predicted(self, model: Any, x: Rows) -> Any:
+        # A pipeline hands options on to its last step.
+        last = model.steps[-1][1] if hasattr(model, "steps") else model
+        takes = inspect.signature(last.predict).parameters
+        if "return_std" in takes:
+            return tuple(model.predict(x, return_std=True))
+        if "quantiles" in takes:
+            at = self.levels or LEVELS
+            return _quantiles(model.predict(x, quantiles=list(at)), at)
+        return model.predict(x)
+
+
+def _ask_module(module: nn.Module, x: Rows) -> Any:
+    """What a network says of rows, in its own dtype and on its device, with dropout and the like at rest."""
+    like = next(module.parameters(), None)
+    rows = as_tensor(x, "x")
+    if like is not None:
+        rows = rows.to(like.device, like.dtype if like.is_floating_point() else None)
+    training = module.training
+    module.eval()
+    try:
+        return module(rows)
+    finally:
+        module.train(training)
+
+
+def _of_scipy(given: Any) -> Distribution:
+    name = getattr(getattr(given, "dist", None), "name", "")
+    if name in ("norm", "poisson"):
+        mean, std = (torch.as_tensor(np.asarray(part)) for part in (given.mean(), given.std()))
+        return Normal(mean, std) if name == "norm" else Poisson(mean)
+    return _quantiles(np.stack([np.asarray(given.ppf(level)) for level in MANY], -1), MANY)
+
+
+def _of_statsmodels(given: Any) -> Distribution:
+    """Predictions of statsmodels; their mean's own error says nothing of outcomes but in state space models."""
+    spread = getattr(given, "se_obs", None)
+    if spread is None and hasattr(given, "prediction_results"):
+        spread = given.se_mean
+    if spread is None:
+        raise CalibrlError("this prediction of statsmodels is of a mean, not of outcomes; give get_distribution()")
+    found = forecast_of((np.asarray(given.predicted_mean), np.asarray(spread)))
+    assert isinstance(found, Distribution)
+    return found
+
+
+def _table(given: Array, name: str) -> Tensor:
+    values = as_tensor(given, name)
+    if values.dim() < 2:
+        raise CalibrlError(f"{name} of shape {tuple(values.shape)} are not a row for each forecast; expected (n, k)")
+    return values
+
+
+def _quantiles(given: Array, levels: Sequence[float] | NDArray[Any]) -> Quantiles:
+    """Quantiles (…, k), a column for each level; crossing ones sorted, as isotonic regression would."""
+    values = _table(given, "quantiles").movedim(-1, 0)
+    return Quantiles(values.sort(0).values, np.asarray(levels, dtype=np.float64))
+
+
+def _classes(values: Tensor, kind: str) -> Categorical | Bernoulli:
+    make: Callable[..., Categorical | Bernoulli] = Categorical if values.dim() > 1 else Bernoulli
+    if kind == "logits":
+        return make(logits=values)
+    if not bool(((values >= 0) & (values <= 1 + 1e-6)).all()):
+        raise CalibrlError(
+            f'{values.min():g} … {values.max():g} are no probabilities of classes; kind="logits" takes scores'
+        )
+    return make(probs=values if values.dim() > 1 else values.clamp(max=1.0))
+
+
+def as_numpy(values: Tensor) -> NDArray[Any]:
+    """A tensor's numbers."""
+    found: NDArray[Any] = values.detach().cpu().numpy()
+    return found

@@ -1,0 +1,237 @@
+"""Models that are trained already, and forecasts as people have them, become honest in one line."""
+
+import pickle
+
+import numpy as np
+import pytest
+import scipy.stats
+import torch
+from sklearn.ensemble import GradientBoostingRegressor
+from sklearn.linear_model import BayesianRidge, LinearRegression, LogisticRegression, QuantileRegressor
+from sklearn.model_selection import GridSearchCV
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from torch.distributions import Categorical, Normal
+
+import calibrl as cal
+from calibrl.errors import CalibrlError
+
+rng = np.random.default_rng(0)
+N = 900
+X = rng.uniform(-1, 1, size=(3 * N, 2))
+Y = 3 * X[:, 0] + rng.gamma(2.0, size=3 * N)  # skewed: no Gaussian forecast of it is honest
+TRAIN, HELD, NEW = slice(N), slice(N, 2 * N), slice(2 * N, None)
+LEVELS = [0.1, 0.3, 0.5, 0.7, 0.9]
+MEAN, STD = 3 * X[:, 0] + 1, np.full(3 * N, 0.5)
+
+
+def near(share, wanted):
+    """Within three standard errors of as many calibration and test rows."""
+    return abs(share - wanted) < 3 * np.sqrt(2 * wanted * (1 - wanted) / N)
+
+
+def by_level(make):
+    return {level: make(level).fit(X[TRAIN], Y[TRAIN]) for level in (0.2, 0.5, 0.8)}
+
+
+class Module(torch.nn.Module):
+    """A network that answers as it is told to, and would answer otherwise while it trains."""
+
+    def __init__(self, answer):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.tensor([3.0, 0.0]))
+        self.answer = answer
+
+    def forward(self, x):
+        assert x.dtype == torch.float32
+        assert not self.training
+        return self.answer(x @ self.weight)
+
+
+def models():
+    yield "point", LinearRegression().fit(X[TRAIN], Y[TRAIN]), {}
+    yield "boosting", GradientBoostingRegressor(n_estimators=10).fit(X[TRAIN], Y[TRAIN]), {}
+    pipeline = make_pipeline(StandardScaler(), BayesianRidge())
+    yield "return_std", pipeline.fit(X[TRAIN], Y[TRAIN]), {}
+    search = GridSearchCV(BayesianRidge(), {"tol": [1e-3, 1e-2]}, cv=2)
+    yield "search", search.fit(X[TRAIN], Y[TRAIN]), {}
+    yield "quantile models", by_level(lambda q: QuantileRegressor(quantile=q, alpha=0)), {}
+    yield "module, a number", Module(lambda mean: mean[:, None]), {}
+    yield "module, (mean, std)", Module(lambda mean: (mean, torch.full_like(mean, 0.5))), {"kind": "std"}
+    yield "module, log-variance", Module(lambda mean: (mean, torch.full_like(mean, -1.0))), {"kind": "log_variance"}
+    yield "module, a distribution", Module(lambda mean: Normal(mean, 0.5)), {}
+    levels = torch.tensor(LEVELS)
+    yield "module, quantiles", Module(lambda mean: mean[:, None] + Normal(0, 1).icdf(levels)), {"levels": LEVELS}
+    yield "function", (lambda x: scipy.stats.norm(3 * x[:, 0], 0.5)), {}
+    yield "function, any law", (lambda x: scipy.stats.t(5, 3 * x[:, 0], 0.5)), {}
+    yield "spread by row", LinearRegression().fit(X[TRAIN], Y[TRAIN]), {"spread": lambda x: 1 + x[:, 0] ** 2}
+
+
+@pytest.mark.parametrize(("model", "options"), [pytest.param(m, o, id=name) for name, m, o in models()])
+def test_a_fitted_model_becomes_honest(model, options):
+    honest = cal.calibrate(model, X[HELD], Y[HELD], **options)
+    for level in (0.5, 0.9):
+        low, high = honest.predict_interval(X[NEW], level)
+        assert isinstance(low, np.ndarray)
+        assert low.shape == (N,)
+        assert near(np.mean((low <= Y[NEW]) & (Y[NEW] <= high)), level)
+    quantiles = honest.predict_quantiles(X[NEW], LEVELS)
+    assert quantiles.shape == (N, 5)
+    for share, level in zip((Y[NEW, None] <= quantiles).mean(0), LEVELS, strict=True):
+        assert near(share, level)
+    assert honest.predict(X[NEW]).shape == (N,)
+    assert cal.check(honest, (X[NEW], Y[NEW])).calibration_error < 0.03
+    with pytest.warns(cal.ReusedRows):
+        cal.check(honest, (X[HELD], Y[HELD]))
+
+
+def forecasts():
+    """Each form of the same over-confident, biased forecasts, of some rows."""
+    draws = scipy.stats.norm.ppf(np.arange(0.5, 40) / 40)
+    yield "mean, std", (lambda rows: (MEAN[rows], STD[rows])), {}
+    yield "distribution", (lambda rows: Normal(torch.tensor(MEAN[rows]), torch.tensor(STD[rows]))), {}
+    yield "scipy", (lambda rows: scipy.stats.norm(MEAN[rows], STD[rows])), {}
+    z = scipy.stats.norm.ppf(LEVELS)
+    yield "quantiles", (lambda rows: MEAN[rows, None] + STD[rows, None] * z), {"levels": LEVELS}
+    by = dict(zip(LEVELS, z, strict=True))
+    yield "by level", (lambda rows: {level: MEAN[rows] + STD[rows] * at for level, at in by.items()}), {}
+    yield "samples", (lambda rows: MEAN[rows, None] + STD[rows, None] * draws), {"kind": "samples"}
+    yield "points", (lambda rows: MEAN[rows]), {}
+
+
+@pytest.mark.parametrize(("make", "options"), [pytest.param(m, o, id=name) for name, m, o in forecasts()])
+def test_forecasts_become_honest_in_any_form(make, options):
+    honest = cal.calibrate(make(HELD), Y[HELD], **options)
+    low, high = honest(make(NEW)).interval(0.8)
+    assert near(np.mean((low.numpy() <= Y[NEW]) & (Y[NEW] <= high.numpy())), 0.8)
+
+
+def test_the_guarantee_does_not_depend_on_the_spread_that_was_learnt():
+    """Split conformal around a point forecast, written out: the k-th smallest and largest errors."""
+    model = LinearRegression().fit(X[TRAIN], Y[TRAIN])
+    low, high = cal.calibrate(model, X[HELD], Y[HELD]).predict_interval(X[NEW], 0.9, guarantee="conformal")
+    error, point = np.sort(Y[HELD] - model.predict(X[HELD])), model.predict(X[NEW])
+    k = int(np.floor((N + 1) * 0.05))
+    np.testing.assert_allclose(low, point + error[k - 1], atol=1e-6)
+    np.testing.assert_allclose(high, point + error[N - k], atol=1e-6)
+
+
+def test_classes_keep_their_names():
+    label = np.where(np.median(Y) < Y, "high", np.where(Y < 0, "below", "low"))
+    model = LogisticRegression(C=100).fit(X[:60], label[:60])
+    honest = cal.calibrate(model, X[HELD], label[HELD])
+    probs = honest.predict_proba(X[NEW])
+    assert probs.shape == (N, 3)
+    assert set(honest.predict(X[NEW])) <= {"high", "low", "below"}
+    assert honest.classes == list(model.classes_)
+    np.testing.assert_allclose(probs.sum(1), 1)
+    assert cal.check(honest, (X[NEW], label[NEW])).ece < 0.06
+    arrays = cal.calibrate(model.predict_proba(X[HELD]), label[HELD], classes=model.classes_)
+    np.testing.assert_allclose(arrays.predict_proba(model.predict_proba(X[NEW])), probs)
+    event = cal.calibrate(model.predict_proba(X[HELD])[:, 0], label[HELD] == "below", kind="classes")
+    assert event.predict_proba(np.array([0.2, 0.4])).shape == (2,)
+    with pytest.raises(CalibrlError, match="'odd' is none of the model's classes"):
+        honest.update((X[:2], ["odd", "low"]))
+    logits = torch.tensor(X[HELD])
+    found = cal.calibrate(logits, (rng.uniform(size=N) < 0.5).astype(int), kind="logits")
+    assert isinstance(found(logits), Categorical)
+
+
+def test_data_frames_reach_the_model_as_they_are():
+    pl = pytest.importorskip("polars")
+    frame = pl.DataFrame({"shop": ["a", "b"] * N, "x": X[: 2 * N, 0]})
+
+    def model(rows):
+        assert rows.columns == ["shop", "x"]
+        return (3 * rows["x"] + (rows["shop"] == "b"), np.full(len(rows), 0.1))
+
+    honest = cal.calibrate(model, frame[:N], Y[:N])
+    assert near(float((honest(frame[N:]).median.numpy() >= Y[N : 2 * N]).mean()), 0.5)
+    assert cal.check(honest, (frame[N:], Y[N : 2 * N])).n == N
+
+
+def test_statsmodels_results_are_asked_for_outcomes_not_for_means():
+    sm = pytest.importorskip("statsmodels.api")
+    design = sm.add_constant(X)
+    line = sm.OLS(Y[TRAIN], design[TRAIN]).fit()
+    honest = cal.calibrate(line, design[HELD], Y[HELD])
+    low, high = honest.predict_interval(design[NEW], 0.8)
+    assert near(np.mean((low <= Y[NEW]) & (Y[NEW] <= high)), 0.8)
+    count = rng.poisson(np.exp(X[:, 0]))
+    counts = sm.GLM(count[TRAIN], design[TRAIN], family=sm.families.Poisson()).fit()
+    honest = cal.calibrate(counts, design[HELD], count[HELD])
+    assert near(np.mean(count[NEW] <= honest.predict_quantiles(design[NEW], [0.99])[:, 0]), 0.99)
+    with pytest.raises(CalibrlError, match="is of a mean"):
+        cal.calibrate(counts.get_prediction(design[HELD]), count[HELD])
+    walk = sm.tsa.SARIMAX(Y[:200], order=(1, 0, 0)).fit(disp=0)
+    with pytest.raises(CalibrlError, match="get_prediction"):
+        cal.calibrate(walk, X[HELD], Y[HELD])
+    ahead = walk.append(Y[200:300]).get_prediction(start=200)
+    assert cal.calibrate(ahead, Y[200:300]).rows == 100
+
+
+def test_lightgbm_is_asked_like_any_other():
+    lightgbm = pytest.importorskip("lightgbm")
+    options = {"objective": "quantile", "n_estimators": 30, "verbose": -1, "n_jobs": 1}
+    fitted = {q: lightgbm.LGBMRegressor(alpha=q, **options).fit(X[TRAIN], Y[TRAIN]) for q in LEVELS}
+    low, high = cal.calibrate(fitted, X[HELD], Y[HELD]).predict_interval(X[NEW], 0.9)
+    assert near(np.mean((low <= Y[NEW]) & (Y[NEW] <= high)), 0.9)
+
+
+def test_a_forecaster_of_ours_stays_what_it_is():
+    model = cal.SklearnForecaster(BayesianRidge())
+    model.update(cal.Data.of(X[TRAIN], Y[TRAIN]))
+    honest = cal.calibrate(model, X[HELD], Y[HELD])
+    np.testing.assert_allclose(honest(X[NEW]).base.mean.numpy(), model(X[NEW]).mean.numpy())
+
+
+def test_more_rows_refine_the_map_and_leave_the_model():
+    model = LinearRegression().fit(X[TRAIN], Y[TRAIN])
+    honest = cal.calibrate(model, X[N : N + 100], Y[N : N + 100])
+    spread = honest.fitted.spread.clone()
+    honest.update((X[N + 100 : 2 * N], Y[N + 100 : 2 * N]))
+    assert honest.rows == N
+    torch.testing.assert_close(honest.fitted.spread, spread)
+    whole = cal.calibrate(model, X[HELD], Y[HELD], spread=float(spread))
+    torch.testing.assert_close(honest(X[NEW]).median, whole(X[NEW]).median)
+
+
+def test_it_is_pickled_and_says_what_it_is():
+    honest = cal.calibrate(LinearRegression().fit(X[TRAIN], Y[TRAIN]), X[HELD], Y[HELD])
+    again = pickle.loads(pickle.dumps(honest))
+    np.testing.assert_array_equal(again.predict(X[NEW]), honest.predict(X[NEW]))
+    assert repr(honest) == "CalibratedModel(LinearRegression, spline on 900 rows)"
+
+
+def test_two_columns_of_outcomes_have_two_maps():
+    wide = np.stack([Y, -2 * Y], 1)
+    model = LinearRegression().fit(X[TRAIN], wide[TRAIN])
+    honest = cal.calibrate(model, X[HELD], wide[HELD])
+    low, high = honest.predict_interval(X[NEW], 0.8)
+    for share in ((low <= wide[NEW]) & (wide[NEW] <= high)).mean(0):
+        assert near(share, 0.8)
+    assert honest.predict_quantiles(X[NEW], LEVELS).shape == (N, 2, 5)
+
+
+@pytest.mark.parametrize(
+    ("call", "says"),
+    [
+        (lambda: cal.calibrate(X[HELD], Y[HELD]), "say what they are"),
+        (lambda: cal.calibrate(LinearRegression, X, Y), "LinearRegression is a class"),
+        (lambda: cal.calibrate((MEAN, -STD), Y), "std -0.5 of"),
+        (lambda: cal.calibrate((MEAN, STD), Y[:10]), "10 outcomes y"),
+        (lambda: cal.calibrate((MEAN[:1], STD[:1]), Y[:1]), "too few"),
+        (lambda: cal.calibrate(Module(lambda mean: (mean, mean)), X, Y), 'kind="std", "variance"'),
+        (lambda: cal.calibrate(MEAN), "takes a model, x and y"),
+        (lambda: cal.calibrate({"a": MEAN}, Y), "name quantiles by level"),
+        (lambda: cal.calibrate(X, Y, kind="odd"), "kind 'odd' is unknown"),
+        (lambda: cal.calibrate(object(), X, Y), "has no predict"),
+        (lambda: cal.check(LinearRegression().fit(X, Y), (X, Y)), "numbers without uncertainty"),
+        (lambda: cal.calibrate((MEAN, STD), Y).predict_proba((MEAN, STD)), "are of numbers"),
+        (lambda: cal.calibrate(X, Y > 0, kind="classes"), "are no probabilities"),
+    ],
+)
+def test_what_cannot_be_read_is_said_in_one_line(call, says):
+    with pytest.raises(CalibrlError, match=says) as problem:
+        call()
+    assert "\n" not in str(problem.value)
