@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import re
 from collections.abc import Mapping, Sequence
 from itertools import chain
@@ -20,7 +21,18 @@ from calibrl.control.arms import ARMS
 from calibrl.control.loop import EXPERIMENT, Record, job_name
 from calibrl.control.policy import Member, fleets
 from calibrl.control.problems import Task, task, task_of
-from calibrl.control.scoring import Claim, Floats, Samples, claim, corrected_by_earlier, decimals, horizons_of
+from calibrl.control.scoring import (
+    ENDPOINTS,
+    PAIRS,
+    Claim,
+    Floats,
+    Samples,
+    claim,
+    corrected_by_earlier,
+    decimals,
+    endpoint,
+    horizons_of,
+)
 from calibrl.control.settings import PUBLISHED, TASKS, ControlSettings
 from calibrl.diagnostics import calibration_loss, noise_floor
 from calibrl.errors import CalibrlError
@@ -409,6 +421,8 @@ def show_rows(rows: Sequence[Row], out: Path | None) -> None:
         found = claim(mine)
         if found is not None:
             typer.echo(in_words(found))
+        for line in endpoints_in_words(mine):
+            typer.echo(line)
     if out is not None:
         files = _draw(groups, out)
         typer.echo(f"Figures: {', '.join(str(file) for file in files)}")
@@ -423,6 +437,26 @@ def in_words(found: Claim) -> str:
     if not found.samples:
         lines.append("uncalibrated never earned more than at random: there are no samples to count")
     return "\n".join(lines)
+
+
+def endpoints_in_words(rows: Sequence[Row]) -> list[str]:
+    """The steps to the return that was fixed for a task, one arm's over another's: a line for each pair that was run.
+
+    Nothing for sizes that it was not fixed for.
+    """
+    level = ENDPOINTS.get(rows[0].problem)
+    if level is None or not any(one.name == rows[0].preset for one in PUBLISHED):
+        return []
+    lines = []
+    for arm, other in PAIRS:
+        found = endpoint(rows, level, arm, other)
+        if found is None:
+            continue
+        (ratio, low, high), (mine, theirs) = found.ratio, found.reached
+        got = f"{mine} and {theirs} of {found.seeds} seeds got there"
+        times = "" if math.isnan(ratio) else f": {ratio:.2f} × the steps, 95 % interval {low:.2f} to {high:.2f}"
+        lines.append(f"Endpoint, steps to {level:.0f}, {arm} over {other} ({got}){times}")
+    return lines
 
 
 def _to_a_level(samples: Samples, digits: int) -> str:

@@ -72,7 +72,13 @@ def refuse_impossible(settings: ControlSettings) -> None:
     if settings.steps < 2:
         raise CalibrlError(f"a trial of {settings.steps} step leaves no row to hold out; use 2 or more steps")
     _ = settings.planner.search  # says which of its settings cannot be
-    view_of(task_of(settings))
+    what = task_of(settings)
+    if settings.planner.safety and what.world.safe is None:
+        raise CalibrlError(
+            f"planner.safety {settings.planner.safety} asks for a safe set, and {what.name} has none; leave it at 0, "
+            "or take a task that has: cartpole-rail, halfcheetah-fall"
+        )
+    view_of(what)
 
 
 # One job.
@@ -290,9 +296,12 @@ def record_trial(
 
 
 def _measured(what: Task, trial: Trial, agent: int) -> dict[str, float]:
-    """What else the task says of what one agent did."""
-    parts = (trial.observation, trial.action, trial.next_observation)
-    return {} if what.measure is None else what.measure(*(part[agent] for part in parts))
+    """What else the task says of what one agent did, and the share of steps that left its safe set."""
+    parts = (trial.observation[agent], trial.action[agent], trial.next_observation[agent])
+    found = {} if what.measure is None else what.measure(*parts)
+    if what.world.safe is not None:
+        found["unsafe"] = float((what.world.safe(parts[-1]) <= 0).float().mean())
+    return found
 
 
 class Progress:

@@ -230,6 +230,7 @@ class Fleet:
             start=self._middle,
             tables=self.tables() if any(member.arm.calibrated for member in members) else None,
             persistence=self.persistence(),
+            risk=planner.risk,
         )
         self._plan: Planner | CapturedPlanner | None = None
 

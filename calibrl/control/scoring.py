@@ -345,18 +345,89 @@ class Claim:
 def claim(rows: Sequence[Row], ways: Sequence[float] = WAYS) -> Claim | None:
     """Compare the two arms of one preset; None where they share no seed that has learnt anything."""
     arm, other = "calibrated", "uncalibrated"
-    returns = {name: _returns(rows, name) for name in (arm, other)}
-    seeds = sorted(set(returns[arm]) & set(returns[other]))
-    steps = sorted(set.intersection(*(set(returns[name][seed]) for name in returns for seed in seeds))) if seeds else []
-    if len(steps) < 2:
+    found = _paired(rows, arm, other)
+    if found is None:
         return None
-    curves = {name: np.array([[returns[name][seed][at] for at in steps] for seed in seeds]) for name in returns}
+    steps, both = found
+    curves = dict(zip((arm, other), both, strict=True))
     random = curves[other][:, 0].mean()
     whole = float(curves[other].max(1).mean() - random)
     levels = [random + way * whole for way in ways] if whole > 0 else []
     at = np.array(steps, float)
     samples = tuple(Samples(level, *(_first(curves[name], level, at) for name in (arm, other))) for level in levels)
-    return Claim(len(seeds), len(steps) - 1, (curves[arm] - curves[other])[:, 1:].mean(1), whole, samples)
+    return Claim(len(both[0]), len(steps) - 1, (curves[arm] - curves[other])[:, 1:].mean(1), whole, samples)
+
+
+ENDPOINTS = {"halfcheetah": 3000.0, "cartpole": 150.0, "pusher": -90.0, "reacher": -300.0}
+"""Returns, by task, to which samples are counted: fixed before the rows that are judged by them were made."""
+PAIRS = (("released", "released-control"), ("calibrated", "uncalibrated"), ("calibrated-trajectory", "uncalibrated"))
+"""Arms that are compared so."""
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """Steps until the best return so far is at a level: of paired seeds, one arm's over the other's.
+
+    log_ratio: (n,), of seeds of which at least one arm got there; an arm that did not counts as if it had at its last
+    step, which can only bring the ratio nearer to 1. reached: how many seeds of each arm got there. seeds: how many
+    pairs there are.
+    """
+
+    level: float
+    log_ratio: Floats
+    reached: tuple[int, int]
+    seeds: int
+
+    @property
+    def ratio(self) -> tuple[float, float, float]:
+        """The geometric mean of the ratios, and its 95 % interval by Student's t; NaN for fewer than two."""
+        count = len(self.log_ratio)
+        if not count:
+            return math.nan, math.nan, math.nan
+        from scipy.special import stdtrit
+
+        mean = float(self.log_ratio.mean())
+        error = float(self.log_ratio.std(ddof=1)) / math.sqrt(count) if count > 1 else math.nan
+        reach = float(stdtrit(count - 1, 0.975)) * error if count > 1 else math.nan
+        return math.exp(mean), math.exp(mean - reach), math.exp(mean + reach)
+
+
+def endpoint(rows: Sequence[Row], level: float, arm: str, other: str) -> Endpoint | None:
+    """Compare two arms on the trials that all their common seeds have made; None where they share none.
+
+    Parameters
+    ----------
+    rows : sequence of Row
+        Of one preset.
+    level : float
+        The return.
+    arm, other : str
+        The ratio is arm's steps over the other's: below 1, arm needs fewer.
+
+    Returns
+    -------
+    Endpoint or None
+    """
+    found = _paired(rows, arm, other)
+    if found is None:
+        return None
+    steps, curves = found
+    first = [_first(curve, level, np.array(steps, float)) for curve in curves]
+    either = np.isfinite(first[0]) | np.isfinite(first[1])
+    mine, theirs = (np.where(np.isfinite(part), part, steps[-1])[either] for part in first)
+    counts = int(np.isfinite(first[0]).sum()), int(np.isfinite(first[1]).sum())
+    return Endpoint(level, np.log(mine / theirs), counts, len(first[0]))
+
+
+def _paired(rows: Sequence[Row], arm: str, other: str) -> tuple[list[int], tuple[Floats, Floats]] | None:
+    """Steps that all common seeds of two arms have made (T,), and their returns (n, T) of each arm."""
+    returns = {name: _returns(rows, name) for name in (arm, other)}
+    seeds = sorted(set(returns[arm]) & set(returns[other]))
+    steps = sorted(set.intersection(*(set(returns[name][seed]) for name in returns for seed in seeds))) if seeds else []
+    if len(steps) < 2:
+        return None
+    mine, theirs = (np.array([[returns[name][seed][at] for at in steps] for seed in seeds]) for name in (arm, other))
+    return steps, (mine, theirs)
 
 
 def decimals(size: float) -> int:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from calibrl.errors import CalibrlError
+from calibrl.planning.risk import Risk
 from calibrl.planning.search import SEARCHES, Search
 from calibrl.runs.experiment import OURS, PAPER, REFERENCE, identity, setting
 
@@ -17,6 +18,10 @@ TASKS = {
     "halfcheetah": "run with two legs in a plane",
     "pusher": "push an object to a goal with an arm of 7 joints",
     "reacher": "reach a goal with the tip of an arm of 7 joints",
+    "cartpole-rail": "cartpole, and leaving the middle 0.8 m of the rail costs",
+    "cartpole-effort": "cartpole, and pushing costs ten times as much",
+    "halfcheetah-fall": "half cheetah, and lying on its back costs",
+    "reacher-near": "reacher, and only being near the goal pays",
 }
 """Every MuJoCo task: see `calibrl.control.envs.tasks`."""
 
@@ -106,6 +111,8 @@ population_decay, keep_best, control_cost
         How they pass through the networks: DS, TS1, TSinf, E or MM.
     method : str
         cem, icem, mppi or random.
+    cvar, optimism, safety : float
+        What a plan's imagined futures make of it: see `calibrl.planning.risk.Risk`.
     """
 
     horizon: int = setting(25, help="steps planned ahead", source=_PETS)
@@ -124,6 +131,9 @@ population_decay, keep_best, control_cost
     population_decay: float = _of_searches("population_decay", 1.0)
     keep_best: bool = _of_searches("keep_best")
     control_cost: float = _of_searches("control_cost")
+    cvar: float = setting(1.0, help="share of the worst imagined futures whose mean counts; 1 is the mean of all")
+    optimism: float = setting(0.0, help="bonus, in standard deviations of what single networks imagine; needs TSinf")
+    safety: float = setting(0.0, help="probability with which plans must stay in the task's safe set; 0 asks nothing")
 
     def __post_init__(self) -> None:
         if self.propagation not in PROPAGATIONS:
@@ -132,6 +142,21 @@ population_decay, keep_best, control_cost
             raise CalibrlError(
                 f"planner.horizon {self.horizon} and planner.particles {self.particles} must both be 1 or more"
             )
+
+        if self.optimism and self.propagation != "TSinf":
+            raise CalibrlError(
+                f"planner.optimism {self.optimism} is about what single networks imagine, and {self.propagation} does "
+                "not tell them apart; set planner.propagation=TSinf"
+            )
+        _ = self.risk
+
+    @property
+    def risk(self) -> Risk:
+        """What a plan's imagined futures make of it, or an error that says what cannot be."""
+        try:
+            return Risk(self.cvar, self.optimism, self.safety)
+        except CalibrlError as error:
+            raise CalibrlError(f"planner.{error}") from None
 
     @property
     def search(self) -> Search:
@@ -313,7 +338,12 @@ _PUSHER_REFERENCE = replace(
 )
 """Pusher with plans judged as the reference judges them; a preset of its own, so that rows are not mixed."""
 
-PRESETS = {preset.name: preset for preset in (*PUBLISHED, _PUSHER_REFERENCE, *map(_small, PUBLISHED), _DEMO, _TINY)}
+_VARIANTS = tuple(
+    replace(one, name=name, task=name) for one in PUBLISHED for name in TASKS if name.startswith(f"{one.task}-")
+)
+_LARGE = (*PUBLISHED, *_VARIANTS)
+
+PRESETS = {preset.name: preset for preset in (*_LARGE, _PUSHER_REFERENCE, *map(_small, _LARGE), _DEMO, _TINY)}
 
 
 def with_defaults(saved: Mapping[str, Any]) -> dict[str, Any]:
@@ -344,14 +374,16 @@ def threads_worth(numbers: int) -> AbstractContextManager[None]:
 
 
 def threads_for(settings: ControlSettings, *, within_a_job: bool = False) -> AbstractContextManager[None]:
-    """As many threads as one imagined step is worth.
+    """As many threads as one imagined step is worth; one where a GPU imagines, and only small things are left to do.
 
     within_a_job: jobs are given one thread each; a fleet that has the process to itself takes all where that pays.
     """
     from calibrl.threads import all_threads
 
     planner, ensemble = settings.planner, settings.ensemble
+    # Runs side by side on one GPU took thirty times as long for their maps and scores, each with all threads.
     numbers = planner.population_size * planner.particles * ensemble.members * max(ensemble.hidden)
+    numbers = numbers if settings.device == "cpu" else 0
     if within_a_job and settings.together and numbers >= MANY_NUMBERS:
         return all_threads()
     return threads_worth(numbers)

@@ -299,7 +299,7 @@ def view_of(task: Task, *, device: torch.device | str = "cpu") -> View:
 
 def learnt(task: Task, scales: Scales) -> View:
     """The view of an environment whose episodes may terminate, and whose reward is learnt unless the task has one."""
-    world, known_reward = task.world, task.world.reward
+    world, known_reward, known_safe = task.world, task.world.reward, task.world.safe
 
     def bare(imagined: Tensor) -> Tensor:
         return imagined[..., :-2]
@@ -330,6 +330,7 @@ def learnt(task: Task, scales: Scales) -> View:
             target=target,
             next_observation=next_observation,
             reward=reward,
+            safe=None if known_safe is None else lambda imagined: known_safe(bare(imagined)),
         ),
         before=start,
         after=after,

@@ -20,7 +20,8 @@ from calibrl.errors import CalibrlError, first_line
 from calibrl.kernels.fused_nets import FusedNets, Kernel, Networks, Sizes, captured
 from calibrl.kernels.resident import CompilerError, Resident
 from calibrl.maps.gaussian import CELLS, REACH
-from calibrl.planning.rollout import DIVERGED, Model, World, imagined_returns, noise_shape
+from calibrl.planning.risk import MEAN, Risk
+from calibrl.planning.rollout import Model, World, imagined_returns, noise_shape
 from calibrl.planning.search import Found, Search
 
 __all__ = ["CapturedPlanner", "PlanInputs", "Planner", "for_device"]
@@ -57,6 +58,8 @@ class PlanInputs:
         The agents' calibrated draws, (g, d, cells, 2), or None where nobody is calibrated.
     persistence
         How much of its noise a particle keeps from step to step, (g, d), or None where nobody's errors last.
+    risk
+        What a plan's particles make of it.
     """
 
     search: Search
@@ -69,6 +72,7 @@ class PlanInputs:
     particle_noise: Tensor
     tables: Tensor | None
     persistence: Tensor | None = None
+    risk: Risk = MEAN
 
     @classmethod
     def empty(
@@ -83,6 +87,7 @@ class PlanInputs:
         start: Tensor,
         tables: Tensor | None,
         persistence: Tensor | None = None,
+        risk: Risk = MEAN,
     ) -> PlanInputs:
         """Buffers for so many agents, on the device of the plan (h, a) that all begin from."""
         device, (h, _), plans = start.device, start.shape, search.population_size
@@ -98,6 +103,7 @@ class PlanInputs:
             particle_noise=torch.zeros(search.iterations, *shape, device=device),
             tables=tables,
             persistence=persistence,
+            risk=risk,
         )
 
     def begin(self, agents: Sequence[int], start: Tensor) -> None:
@@ -156,7 +162,7 @@ class Planner:
         # An iteration with fewer plans takes the first rows.
         noise = noise[:, :, : noise.shape[2] // given.search.population_size * plans.shape[1]]
         how: dict[str, Any] = {"particles": given.particles, "noise": noise}
-        how |= {"tables": given.tables, "persistence": given.persistence}
+        how |= {"tables": given.tables, "persistence": given.persistence, "risk": given.risk}
         if self.fused is not None:
             return fused_returns(self.fused, self.world, given.observation, plans, **how)
         return imagined_returns(self.model, self.world, given.observation, plans, propagation=given.propagation, **how)
@@ -217,12 +223,15 @@ def fused_returns(
     noise: Tensor,
     tables: Tensor | None = None,
     persistence: Tensor | None = None,
+    risk: Risk = MEAN,
 ) -> Tensor:
     """What `imagined_returns` gives by DS, (g, n), in fused kernels."""
     from calibrl.kernels.layered import matched_draw
 
     g, n, h, _ = plans.shape
     begin, advance = _compiled(world)
+    watched = world.safe if risk.safety else None
+    broken = None
     x = begin(observation, plans[:, :, 0])
     state = observation[:, None, None].expand(g, n, 1, -1)
     total = plans.new_zeros(g, n, particles)
@@ -235,7 +244,10 @@ def fused_returns(
         target = drawn.view(g, n, particles, -1)
         # The last step's next input is computed and not used: another version of `advance` would cost more.
         state, total, x = advance(state, plans[:, :, t], plans[:, :, min(t + 1, h - 1)], target, total)
-    return total.nan_to_num(DIVERGED, posinf=DIVERGED, neginf=DIVERGED).mean(2)
+        if watched is not None:
+            left = watched(state) <= 0
+            broken = left if broken is None else broken | left
+    return risk(total, broken)
 
 
 @functools.cache

@@ -30,8 +30,9 @@ from calibrl.kernels import normal
 from calibrl.kernels.draws import read_table
 from calibrl.maps import Map
 from calibrl.maps.gaussian import CELLS, REACH, draw_table
+from calibrl.planning.risk import MEAN, Risk
 
-__all__ = ["DIVERGED", "PROPAGATIONS", "Step", "World", "imagine", "imagined_returns", "noise_shape", "stacked_tables"]
+__all__ = ["PROPAGATIONS", "Step", "World", "imagine", "imagined_returns", "noise_shape", "stacked_tables"]
 
 
 class Model(Protocol):
@@ -227,9 +228,6 @@ def _taken(values: Tensor, order: Tensor) -> Tensor:
 Reward: TypeAlias = Callable[[Tensor, Tensor, Tensor], Tensor]
 """(observation (…, o), action (…, a), next observation (…, o)) → reward (…)."""
 
-DIVERGED = -1e6
-"""The return of a particle that left the numbers, as published."""
-
 AT_ONCE = 2**20
 """Numbers of observations whose rewards are asked for together: no more than stays in the processor's cache."""
 
@@ -251,12 +249,16 @@ class World:
     reward
         (Observation, action (…, a), next observation) → reward (…); None where it is unknown and must be learnt before
         planning.
+    safe
+        Observation (…, o) → margin (…), above 0 where it is safe to be; None where it is everywhere. Only planners that
+        ask for safety ask for it.
     """
 
     model_input: Callable[[Tensor], Tensor]
     target: Callable[[Tensor, Tensor], Tensor]
     next_observation: Callable[[Tensor, Tensor], Tensor]
     reward: Reward | None
+    safe: Callable[[Tensor], Tensor] | None = None
 
 
 class Step(NamedTuple):
@@ -278,8 +280,9 @@ def imagined_returns(
     noise: Tensor,
     tables: Tensor | None = None,
     persistence: Tensor | None = None,
+    risk: Risk = MEAN,
 ) -> Tensor:
-    """The mean over particles of each plan's summed reward.
+    """What each plan is worth: by default the mean over particles of its summed reward.
 
     A particle whose return is not finite counts as -1e6, as published (there for NaN only): a plan under which the
     model diverges is a bad plan, not an error.
@@ -288,11 +291,13 @@ def imagined_returns(
     ----------
     nets, world, observation, plans, propagation, particles, noise, tables, persistence
         As in `imagine`.
+    risk
+        What the particles' returns, and where they went, make of a plan.
 
     Returns
     -------
     Tensor
-        Returns (g, n).
+        Values (g, n).
     """
     if world.reward is None:
         raise CalibrlError("this world has no reward; learn one, or pass a reward function of your own")
@@ -308,6 +313,7 @@ def imagined_returns(
             tables=tables,
             persistence=persistence,
         )
+        broken: Tensor | None = None
         total, taken = plans.new_zeros(()), plans.permute(2, 0, 1, 3).unsqueeze(3)
         together = max(1, AT_ONCE // (noise.shape[0] * noise.shape[2] * observation.shape[-1]))
         # A reward is a function of any number of steps: asked once for many of them, not once for each.
@@ -321,7 +327,10 @@ def imagined_returns(
                     f"expected {tuple(actions.shape[:-1])}, one number each"
                 )
             total = total + reward.sum(0)
-        value = total.nan_to_num(DIVERGED, posinf=DIVERGED, neginf=DIVERGED).mean(2)
+            if risk.safety and world.safe is not None:
+                left = (world.safe(passed[1:]) <= 0).any(0)
+                broken = left if broken is None else broken | left
+        value = risk(total, broken, networks=nets.members)
     # A copy from outside the inference mode is a tensor like any other.
     return value.clone()
 

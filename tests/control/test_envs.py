@@ -67,7 +67,7 @@ def test_limits_and_spaces():
         assert env.observation_space.shape == (size,)
         np.testing.assert_array_equal(env.action_space.high, limit)
         np.testing.assert_array_equal(env.action_space.low, -limit)
-    assert [gymnasium.make(i).unwrapped.dt for i in IDS] == pytest.approx([0.04, 0.05, 0.04, 0.02])
+    assert [gymnasium.make(i).unwrapped.dt for i in IDS[:4]] == pytest.approx([0.04, 0.05, 0.04, 0.02])
 
 
 def test_registering_twice_changes_nothing():

@@ -6,11 +6,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from scipy import stats
 from typer.testing import CliRunner
 
 from calibrl.cli import app
-from calibrl.control.figures import in_words, summary
-from calibrl.control.scoring import claim
+from calibrl.control.figures import endpoints_in_words, in_words, summary
+from calibrl.control.scoring import ENDPOINTS, claim, endpoint
 from calibrl.runs.rows import Row, append
 
 SLOW = (0.0, 20.0, 50.0, 80.0, 100.0)
@@ -45,6 +46,34 @@ def test_counts_the_samples_to_each_level() -> None:
     assert whole.saved.tolist() == [10, 10]
     assert whole.ratio == 40 / 50
     assert found.gain.tolist() == [np.subtract(QUICK, SLOW)[1:].mean()] * 2
+
+
+def test_the_endpoint_is_the_paired_ratio_of_steps_to_the_best_so_far() -> None:
+    pairs = []
+    for seed, (mine, theirs) in enumerate([(QUICK, SLOW), (QUICK, SLOW), (SLOW, SLOW), (SLOW, (0.0,) * 5)]):
+        pairs += [*rows("released", seed, mine), *rows("released-control", seed, theirs)]
+    found = endpoint(pairs, 80.0, "released", "released-control")
+    assert found is not None
+    # 80 at step 30 and 40, twice; at 40 and 40; at 40, and never until step 50.
+    logs = np.log([30 / 40, 30 / 40, 1, 40 / 50])
+    np.testing.assert_allclose(found.log_ratio, logs)
+    assert (found.reached, found.seeds) == ((4, 3), 4)
+    t = stats.t.interval(0.95, 3, loc=logs.mean(), scale=stats.sem(logs))
+    np.testing.assert_allclose(found.ratio, [np.exp(logs.mean()), *np.exp(t)])
+    # A seed of which neither got there says nothing; a drop after the level was reached does not undo it.
+    assert endpoint(pairs, 1000.0, "released", "released-control").log_ratio.size == 0
+    fell = [*rows("released", 0, (0.0, 90.0, 0.0)), *rows("released-control", 0, (0.0, 0.0, 90.0))]
+    assert endpoint(fell, 80.0, "released", "released-control").log_ratio.tolist() == [np.log(20 / 30)]
+
+
+def test_the_endpoint_is_said_of_published_sizes_only() -> None:
+    high = tuple(ENDPOINTS["cartpole"] + one for one in (-9.0, 1.0))
+    both = [*rows("released", 0, high), *rows("released-control", 0, high)]
+    (line,) = endpoints_in_words(both)
+    assert line.startswith(
+        "Endpoint, steps to 150, released over released-control (1 and 1 of 1 seeds got there): 1.00"
+    )
+    assert endpoints_in_words(rows("released", 0, high, preset="cartpole-small")) == []
 
 
 def test_only_trials_and_seeds_of_both_arms_count() -> None:

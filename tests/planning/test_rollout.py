@@ -12,8 +12,8 @@ from calibrl.errors import CalibrlError
 from calibrl.forecasters.nets import Nets, Shape
 from calibrl.maps import Affine
 from calibrl.maps.gaussian import CELLS, gaussian_law
+from calibrl.planning.risk import DIVERGED
 from calibrl.planning.rollout import (
-    DIVERGED,
     PROPAGATIONS,
     World,
     calibrated_draws,

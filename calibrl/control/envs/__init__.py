@@ -152,6 +152,7 @@ def mujoco_task(
     steps: int,
     solved: float | None = None,
     solved_by: str = "",
+    name: str = "",
     measure: Callable[[Tensor, Tensor, Tensor], dict[str, float]] | None = None,
 ) -> Task:
     """The task of an environment class: o and a are its `sizes`, actions lie within ±`limit`.
@@ -162,7 +163,7 @@ def mujoco_task(
     observation, action = sizes
     high = torch.full((action,), limit)
     return Task(
-        name=kind.__name__.lower(),
+        name=name or kind.__name__.lower(),
         env_id=f"calibrl/{kind.__name__}-v0",
         world=world,
         observation_size=observation,

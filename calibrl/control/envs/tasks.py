@@ -1,4 +1,4 @@
-"""The MuJoCo tasks: cartpole, half cheetah, pusher and reacher, as in Chua et al. (2018).
+"""The MuJoCo tasks: cartpole, half cheetah, pusher and reacher, as in Chua et al. (2018), and variants with cliffs.
 
 Of each there is the environment, and what planners compute of imagined steps: what the model sees and forecasts, and
 what a step pays.
@@ -6,6 +6,7 @@ what a step pays.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 from xml.etree import ElementTree
 
@@ -70,6 +71,61 @@ CARTPOLE = mujoco_task(
     steps=200,
     solved=181,
     solved_by="PETS, published",
+)
+
+
+RAIL = 0.4
+"""How far from the middle the cart may go, in metres, where going further is punished. The quickest swing-up takes
+half a metre."""
+
+
+class CartpoleRail(Cartpole):
+    """The same, and each step that ends further than 0.4 m from the rail's middle costs 1."""
+
+    def _reward(self, seen: Floats, action: Floats) -> float:
+        return super()._reward(seen, action) - float(abs(self.data.qpos[0]) > RAIL)
+
+
+def cartpole_rail_margin(observation: Tensor) -> Tensor:
+    """How much of the allowed rail is left, in metres."""
+    return RAIL - observation[..., 0].abs()
+
+
+def cartpole_rail_reward(observation: Tensor, action: Tensor, following: Tensor) -> Tensor:
+    """The same as without a limit, less 1 beyond it."""
+    beyond = (cartpole_rail_margin(following) < 0).to(following.dtype)
+    return cartpole_reward(observation, action, following) - beyond
+
+
+CARTPOLE_RAIL = mujoco_task(
+    CartpoleRail,
+    world=World(cartpole_model_input, difference, added, cartpole_rail_reward, safe=cartpole_rail_margin),
+    sizes=(4, 1),
+    limit=3,
+    steps=200,
+    name="cartpole-rail",
+)
+
+
+class CartpoleEffort(Cartpole):
+    """The same, and pushing costs ten times as much: 0.1·a²."""
+
+    def _reward(self, seen: Floats, action: Floats) -> float:
+        return super()._reward(seen, action) - float(0.09 * (action @ action))
+
+
+def cartpole_effort_reward(observation: Tensor, action: Tensor, following: Tensor) -> Tensor:
+    """The same with ten times the cost of pushing."""
+    return cartpole_reward(observation, action, following) - 0.09 * action.square().sum(-1)
+
+
+CARTPOLE_EFFORT = mujoco_task(
+    CartpoleEffort,
+    world=World(cartpole_model_input, difference, added, cartpole_effort_reward),
+    sizes=(4, 1),
+    limit=3,
+    steps=200,
+    name="cartpole-effort",
 )
 
 
@@ -148,6 +204,39 @@ HALFCHEETAH = mujoco_task(
     steps=1000,
     solved=9600,
     solved_by="SAC, published, at 1 M steps",
+    measure=halfcheetah_measure,
+)
+
+
+FALL = 5.0
+"""What a step upside down costs where it is punished."""
+
+
+class HalfCheetahFall(HalfCheetah):
+    """The same, and each step that ends with the torso turned by more than a right angle costs 5."""
+
+    def _reward(self, seen: Floats, action: Floats) -> float:
+        return super()._reward(seen, action) - FALL * float(np.cos(self.data.qpos[2]) < 0)
+
+
+def halfcheetah_fall_margin(observation: Tensor) -> Tensor:
+    """The cosine of the torso's angle: 0 at a right angle."""
+    return observation[..., 2].cos()
+
+
+def halfcheetah_fall_reward(observation: Tensor, action: Tensor, following: Tensor) -> Tensor:
+    """The same, less 5 upside down."""
+    fallen = (halfcheetah_fall_margin(following) < 0).to(following.dtype)
+    return halfcheetah_reward(observation, action, following) - FALL * fallen
+
+
+HALFCHEETAH_FALL = mujoco_task(
+    HalfCheetahFall,
+    world=replace(HALFCHEETAH.world, reward=halfcheetah_fall_reward, safe=halfcheetah_fall_margin),
+    sizes=(18, 6),
+    limit=1,
+    steps=1000,
+    name="halfcheetah-fall",
     measure=halfcheetah_measure,
 )
 
@@ -291,4 +380,32 @@ def tip_position(angles: Tensor) -> Tensor:
 
 REACHER = mujoco_task(Reacher, world=World(same, difference, added, reacher_reward), sizes=(17, 7), limit=20, steps=150)
 
-MUJOCO_TASKS: dict[str, Task] = {task.name: task for task in (CARTPOLE, HALFCHEETAH, PUSHER, REACHER)}
+NEAR = 0.2
+"""How near the goal the tip must be to be paid, in metres, where only that pays."""
+
+
+class ReacherNear(Reacher):
+    """The same, and only what ends within 0.2 m of the goal pays: 1, less 0.0001·‖a‖² wherever."""
+
+    def _reward(self, seen: Floats, action: Floats) -> float:  # noqa: ARG002
+        away = self.data.site("tip").xpos - self.data.mocap_pos[0]
+        return float(away @ away < NEAR**2) - float(1e-4 * (action @ action))
+
+
+def reacher_near_reward(observation: Tensor, action: Tensor, following: Tensor) -> Tensor:  # noqa: ARG001
+    """1 near the goal, nothing elsewhere, less a little for effort."""
+    away = tip_position(following[..., :7]) - following[..., 7:10]
+    return (away.square().sum(-1) < NEAR**2).to(following.dtype) - 1e-4 * action.square().sum(-1)
+
+
+REACHER_NEAR = mujoco_task(
+    ReacherNear,
+    world=World(same, difference, added, reacher_near_reward),
+    sizes=(17, 7),
+    limit=20,
+    steps=150,
+    name="reacher-near",
+)
+
+_VARIANTS = (CARTPOLE_RAIL, CARTPOLE_EFFORT, HALFCHEETAH_FALL, REACHER_NEAR)
+MUJOCO_TASKS: dict[str, Task] = {task.name: task for task in (CARTPOLE, HALFCHEETAH, PUSHER, REACHER, *_VARIANTS)}

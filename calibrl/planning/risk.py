@@ -1,0 +1,92 @@
+"""What the imagined futures of a plan make of it: their mean, the worst of them, what networks disagree about, safety.
+
+PyTorch is not imported here: settings are also read where nothing is run, for `--help`.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from calibrl.errors import CalibrlError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+DIVERGED = -1e6
+"""The return of a particle that left the numbers, as published."""
+
+
+@dataclass(frozen=True)
+class Risk:
+    """How the returns of a plan's particles become its value. By default their mean, as published.
+
+    It asks for more than a mean of the model: that the spread of its futures is honest. Any model can be asked.
+
+    Parameters
+    ----------
+    cvar : float
+        The share, in (0, 1], of the worst particles whose mean counts: 0.2 looks at the worst fifth.
+    optimism : float
+        So many standard deviations between the mean returns that single networks imagine are added: what a plan may be
+        worth where networks disagree, not where the world is noisy. Particles must stay with their network (TSinf).
+    safety : float
+        The probability in [0, 1) with which a plan must stay in the world's safe set all along; 0 asks for nothing.
+        Plans that do not rank below all that do, the safest first.
+
+    Examples
+    --------
+    Two plans of four particles; one is better on average, and left the safe set once:
+
+    >>> import torch
+    >>> returns = torch.tensor([[[1.0, 1.0, 1.0, 1.0], [0.0, 2.0, 2.0, 2.0]]])
+    >>> broken = torch.tensor([[[False] * 4, [True, False, False, False]]])
+    >>> Risk()(returns).tolist(), Risk(cvar=0.5)(returns).tolist()
+    ([[1.0, 1.5]], [[1.0, 1.0]])
+    >>> Risk(safety=0.9)(returns, broken)[0].argmax().item()
+    0
+    """
+
+    cvar: float = 1.0
+    optimism: float = 0.0
+    safety: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not 0 < self.cvar <= 1:
+            raise CalibrlError(f"cvar {self.cvar} is not in (0, 1]; 0.2 looks at the worst fifth, 1 at all")
+        if not 0 <= self.safety < 1:
+            raise CalibrlError(f"safety {self.safety} is not in [0, 1); 0.9 asks to be safe nine times in ten")
+        if not math.isfinite(self.optimism):
+            raise CalibrlError(f"optimism {self.optimism} is not a number of standard deviations; use 1, or 0 for none")
+
+    def __call__(self, returns: Tensor, broken: Tensor | None = None, *, networks: int = 1) -> Tensor:
+        """The value (…) of plans with particles' returns (…, p).
+
+        Parameters
+        ----------
+        returns : Tensor (…, p)
+            One that is not finite counts as -1e6: a plan under which the model diverges is a bad plan, not an error.
+        broken : Tensor (…, p) bool, optional
+            Which particles left the safe set.
+        networks : int
+            How many networks the particles belong to, in equal shares one after the other.
+
+        Returns
+        -------
+        Tensor (…)
+        """
+        returns = returns.nan_to_num(DIVERGED, posinf=DIVERGED, neginf=DIVERGED)
+        count = max(1, math.ceil(self.cvar * returns.shape[-1] - 1e-9))
+        worst = returns if count == returns.shape[-1] else returns.topk(count, -1, largest=False, sorted=False).values
+        value = worst.mean(-1)
+        if self.optimism:
+            value = value + self.optimism * returns.unflatten(-1, (networks, -1)).mean(-1).std(-1, correction=0)
+        if not self.safety or broken is None:
+            return value
+        share = broken.to(value.dtype).mean(-1)
+        return value.where(share <= 1 - self.safety + 1e-6, DIVERGED * (1 + share))
+
+
+MEAN = Risk()
+"""The mean of the particles' returns."""
