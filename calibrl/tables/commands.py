@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
 import typer
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from calibrl.maps import FitMap
     from calibrl.maps.classes import FitClassMap
     from calibrl.tables import Forecasts
-    from calibrl.tables.mapfile import MapFile
+    from calibrl.tables.mapfile import How, MapFile
 
     ForecastOf = Callable[[Tensor], Distribution]
     """The forecasts of some rows, (m,) of their numbers from 0."""
@@ -135,7 +135,7 @@ def _summary(table: Forecasts, rows: Tensor, forecast: ForecastOf) -> Summary | 
         return summary(forecast(rows), table.y[rows], generator=seeded())
 
 
-def worth(evidence: Scores, fit_map: FitMap | FitClassMap) -> dict[str, Any]:
+def worth(evidence: Scores, fit_map: FitMap | FitClassMap, how: How) -> dict[str, Any]:
     """The calibration loss before a map and after it, averaged over folds that the map never saw."""
     from calibrl.diagnostics import calibration_loss, class_summary, noise_floor
     from calibrl.kernels import normal
@@ -147,7 +147,7 @@ def worth(evidence: Scores, fit_map: FitMap | FitClassMap) -> dict[str, Any]:
     def floor(part: Scores) -> float:
         return class_summary(*part).noise_floor if isinstance(part, tuple) else noise_floor(len(part))
 
-    folds = [(loss(before), loss(after), floor(after)) for before, after in cross_validate(evidence, fit_map)]
+    folds = [(loss(before), loss(after), floor(after)) for before, after in cross_validate(evidence, fit_map, how)]
     count = len(evidence[1] if isinstance(evidence, tuple) else evidence)
     means = [fmean(part) for part in zip(*folds, strict=True)] if folds else [None] * 3
     return {"outcomes": count, **dict(zip(("before", "after", "noise_floor"), means, strict=True))}
@@ -171,6 +171,23 @@ def calibrated_columns(table: Forecasts, honest: Distribution, levels: str | Non
     values = values.cummax(0).values  # rounding must not make neighbouring quantiles cross
     columns = {quantile_column(level): column.numpy() for level, column in zip(wanted, values, strict=True)}
     return columns | {"mean": honest.mean.numpy(), "std": honest.stddev.numpy()}
+
+
+def guaranteed(
+    honest: Distribution, level: float | None, confidence: float | None
+) -> tuple[dict[str, NDArray[np.float64]], str]:
+    """The columns low and high of a guaranteed interval, and what is promised of it."""
+    from calibrl.distributions import Recalibrated
+    from calibrl.distributions.families import Grouped
+
+    if level is None:
+        raise CalibrlError(f"--confidence {confidence} of what? Give a level too: --guarantee 0.9")
+    if not isinstance(honest, (Recalibrated, Grouped)):
+        raise CalibrlError(f"--guarantee {level}: class probabilities have no intervals; leave it out")
+    kind: Literal["conformal", "tolerance"] = "conformal" if confidence is None else "tolerance"
+    sure = 0.95 if confidence is None else confidence
+    low, high = honest.interval(level, kind, confidence=sure)
+    return {"low": low.numpy(), "high": high.numpy()}, honest.promise(level, kind, confidence=sure)
 
 
 def _parse_levels(text: str) -> list[float]:
@@ -285,28 +302,42 @@ def fit(
         help="auto, smooth, isotonic, platt, beta, affine, sigmoid; for classes auto, temperature, platt, isotonic.",
     ),
     group: str | None = typer.Option(None, help="Fit one map for each value of this column, and one for all rows."),
+    block: int = typer.Option(1, help="So many rows in a row resemble each other: validation keeps them together."),
+    recent: int | None = typer.Option(None, help="Use only the latest so many rows with an outcome."),
+    forget: float = typer.Option(1.0, help="Shrink a row's weight by this factor with each later one; 0.99 is slow."),
     kind: str | None = _KIND,
     as_json: bool = _JSON,
 ) -> None:
-    """Learn a calibration map from forecasts and their outcomes, and save it."""
+    """Learn a calibration map from forecasts and their outcomes, and save it.
+
+    Rows with dates, in a column date, time or the like, are put in their order, and the map is judged on later rows
+    than it was fitted on; without, rows are taken to be in order where --recent, --forget or --block need one.
+    """
+    import torch
+
     from calibrl.algorithm import judge
-    from calibrl.evidence import fit_to
-    from calibrl.tables.mapfile import FittedMap, MapFile, Sketch, fit_named, take
+    from calibrl.tables.mapfile import FittedMap, How, MapFile, Sketch, fit_named, take
 
     expect_suffix(out, ".json")
     table = read(file, kind)
     fit_map = fit_named(method, table.kind)
+    dates = table.dates()
+    how = How(block=block, forget=forget, in_time=dates is not None)
     seen, outcomes = table.seen()
+    seen = seen if dates is None else seen[torch.from_numpy(dates[1])[seen].argsort(stable=True)]
+    if recent is not None and recent < 2:
+        raise CalibrlError(f"--recent {recent} leaves nothing to learn from; use 2 rows or more")
+    seen = seen[-(recent or 0) :]
     y = outcomes[seen]
     evidence = judge(table.distribution(seen), y, seeded())
     groups = places_of(None if group is None else table.groups(group), seen)
-    pooled, whole = fit_to([evidence], fit_map), worth(evidence, fit_map)
+    pooled, whole = how.fit(evidence, fit_map), worth(evidence, fit_map, how)
     by_group, reports = {}, {}
     for name, rows in watched(list(groups.items()), "Groups"):
         own = take(evidence, rows)
-        reports[name] = worth(own, fit_map)
+        reports[name] = worth(own, fit_map, how)
         if reports[name]["outcomes"] >= 2:
-            by_group[name] = fit_to([own], fit_map)
+            by_group[name] = how.fit(own, fit_map)
     saved = MapFile(
         kind=table.kind,
         columns=table.signature,
@@ -325,6 +356,7 @@ def fit(
         "method": method,
         "measure": "calibration_loss" if table.kind != "classes" else "ece",
         "pooled": {"map": output.name_of(pooled), **whole},
+        "in_time": None if dates is None else dates[0],
         "map": str(out),
     }
     if group is not None:
@@ -339,6 +371,12 @@ def apply(
     out: Path = typer.Option(..., help="Where to write the calibrated forecasts: .csv, .tsv or .parquet."),
     levels: str | None = typer.Option(
         None, help=f"Quantile levels to write; default: the file's own, or {LEVELS}.", show_default=False
+    ),
+    guarantee: float | None = typer.Option(
+        None, help="Also write low and high of an interval that holds this share of outcomes by a theorem, such as 0.9."
+    ),
+    confidence: float | None = typer.Option(
+        None, help="With --guarantee: hold that share of all outcomes to come with this confidence, such as 0.95."
     ),
     new_groups: str = _NEW_GROUPS,
     kind: str | None = _KIND,
@@ -358,10 +396,22 @@ def apply(
     every = torch.arange(len(table))
     honest = maps.apply(table.distribution, every, groups, pool_new=pooled, source=str(file))
     columns = calibrated_columns(table, honest, levels)
+    promised = {}
+    if guarantee is not None or confidence is not None:
+        unknown = [] if groups is None else [name for name in groups.names if name not in maps.groups]
+        if unknown:
+            raise CalibrlError(
+                f"{file}: nothing is guaranteed of {maps.group} {unknown[0]!r}, which {map_file} was not fitted on; "
+                "fit it too, or leave --guarantee out"
+            )
+        ends, promise = guaranteed(honest, guarantee, confidence)
+        columns |= ends
+        promised = {"guarantee": promise}
     carried = [name for name in table.carried if name not in columns]
     write_table(table.frame.with_columns(**columns).select(*carried, *columns), out)
     gone = [name for name in table.frame.columns if name not in {*table.columns, *carried, *columns}]
     found = {**described(table), "map": str(map_file), "out": str(out), "written": list(columns), "left_out": gone}
+    found |= promised
     if groups is not None:
         found["pooled_groups"] = [name for name in groups.names if name not in maps.groups]
     output.show(found, output.apply_lines(found), as_json=as_json)

@@ -38,6 +38,9 @@ ACCEPTED = {
 }
 """Kinds of forecast, and the columns that spell them."""
 
+TIMES = ("date", "day", "time", "timestamp", "datetime", "ds", "when")
+"""What a column of text is called that says when a row came."""
+
 
 @dataclass(frozen=True, eq=False)
 class Forecasts:
@@ -111,6 +114,28 @@ class Forecasts:
                 f"{self.source}, column y: outcomes in {len(seen)} of {len(self)} rows; expected at least 2 to judge by"
             )
         return seen, self.y
+
+    def dates(self) -> tuple[str, NDArray[np.int64]] | None:
+        """The column that says when rows came, and their places in time, (n,); None if there is none that can be read.
+
+        A column of dates or times, or one that is called so and whose text can be read as dates.
+        """
+        for name in self.carried:
+            column = self.frame[name]
+            if column.dtype == pl.String and name.strip().lower() in TIMES:
+                # Of ISO dates and times the text itself is in order; of others the day is known.
+                text = column.str.strip_chars()
+                if not text.str.contains(r"^\d{4}-\d\d-\d\d").all():
+                    try:
+                        text = pl.Series(Cells(self.source, self.frame, self.number, "row").dates(name))
+                    except CalibrlError:
+                        continue
+                column = text
+            elif not isinstance(column.dtype, pl.Date | pl.Datetime):
+                continue
+            if not column.null_count() and column.n_unique() > 1:
+                return name, column.rank("dense").to_numpy().astype(np.int64)
+        return None
 
     def groups(self, column: str) -> Groups:
         """The groups that the text in `column` tells apart, in alphabetical order."""

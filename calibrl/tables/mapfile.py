@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.distributions import Categorical, Distribution
 
-from calibrl.algorithm import recalibrate
+from calibrl.algorithm import honest
 from calibrl.data import Data, Groups, fingerprints
 from calibrl.distributions.families import Grouped
 from calibrl.errors import CalibrlError, some
@@ -42,23 +42,73 @@ def fit_named(method: str, kind: str) -> FitMap | FitClassMap:
     return known[method]
 
 
-def cross_validate(evidence: Scores, fit: FitMap | FitClassMap, *, folds: int = FOLDS) -> list[tuple[Scores, Scores]]:
-    """For each fold, its rows' evidence as forecast and after a map fitted on the other folds.
+@dataclass(frozen=True)
+class How:
+    """How rows, in the order of time if they have dates, teach a map and say what it is worth.
+
+    block: so many rows in a row share a fold; forget: the factor by which a row's weight shrinks with each later one;
+    in_time: maps are judged on rows that came after those they were fitted on.
+    """
+
+    block: int = 1
+    forget: float = 1.0
+    in_time: bool = False
+
+    def __post_init__(self) -> None:
+        if self.block < 1:
+            raise CalibrlError(f"--block {self.block} is not a number of rows; use 1 or more")
+        if not 0 < self.forget <= 1:
+            raise CalibrlError(f"--forget {self.forget} is not in (0, 1]; 0.99 trusts about the last 100 rows")
+
+    def fit(self, evidence: Scores, fit_map: FitMap | FitClassMap) -> Map | ClassMap:
+        """The map of rows in this order."""
+        ages = torch.arange(_length(evidence), dtype=torch.float64).flip(0)
+        mapping = fit_to([evidence], fit_map, weight=None if self.forget == 1 else self.forget**ages)
+        if self.block > 1 and isinstance(mapping, Map):
+            return mapping.unpromised(
+                f"the map was fitted on rows that resemble their neighbours (--block {self.block}), which are not "
+                "exchangeable: no interval is guaranteed; fit without --block if rows are independent"
+            )
+        return mapping
+
+    def folds(self, n: int, most: int) -> list[tuple[Tensor, Tensor]]:
+        """(rows that a map is fitted on, rows that it is judged on), (n,) bool each, at least two of either."""
+        blocks = -(-n // self.block)
+        count = min(most, blocks // 2 if self.block == 1 else blocks, n // 2)
+        if count < 2:
+            return []
+        place = torch.arange(n) // self.block
+        if not self.in_time:
+            order = torch.randperm(blocks, generator=torch.Generator().manual_seed(0))
+            fold = (order % count)[place]
+            return [(fold != k, fold == k) for k in range(count)]
+        # One more part than folds: the first only teaches.
+        part = place * (count + 1) // blocks if blocks > count else torch.arange(n) * (count + 1) // n
+        pairs = [(part < k, part == k) for k in range(1, count + 1)]
+        return [(past, now) for past, now in pairs if int(past.sum()) >= 2 and int(now.sum()) >= 2]
+
+
+PLAIN = How()
+
+
+def cross_validate(
+    evidence: Scores, fit: FitMap | FitClassMap, how: How = PLAIN, *, folds: int = FOLDS
+) -> list[tuple[Scores, Scores]]:
+    """For each fold, its rows' evidence as forecast and after a map fitted on the other folds, or on those before it.
 
     Rows are dealt to the folds at random, seeded with 0, at least two to each: fewer than four rows give no
     folds. Losses are to be averaged over folds, not taken of all rows together: those share the maps' chance errors.
     """
-    n = len(evidence) if isinstance(evidence, Tensor) else len(evidence[1])
-    folds = min(folds, n // 2)
-    if folds < 2:
-        return []
-    fold = torch.randperm(n, generator=torch.Generator().manual_seed(0)) % folds
     pairs: list[tuple[Scores, Scores]] = []
-    for k in range(folds):
-        held, mapping = take(evidence, fold == k), fit_to([take(evidence, fold != k)], fit)
+    for rest, now in how.folds(_length(evidence), folds):
+        held, mapping = take(evidence, now), how.fit(take(evidence, rest), fit)
         after = (mapping(held[0]), held[1]) if isinstance(mapping, ClassMap) else mapping.forward_z(cast(Tensor, held))
         pairs.append((held, after))
     return pairs
+
+
+def _length(evidence: Scores) -> int:
+    return len(evidence) if isinstance(evidence, Tensor) else len(evidence[1])
 
 
 def take(evidence: Scores, rows: Tensor) -> Scores:
@@ -167,7 +217,7 @@ class MapFile:
         for the pooled map. A group that no map was fitted for is an error, or gets the pooled map with `pool_new`.
         """
         if groups is None:
-            return recalibrate(forecast(rows), self.pooled.mapping)
+            return honest(forecast(rows), self.pooled.mapping)
         here = groups.split(rows)
         unknown = [name for name in here if name not in self.groups]
         if unknown and not pool_new:
@@ -181,7 +231,7 @@ class MapFile:
                 "with --new-groups pooled"
             )
         parts = [
-            (places, recalibrate(forecast(rows[places]), self.groups.get(name, self.pooled).mapping))
+            (places, honest(forecast(rows[places]), self.groups.get(name, self.pooled).mapping))
             for name, places in here.items()
         ]
         classes = [(places, part.probs) for places, part in parts if isinstance(part, Categorical)]

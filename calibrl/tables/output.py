@@ -57,7 +57,7 @@ def fit_lines(found: dict[str, Any], *, group: str | None) -> list[str]:
     for name, fit in reports.items():
         losses = (_number(fit[key]) for key in ("before", "after", "noise_floor"))
         rows.append([name, str(fit["outcomes"]), fit["map"] or "none: too few", *losses])
-    lines = [what_was_read(found), "", f"{measure} on rows held out (cross-validated):"]
+    lines = [what_was_read(found), "", f"{measure} on rows held out ({_held_out(found)}):"]
     return [*lines, *aligned(rows, text=(0, 2)), "", f"Map: {found['map']}"]
 
 
@@ -68,7 +68,13 @@ def apply_lines(found: dict[str, Any]) -> list[str]:
         lines.append(f"Left out, not calibrated: {some(found['left_out'])}")
     if found.get("pooled_groups"):
         lines.append(f"Pooled map for new groups: {some(found['pooled_groups'])}")
+    if "guarantee" in found:
+        lines += ["", *textwrap.wrap(f"low … high: {found['guarantee']}", WIDTH)]
     return lines
+
+
+def _held_out(found: dict[str, Any]) -> str:
+    return "cross-validated" if found["in_time"] is None else f"later ones each time, by {found['in_time']}"
 
 
 def name_of(mapping: Map | ClassMap) -> str:

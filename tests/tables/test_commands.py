@@ -582,3 +582,60 @@ def test_a_map_that_changes_nothing_earns_nothing_on_samples(shell: Shell):
     before, after = (found[name]["summary"]["crps"] for name in ("as_forecast", "after_map"))
     # Points would score about 0.05 worse than the curve through them, whatever the map does.
     assert before - after < 0.02
+
+
+def test_guaranteed_intervals_hold_and_say_what_they_promise(shell: Shell) -> None:
+    overconfident("normal", 1500, 0).write_csv("past.csv")
+    overconfident("normal", 4000, 1).write_csv("new.csv")
+    assert shell("fit", "past.csv", "--group", "store", "--out", "map.json").code == 0
+    answer = shell("apply", "map.json", "new.csv", "--guarantee", "0.9", "--out", "new_calibrated.csv")
+    assert "In each group: it holds at least 90 % of outcomes on average" in re.sub(r"\s+", " ", answer.out)
+    written = pl.read_csv("new_calibrated.csv")
+    inside = written.with_columns(hit=pl.col("y").is_between("low", "high")).group_by("store").agg(pl.col("hit").mean())
+    assert inside["hit"].min() > 0.86
+    sure = shell(
+        "apply", "map.json", "new.csv", "--guarantee", "0.9", "--confidence", "0.95", "--out", "b.csv", "--json"
+    )
+    assert "with 95 % confidence" in sure.json["guarantee"]
+    assert (pl.read_csv("b.csv")["low"] < written["low"]).all()
+
+
+@pytest.mark.parametrize(
+    ("kind", "fitted", "asked", "words"),
+    [
+        ("normal", ("--block", "7"), ("--guarantee", "0.9"), "resemble their neighbours"),
+        ("classes", (), ("--guarantee", "0.9"), "have no intervals"),
+        ("normal", (), ("--confidence", "0.9"), "of what"),
+        ("normal", ("--forget", "0.99"), ("--guarantee", "0.9", "--confidence", "0.9"), "no tolerance bound"),
+    ],
+)
+def test_nothing_is_guaranteed_without_a_theorem(shell: Shell, kind: str, fitted, asked, words: str) -> None:
+    overconfident(kind, 80, 0).write_csv("past.csv")
+    assert shell("fit", "past.csv", "--out", "map.json", *fitted).code == 0
+    answer = shell("apply", "map.json", "past.csv", "--out", "b.csv", *asked)
+    assert answer.code == 2
+    assert words in answer.err
+    assert not Path("b.csv").exists()
+
+
+@pytest.mark.parametrize("written", ["%Y-%m-%d", "%d.%m.%Y", "%Y-%m-%dT%H:%M"])
+def test_rows_with_dates_are_judged_on_later_ones(shell: Shell, written: str) -> None:
+    """The spread doubles half-way: shuffled folds call a map of all rows good, later rows do not."""
+    rng = np.random.default_rng(0)
+    n = 400
+    day = pl.date_range(pl.date(2021, 1, 1), pl.date(2022, 12, 31), eager=True)[:n].dt.strftime(written)
+    y = rng.normal(size=n) * np.where(np.arange(n) < n // 2, 1.0, 4.0)
+    frame = pl.DataFrame({"date": day, "mean": np.zeros(n), "std": np.ones(n), "y": y})
+    frame.sample(fraction=1.0, shuffle=True, seed=0).write_csv("dated.csv")
+    frame.drop("date").write_csv("plain.csv")
+    dated, plain = (shell("fit", f"{name}.csv", "--out", "map.json", "--json").json for name in ("dated", "plain"))
+    assert (dated["in_time"], plain["in_time"]) == ("date", None)
+    assert dated["pooled"]["after"] > 2 * plain["pooled"]["after"]
+    recent = shell("fit", "dated.csv", "--recent", "200", "--out", "recent.json", "--json").json
+    assert recent["pooled"]["outcomes"] == 200
+    assert recent["pooled"]["after"] < dated["pooled"]["after"] / 2
+    shell("fit", "dated.csv", "--forget", "0.97", "--out", "recent.json")
+    shell("apply", "recent.json", "plain.csv", "--out", "c.csv", "--guarantee", "0.9")
+    assert pl.read_csv("c.csv")["std"][0] > 3  # what came last; of all rows together 2.9
+    assert shell("fit", "dated.csv", "--recent", "1", "--out", "recent.json").code == 2
+    assert shell("fit", "dated.csv", "--forget", "2", "--out", "recent.json").code == 2
