@@ -39,16 +39,18 @@ def refreshed() -> float:
     return float((fused.moments(x)[0] - nets.moments(x)[0]).abs().max())
 
 
-def drawn(repeat: int, tables: bool, lasts: bool = False) -> float:
+def drawn(repeat: int, tables: bool, lasts: bool = False, device: str = "cpu") -> float:
     """Two steps of one rollout; where noise lasts, the second keeps some of the first's."""
     generator = torch.Generator().manual_seed(repeat)
     mean, variance = torch.randn(2, 3, 70, 4, generator=generator), torch.rand(2, 3, 70, 4, generator=generator)
     noise = torch.randn(2, 5, 70 * repeat, 4, generator=generator)[:, 2]
     lines = torch.randn(2, 4, 64, 2, generator=generator) if tables else None
-    share = torch.rand(2, 4, generator=generator)
+    share = torch.rand(2, 4, generator=generator).to(device)
+    mean, variance, noise = mean.to(device), variance.to(device), noise.to(device)
+    lines = None if lines is None else lines.to(device)
     found = []
     for draw in (matched_draw, matched_draw_reference):
-        lasting = (share, torch.empty(2, 70 * repeat, 4)) if lasts else None
+        lasting = (share, torch.empty(2, 70 * repeat, 4, device=device)) if lasts else None
         steps = [draw(mean, variance, noise, lines, 6.0, lasting=lasting, first=first) for first in (True, False)]
         found.append(torch.stack(steps))
     return float((found[0] - found[1]).abs().max())

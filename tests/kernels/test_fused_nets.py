@@ -9,9 +9,13 @@ from pathlib import Path
 import pytest
 import torch
 
+from calibrl.control.problems import task
 from calibrl.forecasters.nets import Nets, Shape
 from calibrl.kernels.fused_nets import Sizes
-from calibrl.planning.graph import fuse
+from calibrl.maps import Affine
+from calibrl.planning.graph import fuse, fused_returns
+from calibrl.planning.risk import Risk
+from calibrl.planning.rollout import imagined_returns, stacked_tables
 from tests.kernels.interpreted import nets_of
 
 triton = pytest.importorskip("triton")
@@ -101,6 +105,32 @@ def test_a_particle_that_is_no_number_stays_lost_and_harms_no_other():
     assert mean[0, :, 7].isnan().all()
     others = torch.arange(300) != 7
     assert torch.equal(mean[:, :, others], clean[:, :, others])
+
+
+@on_gpu
+@pytest.mark.parametrize("tables", [False, True])
+@pytest.mark.parametrize("lasts", [False, True])
+def test_draws_on_a_gpu_are_those_of_the_reference(tables, lasts):
+    from tests.kernels.interpreted import drawn
+
+    assert drawn(5, tables=tables, lasts=lasts, device="cuda") < 2e-5
+
+
+@on_gpu
+@pytest.mark.parametrize("risk", [Risk(), Risk(cvar=0.5), Risk(safety=0.9)])
+def test_a_fused_rollout_whose_noise_lasts_is_worth_what_the_plain_one_is(risk):
+    nets = nets_of(SHAPES["cartpole"], agents=2).to("cuda")
+    generator = torch.Generator("cuda").manual_seed(0)
+    world = task("cartpole-rail").world
+    plans = torch.randn(2, 8, 5, 1, generator=generator, device="cuda")
+    noise = torch.randn(2, 5, 8 * 10, 4, generator=generator, device="cuda")
+    kept = torch.rand(2, 4, generator=generator, device="cuda")
+    lines = stacked_tables([Affine(scale=torch.tensor(0.5).double()), None], 4, device="cuda")
+    given = {"particles": 10, "noise": noise, "tables": lines, "persistence": kept, "risk": risk}
+    seen = torch.zeros(2, 4, device="cuda")
+    got = fused_returns(fuse(nets), world, seen, plans, **given)
+    want = imagined_returns(nets, world, seen, plans, propagation="DS", **given)
+    assert float((got - want).norm() / want.norm()) < 2e-2
 
 
 @on_gpu
