@@ -297,3 +297,20 @@ def test_speed_beside_other_libraries():
         ("netcal, `IsotonicRegression`", columns[1]),
     ):
         says(compare, peer, f"{factor:.3g} ×")
+
+
+def test_the_page_on_the_control_claim_says_what_its_rows_say():
+    """`python benchmarks/replication.py --write` brings its tables up to date."""
+    from benchmarks.replication import PAGE, TABLES, written
+
+    text = PAGE.read_text(encoding="utf-8")
+    assert all(f"<!-- {name} -->" in text for name in TABLES)
+    assert text == written(text)
+    # And one of its numbers, worked out here.
+    found = defaultdict(dict)
+    for row in read(ROOT / "results" / "replication" / "cartpole.jsonl"):
+        if row.metrics["trial"]:
+            found[row.arm, row.seed][row.step] = row.metrics["return"]
+    seeds = sorted({seed for _, seed in found})
+    gains = [fmean(paired(found["calibrated", seed], found["uncalibrated", seed])) for seed in seeds]
+    assert f"|10 × 10|{pm(gains, '+.1f')}|150|" in page("docs/replication.md")

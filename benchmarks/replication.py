@@ -1,0 +1,151 @@
+"""The tables of docs/replication.md, from the rows under results/.
+
+python benchmarks/replication.py            prints them
+python benchmarks/replication.py --write    puts them into the page, between its comments
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from calibrl.control.scoring import ENDPOINTS, PAIRS, endpoint
+from calibrl.runs.rows import Row, read
+from calibrl.runs.statistics import mean_and_error
+
+ROOT = Path(__file__).parent.parent
+PAGE = ROOT / "docs" / "replication.md"
+TASKS = ("halfcheetah", "cartpole", "pusher", "reacher")
+NAMES = {"halfcheetah": "HalfCheetah", "cartpole": "Cartpole", "pusher": "Pusher", "reacher": "Reacher"}
+AHEAD = (1, 5, 10, 20)
+FROM = 3
+"""The first trial that counts for the honesty of imagined futures."""
+
+
+def _rows(path: Path) -> list[Row]:
+    return read(path) if path.exists() else []
+
+
+def _head(*names: str) -> Iterator[str]:
+    yield f"| {' | '.join(names)} |"
+    yield "|---" * len(names) + "|"
+
+
+def _pm(values: Sequence[float], form: str) -> str:
+    mean, error = mean_and_error(values)
+    words = f"{mean:{form}} ± {error:{form.lstrip('+')}}" if len(values) > 1 else f"{mean:{form}}"
+    return words.replace("-", "−")
+
+
+def _gains(rows: Sequence[Row], arm: str, other: str) -> tuple[list[float], int]:
+    """By how much one arm's return is above the other's, averaged over common trials, for each seed; and how many."""
+    found: dict[str, dict[int, dict[int, float]]] = {arm: {}, other: {}}
+    for row in rows:
+        if row.arm in found and row.metrics["trial"]:
+            found[row.arm].setdefault(row.seed, {})[row.step] = row.metrics["return"]
+    seeds = sorted(found[arm].keys() & found[other].keys())
+    steps = set.intersection(*(set(found[one][seed]) for one in found for seed in seeds)) if seeds else set()
+    return [float(np.mean([found[arm][s][t] - found[other][s][t] for t in steps])) for s in seeds], len(steps)
+
+
+def endpoints() -> Iterator[str]:
+    """One line for each task and pair of arms of which there are rows at full size, on seeds from 100 on."""
+    yield from _head(
+        "task", "arms", "seeds × trials", "return a trial, paired", "steps to", "ratio of steps", "got there"
+    )
+    for task in TASKS:
+        rows = _rows(ROOT / "results" / "replication" / f"{task}.jsonl")
+        for arm, other in PAIRS:
+            found = endpoint(rows, ENDPOINTS[task], arm, other)
+            if found is None:
+                continue
+            gains, trials = _gains(rows, arm, other)
+            ratio, low, high = found.ratio
+            times = (
+                "not yet" if np.isnan(ratio) else f"{ratio:.2f}" + (f" [{low:.2f}, {high:.2f}]" if low == low else "")
+            )
+            yield (
+                f"| {NAMES[task]} | `{arm}` − `{other}` | {len(gains)} × {trials} | "
+                f"{_pm(gains, '+.0f' if task in ('halfcheetah', 'reacher') else '+.1f')} | "
+                f"{ENDPOINTS[task]:.0f} | {times} | {found.reached[0]} and {found.reached[1]} |".replace(" -", " −")
+            )
+
+
+def _honest(rows: Sequence[Row], label: str) -> Iterator[str]:
+    by_arm: dict[str, dict[int, list[dict[str, float]]]] = defaultdict(lambda: defaultdict(list))
+    for row in rows:
+        if row.metrics["trial"] >= FROM and f"coverage_90_ahead_{AHEAD[-1]}" in row.metrics:
+            by_arm[row.arm][row.seed].append(row.metrics)
+    for arm in ("uncalibrated", "calibrated", "calibrated-trajectory", "released-control", "released"):
+        if arm not in by_arm:
+            continue
+        seeds = list(by_arm[arm].values())
+
+        def mean(name: str, seeds: list[list[dict[str, float]]] = seeds) -> float:
+            return float(np.mean([np.mean([one[name] for one in rows]) for rows in seeds]))
+
+        trials = int(max(one["trial"] for one in seeds[0]))
+        held = " / ".join(f"{100 * mean(f'coverage_90_ahead_{h}'):.0f}" for h in AHEAD)
+        loss = " / ".join(f"{mean(f'calibration_loss_ahead_{h}'):.2f}" for h in AHEAD[2:])
+        yield (
+            f"| {label} | `{arm}` | {len(seeds)} × {FROM}–{trials} | {held} | {loss} | "
+            f"{100 * mean('return_coverage_90'):.0f} |"
+        )
+
+
+def horizon() -> Iterator[str]:
+    """How honest imagined futures were on trajectories not yet trained on: a line for each task, size and arm."""
+    held = "90 % intervals hold, h = 1 / 5 / 10 / 20, %"
+    yield from _head("task", "arm", "seeds × trials", held, "loss, h = 10 / 20", "returns, %")
+    small = _rows(ROOT / "results" / "control" / "horizon.jsonl")
+    for task in TASKS:
+        yield from _honest([row for row in small if row.problem == task], f"{NAMES[task]}, small")
+        yield from _honest(_rows(ROOT / "results" / "replication" / f"{task}.jsonl"), f"{NAMES[task]}, full size")
+
+
+def rail() -> Iterator[str]:
+    """Arms with the same chance-constrained planner on Cartpole with a short rail."""
+    paired = ("paired with `uncalibrated`: outside, %", "return")
+    yield from _head("arm", "seeds × trials", "steps outside, %", "return a trial", *paired)
+    found: dict[str, dict[int, list[tuple[float, float]]]] = defaultdict(lambda: defaultdict(list))
+    for row in _rows(ROOT / "results" / "control" / "rail.jsonl"):
+        if row.metrics["trial"]:
+            found[row.arm][row.seed].append((100 * row.metrics["unsafe"], row.metrics["return"]))
+    for arm in ("uncalibrated", "calibrated", "calibrated-trajectory"):
+        if arm not in found:
+            continue
+        trials = min(len(each) for seeds in found.values() for each in seeds.values())
+        means = {a: {s: np.mean(each[:trials], 0) for s, each in seeds.items()} for a, seeds in found.items()}
+        mine, base = means[arm], means["uncalibrated"]
+        pairs = np.array([mine[seed] - base[seed] for seed in sorted(mine.keys() & base.keys())])
+        both = [
+            _pm(pairs[:, k].tolist(), form) if arm != "uncalibrated" else "" for k, form in enumerate(("+.2f", "+.1f"))
+        ]
+        own = [_pm([float(one[k]) for one in mine.values()], form) for k, form in enumerate((".2f", ".1f"))]
+        yield f"| `{arm}` | {len(mine)} × {trials} | {own[0]} | {own[1]} | {both[0]} | {both[1]} |"
+
+
+TABLES = {"endpoints": endpoints, "horizon": horizon, "rail": rail}
+
+
+def written(page: str) -> str:
+    """The page with every table as the rows have it."""
+    for name, table in TABLES.items():
+        between = re.compile(rf"(<!-- {name} -->\n).*?(<!-- end -->)", re.DOTALL)
+        lines = list(table())
+        body = "\n" + "\n".join(lines if len(lines) > 2 else ["*No rows yet.*"]) + "\n\n"
+        page = between.sub(lambda found, body=body: found[1] + body + found[2], page)
+    return page
+
+
+if __name__ == "__main__":
+    if sys.argv[1:] == ["--write"]:
+        PAGE.write_text(written(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+    else:
+        for name, table in TABLES.items():
+            print(f"\n{name}\n", *table(), sep="\n")
