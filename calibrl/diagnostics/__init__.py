@@ -21,6 +21,7 @@ from calibrl.diagnostics.classes import (
     class_summary,
     ece,
 )
+from calibrl.diagnostics.quantiles import QuantileSummary, quantile_summary
 from calibrl.diagnostics.scores import crps, crps_each, nll, nll_each, pinball, pinball_each, sharpness, width
 from calibrl.diagnostics.summary import Summary, check, summary
 from calibrl.distributions import pit, pit_z
@@ -31,6 +32,7 @@ __all__ = [
     "BrierParts",
     "ClassReliability",
     "ClassSummary",
+    "QuantileSummary",
     "ReliabilityCurve",
     "Summary",
     "brier",
@@ -51,6 +53,7 @@ __all__ = [
     "pit",
     "pit_histogram",
     "pit_z",
+    "quantile_summary",
     "reliability_band",
     "reliability_curve",
     "sharpness",

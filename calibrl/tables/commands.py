@@ -24,12 +24,12 @@ if TYPE_CHECKING:
     from torch.distributions import Categorical, Distribution
 
     from calibrl.data import Groups
-    from calibrl.diagnostics import ClassSummary, Summary
     from calibrl.evidence import Scores
     from calibrl.maps import FitMap
     from calibrl.maps.classes import FitClassMap
     from calibrl.tables import Forecasts
     from calibrl.tables.mapfile import How, MapFile
+    from calibrl.tables.output import AnySummary
 
     ForecastOf = Callable[[Tensor], Distribution]
     """The forecasts of some rows, (m,) of their numbers from 0."""
@@ -40,29 +40,37 @@ LEVELS = "0.05,0.25,0.5,0.75,0.95"
 """Quantiles that `apply` writes unless others are asked for."""
 
 
-def read(file: Path, kind: str | None) -> Forecasts:
-    """The forecasts of a file, for a process that keeps to one thread from now on.
+def read(
+    file: Path, kind: str | None, y: str | None, columns: list[str] | None, level: float | None, sheet: str | None
+) -> Forecasts:
+    """The forecasts of a file, for a process that keeps to one thread from now on; what was done to them is told.
 
     Groups are small: threads would wait for each other longer than they compute, the more so beside other work.
     """
     import torch
 
     from calibrl.tables import read_forecasts
+    from calibrl.tables.names import spread_lists
 
     torch.set_num_threads(1)
-    return read_forecasts(file, kind=kind)
+    table = read_forecasts(file, kind=kind, y=y, columns=spread_lists(columns), level=level, sheet=sheet)
+    for note in table.notes:
+        output.warn(f"{table.source}: {note}")
+    return table
 
 
 def described(table: Forecasts) -> dict[str, Any]:
-    """What was read."""
+    """What was read, and how it was understood."""
     outcomes = 0 if table.y is None else int((~table.y.isnan()).sum())
     return {
         "file": table.source,
         "kind": table.kind,
         "columns": list(table.columns),
+        "understood": output.understood(table),
         "rows": len(table),
         "outcomes": outcomes,
         "unseen": len(table) - outcomes,
+        "notes": list(table.notes),
     }
 
 
@@ -122,14 +130,28 @@ def watched(parts: Sequence[T], name: str) -> Iterable[T]:
     return track(parts, name, console=console, transient=True, disable=not console.is_terminal)
 
 
-def _summary(table: Forecasts, rows: Tensor, forecast: ForecastOf) -> Summary | ClassSummary | None:
+def at_levels(table: Forecasts, rows: Tensor, forecast: ForecastOf) -> Tensor:
+    """(m, k): quantiles of `rows`, (m,) of their numbers, at the levels of the table."""
+    import torch
+
+    if forecast == table.distribution:
+        return table.values[rows]
+    at = torch.tensor(table.levels, dtype=torch.float64)
+    found = forecast(rows)
+    values = torch.stack([found.icdf(level.expand(len(rows))) for level in at], 1)
+    return values.cummax(1).values  # rounding must not make neighbouring quantiles cross
+
+
+def _summary(table: Forecasts, rows: Tensor, forecast: ForecastOf) -> AnySummary | None:
     """The diagnosis of some rows; None for fewer than two."""
-    from calibrl.diagnostics import class_summary, summary
+    from calibrl.diagnostics import class_summary, quantile_summary, summary
 
     if len(rows) < 2 or table.y is None:
         return None
     if table.kind == "classes":
         return class_summary(cast("Categorical", forecast(rows)).probs, table.y[rows])
+    if table.kind == "quantiles":
+        return quantile_summary(at_levels(table, rows, forecast), table.levels, table.y[rows])
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ReusedRows)  # the map file's own memory of rows says it better
         return summary(forecast(rows), table.y[rows], generator=seeded())
@@ -162,7 +184,7 @@ def calibrated_columns(table: Forecasts, honest: Distribution, levels: str | Non
     if table.kind == "classes":
         if levels is not None:
             raise CalibrlError(f"--levels {levels}: class probabilities have no quantiles; leave it out")
-        probs = cast("Categorical", honest).probs
+        probs = cast("Categorical", honest).probs[:, -len(table.columns) :]  # of one column, the class it is about
         return {name: probs[:, k].numpy() for k, name in enumerate(table.columns)}
     own = levels is None and table.kind == "quantiles"
     wanted = table.levels if own else _parse_levels(LEVELS if levels is None else levels)
@@ -239,8 +261,12 @@ def seeded() -> Generator:
     return torch.Generator().manual_seed(0)
 
 
-_FORECASTS = typer.Argument(help="CSV or Parquet file of forecasts, with outcomes in column y.")
+_FORECASTS = typer.Argument(help="File of forecasts and outcomes: CSV or other text, Parquet, Feather, Excel.")
 _KIND = typer.Option(None, help="Which forecast to use if the file has several kinds: normal, quantiles, …")
+_Y = typer.Option(None, "--y", help="The column of outcomes, if its name does not tell.")
+_COLUMNS = typer.Option(None, help="What the file calls our columns, like mean=mu,std=sigma or samples=a,b,c.")
+_LEVEL = typer.Option(None, help="The probability of the interval in the columns lower and upper, like 0.9.")
+_SHEET = typer.Option(None, help="Which sheet of an Excel file.")
 _NEW_GROUPS = typer.Option("refuse", help="For groups unknown to the map: refuse, or pooled (use the map of all rows).")
 _JSON = typer.Option(False, "--json", help="Print one JSON object and nothing else.")
 
@@ -254,14 +280,18 @@ def check(
         None, help="Plot reliability curve and PIT histogram: .png, .svg or .pdf; with .html, a whole page."
     ),
     kind: str | None = _KIND,
+    y: str | None = _Y,
+    columns: list[str] | None = _COLUMNS,
+    level: float | None = _LEVEL,
+    sheet: str | None = _SHEET,
     as_json: bool = _JSON,
 ) -> None:
-    """Check whether forecasts are calibrated. Columns: y, and mean,std or q0.05 …, s0 …, p0 …."""
+    """Check whether forecasts are calibrated. Columns: y, and mean,std or q0.05 …, s0 …, p0 …, or others' names."""
     pooled = pool_new(new_groups)
     if plot is not None:
         expect_suffix(plot, ".png", ".svg", ".pdf", ".html")
-    table = read(file, kind)
-    seen, y = table.seen()
+    table = read(file, kind, y, columns, level, sheet)
+    seen, outcomes = table.seen()
     places = places_of(None if group is None else table.groups(group), seen)
     groups = {name: seen[own] for name, own in places.items()}
     bare = table.distribution if map_file is None else comparable(table)
@@ -278,7 +308,7 @@ def check(
             "map": str(map_file),
             "method": maps.method,
             "fitted": f"by {maps.group}" if maps.group is not None else output.name_of(maps.pooled.mapping),
-            "reused_rows": maps.sketch.share(table.values[seen], y[seen]),
+            "reused_rows": maps.sketch.share(table.values[seen], outcomes[seen]),
             **judged(table, seen, groups, calibrated),
         }
     if plot is not None:
@@ -290,7 +320,7 @@ def check(
                 figure.savefig(temporary, dpi=150)
         found["plot"] = str(plot)
     if map_file is not None and (warning := output.reused(found["after_map"])):
-        typer.echo(f"calibrl: ReusedRows: {warning}", err=True)
+        output.warn(f"ReusedRows: {warning}")
     output.show(found, output.check_lines(found, group=group), as_json=as_json)
 
 
@@ -306,6 +336,10 @@ def fit(
     recent: int | None = typer.Option(None, help="Use only the latest so many rows with an outcome."),
     forget: float = typer.Option(1.0, help="Shrink a row's weight by this factor with each later one; 0.99 is slow."),
     kind: str | None = _KIND,
+    y: str | None = _Y,
+    columns: list[str] | None = _COLUMNS,
+    level: float | None = _LEVEL,
+    sheet: str | None = _SHEET,
     as_json: bool = _JSON,
 ) -> None:
     """Learn a calibration map from forecasts and their outcomes, and save it.
@@ -319,7 +353,7 @@ def fit(
     from calibrl.tables.mapfile import FittedMap, How, MapFile, Sketch, fit_named, take
 
     expect_suffix(out, ".json")
-    table = read(file, kind)
+    table = read(file, kind, y, columns, level, sheet)
     fit_map = fit_named(method, table.kind)
     dates = table.dates()
     how = How(block=block, forget=forget, in_time=dates is not None)
@@ -328,8 +362,8 @@ def fit(
     if recent is not None and recent < 2:
         raise CalibrlError(f"--recent {recent} leaves nothing to learn from; use 2 rows or more")
     seen = seen[-(recent or 0) :]
-    y = outcomes[seen]
-    evidence = judge(table.distribution(seen), y, seeded())
+    observed = outcomes[seen]
+    evidence = judge(table.distribution(seen), observed, seeded())
     groups = places_of(None if group is None else table.groups(group), seen)
     pooled, whole = how.fit(evidence, fit_map), worth(evidence, fit_map, how)
     by_group, reports = {}, {}
@@ -342,8 +376,8 @@ def fit(
         kind=table.kind,
         columns=table.signature,
         method=method,
-        pooled=FittedMap(pooled, len(y)),
-        sketch=Sketch.of(table.values[seen], y),
+        pooled=FittedMap(pooled, len(observed)),
+        sketch=Sketch.of(table.values[seen], observed),
         source=file.name,
         package=__version__,
         group=group,
@@ -367,8 +401,8 @@ def fit(
 
 def apply(
     map_file: Path = typer.Argument(help="A map written by `calibrl fit`."),
-    file: Path = typer.Argument(help="CSV or Parquet file of new forecasts; y is not needed."),
-    out: Path = typer.Option(..., help="Where to write the calibrated forecasts: .csv, .tsv or .parquet."),
+    file: Path = typer.Argument(help="File of new forecasts; outcomes are not needed."),
+    out: Path = typer.Option(..., help="Where to write the calibrated forecasts: .csv, .parquet, .xlsx, …"),
     levels: str | None = typer.Option(
         None, help=f"Quantile levels to write; default: the file's own, or {LEVELS}.", show_default=False
     ),
@@ -380,22 +414,27 @@ def apply(
     ),
     new_groups: str = _NEW_GROUPS,
     kind: str | None = _KIND,
+    y: str | None = _Y,
+    columns: list[str] | None = _COLUMNS,
+    level: float | None = _LEVEL,
+    sheet: str | None = _SHEET,
     as_json: bool = _JSON,
 ) -> None:
     """Correct new forecasts with a map. Writes quantiles, mean and std, or class probabilities; keeps other columns."""
+    import polars as pl
     import torch
 
-    from calibrl.tables import write_table
+    from calibrl.tables.formats import expect_writable, write_table
 
     pooled = pool_new(new_groups)
-    expect_suffix(out, ".csv", ".tsv", ".parquet")
+    expect_writable(out)
     if out.resolve() in {file.resolve(), map_file.resolve()}:
         raise CalibrlError(f"--out {out} would overwrite what is read; give the result another name")
-    table = read(file, kind)
+    table = read(file, kind, y, columns, level, sheet)
     maps, groups = load_for(map_file, table)
     every = torch.arange(len(table))
     honest = maps.apply(table.distribution, every, groups, pool_new=pooled, source=str(file))
-    columns = calibrated_columns(table, honest, levels)
+    written = calibrated_columns(table, honest, levels)
     promised = {}
     if guarantee is not None or confidence is not None:
         unknown = [] if groups is None else [name for name in groups.names if name not in maps.groups]
@@ -405,12 +444,12 @@ def apply(
                 "fit it too, or leave --guarantee out"
             )
         ends, promise = guaranteed(honest, guarantee, confidence)
-        columns |= ends
+        written |= ends
         promised = {"guarantee": promise}
-    carried = [name for name in table.carried if name not in columns]
-    write_table(table.frame.with_columns(**columns).select(*carried, *columns), out)
-    gone = [name for name in table.frame.columns if name not in {*table.columns, *carried, *columns}]
-    found = {**described(table), "map": str(map_file), "out": str(out), "written": list(columns), "left_out": gone}
+    carried = [name for name in table.carried if name not in written]
+    write_table(pl.DataFrame({**table.frame.select(carried).to_dict(), **written}), out)
+    gone = [name for name in table.names if name not in {*table.columns, *carried, *written}]
+    found = {**described(table), "map": str(map_file), "out": str(out), "written": list(written), "left_out": gone}
     found |= promised
     if groups is not None:
         found["pooled_groups"] = [name for name in groups.names if name not in maps.groups]

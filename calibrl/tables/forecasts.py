@@ -1,6 +1,6 @@
 """What a row of a table forecasts.
 
-A forecast is spelt by the names of its columns:
+A forecast is spelt by the names of its columns, ours or others' (`names`):
 
     mean, std      a Gaussian
     q0.05 q0.5 …   quantiles at those levels
@@ -14,7 +14,7 @@ Rows are counted from 1, below the header.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,14 +27,17 @@ from torch.distributions import Categorical, Distribution, Normal
 
 from calibrl.data import Groups
 from calibrl.distributions import Empirical, Quantiles
-from calibrl.errors import CalibrlError, some
-from calibrl.tables.reader import Cells, Flags, Floats, read_table
+from calibrl.errors import CalibrlError, cut, some
+from calibrl.tables.formats import Source, load
+from calibrl.tables.names import Names, Spelling
+from calibrl.tables.names import quantile_column as quantile_column
+from calibrl.tables.reader import NO, YES, Cells, Flags, Floats, parse_columns
 
 ACCEPTED = {
     "normal": "mean,std",
-    "quantiles": "q0.05 q0.5 … (two levels or more)",
+    "quantiles": "q0.05 q0.5 … (two levels or more), or lower,upper with --level",
     "samples": "s0 s1 … (two samples or more)",
-    "classes": "p0 p1 … (one per class)",
+    "classes": "p0 p1 … (one per class), or p alone",
 }
 """Kinds of forecast, and the columns that spell them."""
 
@@ -50,46 +53,66 @@ class Forecasts:
     ----------
     source : str
         The file, as errors call it.
-    kind : str
-        A key of `ACCEPTED`.
-    columns : tuple of str
-        The k that spell the forecast.
+    spelling : Spelling
+        The columns that spell the forecast, and how.
     values : Tensor
         (n, k) float64.
     y : Tensor or None
-        (n,) float64 outcomes, NaN where unseen; None without a column y.
+        (n,) float64 outcomes, NaN where unseen; None without a column of them.
+    outcome : str
+        What the file calls that column.
     frame : polars.DataFrame
-        The table.
+        Its columns that spell no forecast of any kind, the outcomes among them.
+    names : tuple of str
+        All columns of the file.
     number : ndarray
         (n,), the row of the file each came from.
+    how : tuple of str
+        How the file was read, as far as that is worth telling.
+    notes : tuple of str
+        What was done to the forecasts.
     """
 
     source: str
-    kind: str
-    columns: tuple[str, ...]
+    spelling: Spelling
     values: Tensor
     y: Tensor | None
+    outcome: str
     frame: pl.DataFrame
+    names: tuple[str, ...]
     number: NDArray[np.int64]
+    how: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.values)
 
     @property
+    def kind(self) -> str:
+        """A key of `ACCEPTED`."""
+        return self.spelling.kind
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns that spell the forecast, as the file calls them."""
+        return self.spelling.columns
+
+    @property
     def carried(self) -> list[str]:
-        """Columns that spell no forecast of any kind, y among them."""
-        spelt = {name for columns in _spelt(self.frame.columns).values() for name in columns}
-        return [name for name in self.frame.columns if name not in spelt]
+        """Columns that spell no forecast of any kind, the outcomes among them."""
+        return self.frame.columns
 
     @property
     def signature(self) -> tuple[str, ...]:
         """The columns under the names we would give them: q.5 is q0.5."""
-        return tuple(quantile_column(level) for level in self.levels) if self.kind == "quantiles" else self.columns
+        if self.spelling.single:
+            return ("p0", "p1") if self.spelling.classes == ("0", "1") else self.spelling.signature
+        return self.spelling.signature
 
     @property
     def levels(self) -> list[float]:
         """The levels of quantile columns."""
-        return [float(name[1:]) for name in self.columns]
+        return list(self.spelling.levels)
 
     def distribution(self, rows: Tensor) -> Distribution:
         """The forecasts of `rows`, (m,) of their numbers from 0, as one torch distribution of batch shape (m,)."""
@@ -106,12 +129,14 @@ class Forecasts:
         """The rows with an outcome, (m,) of their numbers, and all outcomes, (n,); an error if there are none."""
         if self.y is None:
             raise CalibrlError(
-                f"{self.source}: no column y among {some(self.frame.columns)}; add the outcomes as a column y"
+                f"{self.source}: no column y among {some(self.names)}; add the outcomes as a column y, or say which it "
+                "is with --y NAME"
             )
         seen = (~self.y.isnan()).nonzero()[:, 0]
         if len(seen) < 2:
             raise CalibrlError(
-                f"{self.source}, column y: outcomes in {len(seen)} of {len(self)} rows; expected at least 2 to judge by"
+                f"{self.source}, column {cut(self.outcome)}: outcomes in {len(seen)} of {len(self)} rows; expected at "
+                "least 2 to judge by"
             )
         return seen, self.y
 
@@ -139,8 +164,8 @@ class Forecasts:
 
     def groups(self, column: str) -> Groups:
         """The groups that the text in `column` tells apart, in alphabetical order."""
-        if column not in self.carried or column == "y":
-            others = [name for name in self.carried if name != "y"]
+        others = [name for name in self.carried if name != self.outcome]
+        if column not in others:
             raise CalibrlError(
                 f"{self.source}: {column!r} is not a column to group by; "
                 + (f"the file offers {some(others)}" if others else "the file holds forecasts and outcomes only")
@@ -160,41 +185,52 @@ class Forecasts:
         return Groups(tuple(kinds), torch.from_numpy(place.astype(np.int64)))
 
 
-def quantile_column(level: float) -> str:
-    """The name of the column of a quantile, with all digits: different levels never share one.
-
-    Parameters
-    ----------
-    level : float
-        In (0, 1).
-
-    Returns
-    -------
-    str
-        Such as q0.05.
-    """
-    return f"q{float(level)!r}"
-
-
-def read_forecasts(path: str | Path, *, kind: str | None = None) -> Forecasts:
+def read_forecasts(
+    path: str | Path,
+    *,
+    kind: str | None = None,
+    y: str | None = None,
+    columns: Mapping[str, str] | Sequence[str] | str | None = None,
+    level: float | None = None,
+    sheet: str | None = None,
+) -> Forecasts:
     """The forecasts of a file, every number checked.
 
     Parameters
     ----------
     path : str or Path
-        A CSV, TSV or Parquet file.
+        A file of text (.csv, .tsv, .txt, each also .gz), Parquet, Feather or Excel.
     kind : str, optional
         Which forecast to take where the file holds several: a key of `ACCEPTED`.
+    y : str, optional
+        The column of outcomes, where its name does not tell.
+    columns : mapping of str to str, or str, optional
+        What the file calls our columns, {"mean": "mu"} or "mean=mu", where their names do not tell.
+    level : float, optional
+        The probability of the interval in the columns lower and upper.
+    sheet : str, optional
+        Which sheet of an Excel file.
 
     Returns
     -------
     Forecasts
         One row for each of the file that is not empty.
     """
-    return parse_forecasts(read_table(path, as_text=True), source=str(path), kind=kind)
+    frame, source = load(path, as_text=True, sheet=sheet)
+    if not len(frame):
+        raise CalibrlError(f"{source.name}: no rows below the header {some(frame.columns)}; expected at least one")
+    return _parse(frame, source, kind, y, columns, level)
 
 
-def parse_forecasts(frame: pl.DataFrame, *, source: str, kind: str | None = None) -> Forecasts:
+def parse_forecasts(
+    frame: pl.DataFrame,
+    *,
+    source: str,
+    kind: str | None = None,
+    y: str | None = None,
+    columns: Mapping[str, str] | Sequence[str] | str | None = None,
+    level: float | None = None,
+) -> Forecasts:
     """The forecasts of a data frame, every number checked.
 
     Parameters
@@ -203,79 +239,160 @@ def parse_forecasts(frame: pl.DataFrame, *, source: str, kind: str | None = None
         Columns as at the head of this module.
     source : str
         What errors call it.
-    kind : str, optional
-        Which forecast to take where it holds several.
+    kind, y, columns, level
+        As in `read_forecasts`.
 
     Returns
     -------
     Forecasts
         One row for each that is not empty.
     """
-    cells = Cells(source, frame, np.arange(1, len(frame) + 1), "row").without_blanks()
+    return _parse(frame, Source(source), kind, y, columns, level)
+
+
+def _parse(
+    frame: pl.DataFrame,
+    source: Source,
+    kind: str | None,
+    y: str | None,
+    columns: Mapping[str, str] | Sequence[str] | str | None,
+    level: float | None,
+) -> Forecasts:
+    cells = Cells(source.name, frame, np.arange(1, len(frame) + 1), "row").without_blanks()
     if not len(cells):
-        raise CalibrlError(f"{source}: every row is empty; expected one forecast per row")
+        raise CalibrlError(f"{source.name}: every row is empty; expected one forecast per row")
     frame = cells.frame
-    kind, columns = _recognise(frame.columns, source, kind)
-    values = np.stack([cells.floats(name) for name in columns], 1)
+    said = dict(columns) if isinstance(columns, Mapping) else parse_columns(columns)
+    names = Names.of(frame.columns, said if y is None else {**said, "y": y}, source.name)
+    told = names.outcome()
+    outcome = None if told is None else names.theirs[told]
+    spelling, spelt = _recognise(names, cells, outcome, kind, level)
+    values = np.stack([cells.floats(name) for name in spelling.columns], 1)
     wrong = ~np.isfinite(values)
     if wrong.any():
         row, column = np.argwhere(wrong)[0].tolist()
-        written = str(frame[columns[column]][row] or "").strip()
+        written = str(frame[spelling.columns[column]][row] or "").strip()
         fault = f"{written} is not a finite number" if written else "the cell is empty; expected a finite number"
-        cells.complain(row, columns[column], f"{fault}; repair the forecast or drop the row")
-    _CHECKS[kind](values, columns, cells)
-    y, last = None, len(columns) - 1
-    if cells.has("y"):
-        label = f"the number of the class, 0 to {last}," if kind == "classes" else "a number"
-        y = cells.floats("y", expected=label)
-        _refuse(cells, ["y"], y[:, None], np.isinf(y), "is not finite; leave the cell empty if nobody saw it")
-        if kind == "classes":
-            wrong = ~np.isnan(y) & ((y != np.round(y)) | (y < 0) | (y > last))
-            _refuse(cells, ["y"], y[:, None], wrong, f"is not a class; expected a whole number from 0 to {last}")
+        cells.complain(row, spelling.columns[column], f"{fault}; repair the forecast or drop the row")
+    values, notes = _CHECKS[spelling.kind](values, spelling, cells)
+    seen = None
+    if outcome is not None:
+        seen = _labels(cells, outcome, spelling) if spelling.kind == "classes" else _outcomes(cells, outcome)
     return Forecasts(
-        source=source,
-        kind=kind,
-        columns=columns,
+        source=source.name,
+        spelling=spelling,
         values=torch.from_numpy(values),
-        y=None if y is None else torch.from_numpy(y),
-        frame=frame,
+        y=None if seen is None else torch.from_numpy(seen),
+        outcome=outcome or "y",
+        frame=frame.select(name for name in frame.columns if name not in spelt),
+        names=tuple(frame.columns),
         number=cells.line,
+        how=source.how,
+        notes=notes,
     )
 
 
-def _spelt(names: list[str]) -> dict[str, tuple[str, ...]]:
-    """Every kind of forecast among the columns, and the columns of each in order."""
-    found: dict[str, tuple[str, ...]] = {}
-    if {"mean", "std"} <= set(names):
-        found["normal"] = ("mean", "std")
-    for each, pattern in {
-        "quantiles": r"q[-+]?(\d+\.?\d*|\.\d+)(e-?\d+)?",
-        "samples": r"s\d+",
-        "classes": r"p\d+",
-    }.items():
-        columns = [name for name in names if re.fullmatch(pattern, name)]
-        if columns:
-            found[each] = tuple(sorted(columns, key=lambda name: float(name[1:])))
-    return found
+def _outcomes(cells: Cells, name: str) -> Floats:
+    y = cells.floats(name)
+    _refuse(cells, [name], y[:, None], np.isinf(y), "is not finite; leave the cell empty if nobody saw it")
+    return y
 
 
-def _recognise(names: list[str], source: str, kind: str | None) -> tuple[str, tuple[str, ...]]:
-    """The kind of forecast to read, and its columns in order."""
-    found = _spelt(names)
-    accepted = "; ".join(ACCEPTED.values())
+def _labels(cells: Cells, name: str, spelling: Spelling) -> Floats:
+    """(n,): the number of the class of each outcome, NaN where nobody saw it."""
+    classes, last = spelling.classes, len(spelling.classes) - 1
+    text = cells.labels(name)
+    if classes == ("0", "1"):  # yes and no
+        truth = {**dict.fromkeys(YES, "1"), **dict.fromkeys(NO, "0")}
+        text = text.str.to_lowercase().replace(truth)
+    place = {label: float(k) for k, label in enumerate(classes)}
+    found = text.replace_strict(place, default=None, return_dtype=pl.Float64)
+    odd = (found.is_null() & text.is_not_null()).to_numpy()
+    if all(label.isdigit() for label in classes):
+        if classes == tuple(map(str, range(len(classes)))) and odd.any():
+            y = cells.floats(name, expected=f"the number of the class, 0 to {last},")
+            why = f"is not a class; expected a whole number from 0 to {last}"
+            _refuse(cells, [name], y[:, None], ~np.isnan(y) & odd, why)
+        among = f"{classes[0]} to {classes[-1]}"
+    else:
+        among = some(classes)
+    cells.refuse(odd, name, lambda row: f"{cut(text[row])!r} is none of the classes {among}; expected one of them")
+    return np.array(found.fill_null(np.nan).to_numpy(), dtype=np.float64)
+
+
+def _recognise(
+    names: Names, cells: Cells, outcome: str | None, kind: str | None, level: float | None
+) -> tuple[Spelling, set[str]]:
+    """The forecast to read, and the columns that spell any forecast at all."""
     if kind is not None and kind not in ACCEPTED:
         raise CalibrlError(f"kind {kind!r} is unknown; known: {', '.join(ACCEPTED)}")
+    labels = [] if outcome is None else cells.some_labels(outcome)
+    found = names.kinds(level=level, labels=labels, forced=kind)
+    numbered = {number: column for number, column in names.numbered().items() if column != outcome}
+    if len(numbered) > 1 and "quantiles" not in found:
+        spelling = _numbered(numbered, cells, kind)
+        found[spelling.kind] = spelling
+    spelt = {column for spelling in found.values() for column in spelling.columns} | set(numbered.values())
+    spelt |= {end for pair in names.intervals() for end in pair} if found else set()
+    if (not found or kind == "classes") and "classes" not in found and (single := names.single(labels)):
+        found["classes"] = single
+        spelt |= set(single.columns)
     if not found or (kind is not None and kind not in found):
-        wanted = accepted if kind is None else f"{ACCEPTED[kind]} for {kind}"
-        raise CalibrlError(f"{source}: no forecast among the columns {some(names)}; expected {wanted}")
+        raise CalibrlError(_asked(names, cells, kind, numbered))
     if kind is None:
         # A mean and std beside quantiles say the same once more, as `calibrl apply` writes them.
         several = [each for each in found if not (each == "normal" and "quantiles" in found)]
         if len(several) > 1:
-            both = " and ".join(f"{each} ({found[each][0]} …)" for each in several)
-            raise CalibrlError(f"{source}: holds {both} at once; keep one, or choose with --kind {several[0]}")
+            both = " and ".join(f"{each} ({found[each].columns[0]} …)" for each in several)
+            raise CalibrlError(f"{cells.source}: holds {both} at once; keep one, or choose with --kind {several[0]}")
         kind = several[0]
-    return kind, found[kind]
+    spelling = found[kind]
+    if spelling.single and spelling.classes == ("0", "1") and len(labels) == 2:
+        raise CalibrlError(
+            f"{cells.source}: {spelling.columns[0]} may be the probability of {labels[0]} or of {labels[1]}; say which "
+            f"with --columns p_{labels[0]}={spelling.columns[0]}"
+        )
+    return spelling, spelt
+
+
+def _numbered(columns: Mapping[int, str], cells: Cells, kind: str | None) -> Spelling:
+    """What p0, p1 … or p10, p50 … are: classes or percentiles; asked for where they may be either."""
+    numbers = list(columns)
+    gapless = numbers == list(range(len(numbers))) or numbers == list(range(1, len(numbers) + 1))
+    classes = Spelling("classes", tuple(columns.values()), classes=tuple(map(str, numbers)))
+    percentiles = Spelling("quantiles", tuple(columns.values()), levels=tuple(round(k / 100, 12) for k in numbers))
+    if kind is not None:
+        return percentiles if kind == "quantiles" else classes
+    if numbers[0] == 0 or not 0 < numbers[-1] < 100:
+        return classes
+    values = np.stack([cells.floats(name) for name in columns.values()], 1)
+    likely = values[np.isfinite(values).all(1)]
+    summing = bool(len(likely)) and bool((np.abs(likely.sum(1) - 1) <= _rounded_away(likely)).all())
+    if gapless and summing:
+        return classes
+    if not gapless and not summing:
+        return percentiles
+    raise CalibrlError(
+        f"{cells.source}: columns {some(list(columns.values()))} may be classes or percentiles; say which with "
+        "--kind classes or --kind quantiles"
+    )
+
+
+def _asked(names: Names, cells: Cells, kind: str | None, numbered: Mapping[int, str]) -> str:
+    """What to say where no forecast was found: what is missing, and the option that settles it."""
+    columns = cells.frame.columns
+    pairs = names.intervals()
+    start = f"{cells.source}: no forecast among the columns {some(columns)}; "
+    if len(numbered) == 1:
+        only = next(iter(numbered.values()))
+        return f"{start}{only} is the only class: expected p0, p1, … without a gap, or p for the probability of yes"
+    if pairs and kind in (None, "quantiles"):
+        low, high = pairs[0]
+        if len(pairs) == 1:
+            return f"{start}{cut(low)} and {cut(high)} are an interval: say its probability with --level 0.9"
+        return f"{start}say which interval, with --columns lower={cut(low)},upper={cut(high)} and --level 0.95"
+    wanted = "; ".join(ACCEPTED.values()) if kind is None else f"{ACCEPTED[kind]} for {kind}"
+    return f"{start}expected {wanted}; say which they are with --columns, like --columns mean=NAME,std=NAME"
 
 
 SUM_TOLERANCE = 1e-3
@@ -293,19 +410,24 @@ def _refuse(cells: Cells, columns: Sequence[str], values: Floats, wrong: Flags, 
         cells.complain(row, columns[column], f"{_plain(values[row, column])} {why}")
 
 
-# What each kind demands of its numbers (n, k).
+# What each kind demands of its numbers (n, k): they come back as they are used, with notes on what was done to them.
+
+Checked = tuple[Floats, tuple[str, ...]]
 
 
-def _check_normal(values: Floats, columns: tuple[str, ...], cells: Cells) -> None:
+def _check_normal(values: Floats, spelling: Spelling, cells: Cells) -> Checked:
     wrong = np.zeros(values.shape, dtype=bool)
     wrong[:, 1] = values[:, 1] <= 0
-    _refuse(
-        cells, columns, values, wrong, "is not a standard deviation; expected more than 0: repair it or drop the row"
-    )
+    what = "variance" if spelling.squared else "standard deviation"
+    why = f"is not a {what}; expected more than 0: repair it or drop the row"
+    _refuse(cells, spelling.columns, values, wrong, why)
+    if spelling.squared:
+        values[:, 1] = np.sqrt(values[:, 1])
+    return values, ()
 
 
-def _check_quantiles(values: Floats, columns: tuple[str, ...], cells: Cells) -> None:
-    levels = [float(name[1:]) for name in columns]
+def _check_quantiles(values: Floats, spelling: Spelling, cells: Cells) -> Checked:
+    columns, levels = spelling.columns, spelling.levels
     for name, level in zip(columns, levels, strict=True):
         if not 0 < level < 1:
             raise CalibrlError(
@@ -314,39 +436,43 @@ def _check_quantiles(values: Floats, columns: tuple[str, ...], cells: Cells) -> 
             )
     if len(set(levels)) < max(2, len(levels)):
         raise CalibrlError(f"{cells.source}: quantile columns {some(columns)}; expected two or more different levels")
-    crossing = np.diff(values, axis=1) < 0
-    if crossing.any():
-        row, column = np.argwhere(crossing)[0].tolist()
-        low, high = columns[column], columns[column + 1]
-        cells.complain(
-            row,
-            high,
-            f"{_plain(values[row, column + 1])} is below {low} = {_plain(values[row, column])}; "
-            "quantiles must not cross: sort each row's values",
-        )
+    crossing = (np.diff(values, axis=1) < 0).any(1)
+    if not crossing.any():
+        return values, ()
+    row = int(cells.line[crossing.argmax()])
+    share = f"{int(crossing.sum())} of {len(values)} rows ({crossing.mean():.1%}"
+    note = f"quantiles cross in {share}; the first is row {row}) and were sorted"
+    return np.sort(values, 1), (note,)
 
 
-def _check_samples(values: Floats, columns: tuple[str, ...], cells: Cells) -> None:
+def _check_samples(values: Floats, spelling: Spelling, cells: Cells) -> Checked:
     if values.shape[1] < 2:
-        raise CalibrlError(f"{cells.source}: {columns[0]} is the only sample; expected two or more per forecast")
+        only = spelling.columns[0]
+        raise CalibrlError(f"{cells.source}: {only} is the only sample; expected two or more per forecast")
+    return values, ()
 
 
-def _check_classes(values: Floats, columns: tuple[str, ...], cells: Cells) -> None:
-    expected = tuple(f"p{k}" for k in range(len(columns)))
-    if columns != expected or len(expected) < 2:
-        raise CalibrlError(
-            f"{cells.source}: class columns {some(columns)}; expected p0, p1, … without a gap, two or more "
-            "(for yes or no, p0 is 1 - p1)"
-        )
+def _check_classes(values: Floats, spelling: Spelling, cells: Cells) -> Checked:
+    columns = spelling.columns
+    if all(re.fullmatch(r"[pP]_?\d+", name) for name in columns) and not spelling.single:
+        numbers = [int(label) for label in spelling.classes]
+        if numbers not in (list(range(len(columns))), list(range(1, len(columns) + 1))):
+            raise CalibrlError(
+                f"{cells.source}: class columns {some(columns)}; expected p0, p1, … without a gap, two or more "
+                "(for yes or no, p alone is enough)"
+            )
     wrong = (values < 0) | (values > 1)
     _refuse(cells, columns, values, wrong, "is not a probability; expected 0 to 1: repair it or drop the row")
+    if spelling.single:
+        return np.concatenate([1 - values, values], 1), ()
     total = values.sum(1)
     cells.refuse(
         np.abs(total - 1) > _rounded_away(values),
-        f"{expected[0]} … {expected[-1]}",
-        lambda row: f"the probabilities sum to {_plain(total[row])}, not 1; normalise them",
+        f"{columns[0]} … {columns[-1]}",
+        lambda row: f"the probabilities sum to {_plain(total[row])}, not 1; normalise them, or name all classes",
     )
     values /= total[:, None]
+    return values, ()
 
 
 def _rounded_away(probs: Floats) -> float:
@@ -363,7 +489,7 @@ def _rounded_away(probs: Floats) -> float:
     return SUM_TOLERANCE
 
 
-_CHECKS: dict[str, Callable[[Floats, tuple[str, ...], Cells], None]] = {
+_CHECKS: dict[str, Callable[[Floats, Spelling, Cells], Checked]] = {
     "normal": _check_normal,
     "quantiles": _check_quantiles,
     "samples": _check_samples,

@@ -15,13 +15,17 @@ import typer
 
 from calibrl import __version__
 from calibrl.errors import some
+from calibrl.text import for_json, for_terminal
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from calibrl.diagnostics import ClassSummary, Summary
+    from calibrl.diagnostics import ClassSummary, QuantileSummary, Summary
     from calibrl.maps import Map
     from calibrl.maps.classes import ClassMap
+    from calibrl.tables import Forecasts
+
+    AnySummary = Summary | QuantileSummary | ClassSummary
 
 WIDTH = 80
 
@@ -31,9 +35,15 @@ REUSED = 0.01
 
 def show(found: dict[str, Any], lines: list[str], *, as_json: bool) -> None:
     """Print what a command found: one JSON object for programs, or the lines for people."""
-    typer.echo(
-        json.dumps(_plain(found), allow_nan=False, ensure_ascii=False, indent=1) if as_json else "\n".join(lines)
-    )
+    if as_json:
+        typer.echo(for_json(json.dumps(_plain(found), allow_nan=False, ensure_ascii=False, indent=1)))
+    else:
+        typer.echo(for_terminal("\n".join(lines)))
+
+
+def warn(words: str) -> None:
+    """Print a warning in one line, where errors go."""
+    typer.echo(f"calibrl: {for_terminal(words)}", err=True)
 
 
 def check_lines(found: dict[str, Any], *, group: str | None) -> list[str]:
@@ -96,24 +106,52 @@ def reused(after: dict[str, Any]) -> str | None:
 def what_was_read(found: dict[str, Any]) -> str:
     """What was read, in a line."""
     skipped = f", {found['unseen']} without outcome skipped" if found["unseen"] else ""
-    return f"{found['file']}: {found['rows']} forecasts by {_span(found['columns'])}{skipped}"
+    return f"{found['file']}: {found['rows']} forecasts by {found['understood']}{skipped}"
+
+
+def understood(table: Forecasts) -> str:
+    """What the columns of a table were taken for, in a few words: ours=theirs, where the names differ."""
+    spelling = table.spelling
+    if spelling.single:
+        words = f"{spelling.columns[0]}, the probability of {spelling.classes[-1]}"
+    elif table.signature == table.columns or table.kind == "samples":
+        words = _span(list(table.columns))
+    elif table.kind == "classes":
+        words = f"{_span(list(table.columns))} (classes {some(spelling.classes)})"
+    elif len(table.columns) < 8:
+        ours = ("mean", "variance") if spelling.squared else table.signature
+        words = ",".join(f"{one}={other}" for one, other in zip(ours, table.columns, strict=True))
+    else:
+        words = f"{_span(list(table.columns))} ({_span(list(table.signature))})"
+    outcome = [f"outcomes in {table.outcome}"] if table.y is not None and table.outcome != "y" else []
+    return "; ".join([words, *outcome, *table.how])
 
 
 def _verdict(judged: dict[str, Any]) -> list[str]:
     return [line for sentence in judged["summary"].verdict() for line in textwrap.wrap(sentence, WIDTH)]
 
 
-def number_rows(before: Summary | ClassSummary, after: Summary | ClassSummary | None) -> list[list[str]]:
+def number_rows(before: AnySummary, after: AnySummary | None) -> list[list[str]]:
     """The numbers of a diagnosis, before a map and after it, under a head."""
     columns = {"as forecast": _measures(before)} | ({} if after is None else {"after the map": _measures(after)})
     rows = [[name, *(column[name] for column in columns.values())] for name in columns["as forecast"]]
     return [["", *columns], *rows]
 
 
-def _measures(found: Summary | ClassSummary) -> dict[str, str]:
+def _measures(found: AnySummary) -> dict[str, str]:
     """The numbers of a diagnosis, by what they say."""
-    from calibrl.diagnostics import Summary
+    from calibrl.diagnostics import QuantileSummary, Summary
 
+    if isinstance(found, QuantileSummary):
+        levels = zip(found.levels, found.observed, strict=True) if len(found.levels) < 12 else ()
+        return {
+            **{f"{100 * level:g} % interval holds": f"{share:.1%}" for level, share in found.coverage.items()},
+            **{f"{100 * level:g} % interval, mean width": _number(width) for level, width in found.width.items()},
+            **{f"at or below the {100 * level:g} % quantile": f"{share:.1%}" for level, share in levels},
+            "calibration loss at these levels": _number(found.calibration_loss),
+            "calibration loss by chance alone": _number(found.noise_floor),
+            "pinball loss at these levels": _number(found.pinball),
+        }
     if isinstance(found, Summary):
         return {
             **{f"{100 * level:.0f} % interval holds": f"{share:.1%}" for level, share in found.coverage.items()},
@@ -138,10 +176,14 @@ def _measures(found: Summary | ClassSummary) -> dict[str, str]:
 
 def group_rows(group: str, before: dict[str, Any], after: dict[str, Any] | None) -> list[list[str]]:
     """A row per group, under a head: outcomes, share that a 90 % interval holds or share right, loss, verdict."""
-    from calibrl.diagnostics import ClassSummary
+    from calibrl.diagnostics import ClassSummary, QuantileSummary
 
-    classes = any(isinstance(found, ClassSummary) for found in before.values())
-    share, loss = ("right", "error") if classes else ("90 % holds", "loss")
+    share, loss = "90 % holds", "loss"
+    for found in before.values():
+        if isinstance(found, ClassSummary):
+            share, loss = "right", "error"
+        elif isinstance(found, QuantileSummary):
+            share = f"{100 * max(found.coverage):g} % holds" if found.coverage else "interval"
     heads = [share, loss, "by chance"] if after is None else [share, "after", loss, "after", "by chance"]
     rows = [[group, "outcomes", *heads, "verdict"]]
     for name, found in before.items():
@@ -155,15 +197,17 @@ def group_rows(group: str, before: dict[str, Any], after: dict[str, Any] | None)
     return rows
 
 
-def _share_and_loss(found: Summary | ClassSummary) -> tuple[str, str]:
-    from calibrl.diagnostics import Summary
+def _share_and_loss(found: AnySummary) -> tuple[str, str]:
+    from calibrl.diagnostics import QuantileSummary, Summary
 
+    if isinstance(found, QuantileSummary):
+        return f"{found.coverage[max(found.coverage)]:.1%}" if found.coverage else "–", _number(found.calibration_loss)
     if isinstance(found, Summary):
         return f"{found.coverage[0.9]:.1%}", _number(found.calibration_loss)
     return f"{found.accuracy:.1%}", _number(found.ece)
 
 
-def _headline(found: Summary | ClassSummary) -> str:
+def _headline(found: AnySummary) -> str:
     """The verdict in a word or two: up to its colon, or its first word."""
     first = found.verdict()[0]
     return first.split(":")[0] if ":" in first else first.split()[0]
@@ -199,7 +243,7 @@ def _span(columns: list[str]) -> str:
 
 def _plain(value: Any) -> Any:
     """Diagnoses as dictionaries, with their verdict; numbers JSON cannot hold as null."""
-    from calibrl.diagnostics import ClassSummary, Summary
+    from calibrl.diagnostics import ClassSummary, QuantileSummary, Summary
 
     if isinstance(value, dict):
         return {name: _plain(part) for name, part in value.items()}
@@ -207,7 +251,7 @@ def _plain(value: Any) -> Any:
         return [_plain(part) for part in value]
     if isinstance(value, float):
         return value if math.isfinite(value) else None
-    if isinstance(value, (Summary, ClassSummary)):
+    if isinstance(value, (Summary, ClassSummary, QuantileSummary)):
         return {"verdict": value.verdict(), **_plain(value.to_dict())}
     return value
 

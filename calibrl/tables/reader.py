@@ -162,6 +162,22 @@ class Cells:
             self.refuse(text == "", name, lambda _: "is empty; every row needs one")
         return text.to_list()
 
+    def labels(self, name: str) -> pl.Series:
+        """A column as text, null where the cell is empty, whole numbers without decimals."""
+        text = self._text(name)
+        text = text.set(text.is_in(UNSEEN).fill_null(False), None)
+        if text.str.contains(r"^-?\d+\.0*$").any():
+            text = text.str.replace(r"^(-?\d+)\.0*$", "$1")
+        return text
+
+    def some_labels(self, name: str, most: int = 1000) -> list[str]:
+        """The different texts of a column, sorted; none if one of them is a number, or yes or no."""
+        text = self.labels(name).drop_nulls().unique()
+        lower = text.str.to_lowercase()
+        if text.cast(pl.Float64, strict=False).is_not_null().any() or lower.is_in([*YES, *NO]).any():
+            return []
+        return text.sort().to_list() if len(text) <= most else []
+
     def floats(self, name: str, *, expected: str = "a number") -> Floats:
         """A column as float64, NaN where the cell is empty. Decimals have a point, or a comma throughout the column."""
         column = self._column(name)

@@ -453,8 +453,12 @@ BAD = {
     "not a number": (("fit", "bad.csv", "--out", "m2.json"), "y,mean,std\n1,x,1\n", "row 1, column mean: 'x' is not a"),
     "NaN": (("fit", "bad.csv", "--out", "m2.json"), "y,mean,std\n1,nan,1\n", "row 1, column mean: nan is not a finite"),
     "std": (("fit", "bad.csv", "--out", "m2.json"), "y,mean,std\n1,0,0\n", "row 1, column std: 0 is not a standard"),
-    "crossing": (("check", "bad.csv"), "y,q0.1,q0.9\n1,2,1\n", "row 1, column q0.9: 1 is below q0.1 = 2"),
-    "level": (("check", "bad.csv"), "y,q10,q90\n1,2,3\n", "column q10: level 10 is not between 0 and 1"),
+    "level": (("check", "bad.csv"), "y,q0,q100\n1,2,3\n", "column q0: level 0 is not between 0 and 1"),
+    "no interval": (("check", "bad.csv"), "y,lo,hi\n1,2,3\n", "say its probability with --level 0.9"),
+    "interval level": (("check", "bad.csv", "--level", "90"), "y,lo,hi\n1,2,3\n", "--level 90 is not between 0 and 1"),
+    "no such column": (("check", "good.csv", "--y", "z"), None, "--columns y=z: no such column among"),
+    "no mapping": (("check", "good.csv", "--columns", "mean"), None, "write OURS=THEIRS, like mean=mu"),
+    "sheet": (("check", "good.csv", "--sheet", "May"), None, "has no sheets, but --sheet May was given"),
     "one outcome": (("fit", "bad.csv", "--out", "m2.json"), "y,mean,std\n1,0,1\n,0,1\n", "outcomes in 1 of 2 rows"),
     "sum": (("check", "bad.csv"), "y,p0,p1\n1,.5,.4\n", "row 1, column p0 … p1: the probabilities sum to 0.9, not 1"),
     "class": (("check", "bad.csv"), "y,p0,p1\n2,.5,.5\n", "row 1, column y: 2 is not a class"),
@@ -482,7 +486,7 @@ BAD = {
     "map folder": (("fit", "good.csv", "--out", "good.csv/m.json"), None, "good.csv/m.json: cannot be written"),
     "plot folder": (("check", "good.csv", "--plot", "good.csv/p.png"), None, "good.csv/p.png: cannot be written"),
     "map suffix": (("fit", "good.csv", "--out", "m2.txt"), None, "m2.txt: suffix '.txt' cannot be written; use .json"),
-    "out suffix": (("apply", "m.json", "good.csv", "--out", "h.xlsx"), None, "suffix '.xlsx' cannot be written"),
+    "out suffix": (("apply", "m.json", "good.csv", "--out", "h.xls"), None, "suffix '.xls' cannot be written"),
     "plot suffix": (("check", "good.csv", "--plot", "p.bmp"), None, "use .png or .svg or .pdf or .html"),
     "group column": (("fit", "good.csv", "--out", "m2.json", "--group", "shop"), None, "the file offers store"),
     "no group column": (
@@ -623,7 +627,9 @@ def test_rows_with_dates_are_judged_on_later_ones(shell: Shell, written: str) ->
     """The spread doubles half-way: shuffled folds call a map of all rows good, later rows do not."""
     rng = np.random.default_rng(0)
     n = 400
-    day = pl.date_range(pl.date(2021, 1, 1), pl.date(2022, 12, 31), eager=True)[:n].dt.strftime(written)
+    day = (
+        pl.date_range(pl.date(2021, 1, 1), pl.date(2022, 12, 31), eager=True)[:n].cast(pl.Datetime).dt.strftime(written)
+    )
     y = rng.normal(size=n) * np.where(np.arange(n) < n // 2, 1.0, 4.0)
     frame = pl.DataFrame({"date": day, "mean": np.zeros(n), "std": np.ones(n), "y": y})
     frame.sample(fraction=1.0, shuffle=True, seed=0).write_csv("dated.csv")

@@ -103,7 +103,7 @@ def test_columns_without_a_name_are_no_twins(write: Write) -> None:
     # Spreadsheets leave separators behind at the end of each line.
     table = read_forecasts(write("y,mean,std,, ,\n1,0,1,,,\n2,0,1,,,\n"))
     assert len(table) == 2
-    assert table.frame.columns[:3] == ["y", "mean", "std"]
+    assert table.names[:3] == ("y", "mean", "std")
 
 
 def test_twins_in_parquet_are_refused(tmp_path: Path) -> None:
@@ -161,12 +161,11 @@ def test_each_kind_is_spelt_by_its_columns() -> None:
 
 
 def test_moments_beside_quantiles_are_the_same_forecast() -> None:
-    table = parse_forecasts(
-        pl.DataFrame({"id": [1], "q0.1": [0.0], "q0.9": [1.0], "mean": [0.5], "std": [0.4]}), source="t"
-    )
+    frame = pl.DataFrame({"id": [1], "q0.1": [0.0], "q0.9": [1.0], "mean": [0.5], "std": [0.4]})
+    table = parse_forecasts(frame, source="t")
     assert table.kind == "quantiles"
     assert table.carried == ["id"]
-    assert parse_forecasts(table.frame, source="t", kind="normal").kind == "normal"
+    assert parse_forecasts(frame, source="t", kind="normal").kind == "normal"
 
 
 def test_missing_outcomes_are_unseen_however_they_are_written(write: Write) -> None:
@@ -214,14 +213,34 @@ REFUSED = {
     "infinite outcome": ("y,mean,std\n-inf,0,1\n", "row 1, column y: -inf is not finite"),
     "std 0": ("y,mean,std\n1,0,1\n1,0,0\n", "row 2, column std: 0 is not a standard deviation; expected more than 0"),
     "std negative": ("y,mean,std\n1,0,-2.5\n", "column std: -2.5 is not a standard deviation"),
-    "crossing": ("y,q0.1,q0.5,q0.9\n1,0,1,2\n1,0,3,2\n", "row 2, column q0.9: 2 is below q0.5 = 3; quantiles must not"),
-    "level above one": ("y,q5,q95\n1,0,1\n", "column q5: level 5 is not between 0 and 1; name the 5 % quantile q0.05"),
     "level zero": ("y,q0,q0.5\n1,0,1\n", "column q0: level 0 is not between 0 and 1"),
-    "negative level": ("y,q-0.5,q0.5\n1,0,1\n", "level -0.5 is not between"),
+    "percent or not": (
+        "y,q0.5,q50\n1,0,1\n",
+        "q0.5, q50 may be fractions or percent; say which with --columns q0.5=q50",
+    ),
+    "two sets": ("y,a_q0.1,a_q0.9,b_q0.1,b_q0.9\n1,0,1,0,1\n", "a_q0.1, b_q0.1 begin 2 sets of quantiles; keep one"),
     "one level": ("y,q0.5\n1,0\n", "expected two or more different levels"),
     "same level twice": ("y,q0.5,q0.50\n1,0,0\n", "expected two or more different levels"),
     "one sample": ("y,s0\n1,0\n", "s0 is the only sample"),
-    "one class": ("y,p0\n0,1\n", "expected p0, p1, … without a gap"),
+    "one class": ("y,p0\n0,1\n", "p0 is the only class: expected p0, p1, … without a gap"),
+    "classes or percentiles": (
+        "y,p10,p50\n10,.4,.6\n",
+        "p10, p50 may be classes or percentiles; say which with --kind",
+    ),
+    "classes that do not sum": ("y,p1,p2\n1,.4,.5\n", "p1, p2 may be classes or percentiles; say which with --kind cl"),
+    "other class": ("y,p_cat,p_dog\ncow,.4,.6\n", "row 1, column y: 'cow' is none of the classes cat, dog"),
+    "whose probability": ("y,prob\ncat,.4\ndog,.5\n", "prob may be the probability of cat or of dog; .* p_cat=prob"),
+    "interval": ("y,lower,upper\n1,0,2\n", "lower and upper are an interval: say its probability with --level 0.9"),
+    "two intervals": (
+        "y,mean_ci_lower,mean_ci_upper,obs_ci_lower,obs_ci_upper\n1,0,2,0,2\n",
+        "say which interval, with --columns lower=mean_ci_lower,upper=mean_ci_upper and --level",
+    ),
+    "two outcomes": (
+        "actual,target,mu,sigma\n1,1,0,1\n",
+        "actual, target may each be the column y; .* --columns y=act",
+    ),
+    "two means": ("y,mu,pred,sigma\n1,1,0,1\n", "mu, pred may each be the column mean; .* --columns mean=mu"),
+    "std of the mean": ("y,mean,mean_se\n1,0,1\n", "no forecast among .* --columns mean=NAME,std=NAME"),
     "class gap": ("y,p0,p2\n0,.5,.5\n", "expected p0, p1, … without a gap"),
     "probability": ("y,p0,p1\n0,1.5,-.5\n", "row 1, column p0: 1.5 is not a probability"),
     "sum": ("y,p0,p1\n0,.5,.5\n0,.5,.6\n", "row 2, column p0 … p1: the probabilities sum to 1.1, not 1"),

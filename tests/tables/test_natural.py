@@ -1,0 +1,332 @@
+"""Files as pandas, LightGBM, statsmodels, R, Excel and others write them, checked as they are; numbers are numpy's."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import json
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import polars as pl
+import pytest
+from scipy import stats
+
+from calibrl.__main__ import main
+from calibrl.tables import write_table
+
+N = 120
+RNG = np.random.default_rng(7)
+MU = RNG.normal(20, 5, N).round(3)
+SIGMA = RNG.uniform(1, 3, N).round(3)
+Y = (MU + 1.3 * SIGMA * RNG.normal(size=N)).round(3)
+LEVELS = np.array([0.1, 0.5, 0.9])
+QUANTILES = (MU[:, None] + SIGMA[:, None] * stats.norm.ppf(LEVELS)).round(3)
+NINETY = (MU[:, None] + SIGMA[:, None] * stats.norm.ppf([0.05, 0.95])).round(3)
+BOTH = np.stack([NINETY[:, 0], QUANTILES[:, 0], QUANTILES[:, 2], NINETY[:, 1]], 1)
+SAMPLES = (MU[:, None] + SIGMA[:, None] * RNG.normal(size=(N, 12))).round(3)
+PROBS = RNG.dirichlet((2, 2, 2), N).round(6)
+PROBS[:, 2] = (1 - PROBS[:, :2].sum(1)).round(6)
+LABEL = (PROBS.cumsum(1) < RNG.random((N, 1))).sum(1)
+ANIMALS = np.array(["cat", "dog", "owl"])[LABEL]
+RISK = PROBS[:, 0]
+EVENT = (RNG.random(N) < RISK).astype(int)
+DAYS = np.datetime64("2024-12-20") + np.arange(N)
+
+
+# What the numbers must be, from numpy and scipy alone.
+
+
+def gaussian(mean: np.ndarray = MU, std: np.ndarray = SIGMA, y: np.ndarray = Y) -> dict[str, Any]:
+    z = (y - mean) / std
+    score = std * (z * (2 * stats.norm.cdf(z) - 1) + 2 * stats.norm.pdf(z) - 1 / np.sqrt(np.pi))
+    inside = {f"{level:g}": (np.abs(z) <= stats.norm.ppf(0.5 + level / 2)).mean() for level in (0.5, 0.8, 0.9, 0.95)}
+    return {"n": len(y), "coverage": inside, "crps": score.mean(), "nll": -stats.norm.logpdf(y, mean, std).mean()}
+
+
+def quantile(values: np.ndarray = QUANTILES, levels: Sequence[float] = tuple(LEVELS)) -> dict[str, Any]:
+    values = np.sort(values, 1)
+    miss = Y[:, None] - values
+    return {
+        "n": N,
+        "levels": list(levels),
+        "observed": (miss <= 0).mean(0).tolist(),
+        "pinball": np.where(miss > 0, np.multiply(levels, miss), np.subtract(levels, 1) * miss).mean(),
+    }
+
+
+def sampled(values: np.ndarray = SAMPLES) -> dict[str, Any]:
+    apart = np.abs(values[:, :, None] - values[:, None]).mean((1, 2))
+    return {"n": N, "crps": (np.abs(values - Y[:, None]).mean(1) - apart / 2).mean()}
+
+
+def classes(probs: np.ndarray = PROBS, label: np.ndarray = LABEL) -> dict[str, Any]:
+    return {
+        "n": N,
+        "classes": probs.shape[1],
+        "accuracy": (probs.argmax(1) == label).mean(),
+        "nll": -np.log(probs[np.arange(N), label]).mean(),
+    }
+
+
+BINARY = classes(np.stack([1 - RISK, RISK], 1), EVENT)
+
+
+# How they are written.
+
+Columns = Mapping[str, Any]
+
+
+def text(
+    columns: Columns, *, sep: str = ",", decimal: str = ".", encoding: str = "utf-8", quote: int = csv.QUOTE_MINIMAL
+) -> bytes:
+    """Delimited text, numbers with as many digits as they have."""
+    out = io.StringIO(newline="")
+    writer = csv.writer(out, delimiter=sep, quoting=quote, lineterminator="\r\n")
+    writer.writerow(columns)
+    for row in zip(*columns.values(), strict=True):
+        plain = (value.item() if isinstance(value, np.generic) else value for value in row)
+        writer.writerow([f"{cell}".replace(".", decimal) if isinstance(cell, float) else cell for cell in plain])
+    return out.getvalue().encode(encoding)
+
+
+def pandas(columns: Columns, **options: Any) -> bytes:
+    """With an index in front, as `to_csv` writes it."""
+    return text({"": np.arange(N), **columns}, **options)
+
+
+def r_csv(columns: Columns) -> bytes:
+    """As `write.csv` does: row names, text in quotes."""
+    return text({"": [str(k + 1) for k in range(N)], **columns}, quote=csv.QUOTE_NONNUMERIC)
+
+
+def r_table(columns: Columns, sep: str = " ") -> bytes:
+    """As `write.table` does: a name in front of each row and none above."""
+    head, *rows = text(columns, sep=sep).decode().splitlines()
+    return "\n".join([head, *(f'"{k}"{sep}{row}' for k, row in enumerate(rows, 1))]).encode()
+
+
+def named(names: Sequence[str], values: np.ndarray) -> dict[str, np.ndarray]:
+    return dict(zip(names, values.T, strict=True))
+
+
+def numbered(prefix: str) -> dict[str, np.ndarray]:
+    return named([f"{prefix}{k}" for k in range(12)], SAMPLES)
+
+
+OBSERVATION = named(["obs_ci_lower", "obs_ci_upper"], NINETY)
+CHURN = np.where(EVENT, "churn", "stay")
+
+
+class Case(NamedTuple):
+    name: str
+    content: bytes | pl.DataFrame
+    expected: dict[str, Any]
+    options: str = ""
+    said: str = ""
+    warned: str = ""
+
+
+CASES = {
+    "pandas": Case("a.csv", pandas({"y_true": Y, "y_pred": MU, "y_std": SIGMA}), gaussian(), said="outcomes in y_true"),
+    "pandas, compressed": Case("a.csv.gz", gzip.compress(pandas({"actual": Y, "mu": MU, "sigma": SIGMA})), gaussian()),
+    "pandas, feather": Case("a.feather", pl.DataFrame({"Actual": Y, "Mean": MU, "Std": SIGMA}), gaussian()),
+    "pandas, parquet": Case(
+        "a.parquet", pl.DataFrame({"target": Y, "loc": MU, "scale": SIGMA, "__index_level_0__": range(N)}), gaussian()
+    ),
+    "a variance": Case("a.csv", text({"y": Y, "mean": MU, "variance": SIGMA**2}), gaussian(), said="variance"),
+    "excel": Case("a.xlsx", pl.DataFrame({"Date": DAYS, "Observed": Y, "Forecast": MU, "Sigma": SIGMA}), gaussian()),
+    "excel, german": Case(
+        "a.csv",
+        text({"größe": Y, "mean": MU, "std": SIGMA}, sep=";", decimal=",", encoding="cp1252"),
+        gaussian(),
+        "--y größe",
+        "separated by semicolons; Latin-1",
+    ),
+    "excel, unicode text": Case(
+        "a.txt", text({"actual": Y, "mean": MU, "std": SIGMA}, sep="\t", encoding="utf-16"), gaussian(), said="UTF-16"
+    ),
+    "excel, sep line": Case("a.csv", b"sep=|\r\n" + text({"y": Y, "mu": MU, "sd": SIGMA}, sep="|"), gaussian()),
+    "gpytorch": Case("a.csv", text({"target": Y, "mean": MU, "stddev": SIGMA, "lower": MU, "upper": MU}), gaussian()),
+    "scikit-learn": Case("a.csv", text({"y_test": Y, "y_pred": MU, "y_pred_std": SIGMA}), gaussian()),
+    "statsmodels": Case(
+        "a.csv",
+        pandas({"mean": MU, "mean_se": SIGMA, "mean_ci_lower": MU, "mean_ci_upper": MU, "y": Y}),
+        gaussian(),
+        "--columns std=mean_se",
+        "std=mean_se",
+    ),
+    "statsmodels, interval": Case(
+        "a.csv",
+        pandas(
+            {
+                "mean": MU,
+                "mean_ci_lower": MU,
+                "mean_ci_upper": MU,
+                **named(["obs_ci_lower", "obs_ci_upper"], NINETY),
+                "y": Y,
+            }
+        ),
+        quantile(NINETY, (0.05, 0.95)),
+        "--level 0.9 --columns lower=obs_ci_lower,upper=obs_ci_upper",
+    ),
+    "names of nobody": Case("a.csv", text({"a": Y, "b": MU, "c": SIGMA}), gaussian(), "--y a --columns mean=b,std=c"),
+    "lightgbm": Case("a.csv", text({"y": Y, **named(["q_0.1", "q_0.5", "q_0.9"], QUANTILES)}), quantile()),
+    "lightgbm, bare": Case("a.csv", pandas({"actual": Y, **named(["0.1", "0.5", "0.9"], QUANTILES)}), quantile()),
+    "lightgbm, crossed": Case(
+        "a.csv",
+        text({"y": Y, **named(["quantile_0.9", "quantile_0.5", "quantile_0.1"], QUANTILES)}),
+        quantile(),
+        warned="quantiles cross in 120 of 120 rows (100.0%; the first is row 1) and were sorted",
+    ),
+    "percent": Case("a.csv", text({"y": Y, **named(["q10", "q50", "q90"], QUANTILES)}), quantile(), said="q0.1=q10"),
+    "percentiles": Case("a.csv", text({"obs": Y, **named(["P10", "P50", "P90"], QUANTILES)}), quantile()),
+    "percent signs": Case("a.csv", text({"y": Y, **named(["10%", "50%", "90%"], QUANTILES)}), quantile()),
+    "darts": Case("a.csv", text({"y": Y, **named([f"sales_q0.{k}0" for k in (1, 5, 9)], QUANTILES)}), quantile()),
+    "prophet": Case(
+        "a.csv",
+        text({"ds": DAYS, "y": Y, "yhat": MU, **named(["yhat_lower", "yhat_upper"], QUANTILES[:, [0, 2]])}),
+        quantile(QUANTILES[:, [0, 2]], (0.1, 0.9)),
+        "--level 0.8",
+    ),
+    "nixtla": Case(
+        "a.parquet",
+        pl.DataFrame(
+            {
+                "unique_id": ["a"] * N,
+                "ds": DAYS,
+                "y": Y,
+                "ARIMA": MU,
+                **named(["ARIMA-lo-90", "ARIMA-lo-80", "ARIMA-hi-80", "ARIMA-hi-90"], BOTH),
+            }
+        ),
+        quantile(BOTH, (0.05, 0.1, 0.9, 0.95)),
+    ),
+    "R, predict": Case(
+        "a.csv",
+        r_csv({"fit": MU, **named(["lwr", "upr"], NINETY), "actual": Y}),
+        quantile(NINETY, (0.05, 0.95)),
+        "--level 0.9",
+    ),
+    "R, forecast": Case(
+        "a.txt",
+        r_table({"Point.Forecast": MU, **named(["Lo.90", "Lo.80", "Hi.80", "Hi.90"], BOTH), "actual": Y}),
+        quantile(BOTH, (0.05, 0.1, 0.9, 0.95)),
+        said="separated by spaces",
+    ),
+    "R, quantile": Case("a.tsv", r_table({"y": Y, **named(["X10.", "X50.", "X90."], QUANTILES)}, "\t"), quantile()),
+    "ensemble": Case("a.csv", text({"y": Y, **numbered("member_")}), sampled()),
+    "posterior": Case("a.csv", text({"y": Y, **named([f"sample[{k}]" for k in range(1, 13)], SAMPLES)}), sampled()),
+    "R, simulate": Case(
+        "a.csv",
+        r_csv({"y": Y, **named([f"V{k}" for k in range(1, 13)], SAMPLES)}),
+        sampled(),
+        f"--columns samples={','.join(f'V{k}' for k in range(1, 13))}",
+    ),
+    "bare samples": Case(
+        "a.csv", text({"y": Y, **named([str(k) for k in range(12)], SAMPLES)}), sampled(), "--kind samples"
+    ),
+    "named classes": Case(
+        "a.csv", text({"label": ANIMALS, **named(["prob_cat", "prob_dog", "prob_owl"], PROBS)}), classes()
+    ),
+    "R, caret": Case("a.csv", r_csv({"obs": ANIMALS, **named(["cat", "dog", "owl"], PROBS)}), classes()),
+    "numbered from one": Case("a.csv", text({"y": LABEL + 1, **named(["p1", "p2", "p3"], PROBS)}), classes()),
+    "predict_proba": Case(
+        "a.csv", pandas({"y_true": LABEL, **named(["proba_0", "proba_1", "proba_2"], PROBS)}), classes()
+    ),
+    "one probability": Case("a.csv", text({"y_true": EVENT, "y_prob": RISK}), BINARY, said="the probability of 1"),
+    "yes and no": Case("a.csv", text({"outcome": np.where(EVENT, "Yes", "No"), "p": RISK}), BINARY),
+    "true and false": Case("a.parquet", pl.DataFrame({"target": EVENT > 0, "proba": RISK}), BINARY),
+    "of a label": Case("a.csv", text({"y": CHURN, "p_churn": RISK}), BINARY, said="of churn"),
+    "of a label, said": Case("a.csv", text({"y": CHURN, "score": RISK}), BINARY, "--columns p_churn=score"),
+}
+
+REFUSED = {
+    "no level": (text({"y": Y, **named(["lower", "upper"], NINETY)}), "--level 0.9"),
+    "names of nobody": (text({"y": Y, "b": MU, "c": SIGMA}), "--columns mean=NAME,std=NAME"),
+    "nobody's outcome": (text({"a": Y, "mean": MU, "std": SIGMA}), "--y NAME"),
+    "two outcomes": (text({"actual": Y, "target": Y, "mean": MU, "std": SIGMA}), "--columns y=actual"),
+    "whose probability": (text({"y": np.where(EVENT, "a", "b"), "prob": RISK}), "--columns p_a=prob"),
+    "percentiles or classes": (text({"y": LABEL, **named(["p10", "p20", "p30"], PROBS)}), "--kind classes"),
+    "two kinds": (
+        text({"y": Y, "mean": MU, "std": SIGMA, **numbered("s")}),
+        "--kind normal",
+    ),
+    "two intervals": (
+        text({"y": Y, **named(["a_lower", "a_upper", "b_lower", "b_upper"], BOTH)}),
+        "--columns lower=a_low",
+    ),
+}
+
+
+@pytest.fixture
+def shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., Any]:
+    monkeypatch.chdir(tmp_path)
+
+    def run(*words: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["calibrl", *words])
+        with pytest.raises(SystemExit) as end:
+            main()
+        shown = capsys.readouterr()
+        return int(end.value.code or 0), shown.out, shown.err
+
+    return run
+
+
+def agrees(found: Any, expected: Any) -> None:
+    if isinstance(expected, dict):
+        for name, value in expected.items():
+            agrees(found[name], value)
+    else:
+        assert found == pytest.approx(expected, rel=1e-9)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_natural_file_is_checked_as_it_is(shell: Callable[..., Any], tmp_path: Path, name: str) -> None:
+    case = CASES[name]
+    if isinstance(case.content, bytes):
+        (tmp_path / case.name).write_bytes(case.content)
+    else:
+        write_table(case.content, tmp_path / case.name)
+    code, out, err = shell("check", case.name, *case.options.split(), "--json")
+    assert (code, err) == (0, f"calibrl: a.csv: {case.warned}\n" if case.warned else "")
+    found = json.loads(out)
+    agrees(found["as_forecast"]["summary"], case.expected)
+    assert case.said in found["understood"]
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_file_that_may_mean_two_things_gets_the_option_that_settles_it(
+    shell: Callable[..., Any], tmp_path: Path, name: str
+) -> None:
+    content, option = REFUSED[name]
+    (tmp_path / "a.csv").write_bytes(content)
+    code, out, err = shell("check", "a.csv")
+    assert (code, out) == (2, "")
+    assert option in err
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize("name", ["excel", "R, forecast", "named classes", "one probability"])
+def test_a_map_is_fitted_and_applied_under_the_names_of_the_file(
+    shell: Callable[..., Any], tmp_path: Path, name: str
+) -> None:
+    case = CASES[name]
+    if isinstance(case.content, bytes):
+        (tmp_path / case.name).write_bytes(case.content)
+    else:
+        write_table(case.content, tmp_path / case.name)
+    assert shell("fit", case.name, "--out", "m.json")[0] == 0
+    for out in ("b.xlsx", "b.csv.gz", "b.feather"):
+        assert shell("apply", "m.json", case.name, "--out", out)[0] == 0
+        code, words, _ = shell("check", out, "--json")
+        assert code == 0
+        assert json.loads(words)["as_forecast"]["summary"]["n"] == N
+
+
+def test_there_are_thirty_of_them() -> None:
+    assert len(CASES) >= 30
