@@ -108,26 +108,34 @@ def horizon() -> Iterator[str]:
         yield from _honest(_rows(ROOT / "results" / "replication" / f"{task}.jsonl"), f"{NAMES[task]}, full size")
 
 
+RAIL = 120.0
+"""The return on the short rail to which samples are counted, fixed on seeds 900 and 901."""
+
+
 def rail() -> Iterator[str]:
     """Arms with the same chance-constrained planner on Cartpole with a short rail."""
-    paired = ("paired with `uncalibrated`: outside, %", "return")
+    paired = ("return, paired", f"steps to {RAIL:.0f}, over `uncalibrated`", "got there")
     yield from _head("arm", "seeds × trials", "steps outside, %", "return a trial", *paired)
-    found: dict[str, dict[int, list[tuple[float, float]]]] = defaultdict(lambda: defaultdict(list))
-    for row in _rows(ROOT / "results" / "control" / "rail.jsonl"):
-        if row.metrics["trial"]:
-            found[row.arm][row.seed].append((100 * row.metrics["unsafe"], row.metrics["return"]))
-    for arm in ("uncalibrated", "calibrated", "calibrated-trajectory"):
-        if arm not in found:
+    rows = _rows(ROOT / "results" / "control" / "rail.jsonl")
+    base = "uncalibrated"
+    for arm in (base, "calibrated", "calibrated-trajectory"):
+        mine = [row for row in rows if row.arm == arm and row.metrics["trial"]]
+        found = endpoint(rows, RAIL, arm, base)
+        if not mine or found is None:
             continue
-        trials = min(len(each) for seeds in found.values() for each in seeds.values())
-        means = {a: {s: np.mean(each[:trials], 0) for s, each in seeds.items()} for a, seeds in found.items()}
-        mine, base = means[arm], means["uncalibrated"]
-        pairs = np.array([mine[seed] - base[seed] for seed in sorted(mine.keys() & base.keys())])
-        both = [
-            _pm(pairs[:, k].tolist(), form) if arm != "uncalibrated" else "" for k, form in enumerate(("+.2f", "+.1f"))
-        ]
-        own = [_pm([float(one[k]) for one in mine.values()], form) for k, form in enumerate((".2f", ".1f"))]
-        yield f"| `{arm}` | {len(mine)} × {trials} | {own[0]} | {own[1]} | {both[0]} | {both[1]} |"
+        gains, trials = _gains(rows, arm, base)
+        by_seed = {row.seed: [one for one in mine if one.seed == row.seed] for row in mine}
+        outside, earned = (
+            [float(np.mean([one.metrics[name] for one in each])) for each in by_seed.values()]
+            for name in ("unsafe", "return")
+        )
+        own = f"{_pm([100 * one for one in outside], '.2f')} | {_pm(earned, '.1f')}"
+        ratio, low, high = found.ratio
+        against = (
+            f"{_pm(gains, '+.1f')} | {ratio:.2f} [{low:.2f}, {high:.2f}] | {found.reached[0]} and {found.reached[1]}"
+        )
+        reached = f" | | {found.reached[1]}"
+        yield f"| `{arm}` | {len(by_seed)} × {trials} | {own} | {reached if arm == base else against} |"
 
 
 TABLES = {"endpoints": endpoints, "horizon": horizon, "rail": rail}
