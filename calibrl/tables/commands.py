@@ -247,6 +247,14 @@ def expect_suffix(path: Path, *suffixes: str) -> None:
         raise CalibrlError(f"{path}: suffix {path.suffix!r} cannot be written; use {' or '.join(suffixes)}")
 
 
+def _steps(name: str, column: str) -> float:
+    """How many steps ahead a value of the column is."""
+    try:
+        return float(name)
+    except ValueError:
+        raise CalibrlError(f"--horizon {column}: {name!r} is not a number of steps; use --group for names") from None
+
+
 def pool_new(new_groups: str) -> bool:
     """Whether groups that are unknown to a map get the pooled one."""
     if new_groups not in ("refuse", "pooled"):
@@ -274,6 +282,9 @@ _JSON = typer.Option(False, "--json", help="Print one JSON object and nothing el
 def check(
     file: Path = _FORECASTS,
     group: str | None = typer.Option(None, help="Also report on each group: the values of this column."),
+    horizon: str | None = typer.Option(
+        None, help="Also report by how many steps ahead a forecast was made: the numbers in this column."
+    ),
     map_file: Path | None = typer.Option(None, "--map", help="Also report on the forecasts corrected with this map."),
     new_groups: str = _NEW_GROUPS,
     plot: Path | None = typer.Option(
@@ -292,7 +303,12 @@ def check(
         expect_suffix(plot, ".png", ".svg", ".pdf", ".html")
     table = read(file, kind, y, columns, level, sheet)
     seen, outcomes = table.seen()
+    if horizon is not None and group is not None:
+        raise CalibrlError(f"--horizon {horizon} and --group {group} report on the same rows; give one of them")
+    group = group or horizon
     places = places_of(None if group is None else table.groups(group), seen)
+    if horizon is not None:
+        places = dict(sorted(places.items(), key=lambda item: _steps(item[0], horizon)))
     groups = {name: seen[own] for name, own in places.items()}
     bare = table.distribution if map_file is None else comparable(table)
     found = {**described(table), "as_forecast": judged(table, seen, groups, bare)}

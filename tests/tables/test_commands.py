@@ -343,6 +343,24 @@ def test_each_group_gets_the_map_it_needs(shell: Shell, tmp_path: Path) -> None:
     assert "wild" in text
 
 
+def test_honesty_is_shown_by_how_many_steps_ahead(shell: Shell, tmp_path: Path) -> None:
+    """Errors that last add up: independent ones, as the forecaster has it, would be √h wide h steps ahead."""
+    rng = np.random.default_rng(0)
+    ahead = np.tile([1, 2, 10], 500)
+    std, true = np.sqrt(ahead), ahead**0.9
+    frame = pl.DataFrame({"lead": ahead, "mean": np.zeros(1500), "std": std, "y": true * rng.normal(size=1500)})
+    frame.write_csv(tmp_path / "f.csv")
+    found = shell("check", "f.csv", "--horizon", "lead", "--json").json["as_forecast"]["groups"]
+    assert list(found) == ["1", "2", "10"]
+    for lead, group in found.items():
+        inside = stats.norm.cdf(1.645 * int(lead) ** (0.5 - 0.9)) * 2 - 1
+        assert group["coverage"]["0.9"] == pytest.approx(inside, abs=0.05)
+    named = frame.with_columns(store=pl.lit("north"))
+    named.write_csv(tmp_path / "n.csv")
+    assert "'north' is not a number of steps" in shell("check", "n.csv", "--horizon", "store").err
+    assert "give one of them" in shell("check", "n.csv", "--horizon", "lead", "--group", "store").err
+
+
 def test_new_groups_are_refused_or_pooled(shell: Shell, tmp_path: Path) -> None:
     frame = overconfident("normal", 200, 0)
     frame.write_csv(tmp_path / "old.csv")
