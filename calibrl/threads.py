@@ -16,7 +16,8 @@ def check_device(device: torch.device | str) -> None:
     name = str(device)
     kind = name.partition(":")[0]
     if kind not in ("cpu", "cuda"):
-        raise CalibrlError(f"device {name!r} is unknown; use cpu or cuda")
+        why = ": Apple's GPU has no float64, in which maps compute" if kind == "mps" else ""
+        raise CalibrlError(f"device {name!r} is unknown; use cpu or cuda{why}")
     if kind == "cuda" and not torch.cuda.is_available():
         raise CalibrlError(f"device {name!r} is not there; use cpu, or a machine whose torch sees a GPU")
 

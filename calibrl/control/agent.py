@@ -1,6 +1,7 @@
-"""One model-based agent, for a loop of your own: act, observe, update.
+"""One model-based agent: it learns by itself, or in a loop of your own: act, observe, update.
 
-agent = Agent(task("cartpole"))
+agent = Agent("Pendulum-v1")                          # an id, an environment, what makes one, or a Task
+agent.learn(trials=10)                                # or a loop of your own:
 action = agent.act(observation)                       # at random until it has learnt something
 agent.observe(observation, action, following, reward)
 agent.update()                                        # after an episode, say: Algorithm 1, steps 2 to 5
@@ -8,9 +9,12 @@ agent.update()                                        # after an episode, say: A
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -18,12 +22,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.distributions import Distribution, Normal
 
-from calibrl.algorithm import recalibrate
+from calibrl.algorithm import learn, recalibrate
 from calibrl.control import checkpoint
 from calibrl.control.arms import arm_named
 from calibrl.control.checkpoint import agent_state, load_agents
-from calibrl.control.policy import Fleet, Member, check_rows
-from calibrl.control.problems import Task
+from calibrl.control.policy import Fleet, Member, check_rows, episode_seed
+from calibrl.control.problems import Task, task_from_env
 from calibrl.control.settings import (
     SHARED_OUT,
     CalibrationSettings,
@@ -33,7 +37,7 @@ from calibrl.control.settings import (
     preset_for_env,
     threads_for,
 )
-from calibrl.control.world import view_of
+from calibrl.control.world import Trial, run_trial, view_of
 from calibrl.data import Data
 from calibrl.distributions import Mixture
 from calibrl.errors import CalibrlError
@@ -42,14 +46,68 @@ from calibrl.planning.rollout import matched
 from calibrl.runs.experiment import identity
 from calibrl.threads import check_device
 
+if TYPE_CHECKING:
+    import gymnasium
+
+
+@dataclass(frozen=True)
+class TrialResult:
+    """What a trial came to: what callbacks hear.
+
+    Parameters
+    ----------
+    trial : int
+        Its number; 0 is the random one.
+    earned : float
+        The mean return of its episodes, as rows count them.
+    episodes : tuple of float
+        The return of each episode, one that the trial's end cut short included.
+    rows : int
+        How many steps the agent has learnt from or holds out.
+    evaluation : tuple of float, optional
+        What episodes earned that nothing was learnt from.
+    """
+
+    trial: int
+    earned: float
+    episodes: tuple[float, ...]
+    rows: int
+    evaluation: tuple[float, ...] | None = None
+
+
+class OneForAll:
+    """One agent that acts in n environments side by side, in each with a plan of its own."""
+
+    def __init__(self, fleet: Fleet, environments: int) -> None:
+        self.fleet = fleet
+        self.plans: list[tuple[Tensor, Tensor]] = [(fleet.inputs.start, fleet.inputs.elites)] * environments
+
+    def begin(self, agents: Sequence[int]) -> None:
+        """Episodes begin in these environments."""
+        self.fleet.begin([0])
+        for k in agents:
+            self.plans[k] = self.fleet.inputs.start.clone(), self.fleet.inputs.elites.clone()
+
+    def act(self, observation: Tensor) -> Tensor:
+        """Actions (n, a) at observations (n, o)."""
+        if len(observation) == 1:
+            return self.fleet.act(observation)
+        actions = []
+        for k, seen in enumerate(observation):
+            for buffer, own in zip((self.fleet.inputs.start, self.fleet.inputs.elites), self.plans[k], strict=True):
+                buffer.copy_(own)
+            actions.append(self.fleet.act(seen[None])[0])
+            self.plans[k] = self.fleet.inputs.start.clone(), self.fleet.inputs.elites.clone()
+        return torch.stack(actions)
+
 
 class Agent:
     """A probabilistic ensemble, a map R on top, and a planner that imagines with R∘T, for one task.
 
     Parameters
     ----------
-    task : Task
-        What to do: `task("cartpole")`, or `task_from_env("Pendulum-v1")`.
+    task : Task, str, gymnasium.Env or function
+        What to do: an environment's id in Gymnasium, an environment, what makes one, or a Task: `task("cartpole")`.
     ensemble, planner, calibration : EnsembleSettings, PlannerSettings, CalibrationSettings, optional
         By default small enough for a laptop.
     calibrated : bool
@@ -60,6 +118,8 @@ class Agent:
         Decides all random draws.
     device : str or torch.device
         Where the networks train and plans are made.
+    **of_task
+        reward, terminated, steps, and options of the environment: as in `task_from_env`.
 
     Examples
     --------
@@ -68,11 +128,20 @@ class Agent:
     >>> agent = Agent(task("cartpole"))
     >>> agent.act(np.zeros(4)).shape  # at random until it has learnt something
     (1,)
+
+    Any environment is learnt in one line; here for three short trials, the first at random:
+
+    >>> settings = {"planner": PlannerSettings(horizon=2, population_size=4, elites=2, iterations=1, particles=2)}
+    >>> agent = Agent("CartPole-v1", steps=20, ensemble=EnsembleSettings(2, (8,), (1e-4,)), **settings)
+    >>> [result.trial for result in agent.learn(trials=2)]
+    [0, 1, 2]
+    >>> agent.act(np.zeros(4)) in (0, 1)
+    True
     """
 
     def __init__(
         self,
-        task: Task,
+        task: Task | str | gymnasium.Env[Any, Any] | Callable[..., Any],
         *,
         ensemble: EnsembleSettings | None = None,
         planner: PlannerSettings | None = None,
@@ -81,9 +150,12 @@ class Agent:
         arm: str | None = None,
         seed: int = 0,
         device: torch.device | str = "cpu",
+        **of_task: Any,
     ) -> None:
         if not isinstance(task, Task):
-            raise CalibrlError(f'{task!r} is no Task; make one by task("cartpole") or task_from_env("Pendulum-v1")')
+            task = task_from_env(task, **of_task)
+        elif of_task:
+            raise CalibrlError(f"{task.name} is a Task already; give {', '.join(of_task)} to task_from_env")
         given = {EnsembleSettings: ensemble, PlannerSettings: planner, CalibrationSettings: calibration}
         for kind, settings in given.items():
             if not isinstance(settings, kind | None):
@@ -104,8 +176,11 @@ class Agent:
         )
         self.member = Member(chosen, seed)
         view = view_of(task, device=device)
-        self.fleet = Fleet(view, [self.member], self.settings, low=task.low, high=task.high, device=device)
+        self.fleet = Fleet(
+            view, [self.member], self.settings, low=task.low, high=task.high, choices=task.choices, device=device
+        )
         self._seen: list[tuple[Tensor, ...]] = []
+        self._episodes = 0
 
     @property
     def mapping(self) -> Map:
@@ -121,7 +196,113 @@ class Agent:
         """An episode begins: what was planned is over."""
         self.fleet.begin([0])
 
-    def act(self, observation: NDArray[Any]) -> NDArray[np.float32]:
+    # Learning by itself.
+
+    def learn(
+        self,
+        trials: int = 10,
+        *,
+        environments: int = 1,
+        evaluate_every: int = 0,
+        evaluation_episodes: int = 5,
+        callback: Callable[[TrialResult], object] | None = None,
+    ) -> list[TrialResult]:
+        """Act and learn, trial after trial; the very first one at random.
+
+        Parameters
+        ----------
+        trials : int
+            After the random one.
+        environments : int
+            Copies of the environment that it acts in side by side; a trial has `task.steps` steps in each.
+        evaluate_every, evaluation_episodes : int
+            After every so many trials so many episodes are acted in that nothing is learnt from; 0: never.
+        callback : function of a TrialResult, optional
+            Hears of each trial once it is learnt; where it returns False, learning ends.
+
+        Returns
+        -------
+        list of TrialResult
+        """
+        if trials < 1 or environments < 1 or evaluate_every < 0 or evaluation_episodes < 1:
+            raise CalibrlError(
+                f"{trials} trials in {environments} environments, evaluated every {evaluate_every} by "
+                f"{evaluation_episodes} episodes, cannot be; use 1 or more each, evaluate_every 0 or more"
+            )
+        if self._seen:
+            raise CalibrlError(f"{len(self._seen)} observed steps are not learnt yet; call update() before learn()")
+        results: list[TrialResult] = []
+        with ExitStack() as stack, threads_for(self.settings):
+            made = [stack.enter_context(closing(self.task.make())) for _ in range(environments)]
+            rounds = trials + (self.fleet.learnt == 0)
+            for trial in learn(partial(self._collect, made), self.fleet, rounds=rounds):
+                number = self.fleet.learnt - 1
+                evaluated = evaluate_every and number and number % evaluate_every == 0
+                returns = self.evaluate(evaluation_episodes) if evaluated else None
+                episodes = [one for k in range(environments) for one in trial.episode_returns(k)]
+                result = TrialResult(number, float(np.mean(trial.returns)), tuple(episodes), self.rows, returns)
+                results.append(result)
+                if callback is not None and callback(result) is False:
+                    break
+        return results
+
+    def _collect(self, environments: Sequence[Any], fleet: Fleet) -> tuple[Data, Trial]:
+        """Step 1 of Algorithm 1: a trial in each environment, and its rows."""
+        seeds = [episode_seed(self.member.seed, self._episodes + k) for k in range(len(environments))]
+        self._episodes += len(environments)
+        trial = run_trial(OneForAll(fleet, len(environments)), environments, steps=self.task.steps, seeds=seeds)
+        parts = (trial.observation, trial.action, trial.next_observation, trial.reward, trial.terminated)
+        x, y = fleet.view.rows(*(part.flatten(0, 1)[None] for part in parts))
+        return Data(x.cpu(), y.cpu()), trial
+
+    def evaluate(self, episodes: int = 5, *, seed: int = 10_000) -> tuple[float, ...]:
+        """What whole episodes earn, of at most `task.steps` steps; nothing is learnt from them.
+
+        Parameters
+        ----------
+        episodes : int
+        seed : int
+            Of the first; the others' follow.
+
+        Returns
+        -------
+        tuple of float
+            The return of each.
+        """
+        planned = self.fleet.inputs.start.clone(), self.fleet.inputs.elites.clone()
+        earned = []
+        with closing(self.task.make()) as environment, threads_for(self.settings):
+            for episode in range(episodes):
+                trial = run_trial(self.fleet, [environment], steps=self.task.steps, seeds=[seed + episode])
+                first = trial.episodes(0)[0]
+                earned.append(float(trial.reward[0, first].double().sum()))
+        self.fleet.inputs.start.copy_(planned[0])
+        self.fleet.inputs.elites.copy_(planned[1])
+        return tuple(earned)
+
+    def record(self, path: str | Path, *, seed: int = 10_000, fps: float = 25.0) -> Path:
+        """Write a video of an episode: .gif or .webp anywhere, .mp4 where ffmpeg is installed.
+
+        Parameters
+        ----------
+        path : str or Path
+        seed : int
+            Of the episode.
+        fps : float
+            Frames a second.
+
+        Returns
+        -------
+        Path
+        """
+        from calibrl.control import video
+
+        self.begin()
+        return video.save(video.episode(self.task, self.act, seed=seed), path, fps=fps)
+
+    # A loop of one's own.
+
+    def act(self, observation: NDArray[Any]) -> Any:
         """The action to take at an observation.
 
         Parameters
@@ -131,13 +312,13 @@ class Agent:
 
         Returns
         -------
-        array (a,) of float32
-            Within the task's bounds; at random until the agent has learnt something.
+        array (a,) of float32, or a choice
+            As the environment takes it; at random until the agent has learnt something.
         """
         seen = self._vector(observation, self.task.observation_size, "observation")
         with threads_for(self.settings):
             action: NDArray[np.float32] = self.fleet.act(seen[None])[0].cpu().numpy()
-        return action
+        return action if self.task.choice is None else self.task.choice.decode(action)
 
     def observe(
         self,
@@ -166,7 +347,7 @@ class Agent:
         size = self.task.observation_size
         x, y = self.fleet.view.rows(
             self._vector(observation, size, "observation"),
-            self._vector(action, self.task.action_size, "action"),
+            self._vector(self._numbers(action), self.task.action_size, "action"),
             self._vector(following, size, "next observation"),
             self._vector(0.0 if reward is None else reward, 1, "reward")[0],
             torch.tensor(bool(terminated)),
@@ -206,7 +387,7 @@ class Agent:
         """
         view, device = self.fleet.view, self.fleet.device
         seen = self._rows(observation, self.task.observation_size, "observation")
-        done = self._rows(action, self.task.action_size, "action")
+        done = self._rows(self._numbers(action), self.task.action_size, "action")
         if len(seen) != len(done):
             raise CalibrlError(
                 f"{len(seen)} observations and {len(done)} actions; give one action for each observation"
@@ -261,6 +442,10 @@ class Agent:
 
     def _identity(self) -> dict[str, Any]:
         return {**identity(self.settings), "arm": self.member.arm.name}
+
+    def _numbers(self, action: Any) -> Any:
+        """Actions as models take them."""
+        return action if self.task.choice is None else self.task.choice.encode(action)
 
     def _vector(self, value: Any, size: int, name: str) -> Tensor:
         """One row (size,)."""

@@ -123,7 +123,8 @@ def assemble(
     found = []
     for fleet_members in fleets(settings.arms, range(settings.seed, settings.seed + settings.seeds)):
         for done, together in files.together(folder, [member for member in fleet_members if member in members]):
-            fleet = Fleet(view, together, settings, low=what.low, high=what.high, device=settings.device)
+            bounds: dict[str, Any] = {"low": what.low, "high": what.high, "choices": what.choices}
+            fleet = Fleet(view, together, settings, **bounds, device=settings.device)
             group = Group(fleet, [what.make() for _ in together], [Record() for _ in together])
             if done is not None:
                 states = [files.load(folder, member, done, identity(settings)) for member in together]

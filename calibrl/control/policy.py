@@ -27,7 +27,7 @@ from calibrl.forecasters.ensemble import BatchedEnsemble
 from calibrl.forecasters.ensemble_training import EnsembleTraining, input_scale
 from calibrl.forecasters.nets import Shape
 from calibrl.maps import IDENTITY, FitMap, Map, fit_named
-from calibrl.planning.candidates import refuse_lost_plans
+from calibrl.planning.candidates import chosen, refuse_lost_plans
 from calibrl.planning.graph import CapturedPlanner, PlanInputs, Planner, for_device
 from calibrl.planning.rollout import Model, matched, stacked_tables
 
@@ -175,6 +175,8 @@ class Fleet:
         Networks, planner and calibration.
     low, high : Tensor (a,)
         Bounds of the action.
+    choices : tuple of int
+        Where actions are choices: how many things there are of each kind. An action is then 1 for each chosen thing.
     device : str or torch.device
         Where networks train and plans are made.
     """
@@ -187,6 +189,7 @@ class Fleet:
         *,
         low: Tensor,
         high: Tensor,
+        choices: tuple[int, ...] = (),
         device: torch.device | str = "cpu",
     ) -> None:
         if len({member.arm.holds_out for member in members}) != 1:
@@ -195,7 +198,7 @@ class Fleet:
                 "numbers of rows; make two fleets"
             )
         self.view, self.members, self.settings = view, tuple(members), settings
-        self.device = torch.device(device)
+        self.device, self.choices = torch.device(device), choices
         self.low, self.high = low.float().to(self.device), high.float().to(self.device)
         seeds = [member.seed for member in members]
         self.exploring = [stream(seed, "explore") for seed in seeds]
@@ -221,7 +224,7 @@ class Fleet:
             remember=True,
         )
         self.inputs = PlanInputs.empty(
-            planner.search,
+            planner.search_among(choices),
             propagation=planner.propagation,
             particles=planner.particles,
             agents=len(members),
@@ -259,7 +262,7 @@ class Fleet:
         if not self.learnt:
             uniform = torch.stack([torch.rand(len(self.low), generator=one) for one in self.exploring])
             drawn = self.low + uniform.to(self.device) * (self.high - self.low)
-            return drawn.clamp(self.low, self.high)
+            return chosen(drawn, self.choices) if self.choices else drawn.clamp(self.low, self.high)
         if self._plan is None:
             nets, world = self.ensemble.nets, self.view.world
             self._plan = for_device(Planner(nets, world, self.inputs, low=self.low, high=self.high))

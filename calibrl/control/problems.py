@@ -7,6 +7,7 @@ it cannot.
 
 from __future__ import annotations
 
+import copy
 import difflib
 import importlib
 import math
@@ -16,7 +17,7 @@ import warnings
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, cast
@@ -26,6 +27,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from calibrl.control.choices import ChoiceEnvironment, Choices, choices_of
 from calibrl.control.settings import TASKS, ControlSettings
 from calibrl.control.world import random_steps
 from calibrl.errors import CalibrlError, MissingExtra, first_line
@@ -129,6 +131,12 @@ class Task:
         Whether episodes can end before `steps`; None until it is known.
     measure : function, optional
         What else rows say of a trial: observations (T, o), actions (T, a), next observations (T, o) → numbers by name.
+    terminated : function, optional
+        Where episodes end is known: next observations (…, o) → (…), True where one does. Without it that is learnt.
+    choice : Choices, optional
+        Where actions are choices.
+    factory : function, optional
+        Makes an environment, in the place of `env_id`.
 
     Examples
     --------
@@ -151,6 +159,14 @@ class Task:
     solved_by: str = ""
     terminates: bool | None = None
     measure: Callable[[Tensor, Tensor, Tensor], dict[str, float]] | None = None
+    terminated: Callable[[Tensor], Tensor] | None = None
+    choice: Choices | None = None
+    factory: Callable[..., Any] | None = None
+
+    @property
+    def choices(self) -> tuple[int, ...]:
+        """How many things of each kind there are to choose; none where actions are numbers."""
+        return () if self.choice is None else self.choice.sizes
 
     @property
     def input_size(self) -> int:
@@ -172,7 +188,11 @@ class Task:
         -------
         gymnasium.Env
         """
-        return make_env(self.env_id, **{"max_episode_steps": -1, **options})
+        if self.factory is None:
+            env = make_env(self.env_id, **{"max_episode_steps": -1, **options})
+        else:
+            env = made_by(self.factory, self.name, **options)
+        return env if self.choice is None else cast("gymnasium.Env[Any, Any]", ChoiceEnvironment(env, self.choice))
 
     def with_reward(self, reward: Reward) -> Task:
         """The same task, planned with another reward."""
@@ -218,35 +238,46 @@ def task(name: str) -> Task:
     return found
 
 
-def task_from_env(env_id: str, *, reward: Reward | None = None, steps: int | None = None) -> Task:
-    """The task of any Gymnasium environment with vectors of numbers (`Box`) for observations and actions.
+def task_from_env(
+    env: str | gymnasium.Env[Any, Any] | Callable[..., gymnasium.Env[Any, Any]],
+    *,
+    reward: Reward | None = None,
+    terminated: Callable[[Tensor], Tensor] | None = None,
+    steps: int | None = None,
+    **options: Any,
+) -> Task:
+    """The task of any Gymnasium environment that observes a vector of numbers (`Box`).
 
-    The model sees the observation as it is and forecasts what changes.
+    The model sees the observation as it is and forecasts what changes. Actions are a vector of numbers, or choices
+    (`Discrete`, `MultiDiscrete`, `MultiBinary`).
 
     Parameters
     ----------
-    env_id : str
-        In Gymnasium. Environments of a module of your own are named "module:Name-v0", or just by their id once
-        registered. The MuJoCo tasks come with their World by id too.
+    env : str, gymnasium.Env or function
+        An id in Gymnasium (of a module of your own "module:Name-v0"); an environment, which is copied, never used; or
+        what makes a new one. The MuJoCo tasks come with their World by id too.
     reward : function, optional
         Of imagined steps: observation (…, o), action (…, a), next observation (…, o) → (…). Without one it is learnt.
+    terminated : function, optional
+        Where episodes end: next observation (…, o) → (…), True where one does. Without one it is learnt.
     steps : int, optional
         Of a trial. Default: the environment's own limit, or 200.
+    **options
+        As `gymnasium.make`, or the function, takes them.
 
     Returns
     -------
     Task
     """
-    if not isinstance(env_id, str):
-        raise CalibrlError(
-            f"a task is made of an environment's id, not of {type(env_id).__name__}: agents make environments of their "
-            "own; register yours with gymnasium.register and give its id"
-        )
     if steps is not None and (not isinstance(steps, int) or steps < 1):
         raise CalibrlError(f"{steps} steps are no trial; use a whole number, 1 or more")
+    name = env if isinstance(env, str) else _name(env)
     # Only where one may be meant: other environments need no MuJoCo.
-    ours = map(task, TASKS if env_id.startswith("calibrl/") else ())
-    found = next((known for known in ours if known.env_id == env_id), None) or adapt(env_id)
+    ours = map(task, TASKS if name.startswith("calibrl/") and isinstance(env, str) and not options else ())
+    found = next((known for known in ours if known.env_id == env), None) or adapt(name, _factory(env, options))
+    if terminated is not None:
+        _check_end(found, terminated)
+        found = replace(found, terminated=terminated)
     if reward is not None:
         check_reward(found, reward)
         found = found.with_reward(reward)
@@ -254,15 +285,70 @@ def task_from_env(env_id: str, *, reward: Reward | None = None, steps: int | Non
     return found if steps in (None, found.steps) else replace(found, steps=steps, solved=None)
 
 
-def adapt(env_id: str) -> Task:
+def _name(env: Any) -> str:
+    spec = getattr(env, "spec", None)
+    return str(spec.id if spec else getattr(env, "__name__", type(getattr(env, "unwrapped", env)).__name__))
+
+
+def _factory(env: Any, options: dict[str, Any]) -> Callable[..., Any] | None:
+    """What makes environments like the one given; None for an id without options."""
+    if isinstance(env, str):
+        return partial(make_env, env, **options) if options else None
+    if isinstance(env, type) or not hasattr(env, "step"):
+        if not callable(env):
+            raise CalibrlError(f"{env!r} is no environment; give an id, a gymnasium.Env, or a function that makes one")
+        return partial(env, **options) if options else cast("Callable[..., Any]", env)
+    if hasattr(env, "single_action_space"):
+        raise CalibrlError(
+            f"{type(env).__name__} is many environments in one; give what makes a single one, and learn(environments="
+            f"{getattr(env, 'num_envs', 4)})"
+        )
+    if options:
+        raise CalibrlError(f"{_name(env)} is made already, options {list(options)} come too late; give what makes it")
+    return partial(_copied, env)
+
+
+def _copied(env: Any, **options: Any) -> Any:
+    """A copy of somebody's environment, by which theirs stays as it is."""
+    import gymnasium
+
+    try:
+        # A picture needs an environment made for it; and some hold what cannot be copied, such as a window.
+        if not options:
+            return copy.deepcopy(env)
+    except Exception as problem:
+        if env.spec is None:
+            why = f"{type(problem).__name__}: {first_line(problem)}"
+            raise CalibrlError(f"{_name(env)} cannot be copied ({why}); give a function that makes one") from None
+    if env.spec is None:
+        raise CalibrlError(f"{_name(env)} is there already, and cannot be made with {options}; give what makes it")
+    return gymnasium.make(env.spec, **options)
+
+
+def made_by(factory: Callable[..., Any], name: str, **options: Any) -> gymnasium.Env[Any, Any]:
+    """What a factory makes, or an error that says what is wrong with it."""
+    try:
+        found = factory(**options)
+    except CalibrlError:
+        raise
+    except Exception as problem:  # whatever somebody's code raises
+        what = f"{type(problem).__name__}: {first_line(problem)}"
+        raise CalibrlError(f"environment {name!r} cannot be made ({what}); see that it can be by itself") from problem
+    if not hasattr(found, "step") or not hasattr(found, "action_space"):
+        raise CalibrlError(f"{name} made {type(found).__name__}, which is no environment; return a gymnasium.Env")
+    return cast("gymnasium.Env[Any, Any]", found)
+
+
+def adapt(name: str, factory: Callable[..., Any] | None = None) -> Task:
     """The task of an environment whose reward is unknown: see `calibrl.control.problems.task_from_env`."""
-    with closing(make_env(env_id)) as env:
-        size = _observations(env_id, env.observation_space)
-        low, high = _actions(env_id, env.action_space)
+    with closing(make_env(name) if factory is None else made_by(factory, name)) as env:
+        size = _observations(name, env.observation_space)
+        choice = choices_of(name, env.action_space)
+        low, high = _actions(name, env.action_space) if choice is None else _unit_bounds(choice)
         limit = env.spec.max_episode_steps if env.spec else None
     return Task(
-        name=env_id,
-        env_id=env_id,
+        name=name,
+        env_id=name,
         world=World(same, difference, added, reward=None),
         observation_size=size,
         action_size=len(low),
@@ -270,7 +356,29 @@ def adapt(env_id: str) -> Task:
         low=low,
         high=high,
         steps=limit or DEFAULT_STEPS,
+        choice=choice,
+        factory=factory,
     )
+
+
+def _unit_bounds(choice: Choices) -> tuple[Tensor, Tensor]:
+    one = torch.ones(sum(choice.sizes))
+    return 0 * one, one
+
+
+def _check_end(task: Task, terminated: Callable[[Tensor], Tensor]) -> None:
+    """Refuse an end that is not said of each step, or otherwise than the environment says it."""
+    with closing(task.make()) as environment:
+        for _, _, answer in random_steps(environment, 50):
+            said = terminated(torch.as_tensor(answer.observation, dtype=torch.float32)[None].expand(3, 5, -1))
+            if not isinstance(said, Tensor) or said.shape != (3, 5):
+                raise CalibrlError("terminated() must take observations (…, o) and give one truth a step, here (3, 5)")
+            if bool(said[0, 0]) != answer.terminated:
+                seen = np.round(answer.observation, 3).tolist()
+                raise CalibrlError(
+                    f"terminated() says {bool(said[0, 0])} of the observation {seen}, and {task.name} "
+                    f"{answer.terminated}; make the two agree"
+                )
 
 
 def check_reward(task: Task, reward: Reward) -> None:
@@ -328,8 +436,8 @@ def _actions(env_id: str, space: Any) -> tuple[torch.Tensor, torch.Tensor]:
 
     if not isinstance(space, Box):
         raise CalibrlError(
-            f"environment {env_id!r} takes {_kind(space)} as actions; planning over continuous actions needs a vector "
-            "of numbers (Box): turn numbers into choices with gymnasium.wrappers.TransformAction and register that"
+            f"environment {env_id!r} takes {_kind(space)} as actions; planning needs a vector of numbers (Box) or "
+            "choices (Discrete, MultiDiscrete): put them into one with gymnasium.wrappers.TransformAction"
         )
     if len(space.shape) != 1:
         raise CalibrlError(f"environment {env_id!r} takes actions of shape {space.shape}; a vector (a,) is needed")

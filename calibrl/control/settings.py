@@ -10,7 +10,7 @@ from typing import Any
 
 from calibrl.errors import CalibrlError
 from calibrl.planning.risk import Risk
-from calibrl.planning.search import SEARCHES, Search
+from calibrl.planning.search import SEARCHES, CategoricalCEM, Search
 from calibrl.runs.experiment import OURS, PAPER, REFERENCE, identity, setting
 
 TASKS = {
@@ -171,6 +171,13 @@ population_decay, keep_best, control_cost
             except CalibrlError as error:
                 raise CalibrlError(f"planner.{error}") from None
         return found[self.method]
+
+    def search_among(self, choices: tuple[int, ...]) -> Search:
+        """The search over choices, n₁ things of a first kind and so on, with these settings; without any, `search`."""
+        if not choices:
+            return self.search
+        shared = {name: getattr(self, name) for name in ("population_size", "elites", "iterations", "momentum")}
+        return CategoricalCEM(choices=choices, **shared)
 
 
 @dataclass(frozen=True)

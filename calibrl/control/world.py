@@ -179,6 +179,10 @@ class Trial:
             found.append(sum(float(reward[one].sum()) for one in counted) / len(counted))
         return found
 
+    def episode_returns(self, agent: int) -> list[float]:
+        """What each episode of one agent earned."""
+        return [float(self.reward[agent, one].double().sum()) for one in self.episodes(agent)]
+
     def episodes(self, agent: int) -> list[slice]:
         """The steps of each episode of one agent."""
         ends = (self.last[agent].nonzero()[:, 0] + 1).tolist()
@@ -310,7 +314,8 @@ def learnt(task: Task, scales: Scales) -> View:
 
     def next_observation(before: Tensor, forecast: Tensor) -> Tensor:
         following = world.next_observation(bare(before), forecast[..., :-2] * scales.target)
-        goes_on = before[..., -1:] * (forecast[..., -1:] < 0.5)
+        ends = ~(forecast[..., -1:] < 0.5) if task.terminated is None else task.terminated(following)[..., None]
+        goes_on = before[..., -1:] * ~ends
         return torch.cat([following, forecast[..., -2:-1] * scales.reward, goes_on], -1)
 
     def reward(before: Tensor, action: Tensor, after: Tensor) -> Tensor:

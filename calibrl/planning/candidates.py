@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
@@ -101,6 +101,12 @@ class Best(NamedTuple):
 def taken(plans: Tensor, index: Tensor) -> Tensor:
     """Plans (g, n, h, a) at index (g, k): (g, k, h, a)."""
     return plans.gather(1, index[:, :, None, None].expand(-1, -1, *plans.shape[2:]))
+
+
+def chosen(keys: Tensor, choices: Sequence[int]) -> Tensor:
+    """1 for the largest key of each kind and 0 for the rest: (…, n₁ + n₂ + …) of kinds of n₁, n₂, … things."""
+    parts = keys.split(list(choices), -1)
+    return torch.cat([torch.zeros_like(part).scatter(-1, part.argmax(-1, keepdim=True), 1.0) for part in parts], -1)
 
 
 def refuse_lost_plans(plans: Tensor) -> Tensor:

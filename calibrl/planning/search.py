@@ -500,11 +500,77 @@ class MPPI(Search):
         return Found(plan, task.shifted(plan), task.elites)
 
 
+@dataclass(frozen=True, kw_only=True)
+class CategoricalCEM(Search):
+    """The cross-entropy method over choices: at every step one of n things, or one of each of several kinds.
+
+    An action is one number for each thing, 1 for what is chosen and 0 for the rest: (a,), a = n₁ + n₂ + …. Plans are
+    drawn from independent probabilities, which move towards the elites' frequencies; the likeliest are returned.
+
+    Parameters
+    ----------
+    choices
+        n₁, n₂, …: how many things there are of each kind, 2 or more.
+    population_size, elites, iterations, momentum
+        As in `CEM`.
+    smoothing
+        The share of the uniform distribution that probabilities keep, in [0, 1): nothing is ruled out.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from calibrl.planning.search import Bounds, CategoricalCEM
+    >>> bounds = Bounds(torch.zeros(3), torch.ones(3), horizon=4)
+    >>> best = torch.tensor([2, 0, 1, 2])
+    >>> def objective(plans):
+    ...     return (plans.argmax(-1) == best).double().sum(-1)
+    >>> cem = CategoricalCEM(choices=(3,), population_size=100, elites=10)
+    >>> found = cem.search(objective, bounds, generator=torch.Generator().manual_seed(0))
+    >>> found.plan.argmax(-1).tolist()
+    [2, 0, 1, 2]
+    """
+
+    name: ClassVar[str] = "categorical"
+    uniform: ClassVar[bool] = True
+
+    choices: tuple[int, ...]
+    elites: int = 40
+    momentum: float = 0.1
+    smoothing: float = 0.02
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _check_elites(self)
+        if not self.choices or min(self.choices) < 2:
+            raise CalibrlError(f"choices {self.choices} leave nothing to choose; give 2 or more things of each kind")
+        if not 0 <= self.smoothing < 1:
+            raise CalibrlError(f"smoothing {self.smoothing} is not a share in [0, 1); 0.02 rules nothing out")
+
+    def _search(self, task: Task) -> Found:
+        import torch
+
+        from calibrl.planning.candidates import chosen, taken
+
+        even = torch.cat([torch.full((n,), 1 / n) for n in self.choices]).to(task.start)
+        # Half way between the bounds, where episodes begin, is no probability; what a search leaves behind is one.
+        total = [part.sum(-1, keepdim=True).expand_as(part) for part in task.start.split(self.choices, -1)]
+        share = task.start.clamp(min=0) / torch.cat(total, -1).clamp(min=1e-9)
+        for i, uniform in enumerate(task.noise):
+            share = (1 - self.smoothing) * share + self.smoothing * even
+            # Gumbel's way to draw: the largest of log p - log(-log u).
+            keys = share.log().unsqueeze(1) - (-uniform.clamp(1e-12, 1 - 1e-7).log()).log().to(share)
+            plans = chosen(keys, self.choices)
+            elite = taken(plans, task.value(plans, i).topk(self.elites).indices)
+            share = self.momentum * share + (1 - self.momentum) * elite.mean(1)
+        rest = torch.cat([share[:, 1:], even.expand(len(share), 1, -1)], 1)
+        return Found(chosen(share, self.choices), rest, task.elites)
+
+
 SEARCHES: dict[str, type[Search]] = {each.name: each for each in (CEM, ICEM, MPPI, RandomShooting)}
 """Every search by its name."""
 
 
-def _check_elites(search: CEM | ICEM) -> None:
+def _check_elites(search: CEM | ICEM | CategoricalCEM) -> None:
     if not 1 <= search.elites <= (most := search.population_size):
         raise CalibrlError(f"elites {search.elites} of {most} plans cannot be; use 1 … {most}")
     if not 0 <= search.momentum < 1:

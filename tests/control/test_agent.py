@@ -3,6 +3,7 @@
 import itertools
 from dataclasses import replace
 
+import gymnasium
 import numpy as np
 import pytest
 import torch
@@ -306,7 +307,8 @@ def test_an_update_of_no_more_than_a_block_is_refused_and_leaves_the_agent_well(
 @pytest.mark.parametrize(
     ("make", "says"),
     [
-        (lambda: Agent("Pendulum-v1"), "'Pendulum-v1' is no Task; make one"),
+        (lambda: Agent(3), "3 is no environment"),
+        (lambda: small_agent(steps=3), "cartpole is a Task already; give steps to task_from_env"),
         (lambda: small_agent(planner={"horizon": 3}), r"\{'horizon': 3\} is no PlannerSettings; write"),
         (lambda: small_agent(ensemble=5), "5 is no EnsembleSettings"),
     ],
@@ -386,3 +388,88 @@ def test_an_agent_goes_on_from_a_file_in_the_middle_of_an_episode(method, tmp_pa
     second = small_agent(planner=planner).load(tmp_path / "agent.pt")
     for place in rows[3:6]:
         np.testing.assert_array_equal(second.act(place), first.act(place))
+
+
+# Learning by itself.
+
+QUICK = {
+    "ensemble": EnsembleSettings(members=2, hidden=(8,), weight_decay=(1e-4,), epochs=2),
+    "planner": PlannerSettings(horizon=3, population_size=8, elites=2, iterations=2, particles=2),
+}
+
+
+def test_an_agent_learns_in_one_line():
+    heard = []
+    agent = Agent("Pendulum-v1", steps=15, **QUICK)
+    results = agent.learn(trials=2, evaluate_every=2, evaluation_episodes=2, callback=heard.append)
+    assert results == heard
+    assert [result.trial for result in results] == [0, 1, 2]
+    assert [result.rows for result in results] == [15, 30, 45]
+    assert [result.evaluation is None for result in results] == [True, True, False]
+    assert len(results[2].evaluation) == 2
+    assert agent.learn(trials=1)[0].trial == 3, "it goes on"
+    assert len(agent.learn(trials=5, callback=lambda result: False)) == 1, "until somebody has seen enough"
+
+
+def test_it_learns_as_a_run_does(tmp_path):
+    settings = replace(TINY, arms=("calibrated",), trials=2)
+    rows = run(tmp_path, settings).rows
+    same = Agent(replace(task("cartpole"), steps=12), ensemble=TINY.ensemble, planner=TINY.planner)
+    earned = [result.earned for result in same.learn(trials=2)]
+    assert earned == pytest.approx([row.metrics["return"] for row in rows], rel=1e-4)
+
+
+def test_environments_side_by_side_give_as_many_rows():
+    agent = Agent("CartPole-v1", steps=12, **QUICK)
+    results = agent.learn(trials=1, environments=3)
+    assert [result.rows for result in results] == [36, 72]
+    assert isinstance(agent.act(np.zeros(4)), np.int64)
+    agent.observe(np.zeros(4), 1, np.zeros(4), 1.0)
+    assert agent.forecast(np.zeros((2, 4)), [0, 1]).batch_shape == (2, 6)
+
+
+def test_evaluating_changes_nothing():
+    one, other = (Agent("CartPole-v1", steps=12, seed=3, **QUICK) for _ in range(2))
+    one.learn(trials=1)
+    other.learn(trials=1)
+    before = other.fleet.inputs.start.clone()
+    state = other.fleet.planning[0].get_state()
+    other.evaluate(1)
+    other.fleet.planning[0].set_state(state)
+    assert torch.equal(before, other.fleet.inputs.start)
+    assert one.act(np.zeros(4)) == other.act(np.zeros(4))
+
+
+def test_a_choice_that_is_best_is_learnt():
+    """Of three pushes only the last one pays: after one random trial the agent knows."""
+
+    class Push(gymnasium.Env):
+        observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (1,), np.float32)
+        action_space = gymnasium.spaces.Discrete(3)
+
+        def reset(self, *, seed=None, options=None):
+            super().reset(seed=seed)
+            self.at = np.zeros(1, np.float32)
+            return self.at, {}
+
+        def step(self, action):
+            self.at = self.at + np.float32(action - 1.0)
+            return self.at.copy(), float(action == 2), False, False, {}
+
+    ensemble = EnsembleSettings(members=2, hidden=(16,), weight_decay=(1e-4,), epochs=60)
+    planner = PlannerSettings(horizon=4, population_size=30, elites=5, iterations=3, particles=2)
+    agent = Agent(Push, steps=40, ensemble=ensemble, planner=planner)
+    agent.learn(trials=1)
+    assert agent.evaluate(1)[0] > 35
+
+
+def test_a_video_of_an_episode(tmp_path):
+    agent = Agent("CartPole-v1", steps=3, **QUICK)
+    pytest.importorskip("pygame", reason="draws Gymnasium's classic environments")
+    assert agent.record(tmp_path / "pole.gif").stat().st_size > 100
+
+
+@pytest.mark.parametrize("options", [{"trials": 0}, {"environments": 0}, {"evaluation_episodes": 0}])
+def test_learning_that_cannot_be(options):
+    with pytest.raises(CalibrlError, match="cannot be; use 1 or more"):
+        small_agent().learn(**options)

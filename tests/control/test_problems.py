@@ -2,7 +2,7 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
-from gymnasium.spaces import Box, Dict, Discrete
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -11,6 +11,7 @@ from calibrl.control.envs.tasks import GOAL, tip_position
 from calibrl.control.envs.tasks import halfcheetah_reward as speed
 from calibrl.control.problems import reward_named
 from calibrl.control.settings import PRESETS
+from calibrl.control.world import view_of
 from calibrl.errors import CalibrlError, MissingExtra
 
 
@@ -214,7 +215,6 @@ def test_the_mujoco_tasks_are_found_by_id():
         ("zzzz", "is unknown"),
         ("nowhere/Thing-v0", "is unknown"),
         ("no_such_module:Thing-v0", "needs the module no_such_module"),
-        ("CartPole-v1", "takes one of 2 choices"),
         ("FrozenLake-v1", "observes one of 16 choices"),
     ],
 )
@@ -230,7 +230,8 @@ def test_environments_that_cannot_be_tasks(env_id, says):
         ({"observes": Box(0, 255, (8, 8, 3), np.uint8)}, r"observes images of shape \(8, 8, 3\)"),
         ({"observes": Box(-1, 1, (2, 2), np.float32)}, r"observes arrays of shape \(2, 2\)"),
         ({"observes": Dict({"a": Box(-1, 1, (2,), np.float32)})}, r"observes several things by name \(Dict\)"),
-        ({"acts": Discrete(3)}, "takes one of 3 choices .* gymnasium.wrappers.TransformAction and register that"),
+        ({"acts": Dict({"a": Discrete(3)})}, "takes several things by name .* gymnasium.wrappers.TransformAction"),
+        ({"acts": Discrete(1)}, "leaves one action no choice"),
         ({"acts": Box(-np.inf, np.inf, (1,), np.float32)}, "sets no bounds on its actions"),
         ({"acts": Box(-3.4e38, 3.4e38, (1,), np.float32)}, "sets no bounds on its actions"),
         ({"acts": Box(-3, 3, (1,), np.int64)}, "takes whole numbers as actions"),
@@ -283,12 +284,98 @@ def test_bad_names_and_steps():
     for steps in (0, 2.5, float("nan"), "9"):
         with pytest.raises(CalibrlError, match=f"{steps} steps are no trial"):
             task_from_env("Pendulum-v1", steps=steps)
-    for thing in (Walk(), None):
-        with pytest.raises(CalibrlError, match=f"an environment's id, not of {type(thing).__name__}"):
-            task_from_env(thing)
+    with pytest.raises(CalibrlError, match="None is no environment; give an id"):
+        task_from_env(None)
 
 
 def test_without_gymnasium_the_extra_is_named(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "gymnasium", None)
     with pytest.raises(MissingExtra, match=r"pip install 'calibrl\[control\]'"):
         task_from_env("Pendulum-v1")
+
+
+# Environments that are there, and choices.
+
+
+def test_an_environment_an_id_with_options_and_what_makes_one_are_tasks():
+    mine = gymnasium.make("Pendulum-v1", g=3.0)
+    mine.reset(seed=0)
+    mine.unwrapped.mass = 7.0
+    for env, options in (
+        (mine, {}),
+        ("Pendulum-v1", {"g": 3.0}),
+        (lambda g=3.0: gymnasium.make("Pendulum-v1", g=g), {}),
+    ):
+        chosen = task_from_env(env, **options)
+        made = chosen.make()
+        assert made.unwrapped.g == 3.0
+        assert made is not mine
+        assert chosen.observation_size == 3
+    assert task_from_env(mine).make().unwrapped.mass == 7.0, "a copy of it as it is"
+    assert task_from_env(Walk).make().observation_space.shape == (2,)
+    assert task_from_env(Walk(), steps=9).steps == 9
+
+
+class Held(Walk):
+    """An environment that cannot be copied, as one with a window cannot."""
+
+    def __deepcopy__(self, memo):
+        raise TypeError("cannot pickle window")
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (lambda: task_from_env(Held()), "Held cannot be copied .*window.*give a function that makes one"),
+        (lambda: task_from_env(Walk(), observes=1), "options .'observes'. come too late"),
+        (lambda: task_from_env(lambda: 3), "made int, which is no environment"),
+        (lambda: task_from_env(lambda: 1 / 0), "cannot be made .ZeroDivisionError"),
+        (lambda: task_from_env(gymnasium.make_vec("Pendulum-v1", 3)), r"learn\(environments=3\)"),
+        (lambda: task_from_env(Walk, terminated=lambda seen: seen), "one truth a step"),
+        (lambda: task_from_env(Walk, terminated=lambda seen: seen[..., 0] > 9), "says False of the observation"),
+    ],
+)
+def test_environments_that_are_no_tasks(make, says):
+    with pytest.raises(CalibrlError, match=says) as caught:
+        make()
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("space", "action", "numbers"),
+    [
+        (Discrete(3), 2, [0, 0, 1]),
+        (Discrete(3, start=-1), -1, [1, 0, 0]),
+        (MultiDiscrete([2, 3]), [1, 2], [0, 1, 0, 0, 1]),
+        (MultiBinary(2), [0, 1], [1, 0, 0, 1]),
+    ],
+    ids=str,
+)
+def test_choices_are_numbers_for_models_and_choices_for_the_environment(space, action, numbers):
+    class Chooser(Walk):
+        def step(self, given):
+            assert space.contains(given), given
+            self.taken = np.asarray(given).tolist()
+            return super().step([0.1])
+
+    chosen = task_from_env(lambda: Chooser(acts=space))
+    assert chosen.action_size == len(numbers)
+    assert chosen.choice.encode(action).tolist() == numbers
+    assert chosen.choice.encode([action, action]).tolist() == [numbers, numbers]
+    assert np.asarray(chosen.choice.decode(np.array(numbers) * 0.7)).tolist() == action
+    env = chosen.make()
+    env.reset(seed=0)
+    for taken in (np.array(numbers, np.float32), chosen.choice.decode(np.array(numbers))):
+        env.step(taken)
+        assert env.unwrapped.taken == action
+    with pytest.raises(CalibrlError, match="is none of the choices"):
+        chosen.choice.encode(np.asarray(action) + 9)
+
+
+def test_a_known_end_stops_imagined_episodes():
+    known = task_from_env(Walk, terminated=lambda seen: seen[..., 0].abs() > 1)
+    view = view_of(known)
+    before = view.before(torch.tensor([[0.0, 0.0], [0.9, 0.0]]))
+    forecast = torch.tensor([[0.2, 0.0, 0.0, 0.9], [0.2, 0.0, 0.0, 0.1]]) / view.units
+    after = view.world.next_observation(before, forecast)
+    assert after[:, -1].tolist() == [1.0, 0.0], "whatever the networks say of it"

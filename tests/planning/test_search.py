@@ -10,7 +10,7 @@ from scipy import stats
 
 from calibrl.errors import CalibrlError
 from calibrl.planning.candidates import Task, coloring, refuse_lost_plans
-from calibrl.planning.search import CEM, ICEM, MPPI, SEARCHES, Bounds, RandomShooting
+from calibrl.planning.search import CEM, ICEM, MPPI, SEARCHES, Bounds, CategoricalCEM, RandomShooting
 
 BOUNDS = Bounds(torch.tensor([-1.0, -2.0]), torch.tensor([1.0, 2.0]), horizon=3)
 TARGET = torch.tensor([[0.5, -1.0], [0.0, 1.9], [-0.9, 0.3]])
@@ -416,3 +416,34 @@ def test_wrong_shapes_are_refused():
         batch(search, noise=torch.rand(4, G, 20, H, 2))
     with pytest.raises(CalibrlError, match=r"gave shape \(4,\) for 4 agents of 20 plans"):
         batch(search, objective=lambda plans, _: plans.sum((1, 2, 3)))
+
+
+def test_choices_are_searched_for_side_by_side_as_alone():
+    """Two kinds, of three and of two things: the best of each step is found; whoever plans beside does not matter."""
+    search = CategoricalCEM(choices=(3, 2), population_size=80, elites=10, iterations=6)
+    best = torch.tensor([[2, 0], [1, 1], [0, 1]])
+    low, high = torch.zeros(5), torch.ones(5)
+
+    def value(plans, _iteration=0):
+        kinds = torch.stack([part.argmax(-1) for part in plans.split((3, 2), -1)], -1)
+        return (kinds == best).double().sum((-1, -2))
+
+    start = torch.full((2, 3, 5), 0.5)
+    noise = torch.rand(6, 2, 80, 3, 5, generator=torch.Generator().manual_seed(0))
+    empty = torch.empty(2, 0, 3, 5)
+    together = search.search_batch(value, low, high, start=start, elites=empty, noise=noise)
+    alone = search.search_batch(value, low, high, start=start[:1], elites=empty[:1], noise=noise[:, :1])
+    torch.testing.assert_close(together.plan[:1], alone.plan)
+    for plan in together.plan:
+        assert torch.stack([part.argmax(-1) for part in plan.split((3, 2), -1)], -1).tolist() == best.tolist()
+        assert plan.sum(-1).tolist() == [2.0] * 3
+    # What is left are probabilities of each kind, even for the step that is new.
+    for part in together.start.split((3, 2), -1):
+        torch.testing.assert_close(part.sum(-1), torch.ones(2, 3))
+    torch.testing.assert_close(together.start[:, -1, :3], torch.full((2, 3), 1 / 3))
+
+
+@pytest.mark.parametrize("wrong", [{"choices": ()}, {"choices": (3, 1)}, {"choices": (2,), "smoothing": 1.0}])
+def test_choices_that_are_none(wrong):
+    with pytest.raises(CalibrlError, match=r"choices|smoothing"):
+        CategoricalCEM(population_size=80, **wrong)
