@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import NoReturn
 
-from calibrl.errors import CalibrlError, MissingExtra
+import calibrl
+from calibrl.errors import CalibrlError, MissingExtra, first_line
 
 
 def main() -> None:
@@ -21,6 +23,10 @@ def main() -> None:
         if file is None:
             raise
         _end(f"{file}: {problem.strerror}; choose a file or folder that can be read and written")
+    except MemoryError:
+        _end("there is not enough memory for this; see that files and settings ask for no more than they should")
+    except (OverflowError, RecursionError) as problem:
+        _end(f"a number or a file is beyond what can be computed with ({first_line(problem)}); check what was given")
 
 
 def _end(words: str) -> NoReturn:
@@ -28,5 +34,12 @@ def _end(words: str) -> NoReturn:
     raise SystemExit(2) from None
 
 
+def _leave_current_folder() -> None:
+    """`python -m calibrl` has Python look in the current folder first, where any file may be called like a package."""
+    if Path(sys.path[0]).resolve() == Path.cwd() != Path(calibrl.__file__).parents[1]:
+        del sys.path[0]
+
+
 if __name__ == "__main__":
+    _leave_current_folder()
     main()

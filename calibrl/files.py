@@ -1,40 +1,161 @@
-"""Files that are whole or not there, and that one process writes to."""
+"""Files that are whole or not there, that say when they were damaged, and that one process writes to."""
 
 from __future__ import annotations
 
 import contextlib
+import errno
+import json
 import os
-import tempfile
-from collections.abc import Iterator
+import re
+import secrets
+import shutil
+import stat
+import zlib
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from calibrl.errors import CalibrlError
+
+# Writing.
 
 
 @contextlib.contextmanager
 def replacing(path: str | Path) -> Iterator[Path]:
-    """A temporary path beside `path` that takes its place when the block ends well, and vanishes when it does not."""
-    target = Path(path)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=target.suffix)
-    os.close(handle)
+    """A temporary path beside `path` that takes its place when the block ends well, and vanishes when it does not.
+
+    Its name ends in `.tmp`: who writes by suffix has to say the format.
+    """
+    with replacing_all([path]) as (temporary,):
+        yield temporary
+
+
+@contextlib.contextmanager
+def replacing_all(paths: Sequence[str | Path]) -> Iterator[list[Path]]:
+    """Temporary paths that take the places of several files together: all of them, or none if one cannot."""
+    targets = [Path(path) for path in paths]
+    with contextlib.ExitStack() as stack:
+        temporary = [stack.enter_context(_temporary(target)) for target in targets]
+        yield temporary
+        for path, target in zip(temporary, targets, strict=True):
+            if target.exists():
+                path.chmod(stat.S_IMODE(target.stat().st_mode))
+            _sync(path)
+        _move(temporary, targets, stack)
+        for folder in dict.fromkeys(target.parent for target in targets):
+            # Without this a power cut may bring the old name back, or none.
+            _sync(folder)
+
+
+def _move(temporary: Sequence[Path], targets: Sequence[Path], stack: contextlib.ExitStack) -> None:
+    """Rename each to its target; where one cannot be, those before it are put back as they were."""
+    before: list[tuple[Path, Path | None]] = []
     try:
-        yield Path(name)
-        # mkstemp is private to its owner; a result should be readable like any other file.
-        umask = os.umask(0)
-        os.umask(umask)
-        Path(name).chmod(0o666 & ~umask)
-        Path(name).replace(target)
+        for path, target in zip(temporary, targets, strict=True):
+            kept = None
+            if len(targets) > 1 and target.is_file():
+                kept = stack.enter_context(_temporary(target))
+                shutil.copy2(target, kept)
+            path.replace(target)
+            before.append((target, kept))
     except BaseException:
-        Path(name).unlink(missing_ok=True)
+        for target, kept in before:
+            if kept is None:
+                target.unlink(missing_ok=True)
+            else:
+                kept.replace(target)
         raise
+
+
+@contextlib.contextmanager
+def _temporary(target: Path) -> Iterator[Path]:
+    """An empty file beside `target` that no reader of tables, rows or figures takes for one; removed if still there."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    path = target.parent / f".{target.name}.{secrets.token_hex(4)}.tmp"
+    mode = stat.S_IMODE(target.stat().st_mode) & 0o666 if target.exists() else 0o666
+    with os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, mode), "r") as file:
+        try:
+            lock(file)  # so that `sweep` leaves it alone
+            yield path
+        finally:
+            path.unlink(missing_ok=True)
+
+
+def _sync(path: Path) -> None:
+    """See a file, or the names in a folder, onto the disk."""
+    try:
+        handle = os.open(path, os.O_RDONLY)
+    except PermissionError:  # Windows opens no folders, and a file may be for others to read
+        return
+    try:
+        os.fsync(handle)
+    except OSError as problem:
+        if problem.errno not in (errno.EINVAL, errno.ENOTSUP):  # of a disk that knows no such thing
+            raise
+    finally:
+        os.close(handle)
+
+
+_LEFT = re.compile(r"\..+\.[0-9a-f]{8}\.tmp|\..+(\.\w+)\.[a-z0-9_]{8}\1")
+"""Names of temporary files, and what they were before: with the suffix of their target."""
+
+
+def sweep(folder: Path) -> None:
+    """Remove the temporary files that processes left in a folder when they were killed."""
+    for path in folder.iterdir() if folder.is_dir() else ():
+        if _LEFT.fullmatch(path.name) and path.is_file():
+            with path.open(encoding="utf-8") as file:
+                if lock(file):
+                    path.unlink(missing_ok=True)
 
 
 def write_text(path: str | Path, text: str) -> None:
     """Write a text file atomically."""
     with replacing(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
+
+
+# Reading.
+
+
+def hidden(path: Path, root: Path) -> bool:
+    """Whether a path below `root` is one that readers pass by: temporary files, what editors and notebooks keep."""
+    return any(part.startswith(".") for part in path.relative_to(root).parts)
+
+
+def check_regular(path: Path, cure: str) -> None:
+    """Refuse what is there but is no regular file: a pipe or a device would be read without end."""
+    if path.exists() and not path.is_file():
+        raise CalibrlError(f"{path} is no regular file; {cure}")
+
+
+def seal(text: str) -> str:
+    """A JSON object, as text, with its checksum as a last entry `crc`."""
+    return text[:-1] + tail(zlib.crc32(text[:-1].encode()))
+
+
+def tail(crc: int) -> str:
+    """How a sealed JSON object ends whose text before that has this CRC-32."""
+    return f', "crc": "{crc:08x}"}}'
+
+
+def unseal(text: bytes) -> tuple[Any, bool]:
+    """What a JSON text holds, without its checksum, and whether it had one; ValueError if that does not fit."""
+    try:
+        values = json.loads(text)
+    except RecursionError:
+        raise ValueError("its brackets are nested too deeply") from None
+    if not isinstance(values, dict) or "crc" not in values:
+        return values, False
+    del values["crc"]
+    whole = text.rstrip()
+    body = whole[: -len(tail(0))]
+    if whole != body + tail(zlib.crc32(body)).encode():
+        raise ValueError("its checksum does not fit")
+    return values, True
+
+
+# Errors.
 
 
 @contextlib.contextmanager
@@ -58,6 +179,38 @@ def writable(path: str | Path) -> Iterator[None]:
         raise CalibrlError(
             f"{path}: cannot be written ({problem.strerror or problem}); choose a folder you may write to"
         ) from None
+
+
+# One process at a time.
+
+LOCK = "lock"
+"""The file in a folder that whoever writes there holds, a run or a policy."""
+
+
+def lock_folder(folder: Path) -> IO[str] | None:
+    """Keep a folder to this process until `unlock_folder`, or the process dies; None if another one has it."""
+    while True:
+        file = (folder / LOCK).open("a", encoding="utf-8")
+        if not lock(file):
+            file.close()
+            return None
+        # Whoever had it last removed it: this may be a file that nobody else can find.
+        if in_place(folder / LOCK, file):
+            return file
+        file.close()
+
+
+def unlock_folder(folder: Path, file: IO[str]) -> None:
+    """Let others write to a folder."""
+    with contextlib.suppress(OSError):
+        if in_place(folder / LOCK, file):
+            (folder / LOCK).unlink()
+    file.close()
+
+
+def in_place(path: Path, file: IO[Any]) -> bool:
+    """Whether an open file is still the one at its path: it was not moved, nor deleted."""
+    return path.exists() and os.path.samestat(path.stat(), os.fstat(file.fileno()))
 
 
 def lock(file: IO[str]) -> bool:

@@ -29,4 +29,4 @@ def generator():
 @pytest.fixture
 def blank_figures(monkeypatch):
     """Figures are made but not painted, which takes most of a small run's time: for tests of all else that it does."""
-    monkeypatch.setattr(Figure, "savefig", lambda _, path, **__: Image.new("1", (1, 1)).save(path))
+    monkeypatch.setattr(Figure, "savefig", lambda _, path, format=None, **__: Image.new("1", (1, 1)).save(path, format))

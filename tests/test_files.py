@@ -5,7 +5,20 @@ from pathlib import Path
 import pytest
 
 from calibrl.errors import CalibrlError
-from calibrl.files import explain_os_error, lock, replacing, write_text
+from calibrl.files import (
+    check_regular,
+    explain_os_error,
+    hidden,
+    lock,
+    lock_folder,
+    replacing,
+    replacing_all,
+    seal,
+    sweep,
+    unlock_folder,
+    unseal,
+    write_text,
+)
 
 
 def test_a_locked_file_is_nobody_elses_until_it_is_closed(tmp_path):
@@ -50,3 +63,131 @@ def test_files_are_whole_or_not_there(tmp_path):
     assert target.read_text() == "first"
     assert list(tmp_path.iterdir()) == [target]
     assert target.stat().st_mode & 0o044
+
+
+@pytest.fixture
+def calls(monkeypatch):
+    """The calls that put a file in its place, in order: which of them, and of what."""
+    seen, names = [], {}
+
+    def watched(module, name):
+        real = getattr(module, name)
+
+        def call(what, *rest, **options):
+            found = real(what, *rest, **options)
+            if name == "open":
+                names[found] = Path(what).name
+            else:
+                seen.append((name, names[what] if name == "fsync" else Path(rest[0]).name))
+            return found
+
+        monkeypatch.setattr(module, name, call)
+
+    for module, name in ((os, "open"), (os, "fsync"), (Path, "replace")):
+        watched(module, name)
+    return seen
+
+
+def test_a_file_and_its_name_are_on_the_disk_when_it_is_there(tmp_path, calls):
+    """The order decides: a name that is on the disk before the file's content is an empty file after a power cut."""
+    write_text(tmp_path / "file.txt", "whole")
+    (first, temporary), second, third = calls
+    assert (first, second, third) == ("fsync", ("replace", "file.txt"), ("fsync", tmp_path.name))
+    assert temporary.startswith(".file.txt.")
+    assert temporary.endswith(".tmp")
+
+
+def test_nothing_that_reads_files_by_suffix_sees_a_temporary_one(tmp_path):
+    with replacing(tmp_path / "rows.jsonl") as temporary:
+        assert temporary.suffix == ".tmp"
+        assert hidden(temporary, tmp_path)
+        assert not list(tmp_path.glob("*.jsonl"))
+
+
+def test_files_keep_their_mode_and_new_ones_have_everybody_s(tmp_path):
+    file, old = tmp_path / "file.txt", os.umask(0o027)
+    try:
+        write_text(file, "first")
+        assert file.stat().st_mode & 0o777 == 0o640
+        file.chmod(0o604)
+        with replacing(file) as temporary:
+            assert temporary.stat().st_mode & 0o022 == 0
+            temporary.write_text("second")
+    finally:
+        os.umask(old)
+    assert file.read_text() == "second"
+    assert file.stat().st_mode & 0o777 == 0o604
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_several_files_are_all_replaced_or_none(tmp_path, there):
+    files = [tmp_path / name for name in ("a.csv", "b.csv", "taken")]
+    (tmp_path / "taken").mkdir()
+    for file in files[:2] if there else ():
+        file.write_text("before")
+
+    def write(paths):
+        with replacing_all(paths) as places:
+            for place in places:
+                place.write_text("after")
+
+    with pytest.raises(OSError, match="directory"):
+        write(files)
+    assert [file.read_text() for file in files[:2] if file.exists()] == (["before"] * 2 if there else [])
+    assert {path.name for path in tmp_path.iterdir()} == ({"a.csv", "b.csv", "taken"} if there else {"taken"})
+    write(files[:2])
+    assert [file.read_text() for file in files[:2]] == ["after"] * 2
+    assert {path.name for path in tmp_path.iterdir()} == {"a.csv", "b.csv", "taken"}
+
+
+def test_left_overs_are_swept_but_not_what_somebody_is_writing(tmp_path):
+    pytest.importorskip("fcntl")
+    for name in (".rows.jsonl.0123abcd.tmp", ".rows.jsonl.ab_3xyz9.jsonl", ".hidden", ".a.b.tmp", "rows.jsonl"):
+        (tmp_path / name).write_text("x")
+    with replacing(tmp_path / "rows.jsonl") as temporary:
+        sweep(tmp_path)
+        assert {path.name for path in tmp_path.iterdir()} == {".hidden", ".a.b.tmp", "rows.jsonl", temporary.name}
+    sweep(tmp_path / "nowhere")
+
+
+def test_a_folder_is_kept_to_one_and_its_lock_goes_with_it(tmp_path):
+    pytest.importorskip("fcntl")
+    first = lock_folder(tmp_path)
+    waiting = (tmp_path / "lock").open()  # of somebody who opened it before it was removed
+    assert lock_folder(tmp_path) is None
+    unlock_folder(tmp_path, first)
+    assert not list(tmp_path.iterdir())
+    second = lock_folder(tmp_path)
+    assert second is not None
+    assert lock(waiting)  # but it is nobody's any more
+    waiting.close()
+    (tmp_path / "lock").unlink()
+    third = lock_folder(tmp_path)
+    unlock_folder(tmp_path, second)  # must not take the other's away
+    assert lock_folder(tmp_path) is None
+    unlock_folder(tmp_path, third)
+
+
+def test_a_seal_notices_every_bit():
+    text = seal('{"name": "näh", "n": [1, 2]}').encode()
+    assert unseal(text + b"\n") == ({"name": "näh", "n": [1, 2]}, True)
+    assert unseal(b'{"n": 1}') == ({"n": 1}, False)
+    for bit in range(8 * len(text)):
+        damaged = bytearray(text)
+        damaged[bit // 8] ^= 1 << bit % 8
+        try:
+            found, sealed = unseal(bytes(damaged))
+        except ValueError:
+            continue
+        # Where the name of the checksum itself was hit, a stranger stands beside what was said.
+        assert not sealed
+        assert len(found) == 3
+    with pytest.raises(ValueError, match="nested too deeply"):
+        unseal(b"[" * 100_000)
+
+
+def test_pipes_are_not_read(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(CalibrlError, match="pipe is no regular file; give another"):
+        check_regular(tmp_path / "pipe", "give another")
+    check_regular(tmp_path / "none", "give another")

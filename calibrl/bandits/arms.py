@@ -371,6 +371,8 @@ class RidgeSettings:
             raise CalibrlError(
                 f"min_rewards {self.min_rewards} and window {self.window} make no record; use 2 ≤ min_rewards ≤ window"
             )
+        if not math.isfinite(self.target):
+            raise CalibrlError(f"target {self.target} is no z-score; use a finite number such as 1")
         if not 0 <= self.step < math.inf:
             raise CalibrlError(f"step {self.step} is not a step; use 0 for never, or a small number such as 0.03")
 
@@ -580,6 +582,8 @@ class CompiledRidge(ArmModel):
         for name in self.KEPT:
             part = getattr(self.state, name)
             part[...] = _numbers(saved[name], part.dtype).reshape(part.shape)
+            if name in ("pulls", "rows", "error") and (part < 0).any():
+                raise CalibrlError(f"{name} holds {part.min()}, which is below 0")
         for a, (arm, values) in enumerate(zip(names, saved["record"], strict=True)):
             seen, record = int(self.pulls[a]), _numbers(values, np.float64)
             if len(record) != min(seen, self.settings.window):
@@ -592,11 +596,34 @@ class CompiledRidge(ArmModel):
         return ridge_policy.blank(models, arms, settings.dim, ridge_=settings.ridge, window=settings.window)
 
 
+SAVED = (*CompiledRidge.KEPT, "record")
+"""What a saved policy holds of what was learnt."""
+ROOM = 1 << 26
+"""Numbers that a small file may ask room for: half a gigabyte."""
+
+
+def check_sizes(saved: dict[str, Any], settings: RidgeSettings) -> None:
+    """Refuse a saved policy whose settings and lists do not fit each other, before memory is asked for."""
+    if not all(isinstance(saved[name], list) for name in ("arms", "removed", *SAVED)):
+        raise ValueError("a list is missing")
+    arms, learnt = len(saved["arms"]), sum(map(len, saved["record"]))
+    models = 1 if settings.shared else arms
+    for name, size in (("moment", settings.dim), ("gram", ridge.packed(settings.dim))):
+        if [len(row) for row in saved[name]] != [size] * models:
+            raise ValueError(f"{name} does not fit {arms} arms of dim {settings.dim}")
+    if settings.window * (arms + 1) > max(ROOM, 100 * learnt):
+        raise ValueError(f"window {settings.window} for {arms} arms asks for more room than {learnt} rewards need")
+
+
 def _numbers(values: Any, dtype: DTypeLike) -> NDArray[Any]:
-    found = np.asarray(values, dtype)
+    found = np.asarray(values)
+    if found.size == 0:
+        return found.astype(dtype)
+    if found.dtype.kind not in ("iu" if np.dtype(dtype).kind == "i" else "iuf"):
+        raise CalibrlError(f"numbers of type {found.dtype} stand where {np.dtype(dtype)} is expected")
     if not np.isfinite(found).all():
         raise CalibrlError(f"it holds {found[~np.isfinite(found)][0]}")
-    return found
+    return found.astype(dtype)
 
 
 def _check_heir(ours: RidgeSettings, theirs: RidgeSettings) -> None:

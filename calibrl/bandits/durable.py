@@ -25,7 +25,7 @@ from calibrl.bandits.arms import Among, Arm
 from calibrl.bandits.policy import Decision, Policy, check_keep, from_plain
 from calibrl.bandits.storage import Journal, NotKept
 from calibrl.errors import CalibrlError
-from calibrl.files import lock
+from calibrl.files import lock_folder, sweep, unlock_folder
 
 T = TypeVar("T")
 
@@ -70,6 +70,7 @@ class Durable:
         self._journal: Journal | None = None
         self._line = 0
         try:
+            sweep(self.folder)
             self.policy = make()
             if not isinstance(self.policy, Policy):
                 raise CalibrlError(f"make() gave {self.policy!r}; expected a policy such as CalLinUCB(arms, dim)")
@@ -162,7 +163,6 @@ class Durable:
             plain = {**self.policy.to_plain(), "generator": stream}
             try:
                 storage.snapshot(plain, self.folder, self._line)
-                _sync(self.folder)
                 # Should the machine stop here, the old journal's lines are older than the snapshot and will be skipped.
                 lines.restart()
             except OSError as problem:
@@ -236,7 +236,7 @@ class Durable:
             self._journal.close()
             self._journal = None
         if self._lock is not None:
-            self._lock.close()
+            unlock_folder(self.folder, self._lock)
             self._lock = None
 
 
@@ -260,11 +260,10 @@ def _lock(folder: Path) -> IO[str]:
     """Hold a lock on the folder for as long as the file stays open; the system lets go of it when a process dies."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        file = (folder / "lock").open("w", encoding="utf-8")
+        file = lock_folder(folder)
     except OSError as problem:
         raise _unusable(folder, problem) from None
-    if not lock(file):
-        file.close()
+    if file is None:
         raise CalibrlError(f"{folder} is open in another process; close that one, or use a folder each")
     return file
 
@@ -273,12 +272,3 @@ def _unusable(folder: Path, problem: OSError) -> CalibrlError:
     return CalibrlError(
         f"{folder}: no policy can be kept there ({problem.strerror or problem}); give a folder you may write to"
     )
-
-
-def _sync(folder: Path) -> None:
-    """See the names of new files onto the disk."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -29,6 +29,7 @@ from calibrl.algorithm import Forecaster
 from calibrl.arrays import Array
 from calibrl.bandits import storage
 from calibrl.bandits.arms import (
+    SAVED,
     Among,
     AnyForecaster,
     Arm,
@@ -41,9 +42,10 @@ from calibrl.bandits.arms import (
     RidgeSettings,
     Rows,
     as_floats,
+    check_sizes,
     first_names,
 )
-from calibrl.errors import CalibrlError
+from calibrl.errors import CalibrlError, first_line
 from calibrl.files import writable
 from calibrl.kernels import ridge_policy
 from calibrl.planning.quantile import Exploration
@@ -352,19 +354,25 @@ def from_plain(saved: dict[str, Any]) -> Policy:
         found = saved.get("format") if isinstance(saved, dict) else type(saved).__name__
         raise CalibrlError(f"a saved policy of format {found!r} cannot be read; expected {FORMAT!r}")
     try:
+        if unknown := saved.keys() - {"format", "policy", "options", "arms", "removed", "generator", *SAVED}:
+            raise ValueError(f"it holds {', '.join(map(repr, sorted(unknown)))}")
         options = dict(saved["options"])
         planner = Exploration(**options.pop("plan"))
         options["min_rewards"] = options.pop("least")
+        if not all(isinstance(options[name], bool) for name in ("calibrated", "shared", "noisy")):
+            raise ValueError("an option that is on or off is neither")
         # Files of older versions name neither the target nor the class.
         settings = RidgeSettings(**{"target": planner.level if options["step"] else 1.0, **options})
+        check_sizes(saved, settings)
         made = POLICIES.get(saved["policy"], Policy) if "policy" in saved else _class_of(planner, settings)
         policy = made.__new__(made)
         Policy.__init__(policy, CompiledRidge(len(saved["arms"]), settings), planner, saved["arms"])
         policy.offer = Arms(policy.arms, tuple(saved["removed"]))
         policy.generator.bit_generator.state = saved["generator"]
         policy.ridge.put_plain(saved, policy.arms)
-    except (KeyError, TypeError, ValueError) as problem:
-        raise CalibrlError(f"the saved policy is damaged ({problem}); restore the file from a backup") from None
+    except (ArithmeticError, AttributeError, LookupError, MemoryError, TypeError, ValueError) as problem:
+        what = first_line(problem)
+        raise CalibrlError(f"the saved policy is damaged ({what}); restore the file from a backup") from None
     return policy
 
 

@@ -8,8 +8,10 @@ another fleet: whole, or as what it lived through, from which all that it learnt
 from __future__ import annotations
 
 import io
-import os
 import re
+import warnings
+import zipfile
+import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,7 +23,7 @@ from calibrl.control.policy import Fleet, Member
 from calibrl.control.settings import with_defaults
 from calibrl.data import Data
 from calibrl.errors import CalibrlError, first_line
-from calibrl.files import explain_os_error, replacing
+from calibrl.files import explain_os_error, replacing, sweep
 from calibrl.forecasters.ensemble_training import views
 from calibrl.maps import IDENTITY, map_from_dict
 
@@ -48,14 +50,55 @@ def write(file: Path, identity: dict[str, Any], trial: int, state: Any) -> None:
 
 
 def keep(file: Path, content: Any) -> None:
-    """Write what `torch.load` reads, whole or not at all, and see it onto the disk."""
+    """Write what `torch.load` reads, and behind it a checksum; whole or not at all."""
     # In memory first: where a disk is full, torch itself fails in words that say nothing of it.
     packed = io.BytesIO()
     torch.save(content, packed)
     with explain_os_error(file), replacing(file) as temporary, temporary.open("wb") as stream:
         stream.write(packed.getbuffer())
-        stream.flush()
-        os.fsync(stream.fileno())
+        stream.write(_seal(packed.getbuffer()))
+
+
+def unpack(file: Path) -> Any:
+    """What `keep` wrote, tensors on the CPU; whatever error a file makes that is damaged or was written by others.
+
+    Only tensors and plain values are read: no file can have code run.
+    """
+    whole = file.read_bytes()
+    _check(whole)
+    return torch.load(io.BytesIO(whole), map_location="cpu", weights_only=True)
+
+
+_SEAL = b"calibrl crc "
+
+
+def _seal(packed: bytes | memoryview) -> bytes:
+    return _SEAL + b"%08x" % zlib.crc32(packed)
+
+
+def _check(whole: bytes) -> None:
+    """Raise an error if the bytes of a file are not those that were written."""
+    length = len(_seal(b""))
+    body, end = memoryview(whole)[:-length], whole[-length:]
+    if end.startswith(_SEAL):
+        if end != _seal(body):
+            raise ValueError("its checksum does not fit")
+    # Files of earlier versions end with the zip file itself, and have no checksums but those in every one of these.
+    elif not whole[-22:].startswith(b"PK\5\6"):
+        raise ValueError("it was cut short")
+    elif (part := zipfile.ZipFile(io.BytesIO(whole)).testzip()) is not None:
+        raise ValueError(f"{part} in it is damaged")
+
+
+def drop_damaged(file: Path) -> bool:
+    """Remove a file that is damaged, with a warning, so that the job which it is of begins anew; whether it was."""
+    try:
+        _check(file.read_bytes())
+    except Exception as problem:  # zipfile raises whatever a damaged file makes it raise
+        warnings.warn(f"{file} is damaged ({first_line(problem)}): what it held is done again", stacklevel=2)
+        file.unlink()
+        return True
+    return False
 
 
 def read(file: Path, identity: dict[str, Any], *, whatever: Sequence[str] = ()) -> Any:
@@ -66,7 +109,7 @@ def read(file: Path, identity: dict[str, Any], *, whatever: Sequence[str] = ()) 
     if not file.is_file():
         raise CalibrlError(f"{file} does not exist; give the path of a saved agent")
     try:
-        content = torch.load(file, map_location="cpu", weights_only=True)
+        content = unpack(file)
         found, state, form = content["identity"], content["state"], content["format"]
     except Exception as problem:  # torch.load raises whatever a damaged file makes it raise
         why = first_line(problem)
@@ -84,11 +127,14 @@ def read(file: Path, identity: dict[str, Any], *, whatever: Sequence[str] = ()) 
 
 
 def together(folder: Path, members: Sequence[Member]) -> list[tuple[int | None, list[Member]]]:
-    """Agents that can go on side by side: (the trial they have all done, or None for none; the agents)."""
+    """Agents that can go on side by side: (the trial they have all done, or None for none; the agents).
+
+    Files that are damaged are removed: an agent then goes on from an older one, or begins anew.
+    """
+    sweep(folder)
     for member in members:
-        # What a run that was killed had not finished writing.
-        for left in folder.glob(f".{member.name}.*"):
-            left.unlink()
+        for trial in _trials(folder, member):
+            drop_damaged(_file(folder, member, trial))
     have = {member: _trials(folder, member) for member in members}
     started = [member for member in members if have[member]]
     # After a crash between two files some agents are a trial ahead; what they had before it is still there.

@@ -72,7 +72,7 @@ def _settings_for_env(env_id: str) -> ControlSettings:
     """Settings for an environment of one's own, with as many steps a trial as it has itself."""
     from calibrl.control.problems import look_here, task_from_env
 
-    look_here()
+    look_here(env_id)
     return preset_for_env(env_id, task_from_env(env_id).steps)
 
 

@@ -102,11 +102,14 @@ def _unknown(env_id: str, problem: Exception) -> str:
     return f"environment {env_id!r} is unknown; {hint}? One of your own is named module:Name-v0"
 
 
-def look_here() -> None:
-    """Have Python look for modules in the current folder, too."""
+def look_here(name: str | None) -> None:
+    """Have Python look in the current folder, too, for a module that was asked for as "module:name".
+
+    Last, and for nothing else: a file there that is called like an installed package must not be run instead of it.
+    """
     here = str(Path.cwd())
-    if here not in sys.path:
-        sys.path.insert(0, here)
+    if name is not None and ":" in name and here not in sys.path:
+        sys.path.append(here)
 
 
 @dataclass(frozen=True, eq=False)
@@ -485,7 +488,8 @@ def _kind(space: Any) -> str:
 
 def task_of(settings: ControlSettings) -> Task:
     """The task that settings name, a MuJoCo task or any Gymnasium id, with their steps a trial and their reward."""
-    look_here()
+    look_here(settings.reward)
+    look_here(settings.task)
     reward = None if settings.reward is None else reward_named(settings.reward)
     env_id = task(settings.task).env_id if settings.task in TASKS else settings.task
     return task_from_env(env_id, reward=reward, steps=settings.steps)

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from calibrl.control.checkpoint import keep
+from calibrl.control.checkpoint import drop_damaged, keep, unpack
 from calibrl.control.loop import EXPERIMENT, Progress, refuse_impossible
 from calibrl.control.policy import episode_seed
 from calibrl.control.problems import Task, task_of
@@ -88,7 +88,7 @@ def train(
     file = Path(checkpoint) if checkpoint is not None else None
     if resume and file is None:
         raise CalibrlError("resume needs the checkpoint to go on from; name its file")
-    if resume and file is not None and file.is_file():
+    if resume and file is not None and file.is_file() and not drop_damaged(file):
         learner.load(file)
     try:
         yield from learner.episodes
@@ -197,7 +197,7 @@ class Sac:
     def load(self, path: str | Path) -> None:
         """Go on from a file that `save` wrote, if it is of the same task, seed and settings; also for more steps."""
         try:
-            state = torch.load(path, map_location=self._model.device, weights_only=True)
+            state = unpack(Path(path))
             found = state["identity"] if state["format"] == FORMAT else None
         except Exception as problem:  # torch.load raises whatever a damaged file makes it raise
             raise CalibrlError(f"{path} cannot be read ({first_line(problem)}); remove it to start afresh") from None

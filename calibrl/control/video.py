@@ -132,21 +132,21 @@ def save(frames: Iterable[Frame], path: str | Path, *, fps: float = 25.0) -> Pat
         if kind == ".mp4":
             _mp4(pictures, temporary, fps)
         else:
-            _animation(pictures, temporary, fps)
+            _animation(pictures, temporary, fps, kind)
     return target
 
 
-def _animation(pictures: Sequence[Frame], path: Path, fps: float) -> None:
+def _animation(pictures: Sequence[Frame], path: Path, fps: float, kind: str) -> None:
     images = [Image.fromarray(pixels) for pixels in pictures]
     options: dict[str, Any] = {"quality": 80, "method": 4}
-    if path.suffix.lower() == ".gif":
+    if kind == ".gif":
         # One palette for all: colours do not flicker, and what stands still is stored once.
         palette = _palette(images)
         images = [image.quantize(palette=palette, dither=Image.Dither.NONE) for image in images]
         # GIF counts time in hundredths of a second.
         options = {"optimize": False, "disposal": 1}
     wait = max(20, round(1000 / fps))
-    images[0].save(path, save_all=True, append_images=images[1:], duration=wait, loop=0, **options)
+    images[0].save(path, kind[1:], save_all=True, append_images=images[1:], duration=wait, loop=0, **options)
 
 
 def _palette(images: Sequence[Image.Image]) -> Image.Image:
@@ -162,12 +162,12 @@ def _palette(images: Sequence[Image.Image]) -> Image.Image:
 def _mp4(pictures: Sequence[Frame], path: Path, fps: float) -> None:
     program = shutil.which("ffmpeg")
     if program is None:
-        raise CalibrlError(f"{path.suffix} needs ffmpeg, which is not installed; use {' or '.join(ANIMATIONS)}")
+        raise CalibrlError(f".mp4 needs ffmpeg, which is not installed; use {' or '.join(ANIMATIONS)}")
     height, width, _ = pictures[0].shape
     # yuv420p, which every player shows, needs even sides.
     command = [program, "-y", "-loglevel", "error", "-f", "rawvideo", "-pix_fmt", "rgb24"]
     command += ["-s", f"{width}x{height}", "-r", str(fps), "-i", "-", "-vf", "pad=ceil(iw/2)*2:ceil(ih/2)*2"]
-    command += ["-pix_fmt", "yuv420p", "-movflags", "+faststart", str(path)]
+    command += ["-pix_fmt", "yuv420p", "-movflags", "+faststart", "-f", "mp4", str(path)]
     done = subprocess.run(command, input=b"".join(p.tobytes() for p in pictures), capture_output=True, check=False)
     if done.returncode:
         said = done.stderr.decode(errors="replace").strip().splitlines()

@@ -20,8 +20,8 @@ import torch
 from torch import Tensor
 
 from calibrl.arrays import Array, as_tensor, returns_what_was_given
-from calibrl.errors import CalibrlError
-from calibrl.files import writable, write_text
+from calibrl.errors import CalibrlError, cut, first_line
+from calibrl.files import check_regular, writable, write_text
 from calibrl.kernels import normal
 
 KINDS: dict[str, type[Frozen]] = {}
@@ -33,6 +33,15 @@ class Frozen:
     """A dataclass of tensors, strings and other `Frozen` values."""
 
     kind: ClassVar[str]
+    POSITIVE: ClassVar[tuple[str, ...]] = ()
+    """Fields whose numbers are all above 0."""
+    ASCENDING: ClassVar[tuple[str, ...]] = ()
+    """Fields whose numbers do not fall along the last axis; those of `STRICT` rise."""
+    STRICT: ClassVar[tuple[str, ...]] = ()
+    LIKE: ClassVar[tuple[str, ...]] = ()
+    """Fields of one shape."""
+    AXES: ClassVar[int] = 0
+    """Axes that these have besides one for columns."""
 
     def __init_subclass__(cls) -> None:
         if "kind" in vars(cls):
@@ -71,6 +80,19 @@ class Frozen:
         """What it is, without what was worked out about it: that may be large, or on a device that is not there."""
         return self._parts
 
+    def check(self) -> None:
+        """Raise a ValueError for numbers that no fit gives: this is how a map that was read is believed."""
+        shapes = [tuple(getattr(self, name).shape) for name in self.LIKE]
+        if len(set(shapes)) > 1 or any(not 0 <= len(shape) - self.AXES <= 1 or 0 in shape for shape in shapes):
+            raise ValueError(f"{', '.join(self.LIKE)} have shapes {', '.join(map(str, shapes))}")
+        for name in self.POSITIVE:
+            if not bool((getattr(self, name) > 0).all()):
+                raise ValueError(f"{name} is not above 0")
+        for name in (*self.ASCENDING, *self.STRICT):
+            steps = getattr(self, name).diff(dim=-1)
+            if not bool((steps > 0 if name in self.STRICT else steps >= 0).all()):
+                raise ValueError(f"{name} does not ascend")
+
     @cached_property
     def cache(self) -> dict[object, Any]:
         """What others worked out once about this value; not part of it."""
@@ -86,19 +108,28 @@ class Frozen:
 
 
 def from_dict(saved: dict[str, Any]) -> Frozen:
-    """The value that `to_dict` described."""
-    if not isinstance(saved, dict) or saved.get("kind") not in KINDS:
-        kind = saved.get("kind") if isinstance(saved, dict) else saved
-        raise CalibrlError(f"unknown kind of map {kind!r}; known: {', '.join(sorted(KINDS))}")
-    cls = KINDS[saved["kind"]]
+    """The value that `to_dict` described, or an error if no fit can have given it."""
+    try:
+        return _from_dict(saved)
+    except RecursionError:
+        raise CalibrlError("the saved map is damaged (it is nested too deeply); fit it again") from None
+
+
+def _from_dict(saved: dict[str, Any]) -> Frozen:
+    kind = saved.get("kind") if isinstance(saved, dict) else saved
+    if not isinstance(kind, str) or kind not in KINDS:
+        raise CalibrlError(f"unknown kind of map {cut(repr(kind))}; known: {', '.join(sorted(KINDS))}")
+    cls = KINDS[kind]
     names = {field.name for field in fields(cls)}
     given = set(saved) - {"kind"}
     if given != names:
         raise CalibrlError(f"a saved {cls.kind} map holds {sorted(given)}, expected {sorted(names)}; fit it again")
     try:
-        return cls(**{name: _rich(saved[name]) for name in names})
-    except (TypeError, ValueError) as problem:
-        raise CalibrlError(f"the saved {cls.kind} map is damaged ({problem}); fit it again") from None
+        found = cls(**{field.name: _rich(saved[field.name], str(field.type), field.name) for field in fields(cls)})
+        found.check()
+    except (TypeError, ValueError, OverflowError, IndexError) as problem:
+        raise CalibrlError(f"the saved {cls.kind} map is damaged ({first_line(problem)}); fit it again") from None
+    return found
 
 
 FORMAT, VERSION = "calibrl-map", 1
@@ -116,11 +147,12 @@ def write_checked(path: str | Path, content: dict[str, Any]) -> None:
 def read_checked(path: str | Path) -> dict[str, Any]:
     """What `write_checked` wrote, or an error that says what is wrong with the file."""
     cure = "give a map that `calibrl fit` or a map's save() wrote"
+    check_regular(Path(path), cure)
     try:
         saved = json.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as problem:
         raise CalibrlError(f"{path}: cannot be read ({problem.strerror or problem}); {cure}") from None
-    except ValueError:
+    except (ValueError, RecursionError, MemoryError):
         raise CalibrlError(f"{path}: is not JSON, or was cut short; {cure}") from None
     if not isinstance(saved, dict) or saved.get("format") != FORMAT:
         raise CalibrlError(f"{path}: is JSON but not a {FORMAT} file; {cure}")
@@ -161,10 +193,32 @@ def _plain(part: Any) -> Any:
     return part.to_dict() if isinstance(part, Frozen) else part
 
 
-def _rich(part: Any) -> Any:
-    if isinstance(part, dict):
-        return from_dict(part)
-    return part if part is None or isinstance(part, str) else torch.tensor(part, dtype=torch.float64)
+def _rich(part: Any, kind: str, name: str) -> Any:
+    """A saved field as what its annotation says, or an error."""
+    if part is None and kind.endswith(" | None"):
+        return None
+    kind = kind.removesuffix(" | None")
+    if kind == "Tensor":
+        if not _numbers_alone(part):
+            raise ValueError(f"{name} is not a list of numbers")
+        found = torch.tensor(part, dtype=torch.float64)
+        if not bool(found.isfinite().all()):
+            raise ValueError(f"{name} holds {found[~found.isfinite()][0].item()}")
+        return found
+    if kind == "str":
+        if not isinstance(part, str):
+            raise ValueError(f"{name} is not text")
+        return part
+    value = _from_dict(part)
+    if not isinstance(value, Ranks if kind == "Ranks" else Map):
+        raise ValueError(f"{name} is a {value.kind}")
+    return value
+
+
+def _numbers_alone(part: Any) -> bool:
+    if isinstance(part, list):
+        return all(map(_numbers_alone, part))
+    return isinstance(part, int | float) and not isinstance(part, bool)
 
 
 @dataclass(frozen=True, eq=False)
@@ -185,10 +239,20 @@ class Ranks(Frozen):
     """
 
     kind: ClassVar[str] = "ranks"
+    ASCENDING: ClassVar[tuple[str, ...]] = ("z", "rank")
+    POSITIVE: ClassVar[tuple[str, ...]] = ("rank",)
+    LIKE: ClassVar[tuple[str, ...]] = ("z", "rank")
+    AXES: ClassVar[int] = 1
 
     z: Tensor
     rank: Tensor
     count: Tensor
+
+    def check(self) -> None:
+        """Raise a ValueError for order statistics that no evidence has."""
+        super().check()
+        if self.count.shape != self.z.shape[:-1] or bool((self.rank > self.count.unsqueeze(-1) + 1).any()):
+            raise ValueError("ranks exceed their count")
 
     def interval_z(self, level: float, confidence: float | None = None) -> tuple[Tensor, Tensor]:
         """[z₍ₗ₎, z₍ᵤ₎] with l = ⌊(n+1)α/2⌋ and u = n + 1 - l, α = 1 - level; both (*columns,): see `bounds_z`."""
@@ -342,6 +406,12 @@ class Map(Frozen, ABC):
 
     ranks: Ranks | None = None
     note: str = ""
+
+    def check(self) -> None:
+        """Raise a ValueError for numbers that no fit gives."""
+        super().check()
+        if self.ranks is not None and self.columns and self.ranks.z.shape[:-1] != self.columns:
+            raise ValueError(f"ranks of columns {tuple(self.ranks.z.shape[:-1])} beside a map of {self.columns}")
 
     # What a subclass supplies, all on z-scores of shape (…, *columns).
 

@@ -87,7 +87,14 @@ class Temperature(ClassMap):
     """
 
     kind: ClassVar[str] = "classes-temperature"
+    POSITIVE: ClassVar[tuple[str, ...]] = ("t",)
     t: Tensor = _ONE
+
+    def check(self) -> None:
+        """Raise a ValueError for a temperature that no fit gives."""
+        super().check()
+        if self.t.dim():
+            raise ValueError("t is not one number")
 
     def _recalibrate(self, probs: Tensor) -> Tensor:
         return torch.softmax(probs.clamp(min=SMALLEST).log() / self.t, -1)
@@ -104,6 +111,8 @@ class PlattClasses(ClassMap):
     """
 
     kind: ClassVar[str] = "classes-platt"
+    POSITIVE: ClassVar[tuple[str, ...]] = ("a",)
+    LIKE: ClassVar[tuple[str, ...]] = ("a", "b")
     a: Tensor = _ONE
     b: Tensor = _ONE
 
@@ -111,6 +120,12 @@ class PlattClasses(ClassMap):
     def classes(self) -> int | None:
         """The k it was fitted for."""
         return len(self.a)
+
+    def check(self) -> None:
+        """Raise a ValueError for slopes that no fit gives."""
+        super().check()
+        if not self.a.dim():
+            raise ValueError("a and b are not numbers for each class")
 
     def _recalibrate(self, probs: Tensor) -> Tensor:
         return torch.sigmoid(self.a * torch.logit(probs, eps=SMALLEST) + self.b)
@@ -127,8 +142,17 @@ class IsotonicClasses(ClassMap):
     """
 
     kind: ClassVar[str] = "classes-isotonic"
+    ASCENDING: ClassVar[tuple[str, ...]] = ("p", "r")
+    LIKE: ClassVar[tuple[str, ...]] = ("p", "r")
+    AXES: ClassVar[int] = 1
     p: Tensor = _ONE
     r: Tensor = _ONE
+
+    def check(self) -> None:
+        """Raise a ValueError for curves that no fit gives."""
+        super().check()
+        if self.p.dim() < 2 or self.p.shape[1] < 2 or bool(((self.r < 0) | (self.r > 1)).any()):
+            raise ValueError("p and r are not curves of each class, between 0 and 1")
 
     @property
     def classes(self) -> int | None:

@@ -35,9 +35,21 @@ class Ecdf(Map):
     """
 
     kind: ClassVar[str] = "ecdf"
+    ASCENDING: ClassVar[tuple[str, ...]] = ("z",)
+    LIKE: ClassVar[tuple[str, ...]] = ("z",)
+    AXES: ClassVar[int] = 1
     z: Tensor = _NONE
     count: Tensor = _NONE[0]
     shift: Tensor = _NONE[0]
+
+    def check(self) -> None:
+        """Raise a ValueError for numbers that no evidence gives."""
+        super().check()
+        m, n = self.z.shape[-1], self.count
+        if m < 2 or any(part.shape != self.columns for part in (n, self.shift)):
+            raise ValueError("z, count and shift do not fit each other")
+        if not bool(((n == 0) | ((n >= 2) & (n <= m))).all()) or not torch.equal(n, n.round()):
+            raise ValueError("count does not fit z")
 
     @property
     def columns(self) -> tuple[int, ...]:

@@ -57,6 +57,8 @@ class Affine(_Parametric):
     """
 
     kind: ClassVar[str] = "affine"
+    POSITIVE: ClassVar[tuple[str, ...]] = ("scale",)
+    LIKE: ClassVar[tuple[str, ...]] = ("shift", "scale")
     shift: Tensor = _ZERO
     scale: Tensor = _ONE
 
@@ -81,6 +83,8 @@ class Platt(_Parametric):
     """
 
     kind: ClassVar[str] = "platt"
+    POSITIVE: ClassVar[tuple[str, ...]] = ("a",)
+    LIKE: ClassVar[tuple[str, ...]] = ("a", "b")
     a: Tensor = _ONE
     b: Tensor = _ZERO
 
@@ -107,6 +111,8 @@ class Beta(_Parametric):
     """
 
     kind: ClassVar[str] = "beta"
+    POSITIVE: ClassVar[tuple[str, ...]] = ("a", "b")
+    LIKE: ClassVar[tuple[str, ...]] = ("a", "b", "c")
     a: Tensor = _ONE
     b: Tensor = _ONE
     c: Tensor = _ZERO
@@ -162,6 +168,8 @@ class Sigmoid(_Parametric):
     """
 
     kind: ClassVar[str] = "sigmoid"
+    POSITIVE: ClassVar[tuple[str, ...]] = ("a",)
+    LIKE: ClassVar[tuple[str, ...]] = ("a", "b")
     CLIP: ClassVar[float] = 1e-6
 
     a: Tensor = 4 * _ONE

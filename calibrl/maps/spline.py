@@ -42,9 +42,19 @@ class Spline(Map):
     """
 
     kind: ClassVar[str] = "spline"
+    STRICT: ClassVar[tuple[str, ...]] = ("z", "s")
+    POSITIVE: ClassVar[tuple[str, ...]] = ("d",)
+    LIKE: ClassVar[tuple[str, ...]] = ("z", "s", "d")
+    AXES: ClassVar[int] = 1
     z: Tensor = _NO_KNOTS
     s: Tensor = _NO_KNOTS
     d: Tensor = _UNIT_SLOPES
+
+    def check(self) -> None:
+        """Raise a ValueError for knots that no fit gives."""
+        super().check()
+        if self.z.shape[-1] < 2:
+            raise ValueError("it has one knot, and needs two")
 
     @property
     def columns(self) -> tuple[int, ...]:

@@ -23,7 +23,7 @@ from calibrl.report.series import Charts, charts
 from calibrl.report.tables import readable, studies, table, verdict
 from calibrl.runs.benchmarks import BENCHMARKS, describe
 from calibrl.runs.experiment import EXPERIMENTS, Description, Metric
-from calibrl.runs.rows import RELIABILITY_NAMES, Row, read
+from calibrl.runs.rows import RELIABILITY_NAMES, Row, read_files
 from calibrl.runs.statistics import by_run, latest
 
 HERE = Path(__file__).parent
@@ -40,7 +40,7 @@ def write_report(folder: Path, out: Path) -> Path:
         raise CalibrlError(f"{folder} is a file; give the folder that it is in, {folder.parent}")
     if not folder.is_dir():
         raise CalibrlError(f"{folder} does not exist; run an experiment with --out {folder} first")
-    files = {path: read(path) for path in sorted(folder.rglob("*.jsonl"))}
+    files = read_files(folder)
     rows = latest([row for found in files.values() for row in found])
     if not rows:
         raise CalibrlError(f"{folder} holds no rows (*.jsonl); run an experiment with --out {folder} first")
@@ -201,7 +201,7 @@ def _scope(rows: Sequence[Row]) -> str:
 
 def _figures(homes: Iterable[Path], part: Part) -> str:
     # In the order they were drawn, which is the order they are meant to be read in.
-    paths = sorted((path for home in homes for path in home.glob("*.png")), key=lambda path: path.stat().st_mtime)
+    paths = sorted((path for home in homes for path in home.glob("[!.]*.png")), key=lambda path: path.stat().st_mtime)
     # What the charts above show alive is not shown again as a picture.
     live = part.about.live if any(drawn.compared for drawn in part.charts) else ()
     drawn = "".join(_figure(path, part.about) for path in paths if not path.stem.startswith(live))

@@ -1,9 +1,11 @@
 """Rows of results: typed, append-only, and whole after a crash.
 
-One JSON object per line. A run appends rows as it goes and flushes each to disk; a line cut short by a crash
-is reported and skipped when the file is read, and everything before it stands.
+One JSON object per line. A run appends rows as it goes and flushes each to disk; a line that a crash cut short, or
+whose checksum does not fit, is reported and skipped when the file is read, and the others stand. Whole lines that are
+missing are noticed where the run that wrote them said how many there were, in `finished.log`.
 
-`schema` is the number of the layout. 1 (no number in the file): no overrides, seconds or job. Such rows still read.
+`schema` is the number of the layout. 1 (no number in the file): no overrides, seconds or job. 2: no checksum. Such
+rows still read.
 
 How well forecasts were calibrated is carried by rows as numbers, so that any page can draw the curves again: a row
 that has `reliability_05 … reliability_95` says which share of the outcomes fell at or below the level
@@ -13,6 +15,7 @@ twenty bins.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import math
@@ -31,11 +34,17 @@ from typing import TYPE_CHECKING, Any
 
 from calibrl import __version__
 from calibrl.errors import CalibrlError
+from calibrl.files import check_regular, hidden, seal, unseal
 
 if TYPE_CHECKING:
     from calibrl.arrays import Array
 
-SCHEMA = 2
+SCHEMA, UNSEALED = 3, 2
+"""The layout of rows, and the last one without a checksum."""
+FINISHED = "finished.log"
+"""Beside the rows of a run: a line for each job that ended, with the number of its rows."""
+LONGEST = 1 << 24
+"""Bytes of the longest line that is read."""
 PACKAGES = ("torch", "numpy", "scipy", "scikit-learn", "gymnasium", "mujoco")
 
 
@@ -87,7 +96,11 @@ def origin(words: str | None = None) -> dict[str, Any]:
 def line(row: Row) -> str:
     """A row as a line of a file. What is not a finite number becomes null: JSON knows no other way to say it."""
     metrics = {name: value if math.isfinite(value) else None for name, value in row.metrics.items()}
-    return json.dumps({"schema": SCHEMA, **asdict(row), "metrics": metrics}, ensure_ascii=False, allow_nan=False) + "\n"
+    content = {"schema": SCHEMA, **asdict(row), "metrics": metrics}
+    try:
+        return seal(json.dumps(content, ensure_ascii=False, allow_nan=False)) + "\n"
+    except UnicodeEncodeError:  # a file's name in the command need not be text
+        return seal(json.dumps(content, allow_nan=False)) + "\n"
 
 
 def append(path: str | Path, rows: Iterable[Row]) -> None:
@@ -125,10 +138,54 @@ def ends_whole(path: Path) -> bool:
 
 
 def read(path: str | Path) -> list[Row]:
-    """All rows of a file, or of every .jsonl file under a folder; damaged lines are reported and skipped."""
+    """All rows of a file, or of every .jsonl file under a folder; what is damaged or missing is reported."""
+    return [row for rows in read_files(path).values() for row in rows]
+
+
+def read_files(path: str | Path) -> dict[Path, list[Row]]:
+    """The rows of a file, or of every .jsonl file under a folder that is not hidden, by file."""
     root = Path(path)
-    files = sorted(root.rglob("*.jsonl")) if root.is_dir() else [root]
-    return [row for file in files for row in _read_file(file)]
+    files = [root]
+    if root.is_dir():
+        files = sorted(file for file in root.rglob("*.jsonl") if not hidden(file, root) and not file.is_dir())
+    found = {}
+    damaged: dict[Path, int] = {}
+    for file in files:
+        found[file], damaged[file.parent] = _read_file(file, damaged.get(file.parent, 0))
+    for folder in dict.fromkeys(file.parent for file in files):
+        beside = [file for file in folder.glob("*.jsonl") if not hidden(file, folder)]
+        # Where only one of several files is read, nobody knows which of them a job's rows should be in.
+        if (folder / FINISHED).is_file() and all(file in found for file in beside):
+            _report_missing(folder, [row for file in beside for row in found[file]], damaged[folder])
+    return found
+
+
+def _report_missing(folder: Path, rows: Iterable[Row], damaged: int) -> None:
+    """Warn where fewer rows of a job are here than when it ended, and not because so many were damaged."""
+    keys: dict[str, set[Any]] = {}
+    for row in rows:
+        keys.setdefault(row.job, set()).add(row.key)
+    missing = {job: count - len(keys.get(job, ())) for job, count, _ in marks(folder / FINISHED)}
+    short = [job for job, count in missing.items() if count > 0]
+    if (lost := sum(missing[job] for job in short)) > damaged:
+        what = f"{short[0]!r}" + (f" and {len(short) - 1} other jobs" if len(short) > 1 else "")
+        warnings.warn(f"{folder}: {lost} rows of {what} are missing; --resume computes them again", stacklevel=4)
+
+
+def mark(job: str, rows: int, arrays: bool) -> str:
+    """The line of `finished.log` for a job that ended with so many rows, and with arrays or not."""
+    return seal(json.dumps({"job": job, "rows": rows, "arrays": arrays})) + "\n"
+
+
+def marks(log: Path) -> list[tuple[str, int, bool]]:
+    """The whole lines of `finished.log`, the last of each job: its name, its number of rows, whether it had arrays."""
+    found = {}
+    for text in log.read_bytes().splitlines():
+        with contextlib.suppress(ValueError, TypeError, KeyError):  # a job without its line is run again
+            values, _ = unseal(text)
+            if values.keys() == {"job", "rows", "arrays"}:
+                found[str(values["job"])] = (int(values["rows"]), bool(values["arrays"]))
+    return [(job, *rest) for job, rest in found.items()]
 
 
 def read_experiment(path: str | Path, experiment: str) -> list[Row]:
@@ -141,28 +198,56 @@ def read_experiment(path: str | Path, experiment: str) -> list[Row]:
     return found
 
 
-def _read_file(file: Path) -> Iterator[Row]:
-    # Bytes: a crash may leave anything behind, even in the middle of a letter.
-    for number, text in enumerate(file.read_bytes().splitlines(), start=1):
+def _read_file(file: Path, damaged: int) -> tuple[list[Row], int]:
+    """The rows of a file, and `damaged` and how many more lines of it are no rows."""
+    check_regular(file, "give a .jsonl file, or a folder of them")
+    rows = []
+    for number, text in enumerate(_lines(file), start=1):
         if not text.strip():
             continue
         try:
-            yield _parse(text)
-        except (TypeError, ValueError, AttributeError, KeyError) as problem:
+            rows.append(_parse(text))
+        except (TypeError, ValueError, AttributeError, KeyError, OverflowError) as problem:
             what = f"damaged row skipped ({problem})" if isinstance(problem, CalibrlError) else "damaged row skipped"
-            warnings.warn(f"{file}, line {number}: {what}", stacklevel=2)
+            warnings.warn(f"{file}, line {number}: {what}", stacklevel=4)
+            damaged += 1
+    return rows, damaged
+
+
+def _lines(file: Path) -> Iterator[bytes]:
+    """The lines of a file; of one that is longer than any row only the beginning."""
+    # Bytes: a crash may leave anything behind, even in the middle of a letter.
+    with file.open("rb") as lines:
+        while text := lines.readline(LONGEST):
+            yield text
+            while len(text) == LONGEST and not text.endswith(b"\n"):
+                text = lines.readline(LONGEST)
 
 
 def _parse(text: bytes) -> Row:
-    values = json.loads(text)
+    values, sealed = unseal(text)
     schema = values.pop("schema", 1)
     if schema > SCHEMA:
         raise CalibrlError(f"schema {schema} is newer than {SCHEMA}: update calibrl")
-    values["metrics"] = {name: math.nan if value is None else value for name, value in values["metrics"].items()}
+    if schema > UNSEALED and not sealed:
+        raise ValueError("its checksum is missing")
+    values["metrics"] = {
+        name: math.nan if value is None else _number(value) for name, value in values["metrics"].items()
+    }
     row = Row(**values)
     if any(not isinstance(getattr(row, name), kind) for name, kind in _KINDS.items()):
         raise TypeError
+    if isinstance(row.seed, bool) or isinstance(row.step, bool):
+        raise TypeError
+    _number(row.seconds)
     return row
+
+
+def _number(value: Any) -> float:
+    """A finite number as it is, or an error."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise TypeError
+    return value
 
 
 _KINDS: dict[str, Any] = {

@@ -7,11 +7,10 @@ disk; `arrays/` holds arrays. A job without its line is run again; the rows it h
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import re
 import warnings
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -20,9 +19,9 @@ from typing import IO, TYPE_CHECKING, Any, NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrl.errors import CalibrlError
-from calibrl.files import explain_os_error, lock, replacing, write_text
-from calibrl.runs.rows import Row, append_text, line, make_folder, read
+from calibrl.errors import CalibrlError, first_line
+from calibrl.files import explain_os_error, lock_folder, replacing, sweep, unlock_folder, write_text
+from calibrl.runs.rows import FINISHED, Row, append_text, line, make_folder, mark, marks, read
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
 NamedArrays = Mapping[str, NDArray[Any]]
 """What figures need: arrays by name."""
 
-FINISHED, ARRAYS, CHECKPOINT = "finished.log", "arrays", "checkpoint"
+ARRAYS, CHECKPOINT = "arrays", "checkpoint"
 
 
 class Run(NamedTuple):
@@ -62,6 +61,7 @@ class Store:
         self._finished: set[str] = set()
         self._file: IO[str] | None = None
         self._log: IO[str] | None = None
+        self._lock: IO[str] | None = None
 
     def open(self, *, resume: bool = False, force: bool = False, checkpoints: Collection[str] = ()) -> Self:
         """Begin an empty folder, go on with a run's own (`resume`), or replace what is there (`force`).
@@ -71,15 +71,17 @@ class Store:
         make_folder(self.folder)
         if checkpoints:
             make_folder(self.folder / CHECKPOINT)
-        log = self.folder / FINISHED
-        new = not log.exists()
-        self._log = log.open("a", encoding="utf-8")
-        if not lock(self._log):
-            self.close()
+        self._lock = lock_folder(self.folder)
+        if self._lock is None:
             raise CalibrlError(
                 f"{self.folder} is being written to by another run; wait for it, or choose another --out"
             )
+        for folder in (self.folder, self.folder / ARRAYS, self.folder / CHECKPOINT):
+            sweep(folder)
+        log = self.folder / FINISHED
+        new = not log.exists()
         try:
+            self._log = log.open("a", encoding="utf-8")
             rows, damaged = self._read()
             if force:
                 self._clear(checkpoints)
@@ -88,7 +90,7 @@ class Store:
             self._file = self.path.open("a", encoding="utf-8")
         except BaseException:
             if new:
-                log.unlink()
+                log.unlink(missing_ok=True)
             self.close()
             raise
         return self
@@ -107,6 +109,9 @@ class Store:
             if file is not None:
                 with suppress(OSError):  # of a disk that is full, which was said when it refused a row
                     file.close()
+        if self._lock is not None:
+            unlock_folder(self.folder, self._lock)
+            self._lock = None
 
     def finished(self, job: str, *, until: int = 0) -> bool:
         """Whether all of a job's rows are here, up to this step at least."""
@@ -141,10 +146,10 @@ class Store:
         """Mark a job's end, once its rows are on the disk."""
         assert self._file is not None, "open the store first"
         assert self._log is not None, "open the store first"
-        mark = _mark(job, len(self._rows.get(job, {})), self._arrays(job).exists())
+        text = mark(job, len(self._rows.get(job, {})), self._arrays(job).exists())
         with explain_os_error(self.folder):
             os.fsync(self._file.fileno())
-            self._log.write(mark)
+            self._log.write(text)
             self._log.flush()
             os.fsync(self._log.fileno())
         self._finished.add(job)
@@ -177,18 +182,27 @@ class Store:
         words = re.sub(r"[^\w.]+", "-", job).strip("-")[:80]
         return self.folder / ARRAYS / f"{words}-{hashlib.sha256(job.encode()).hexdigest()[:6]}.npz"
 
+    def _whole(self, job: str) -> bool:
+        """Whether all that a job saved for figures is here, and can be read; what cannot goes, and is made again."""
+        try:
+            return bool(self.arrays(job))
+        except Exception as problem:  # numpy and zipfile raise whatever a damaged file makes them raise
+            warnings.warn(f"{self._arrays(job)} is damaged ({first_line(problem)}): {job} is run again", stacklevel=2)
+            self._arrays(job).unlink(missing_ok=True)
+            return False
+
     def _clear(self, checkpoints: Collection[str]) -> None:
         for pattern in checkpoints:
             for file in (self.folder / CHECKPOINT).glob(pattern):
                 file.unlink()
         assert self._log is not None, "open the store first"
         others = {row.job for row in self._apart}
-        marks = [mark for mark in _marks(self.folder / FINISHED) if mark[0] in others]
+        kept = [each for each in marks(self.folder / FINISHED) if each[0] in others]
         self._log.truncate(0)
         if others:
             write_text(self.path, "".join(line(row) for row in self._apart))
-            for job, rows, arrays in marks:
-                self._log.write(_mark(job, rows, arrays))
+            for each in kept:
+                self._log.write(mark(*each))
             self._log.flush()
         else:
             self.path.unlink(missing_ok=True)
@@ -225,8 +239,8 @@ class Store:
             self._rows.setdefault(row.job, {}).setdefault(row.key, row)
         for each in damaged:  # told once somebody is going on with the file: their job is run again
             warnings.warn(each, stacklevel=2)
-        for job, count, arrays in _marks(self.folder / FINISHED):
-            if len(self._rows.get(job, {})) >= count and (self._arrays(job).exists() or not arrays):
+        for job, count, arrays in marks(self.folder / FINISHED):
+            if len(self._rows.get(job, {})) >= count and (not arrays or self._whole(job)):
                 self._finished.add(job)
         # A line cut short stays a line of its own.
         for file in (self.path, self.folder / FINISHED):
@@ -238,19 +252,6 @@ def _run_of(row: Row) -> Run:
     return Run(row.experiment, row.preset, row.overrides)
 
 
-def _mark(job: str, rows: int, arrays: bool) -> str:
-    return json.dumps({"job": job, "rows": rows, "arrays": arrays}, ensure_ascii=False) + "\n"
-
-
-def _marks(log: Path) -> Iterator[tuple[str, int, bool]]:
-    for text in log.read_bytes().splitlines():
-        try:
-            mark = json.loads(text)
-            yield str(mark["job"]), int(mark["rows"]), bool(mark["arrays"])
-        except (ValueError, TypeError, KeyError):
-            continue
-
-
 def save_figures(figures: Mapping[str, Figure], folder: Path, *, dpi: int = 130) -> list[Path]:
     """Write figures as PNG files by name, whole or not at all, and forget them."""
     import matplotlib.pyplot as plt
@@ -259,6 +260,6 @@ def save_figures(figures: Mapping[str, Figure], folder: Path, *, dpi: int = 130)
     for name, figure in figures.items():
         files.append(folder / f"{name}.png")
         with explain_os_error(files[-1]), replacing(files[-1]) as temporary:
-            figure.savefig(temporary, dpi=dpi)
+            figure.savefig(temporary, dpi=dpi, format="png")
         plt.close(figure)
     return files

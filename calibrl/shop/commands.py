@@ -126,9 +126,7 @@ def _tested(shop: Shop, days: int, deliveries: Path | None, *, sales: Path, seed
 
 def _write(out: Path, shop: Shop, orders: Sequence[Order], tested: Backtest | None, plot: Path | None) -> list[Path]:
     """The orders, their picture and, after a backtest, its table and figure beside them: all of the files or none."""
-    from contextlib import ExitStack
-
-    from calibrl.files import replacing, writable
+    from calibrl.files import replacing_all, writable
     from calibrl.shop.backtest import backtest_frame
     from calibrl.shop.figures import backtest_figure, orders_figure
     from calibrl.shop.reasons import orders_frame
@@ -137,16 +135,17 @@ def _write(out: Path, shop: Shop, orders: Sequence[Order], tested: Backtest | No
     stores = shop.history.stores
     table, picture = _beside(out)
     written: dict[Path, Callable[[Path], None]] = {
-        out: lambda path: write_table(orders_frame(orders, stores=stores), path)
+        out: lambda at: write_table(orders_frame(orders, stores=stores), out, at=at)
     }
     if plot is not None:
-        written[plot] = lambda path: orders_figure(orders, shop.history).savefig(path, dpi=130)
+        kind = plot.suffix[1:].lower()
+        written[plot] = lambda at: orders_figure(orders, shop.history).savefig(at, dpi=130, format=kind)
     if tested is not None:
-        written[table] = lambda path: write_table(backtest_frame(tested, shop.history.keys, stores=stores), path)
-        written[picture] = lambda path: backtest_figure(tested).savefig(path, dpi=130)
-    with writable(out), ExitStack() as files:
-        for path, write in written.items():
-            write(files.enter_context(replacing(path)))
+        written[table] = lambda at: write_table(backtest_frame(tested, shop.history.keys, stores=stores), table, at=at)
+        written[picture] = lambda at: backtest_figure(tested).savefig(at, dpi=130, format="png")
+    with writable(out), replacing_all(list(written)) as places:
+        for write, at in zip(written.values(), places, strict=True):
+            write(at)
     return list(written)
 
 

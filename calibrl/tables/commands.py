@@ -333,7 +333,7 @@ def check(
             if plot.suffix.lower() == ".html":
                 temporary.write_text(output.html_page(found, figure, group=group), encoding="utf-8")
             else:
-                figure.savefig(temporary, dpi=150)
+                figure.savefig(temporary, dpi=150, format=plot.suffix[1:].lower())
         found["plot"] = str(plot)
     if map_file is not None and (warning := output.reused(found["after_map"])):
         output.warn(f"ReusedRows: {warning}")

@@ -16,6 +16,7 @@ import re
 import zipfile
 import zlib
 from collections import Counter
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, cast
@@ -338,7 +339,7 @@ def _read_sheet(file: Path, sheet: str | None) -> tuple[pl.DataFrame, Source]:
 # Writing.
 
 
-def write_table(frame: pl.DataFrame, path: str | Path) -> None:
+def write_table(frame: pl.DataFrame, path: str | Path, *, at: Path | None = None) -> None:
     """Write a data frame as text, Parquet, Feather or Excel: the whole file or none of it.
 
     Cells of text that a spreadsheet would take for a formula get an apostrophe in front in text files; on a sheet they
@@ -350,11 +351,13 @@ def write_table(frame: pl.DataFrame, path: str | Path) -> None:
         What to write.
     path : str or Path
         Its suffix says how: .csv, .tsv (or with .gz), .parquet, .feather or .xlsx.
+    at : Path, optional
+        Where to write what belongs at `path`, for a caller that puts it in place together with other files.
     """
     file = Path(path)
     suffix = expect_writable(file)
     try:
-        with writable(file), replacing(file) as temporary:
+        with writable(file), nullcontext(at) if at else replacing(file) as temporary:
             if suffix == ".parquet":
                 frame.write_parquet(temporary)
             elif suffix == ".feather":

@@ -20,7 +20,7 @@ from torch.distributions import Categorical, Distribution
 from calibrl.algorithm import honest
 from calibrl.data import Data, Groups, fingerprints
 from calibrl.distributions.families import Grouped
-from calibrl.errors import CalibrlError, some
+from calibrl.errors import CalibrlError, cut, first_line, some
 from calibrl.evidence import Scores, fit_to
 from calibrl.maps import MAPS, FitMap, Map, map_from_dict
 from calibrl.maps.base import FORMAT, VERSION, read_checked, write_checked
@@ -278,24 +278,36 @@ class MapFile:
             )
         try:
             return cls._from_dict(saved)
-        except (KeyError, TypeError, ValueError) as problem:
-            raise CalibrlError(f"{path}: is damaged ({problem}); fit it again") from None
+        except (AttributeError, KeyError, TypeError, ValueError, OverflowError) as problem:
+            raise CalibrlError(f"{path}: is damaged ({first_line(problem)}); fit it again") from None
 
     @classmethod
     def _from_dict(cls, saved: dict[str, Any]) -> MapFile:
         kind = saved["forecast"]["kind"]
+        texts = [*saved["forecast"]["columns"], *saved.get("too_few", ()), saved["group"] or "", kind]
+        texts += [saved[name] for name in ("method", "source", "date", "package")]
+        if not all(isinstance(text, str) for text in texts):
+            raise ValueError("a name in it is not text")
         load = class_map_from_dict if kind == "classes" else map_from_dict
 
         def rich(fitted: dict[str, Any]) -> FittedMap:
-            return FittedMap(load(fitted["map"]), int(fitted["rows"]))
+            return FittedMap(load(fitted["map"]), whole(fitted["rows"]))
+
+        def whole(number: Any) -> int:
+            if not isinstance(number, int) or isinstance(number, bool) or not 0 <= number < 1 << 53:
+                raise ValueError(f"{cut(repr(number))} in it is not a whole number")
+            return number
 
         rows = saved["fitted_rows"]
+        smallest = tuple(map(whole, rows["smallest"]))
+        if list(smallest) != sorted(set(smallest)):
+            raise ValueError("its memory of rows is not in order")
         return cls(
             kind=kind,
             columns=tuple(saved["forecast"]["columns"]),
             method=saved["method"],
             pooled=rich(saved["pooled"]),
-            sketch=Sketch(rows["rows"], rows["distinct"], tuple(rows["smallest"])),
+            sketch=Sketch(whole(rows["rows"]), whole(rows["distinct"]), smallest),
             source=saved["source"],
             group=saved["group"],
             groups={name: rich(fitted) for name, fitted in saved["groups"].items()},

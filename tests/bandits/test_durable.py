@@ -18,6 +18,7 @@ import pytest
 from calibrl import CalibrlError
 from calibrl.bandits import CalLinUCB, CalThompson, Durable, LinUCB, NotKept, Policy, storage
 from calibrl.bandits.storage import Journal
+from calibrl.runs.store import Run, Store
 
 SERVICE = Path(__file__).parents[2] / "examples" / "bandit_service.py"
 
@@ -64,14 +65,82 @@ def test_changes_of_the_arms_are_kept(tmp_path):
         assert again.pulls == bandit.policy.pulls
 
 
-def test_a_line_cut_short_was_never_acknowledged(tmp_path):
+def test_a_line_cut_short_was_never_acknowledged(tmp_path, monkeypatch):
     bandit = Durable(tmp_path, lambda: CalLinUCB(2, 3))
-    live(bandit, 7, seed=1)
+    live(bandit, 6, seed=1)
+
+    def power_cut(_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", power_cut)
+        patch.setattr(Journal, "_cut", lambda _: None)
+        with pytest.raises(KeyboardInterrupt):
+            live(bandit, 1, seed=1)
     abandon(bandit)
     journal = tmp_path / "journal.jsonl"
     journal.write_bytes(journal.read_bytes()[:-25])
     with Durable(tmp_path, lambda: CalLinUCB(2, 3)) as again:
         assert sum(again.policy.pulls.values()) == 6
+
+
+@pytest.mark.parametrize("cut", [0, 1, 25], ids=["at a line's end", "before it", "in the line"])
+def test_lines_that_were_acknowledged_and_are_cut_off_are_missed(tmp_path, cut):
+    bandit = Durable(tmp_path, lambda: CalLinUCB(2, 3))
+    live(bandit, 7, seed=1)
+    abandon(bandit)
+    journal = tmp_path / "journal.jsonl"
+    lines = journal.read_bytes().splitlines(keepends=True)
+    journal.write_bytes(b"".join(lines[:5]) + (lines[5][:-cut] if cut else b""))
+    for load in (Policy.load, lambda folder: Durable(folder, lambda: CalLinUCB(2, 3))):
+        with pytest.raises(CalibrlError, match=r"ends with line 5, but line 7 was acknowledged.*remove .*journal.last"):
+            load(tmp_path)
+    (tmp_path / "journal.last").unlink()
+    assert sum(Policy.load(tmp_path).pulls.values()) == 5
+
+
+def test_what_says_the_last_line_may_be_damaged_itself(tmp_path):
+    bandit = Durable(tmp_path, lambda: CalLinUCB(2, 3))
+    live(bandit, 7, seed=1)
+    abandon(bandit)
+    last = tmp_path / "journal.last"
+    last.write_bytes(last.read_bytes().replace(b"7", b"9", 1))
+    with pytest.warns(UserWarning, match=r"journal.last is damaged"):
+        assert sum(Policy.load(tmp_path).pulls.values()) == 7
+
+
+def test_a_journal_of_an_earlier_version_is_learnt(tmp_path):
+    """Without checksums, nor a number of the last line."""
+    bandit = Durable(tmp_path, lambda: CalLinUCB(2, 3))
+    live(bandit, 3, seed=1)
+    abandon(bandit)
+    for name in ("journal.jsonl", "policy.json"):
+        lines = [json.loads(text) for text in (tmp_path / name).read_text().splitlines()]
+        assert [len(line.pop("crc")) for line in lines] == [8] * len(lines)
+        (tmp_path / name).write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (tmp_path / "journal.last").unlink()
+    with Durable(tmp_path, lambda: CalLinUCB(2, 3)) as again:
+        assert again.pulls == bandit.pulls
+
+
+def test_left_overs_are_swept_and_modes_stay(tmp_path):
+    bandit = Durable(tmp_path, lambda: CalLinUCB(2, 3))
+    (tmp_path / "policy.json").chmod(0o600)
+    live(bandit, 3, seed=1)
+    bandit.close()
+    (tmp_path / ".policy.json.0123abcd.tmp").write_text("{")
+    with Durable(tmp_path, lambda: CalLinUCB(2, 3)):
+        assert not list(tmp_path.glob(".*"))
+        assert (tmp_path / "policy.json").stat().st_mode & 0o777 == 0o600
+
+
+def test_a_run_and_a_policy_cannot_share_a_folder(tmp_path):
+    store = Store(tmp_path, Run("dice", "", {})).open()
+    with pytest.raises(CalibrlError, match="open in another process"):
+        Durable(tmp_path, lambda: CalLinUCB(2, 3))
+    store.close()
+    with Durable(tmp_path, lambda: CalLinUCB(2, 3)), pytest.raises(CalibrlError, match="by another run"):
+        Store(tmp_path, Run("dice", "", {})).open()
 
 
 def test_a_crash_between_snapshot_and_fresh_journal_counts_nothing_twice(tmp_path):
@@ -152,6 +221,7 @@ def test_a_line_that_cannot_be_learnt_is_named(tmp_path):
     first, second, _ = journal.read_text().split("\n")
     event = json.loads(second)
     event["update"]["arm"] = [7]
+    del event["crc"]
     journal.write_text(f"{first}\n{json.dumps(event)}\n")
     with pytest.raises(CalibrlError, match=r"journal.jsonl, line 2 cannot be learnt \(arm 7 was never offered"):
         Durable(tmp_path, lambda: CalLinUCB(2, 3))

@@ -354,7 +354,7 @@ def test_a_loaded_policy_is_of_its_class(name, tmp_path):
     assert type(Policy.load(tmp_path / "policy.json")) is made
     # Before classes were saved, and what the conformal step aims at.
     saved = json.loads((tmp_path / "policy.json").read_text())
-    del saved["policy"], saved["options"]["target"]
+    del saved["policy"], saved["options"]["target"], saved["crc"]
     (tmp_path / "older.json").write_text(json.dumps(saved))
     older = Policy.load(tmp_path / "older.json")
     assert type(older) is made
@@ -482,11 +482,24 @@ def test_files_that_are_no_policies_are_named(tmp_path):
     policy = Thompson(2, 2)
     policy.save(tmp_path / "fine.json")
     saved = json.loads((tmp_path / "fine.json").read_text())
+    del saved["crc"]
+    options = saved["options"]
     for change, words in (
-        ({"gram": [[1.0]]}, "cannot reshape"),
+        ({"gram": [[1.0]]}, "gram does not fit 2 arms of dim 2"),
         ({"gram": [[float("nan")] * 3] * 2}, "holds nan"),
+        ({"gram": None}, "a list is missing"),
+        ({"moment": [[1.0, True], [0.0, "1"]]}, "numbers of type"),
         ({"record": []}, "shorter"),
-        ({"record": [["x"], []], "pulls": [1, 0]}, "could not convert"),
+        ({"record": [["x"], []], "pulls": [1, 0]}, "numbers of type"),
+        ({"pulls": [-1, 0]}, "pulls holds -1"),
+        ({"pulls": [0.5, 0]}, "numbers of type float64"),
+        ({"brc": "12345678"}, "it holds 'brc'"),
+        ({"options": options | {"dim": 100_000}}, "does not fit 2 arms of dim 100000"),
+        ({"options": options | {"window": 10**10}}, "asks for more room than 0 rewards need"),
+        ({"options": options | {"target": float("nan")}}, "no z-score"),
+        ({"options": options | {"shared": "no"}}, "on or off is neither"),
+        ({"options": []}, "dictionary update|pop|KeyError|'plan'"),
+        ({"generator": {"bit_generator": "PCG64", "state": {"state": -1, "inc": 2**200}}}, ""),
         ({"record": [[0.5], []], "pulls": [2, 0]}, "arm 0 has 2 rewards but a record of 1"),
     ):
         (tmp_path / "cut.json").write_text(json.dumps(saved | change))

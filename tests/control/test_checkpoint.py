@@ -18,7 +18,7 @@ import torch
 from calibrl.control import checkpoint
 from calibrl.control.arms import ARMS
 from calibrl.control.experiment import EXPERIMENT
-from calibrl.control.policy import fleets
+from calibrl.control.policy import Member, fleets
 from calibrl.control.settings import PRESETS, EnsembleSettings, with_defaults
 from calibrl.errors import CalibrlError
 from calibrl.runs import engine
@@ -46,6 +46,7 @@ def told(path):
             row["metrics"].pop(name)
         row.pop("seconds")
         row.pop("origin")
+        row.pop("crc")
     return sorted(rows, key=lambda row: (row["arm"], row["seed"], row["step"]))
 
 
@@ -69,8 +70,7 @@ LONGER = replace(TINY, trials=8, steps=40)
 
 def test_a_run_that_is_killed_ends_with_the_rows_it_would_have_had(tmp_path):
     rows = tmp_path / "killed" / "rows.jsonl"
-    # Another moment in every run of the tests: whatever it is, the rows must come out the same.
-    chance = random.Random()
+    chance, deadline = random.Random(0), time.monotonic() + 120
     with subprocess.Popen(
         [sys.executable, "-c", SCRIPT, str(tmp_path / "killed")],
         env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parent)},
@@ -84,11 +84,12 @@ def test_a_run_that_is_killed_ends_with_the_rows_it_would_have_had(tmp_path):
             print("again", file=parent.stdin, flush=True)
             running = psutil.Process(int(parent.stdout.readline()))
             while running.is_running() and not (rows.exists() and rows.stat().st_size > before):
+                assert time.monotonic() < deadline, "no row came"
                 time.sleep(0.01)
             time.sleep(chance.random() / 4)
             with contextlib.suppress(psutil.NoSuchProcess):
                 running.kill()
-            running.wait()
+            running.wait(timeout=60)
     assert rows.exists()
     run(tmp_path / "killed", LONGER, resume=True)
     assert told(tmp_path / "killed") == told(tmp_path / "whole")
@@ -251,12 +252,41 @@ def test_other_settings_and_damaged_files_are_refused_and_nothing_is_lost(tmp_pa
     assert {path: path.read_bytes() for path in sorted(tmp_path.rglob("*")) if path.is_file()} == before
 
     file = tmp_path / "checkpoint" / "calibrated-0.trial-1.pt"
-    file.write_bytes(file.read_bytes()[:100])
-    with pytest.raises(CalibrlError, match="cannot be read"):
-        run(tmp_path, TINY, resume=True)
     torch.save({"format": "another", "identity": {}, "state": 0}, file)
     with pytest.raises(CalibrlError, match="has format 'another'"):
         run(tmp_path, TINY, resume=True)
+
+
+def test_a_damaged_agent_begins_anew_and_ends_with_the_same_rows(tmp_path):
+    run(tmp_path / "whole", replace(TINY, trials=2))
+    run(tmp_path / "cut", replace(TINY, trials=1))
+    file = tmp_path / "cut" / "checkpoint" / "calibrated-0.trial-1.pt"
+    whole = file.read_bytes()
+    for damaged in (whole[:100], whole[:-30] + bytes([whole[-30] ^ 4]) + whole[-29:], whole[:-1]):
+        file.write_bytes(damaged)
+        with pytest.warns(UserWarning, match=r"calibrated-0.trial-1.pt is damaged \(.*\): what it held is done again"):
+            assert checkpoint.together(file.parent, [Member(ARMS["calibrated"], 0)])[0][0] is None
+        assert not file.exists()
+    run(tmp_path / "cut", replace(TINY, trials=2), resume=True)
+    assert told(tmp_path / "cut") == told(tmp_path / "whole")
+
+
+def test_every_bit_of_an_agent_counts(tmp_path):
+    """A checkpoint of an earlier version has no checksum of its own, but those of a zip file."""
+    file, generator = tmp_path / "agent.pt", random.Random(0)
+    checkpoint.write(file, {"arm": "a"}, 1, {"weights": torch.arange(64.0)})
+    sealed = file.read_bytes()
+    assert torch.load(file, weights_only=True)["trial"] == 1  # anybody's torch reads it
+    for whole in (sealed, sealed[:-20]):
+        file.write_bytes(whole)
+        assert checkpoint.read(file, {"arm": "a"})["weights"].tolist() == list(range(64))
+    for _ in range(200):
+        place = generator.randrange(8 * len(sealed))
+        damaged = bytearray(sealed)
+        damaged[place // 8] ^= 1 << place % 8
+        file.write_bytes(damaged)
+        with pytest.raises(CalibrlError, match="cannot be read"):
+            checkpoint.read(file, {"arm": "a"})
 
 
 def test_two_runs_do_not_write_to_one_folder(tmp_path):
@@ -287,14 +317,14 @@ def test_a_full_disk_is_said_and_the_trials_before_are_kept(tmp_path, monkeypatc
         raise OSError(errno.ENOSPC, "No space left on device")
 
     run(cut, replace(TINY, trials=1))
-    for written in ("calibrl.control.checkpoint.os.fsync", "calibrl.runs.store.line"):
+    for written in ("calibrl.files.os.fsync", "calibrl.runs.store.line"):
         monkeypatch.setattr(written, full)
         with pytest.raises(
             CalibrlError, match=r"cannot be written \(No space left on device\); what was written before"
         ):
             run(cut, TINY, resume=True)
         monkeypatch.undo()
-    (cut / "checkpoint" / ".calibrated-0.trial-2.pt.left.pt").write_text("half of an agent")
+    (cut / "checkpoint" / ".calibrated-0.trial-2.pt.0a1b2c3d.tmp").write_text("half of an agent")
     run(cut, TINY, resume=True)
     assert told(cut) == told(whole)
     assert {path.name for path in (cut / "checkpoint").iterdir()} == {

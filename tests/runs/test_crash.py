@@ -4,10 +4,12 @@ import contextlib
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
 import time
+import warnings
 from pathlib import Path
 
 import psutil
@@ -119,9 +121,13 @@ def test_a_file_cut_anywhere_is_made_whole(tmp_path, undisturbed):
     run(EXPERIMENT, QUICK, tmp_path)
     file = tmp_path / "rows.jsonl"
     whole = file.read_bytes()
-    luck = random.Random(1)
-    for _ in range(10):
-        file.write_bytes(whole[: luck.randrange(1, len(whole))])
-        found = run(EXPERIMENT, QUICK, tmp_path, resume=True)
+    luck, ends = random.Random(1), [match.end() for match in re.finditer(b"\n", whole)]
+    for cut in (*(luck.randrange(1, len(whole)) for _ in range(10)), *luck.sample(ends[:-1], 3)):
+        file.write_bytes(whole[:cut])
+        with pytest.warns(UserWarning, match="damaged row skipped|rows of .* are missing; --resume computes them"):
+            read(tmp_path)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            found = run(EXPERIMENT, QUICK, tmp_path, resume=True)
         assert values(found.rows) == values(undisturbed) == values(read(file))
         assert len(file.read_bytes().splitlines()) == len(undisturbed)

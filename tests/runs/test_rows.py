@@ -2,6 +2,9 @@
 
 import json
 import math
+import os
+import random
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -79,11 +82,11 @@ def test_what_is_not_a_number_is_null_in_the_file_and_nan_in_the_row(tmp_path):
 def test_rows_say_their_schema_and_older_and_newer_ones_are_told_apart(tmp_path):
     file = tmp_path / "rows.jsonl"
     results.append(file, [row("a", 0, 1.0)])
-    assert json.loads(file.read_text())["schema"] == results.SCHEMA == 2
+    assert json.loads(file.read_text())["schema"] == results.SCHEMA == 3
     old = {"experiment": "e", "problem": "p", "arm": "a", "seed": 1, "metrics": {"m": 1}, "step": 0, "preset": ""}
     new = old | {"schema": 99, "colour": "red"}
     file.write_text(json.dumps(old) + "\n" + json.dumps(new) + "\n")
-    with pytest.warns(UserWarning, match=r"line 2: damaged row skipped \(schema 99 is newer than 2: update calibrl\)"):
+    with pytest.warns(UserWarning, match=r"line 2: damaged row skipped \(schema 99 is newer than 3: update calibrl\)"):
         assert results.read(file) == [Row("e", "p", "a", 1, {"m": 1})]
 
 
@@ -168,3 +171,56 @@ def test_shares_are_the_empirical_distribution():
 def test_columns_are_averaged():
     pit = np.array([[0.1, 0.9], [0.2, 0.95]])
     assert reliability_metrics(pit)["reliability_50"] == 0.5
+
+
+def test_every_bit_of_a_row_counts(tmp_path):
+    file, luck = tmp_path / "rows.jsonl", random.Random(0)
+    results.append(file, [row("a", 0, 1.0), row("b", 1, 2.5)])
+    whole, rows = file.read_bytes(), results.read(file)
+    for _ in range(300):
+        bit = luck.randrange(8 * len(whole))
+        damaged = bytearray(whole)
+        damaged[bit // 8] ^= 1 << bit % 8
+        file.write_bytes(damaged)
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            found = results.read(file)
+        assert all(each in rows for each in found)
+        assert told or found == rows
+
+
+def test_rows_before_there_were_checksums_are_read_but_new_ones_need_theirs(tmp_path):
+    file = tmp_path / "rows.jsonl"
+    results.append(file, [row("a", 0, 1.0)])
+    new = json.loads(file.read_text())
+    del new["crc"]
+    file.write_text("".join(json.dumps(new | {"schema": schema}) + "\n" for schema in (2, 3)))
+    with pytest.warns(UserWarning, match="line 2: damaged row skipped"):
+        assert results.read(file) == [row("a", 0, 1.0)]
+
+
+def test_hidden_files_and_folders_are_passed_by(tmp_path):
+    for name in ("rows.jsonl", ".rows.jsonl", ".ipynb_checkpoints/rows.jsonl", "below/rows.jsonl"):
+        results.append(tmp_path / ".here" / name, [row("a", len(name), 1.0)])
+    (tmp_path / ".here" / "folder.jsonl").mkdir()
+    assert {one.seed for one in results.read(tmp_path / ".here")} == {len("rows.jsonl"), len("below/rows.jsonl")}
+
+
+def test_pipes_and_endless_lines_are_not_read(tmp_path):
+    os.mkfifo(tmp_path / "pipe.jsonl")
+    with pytest.raises(CalibrlError, match=r"pipe.jsonl is no regular file; give a .jsonl file"):
+        results.read(tmp_path)
+    with pytest.raises(CalibrlError, match="zero is no regular file"):
+        results.read("/dev/zero")
+    (tmp_path / "pipe.jsonl").unlink()
+    results.append(tmp_path / "long.jsonl", [row("a", 0, 1.0)])
+    with (tmp_path / "long.jsonl").open("ab") as file:
+        file.truncate(9 * results.LONGEST)  # takes no room on the disk
+    with pytest.warns(UserWarning, match="line 2: damaged row skipped"):
+        assert results.read(tmp_path) == [row("a", 0, 1.0)]
+
+
+def test_a_name_that_is_no_text_is_kept_as_it_is(tmp_path):
+    odd = Row("e", "p", "a", 0, {"m": 1.0}, origin={"command": "calibrl --out \udcff"})
+    results.append(tmp_path / "rows.jsonl", [odd])
+    assert results.read(tmp_path) == [odd]

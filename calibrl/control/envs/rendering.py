@@ -32,7 +32,7 @@ def works(backend: str) -> bool:
     """Whether MuJoCo can draw by this backend: tried in a process of its own, since a bad driver can crash one."""
     # -P: this file's folder holds no modules for others to import.
     command = [sys.executable, "-P", "-W", "ignore", __file__, backend]
-    path = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    path = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     try:
         trial = subprocess.run(command, capture_output=True, timeout=60, check=False, env=path)
     except (OSError, subprocess.TimeoutExpired):
