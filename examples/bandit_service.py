@@ -27,7 +27,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any
 
 from calibrl import CalibrlError
-from calibrl.bandits import CalLinUCB, Durable, NotKept
+from calibrl.bandits import CalibratedUCB, Durable, NotKept
 
 ARMS, DIM = ("news", "music"), 3
 
@@ -39,7 +39,8 @@ def routes(bandit: Durable) -> dict[str, Callable[[Any], dict[str, Any]]]:
         # Sold out, or not allowed for this visitor: a request may name the arms that are on offer.
         among = asked.pop("among", None) if isinstance(asked, dict) else None
         (x,) = wanted(asked, "x")
-        return bandit.decide(x, among=among)._asdict()
+        decision = bandit.decide(x, among=among)
+        return {"arm": decision.arm, "probability": decision.probability}
 
     def reward(told: Any) -> dict[str, Any]:
         bandit.update(*wanted(told, "x", "arm", "reward"))
@@ -128,7 +129,7 @@ def main() -> None:
     with contextlib.ExitStack() as stack:
         folder = options.folder or stack.enter_context(tempfile.TemporaryDirectory())
         # A tenth of the decisions is random, so that other policies can be evaluated from a log of them.
-        make = functools.partial(CalLinUCB, ARMS, DIM, explore=0.1)
+        make = functools.partial(CalibratedUCB, ARMS, DIM, explore=0.1)
         bandit = stack.enter_context(Durable(folder, make, snapshot_every=options.snapshot_every))
         server = stack.enter_context(HTTPServer(("127.0.0.1", options.port), handler(bandit)))
         url = f"http://127.0.0.1:{server.server_port}"

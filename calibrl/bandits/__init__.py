@@ -8,13 +8,16 @@ if TYPE_CHECKING:
     from calibrl.bandits.arms import Among as Among
     from calibrl.bandits.arms import Arm as Arm
     from calibrl.bandits.arms import CompiledRidge as CompiledRidge
+    from calibrl.bandits.arms import Forecast as Forecast
     from calibrl.bandits.arms import RidgeSettings as RidgeSettings
+    from calibrl.bandits.decisions import Decision as Decision
     from calibrl.bandits.durable import Durable as Durable
     from calibrl.bandits.policy import POLICIES as POLICIES
+    from calibrl.bandits.policy import CalibratedThompson as CalibratedThompson
+    from calibrl.bandits.policy import CalibratedUCB as CalibratedUCB
     from calibrl.bandits.policy import CalLinUCB as CalLinUCB
     from calibrl.bandits.policy import CalThompson as CalThompson
     from calibrl.bandits.policy import ConformalLinUCB as ConformalLinUCB
-    from calibrl.bandits.policy import Decision as Decision
     from calibrl.bandits.policy import EpsilonGreedy as EpsilonGreedy
     from calibrl.bandits.policy import Greedy as Greedy
     from calibrl.bandits.policy import LinUCB as LinUCB

@@ -19,8 +19,9 @@ from typing import Any, NamedTuple, TypeAlias, TypedDict
 import numpy as np
 import torch
 from numpy.typing import DTypeLike, NDArray
+from scipy.special import ndtri
 from torch import Tensor
-from torch.distributions import Distribution, Normal
+from torch.distributions import Bernoulli, Distribution, Normal, SigmoidTransform, TransformedDistribution
 
 from calibrl.algorithm import Forecaster, check_forecast, check_forecaster, recalibrate
 from calibrl.arrays import Array, plain_fields
@@ -28,7 +29,7 @@ from calibrl.data import Data
 from calibrl.distributions import from_zscore, zscore, zscore_left
 from calibrl.distributions.kinds import Scored
 from calibrl.errors import CalibrlError
-from calibrl.kernels import ridge, ridge_policy
+from calibrl.kernels import arm_noise, ridge, ridge_policy
 from calibrl.kernels.ridge_policy import Rules, State
 from calibrl.maps.ecdf import ecdf_of
 
@@ -172,7 +173,7 @@ class ArmModel(ABC):
         """Each arm's quantiles (k, n) at the same levels (n,), z-scores."""
 
     @abstractmethod
-    def forecast(self, x: Floats, offered: Ints) -> Distribution:
+    def forecast(self, x: Floats, offered: Ints) -> Distribution | Forecast:
         """What the arms at these positions (n,) are expected to pay: batch shape (n,)."""
 
     @abstractmethod
@@ -296,8 +297,14 @@ class Columns(Scored):
         return of(self.base, wide)[..., 0, self.column]
 
 
+NOTHING = np.ones(1)
+"""The context of arms that have none."""
+
+
 def as_floats(value: Array, what: str) -> Floats:
-    """Numbers as float64, laid out as the kernels want them."""
+    """Numbers as float64, laid out as the kernels want them; None is the context of arms without one."""
+    if value is None and what == "context":
+        return NOTHING
     # Features may come from a network that is being trained, on a GPU, in half precision.
     given = value.detach().double().cpu() if isinstance(value, torch.Tensor) else value
     try:
@@ -321,6 +328,25 @@ class RidgeOptions(TypedDict, total=False):
     shared: bool
     min_rewards: int
     window: int
+
+
+LINKS = ("linear", "logistic")
+
+
+class Forecast(NamedTuple):
+    """What is known of arms at a context, where noise is learnt: two distributions of batch shape (n,).
+
+    Parameters
+    ----------
+    mean
+        What an arm pays on average: its width is what is not known yet, and shrinks as rewards come.
+    outcome
+        What it pays next time, noise included: a `Bernoulli` as long as all rewards were 0 or 1, else calibrated with
+        the arm's own record.
+    """
+
+    mean: Distribution
+    outcome: Distribution
 
 
 @dataclass(frozen=True)
@@ -347,6 +373,15 @@ class RidgeSettings:
         How far a reward moves its arm's levels, as z-scores, to keep coverage; 0 for never.
     target
         The level, as a z-score, whose coverage `step` keeps.
+    learnt
+        Scale widths by each arm's noise, as learnt, and come back to arms that had too few rewards
+        (`calibrl.kernels.arm_noise`).
+    link
+        "linear", or "logistic" for rewards of 0 and 1: means are then probabilities. Only where `learnt`.
+    keep
+        How much of what is known of an arm is left after one more reward of it, in (0, 1]: 0.999 forgets half in 700.
+    watch
+        Look for changes, and when there is one, let everything known count a twentieth.
     """
 
     dim: int
@@ -358,11 +393,15 @@ class RidgeSettings:
     noisy: bool = False
     step: float = 0.0
     target: float = 1.0
+    learnt: bool = False
+    link: str = "linear"
+    keep: float = 1.0
+    watch: bool = False
 
     def __post_init__(self) -> None:
         plain_fields(self, "a whole number", operator.index, "dim", "min_rewards", "window")
-        plain_fields(self, "a number", float, "ridge", "step", "target")
-        plain_fields(self, "True or False", bool, "calibrated", "shared", "noisy")
+        plain_fields(self, "a number", float, "ridge", "step", "target", "keep")
+        plain_fields(self, "True or False", bool, "calibrated", "shared", "noisy", "learnt", "watch")
         if self.dim < 1:
             raise CalibrlError(f"dim {self.dim} is not a number of features; use 1 or more")
         if not 1e-9 <= self.ridge < math.inf:
@@ -375,13 +414,29 @@ class RidgeSettings:
             raise CalibrlError(f"target {self.target} is no z-score; use a finite number such as 1")
         if not 0 <= self.step < math.inf:
             raise CalibrlError(f"step {self.step} is not a step; use 0 for never, or a small number such as 0.03")
+        if self.link not in LINKS:
+            raise CalibrlError(f"link {self.link!r} is unknown; known: {', '.join(LINKS)}")
+        if not 0 < self.keep <= 1:
+            raise CalibrlError(f"fade {self.keep} is not a share; use a number above 0, and 1 or less: 0.999, or 1")
 
     @property
     def rules(self) -> Rules:
         """The settings as the kernels want them."""
         # Below `min_rewards` an arm's own record does not count; uncalibrated, it never does.
         least = self.min_rewards if self.calibrated else np.iinfo(np.int64).max
-        return Rules(self.ridge, self.noisy, least, ridge.edges(self.window), self.target, self.step)
+        return Rules(
+            self.ridge,
+            self.noisy,
+            least,
+            ridge.edges(self.window),
+            self.target,
+            self.step,
+            self.learnt,
+            self.link == "logistic",
+            self.keep,
+            self.watch,
+            self.min_rewards,
+        )
 
 
 class CompiledRidge(ArmModel):
@@ -398,7 +453,7 @@ class CompiledRidge(ArmModel):
         See `RidgeSettings`.
     """
 
-    KEPT = ("rows", "gram", "moment", "pulls", "error", "shift")
+    KEPT = ("rows", "gram", "moment", "pulls", "error", "shift", "noise", "largest", "changes")
     """The parts of the state that are saved: the rest follows from them and from the records."""
 
     def __init__(self, arms: int, settings: RidgeSettings) -> None:
@@ -438,16 +493,36 @@ class CompiledRidge(ArmModel):
         mean, sd, _ = self._scores(x, np.zeros(len(self.pulls)))
         return ridge_policy.quantiles(self.state, self.rules, mean, sd, level)
 
-    def forecast(self, x: Floats, offered: Ints) -> Distribution:
+    def forecast(self, x: Floats, offered: Ints) -> Distribution | Forecast:
         """What the arms at these positions (n,) are expected to pay: batch shape (n,)."""
         mean, sd, _ = self._scores(x, np.zeros(len(self.pulls)))
-        return self._calibrated(mean[offered], sd[offered], offered)
+        if not self.settings.learnt:
+            return self._calibrated(mean[offered], sd[offered], offered)
+        single = np.empty(len(self.pulls))
+        ridge_policy.say(self.state, self.rules, x, mean, sd, single)
+        known = Normal(torch.from_numpy(mean[offered]), torch.from_numpy(sd[offered]), validate_args=False)
+        if self.rules.logistic:
+            chance = TransformedDistribution(known, SigmoidTransform(), validate_args=False)
+            return Forecast(chance, Bernoulli(torch.from_numpy(single[offered])))
+        if ridge_policy.binary(self.state):
+            return Forecast(known, Bernoulli(torch.from_numpy(single[offered])))
+        tau = single / np.sqrt(1 + self._variances(x))
+        return Forecast(known, self._calibrated(mean[offered], single[offered], offered, tau[offered]))
 
-    def _calibrated(self, mean: Floats, sd: Floats, offered: Ints) -> Distribution:
+    def _variances(self, x: Floats) -> Floats:
+        """Each arm's s² (k,): the variance of the mean of a model with unit noise."""
+        bare = self.rules._replace(learnt=False, noisy=False)
+        mean, sd, score = np.empty((3, len(self.pulls)))
+        ridge_policy.score_arms(self.state, bare, x, np.zeros(len(self.pulls)), mean, sd, score)
+        return sd**2
+
+    def _calibrated(self, mean: Floats, sd: Floats, offered: Ints, unit: Floats | None = None) -> Distribution:
+        """Forecasts by the arms' records, given in `unit` (n,)."""
         bare = Normal(torch.from_numpy(mean), torch.from_numpy(sd), validate_args=False)
-        if not self.settings.calibrated:
+        if not (self.settings.calibrated or self.settings.learnt):
             return bare
-        columns = [self.record(a) for a in offered.tolist()]
+        units = np.ones(len(offered)) if unit is None else unit
+        columns = [self.record(a) / size for a, size in zip(offered.tolist(), units, strict=True)]
         kept = [column if len(column) >= self.settings.min_rewards else column[:0] for column in columns]
         return recalibrate(bare, ecdf_of(kept, (len(kept),), shift=self.state.shift[offered]))
 
@@ -478,6 +553,11 @@ class CompiledRidge(ArmModel):
             return
         check_finite(rows.x, "context")
         check_finite(rows.reward, "reward")
+        if self.rules.logistic and not 0 <= rows.reward[wrong] <= 1:
+            raise CalibrlError(
+                f"reward {rows.reward[wrong]:.3g} (row {wrong}) is not between 0 and 1, as link='logistic' needs; "
+                "leave the link out, or give yes and no as 1 and 0"
+            )
         if abs(rows.reward[wrong]) > ridge_policy.LARGEST_REWARD:
             raise CalibrlError(
                 f"reward {rows.reward[wrong]:.3g} (row {wrong}) is beyond ±{ridge_policy.LARGEST_REWARD:g}: sums of "
@@ -505,6 +585,10 @@ class CompiledRidge(ArmModel):
         level = np.zeros(len(everyone))
         scored = [self._scores(row[None], level) for row in as_floats(x, "context")]
         mean, sd = (np.stack([one[i] for one in scored]) for i in (0, 1))
+        if self.settings.learnt:
+            # What planners are to look at: the bonus.
+            bare = Normal(torch.from_numpy(mean), torch.from_numpy(sd), validate_args=False)
+            return TransformedDistribution(bare, SigmoidTransform()) if self.rules.logistic else bare
         return self._calibrated(mean, sd, everyone)
 
     def _refuse_shared(self) -> None:
@@ -515,6 +599,7 @@ class CompiledRidge(ArmModel):
         """Let what was learnt so far count `keep` times as much."""
         for sums in (self.state.gram, self.state.moment):
             sums *= keep
+        arm_noise.forget(self.state.noise, keep)
         self.settle()
 
     def settle(self) -> None:
@@ -528,11 +613,17 @@ class CompiledRidge(ArmModel):
     def add(self, arms: int) -> None:
         """Take in more arms, behind the others, of which nothing is known."""
         new = self._blank(0 if self.settings.shared else arms, arms)
-        self.state = State(*(np.concatenate(pair) for pair in zip(self.state, new, strict=True)))
+        parts = self.state._asdict()
+        for key, part in new._asdict().items():
+            if key not in ("largest", "changes"):
+                parts[key] = np.concatenate([parts[key], part])
+        self.state = State(**parts)
 
     def remove(self, position: int) -> None:
         """Forget what is known of one arm alone; those behind it move up."""
-        common = {"theta", "moment", "inverse", "gram", "rows"} if self.settings.shared else set()
+        common = {"largest", "changes"}
+        if self.settings.shared:
+            common |= {"theta", "moment", "inverse", "gram", "rows"}
         parts = self.state._asdict()
         parts = {key: part if key in common else np.delete(part, position, axis=0) for key, part in parts.items()}
         self.state = State(**parts)
@@ -560,10 +651,20 @@ class CompiledRidge(ArmModel):
             known, space = getattr(theirs, name)[models[1]], getattr(mine, name)
             space[models[0]] = np.pad(known, ((0, 0), (0, space.shape[1] - known.shape[1])))
         mine.rows[models[0]] = theirs.rows[models[1]]
-        for name in ("pulls", "error", "shift"):
+        for name in ("pulls", "error", "shift", "noise"):
             getattr(mine, name)[here] = getattr(theirs, name)[there]
+        mine.largest[:], mine.changes[:] = theirs.largest, theirs.changes
+        if self.settings.learnt and not other.settings.learnt:
+            # All that the others know of noise: how far off their means were.
+            seen, squares = theirs.pulls[there], theirs.error[there]
+            mine.noise[here, :4] = np.stack([seen, squares, seen, squares], 1)
         for position, known_at in zip(here, there, strict=True):
-            self.put_record(position, other.record(known_at)[-self.settings.window :])
+            record = other.record(known_at)[-self.settings.window :]
+            if self.settings.learnt != other.settings.learnt:
+                # z-scores of another kind of forecast say nothing of ours; a normal's say that it is right.
+                unit = (theirs.error[known_at] / max(theirs.pulls[known_at], 1)) ** 0.5 if self.settings.learnt else 1.0
+                record = unit * ndtri((np.arange(len(record)) + 0.5) / max(len(record), 1))
+            self.put_record(position, record)
         self.settle()
 
     # As plain values.
@@ -581,8 +682,11 @@ class CompiledRidge(ArmModel):
         """Take over what `to_plain` described; `names` of the arms are for errors."""
         for name in self.KEPT:
             part = getattr(self.state, name)
+            # Files of older versions know nothing of noise: nor does any policy in them.
+            if name not in saved and name in ("noise", "largest", "changes"):
+                continue
             part[...] = _numbers(saved[name], part.dtype).reshape(part.shape)
-            if name in ("pulls", "rows", "error") and (part < 0).any():
+            if name in ("pulls", "rows", "error", "largest", "changes") and (part < 0).any():
                 raise CalibrlError(f"{name} holds {part.min()}, which is below 0")
         for a, (arm, values) in enumerate(zip(names, saved["record"], strict=True)):
             seen, record = int(self.pulls[a]), _numbers(values, np.float64)
@@ -629,6 +733,8 @@ def _numbers(values: Any, dtype: DTypeLike) -> NDArray[Any]:
 def _check_heir(ours: RidgeSettings, theirs: RidgeSettings) -> None:
     if ours.shared != theirs.shared:
         raise CalibrlError(f"one policy has shared={ours.shared}, the other {theirs.shared}; build both alike")
+    if ours.link != theirs.link:
+        raise CalibrlError(f"one policy has link={ours.link!r}, the other {theirs.link!r}; build both alike")
     if ours.noisy != theirs.noisy:
         raise CalibrlError(
             "ConformalLinUCB forecasts single rewards and the others expected ones, so they cannot use each other's "

@@ -21,8 +21,9 @@ from torch.distributions import Distribution
 
 from calibrl.arrays import Array
 from calibrl.bandits import storage
-from calibrl.bandits.arms import Among, Arm
-from calibrl.bandits.policy import Decision, Policy, check_keep, from_plain
+from calibrl.bandits.arms import Among, Arm, Forecast, Rows
+from calibrl.bandits.decisions import Decision
+from calibrl.bandits.policy import Policy, check_keep, from_plain
 from calibrl.bandits.storage import Journal, NotKept
 from calibrl.errors import CalibrlError
 from calibrl.files import lock_folder, sweep, unlock_folder
@@ -100,22 +101,57 @@ class Durable:
         with self._thinking:
             return self.policy.pulls
 
-    def choose(self, x: Array, *, among: Among | None = None) -> Arm:
+    def choose(self, x: Array = None, *, among: Among | None = None) -> Arm:
         """The arm to take at x."""
         with self._thinking:
             return self.policy.choose(x, among=among)
 
-    def decide(self, x: Array, *, among: Among | None = None) -> Decision:
-        """The arm to take at x, and the probability with which it was taken."""
-        with self._thinking:
-            return self.policy.decide(x, among=among)
+    def decide(self, x: Array = None, *, among: Among | None = None, id: str | bool | None = None) -> Decision:
+        """The arm to take at x, and the probability with which it was taken.
 
-    def probabilities(self, x: Array, *, among: Among | None = None) -> dict[Arm, float]:
+        With an id the decision and its context are in the journal when this returns, safe from the end of the process,
+        though not from a power cut: only rewards wait for the disk itself.
+        """
+        if id is None:
+            with self._thinking:
+                return self.policy.decide(x, among=among)
+        with self._changing:
+            with self._thinking:
+                again = id in self.policy.decisions.waiting
+                made = self.policy.decide(x, among=among, id=id)
+                waiting = self.policy.decisions.waiting[str(made.id)]
+            if again:
+                return made
+            try:
+                event = {"decide": {"id": made.id, **waiting._asdict()}}
+                self._change(event, lambda _: None, None, sync=False)
+            except BaseException:
+                del self.policy.decisions.waiting[str(made.id)]
+                raise
+            return made
+
+    def reward(self, id: str, reward: float) -> bool:
+        """Learn the reward of a decision that was made with an id; False if it has had its reward before."""
+        with self._changing:
+            waiting = self.policy.decisions.find(id)
+            if waiting is None:
+                return False
+            rows = self.policy.rows(waiting.x, waiting.arm, reward)
+            self.policy.ridge.judge(rows)
+
+            def learn(rows: Rows) -> None:
+                self.policy.ridge.absorb(rows)
+                self.policy.decisions.close(id)
+
+            self._change({"reward": {"id": id, "reward": float(rows.reward[0])}}, learn, rows)
+            return True
+
+    def probabilities(self, x: Array = None, *, among: Among | None = None) -> dict[Arm, float]:
         """The probability of each arm being chosen at x."""
         with self._thinking:
             return self.policy.probabilities(x, among=among)
 
-    def forecast(self, x: Array, *, among: Among | None = None) -> Distribution:
+    def forecast(self, x: Array = None, *, among: Among | None = None) -> Distribution | Forecast:
         """What each arm is expected to pay at x."""
         with self._thinking:
             return self.policy.forecast(x, among=among)
@@ -191,7 +227,7 @@ class Durable:
 
     # How.
 
-    def _change(self, event: dict[str, Any], change: Callable[[T], None], what: T) -> None:
+    def _change(self, event: dict[str, Any], change: Callable[[T], None], what: T, *, sync: bool = True) -> None:
         """Write what changes, then change it."""
         with self._thinking:
             stream = self.policy.generator.bit_generator.state
@@ -199,7 +235,7 @@ class Durable:
         if not lines.in_place:
             warnings.warn(f"{lines.path} was moved or deleted; the policy is written whole there again", stacklevel=3)
             self.snapshot()
-        lines.append({"line": self._line + 1, **event, "generator": stream})
+        lines.append({"line": self._line + 1, **event, "generator": stream}, sync=sync)
         self._line += 1
         self._due -= 1
         with self._thinking:

@@ -178,7 +178,7 @@ def play(stream: Stream, policy: Policy, *, seed: int) -> Trial:
 
 # A job of the experiment: one trial of every policy.
 
-CURVES = ("linucb", "callinucb", "conformal-linucb", "greedy")
+CURVES = ("linucb", "callinucb", "calibrated-ucb", "greedy")
 """Policies whose learning curves and reliability are drawn."""
 NOMINAL = float(ndtr(1.0))
 """What LinUCB's upper bound should cover: 84.1 %."""
@@ -227,6 +227,21 @@ def trial_rows(name: str, seed: int, trials: Mapping[str, Trial]) -> Iterator[Ro
 _problem = functools.lru_cache(maxsize=2)(problem)
 
 
+PULLED = 30
+"""Rewards an arm has had before the coverage of its mean is counted."""
+
+
+def mean_coverage(trial: Trial) -> dict[str, float]:
+    """Share of expected rewards below their 84 % quantile: of chosen arms, and of all that had 30 rewards or more."""
+    below = trial.stream.expected <= trial.quantile[:, :, UPPER]
+    taken = np.eye(below.shape[1], dtype=bool)[trial.chosen]
+    known = np.cumsum(taken, axis=0) - taken >= PULLED
+    return {
+        "mean_coverage": float(below[taken].mean()),
+        "mean_coverage_all": float(below[known].mean()) if known.any() else float("nan"),
+    }
+
+
 def metrics(trial: Trial) -> dict[str, float]:
     """Reward and regret of a trial, and how honest its forecasts were on the arms it chose and on all arms."""
     chosen, everything = trial.chosen_pit, trial.pit.reshape(-1)
@@ -237,6 +252,8 @@ def metrics(trial: Trial) -> dict[str, float]:
         "best_arm": (trial.regret <= 0).mean(),
         "coverage": (chosen <= NOMINAL).mean(),
         "coverage_all": (everything <= NOMINAL).mean(),
+        "outcome_interval": ((chosen >= 0.05) & (chosen <= 0.95)).mean(),
+        **mean_coverage(trial),
         "calibration_loss": calibration_loss(chosen, LEVELS),
         "calibration_loss_all": calibration_loss(everything, LEVELS),
     }

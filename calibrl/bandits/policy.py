@@ -5,22 +5,26 @@ and the planner, the highest quantile; what differs are two choices.
 
 | | level of the quantile | forecast |
 |---|---|---|
-| LinUCB, CalLinUCB | Φ(1) = 84 % | bare, calibrated |
+| CalibratedUCB | 84 % | calibrated for the mean, with the noise as learnt |
+| CalibratedThompson | drawn for every arm | the same |
+| LinUCB, CalLinUCB | Φ(1) = 84 % | bare, the paper's: calibrated for single rewards |
 | ConformalLinUCB | 84 %, held to its coverage | calibrated, with the rewards' noise |
 | Thompson, CalThompson | drawn for every arm | bare, calibrated |
 | Greedy, EpsilonGreedy | 50 % | bare |
 
-Calibrated means: the same forecaster with one empirical map per arm, learnt from where the arm's rewards fell in
-forecasts made before they were learnt. Each takes a random arm with probability `explore`, so that other policies can
-be evaluated from its log; by default only EpsilonGreedy does.
+Calibrated for single rewards means: the same forecaster with one empirical map per arm, learnt from where the arm's
+rewards fell in forecasts made before they were learnt. Each takes a random arm with probability `explore`, so that
+other policies can be evaluated from its log; by default only EpsilonGreedy does.
 """
 
 from __future__ import annotations
 
+import difflib
+import inspect
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple, Unpack
+from typing import Any, ClassVar, Unpack
 
 import numpy as np
 from torch.distributions import Distribution
@@ -37,6 +41,7 @@ from calibrl.bandits.arms import (
     Arms,
     CompiledRidge,
     Floats,
+    Forecast,
     Ints,
     RidgeOptions,
     RidgeSettings,
@@ -45,6 +50,7 @@ from calibrl.bandits.arms import (
     check_sizes,
     first_names,
 )
+from calibrl.bandits.decisions import Decision, Decisions
 from calibrl.errors import CalibrlError, first_line
 from calibrl.files import writable
 from calibrl.kernels import ridge_policy
@@ -52,21 +58,6 @@ from calibrl.planning.quantile import Exploration
 
 FORMAT = "calibrl bandit 1"
 GREEDY = Exploration()
-
-
-class Decision(NamedTuple):
-    """The arm taken and the probability with which it was: what an off-policy evaluation needs in the log.
-
-    Parameters
-    ----------
-    arm
-        Its name.
-    probability
-        In (0, 1].
-    """
-
-    arm: Arm
-    probability: float
 
 
 class Policy:
@@ -121,6 +112,7 @@ class Policy:
         self.planner = planner
         self.forecaster = forecaster
         self.offer = Arms().plus(names)
+        self.decisions = Decisions()
         if isinstance(forecaster, CompiledRidge):
             self.model: ArmModel = forecaster
             if len(forecaster.pulls) != len(names) or warm_up:
@@ -159,13 +151,14 @@ class Policy:
 
     # Decisions.
 
-    def choose(self, x: Array, *, among: Among | None = None) -> Arm:
+    def choose(self, x: Array = None, *, among: Among | None = None) -> Arm:
         """Choose an arm.
 
         Parameters
         ----------
         x
-            The context (dim,); with `shared`, (n, dim) holds the features of each arm on offer.
+            The context (dim,); with `shared`, (n, dim) holds the features of each arm on offer. None for arms without
+            context.
         among
             The arms this decision may take, if not all: their names, or a mask (k,) of True and False. With `shared` x
             has a row for each of them, in the order of the names, or of `arms` for a mask or a set.
@@ -178,22 +171,71 @@ class Policy:
         rows, offered = self._request(x, among)
         return self.arms[offered[self._choose(rows, offered)]]
 
-    def decide(self, x: Array, *, among: Among | None = None) -> Decision:
-        """Choose, and say with which probability, for a log that will be evaluated later; arguments as `choose`."""
-        rows, offered = self._request(x, among)
-        probability = self._probabilities(rows, offered)
-        place = self._choose(rows, offered)
-        return Decision(self.arms[offered[place]], float(probability[place]))
+    def decide(self, x: Array = None, *, among: Among | None = None, id: str | bool | None = None) -> Decision:
+        """Choose, and say with which probability, for a log that will be evaluated later.
 
-    def probabilities(self, x: Array, *, among: Among | None = None) -> dict[Arm, float]:
+        Parameters
+        ----------
+        x, among
+            As of `choose`.
+        id
+            Keep the decision under this id, until `reward` reports what came of it; True makes an id up. Asked again
+            with the id of a decision that waits, this gives the same decision.
+
+        Returns
+        -------
+        Decision
+            Arm, probability and id.
+        """
+        name = None if id is None else self.decisions.new_id(id)
+        if name in self.decisions.waiting:
+            _, arm, probability = self.decisions.waiting[name]
+            return Decision(arm, probability, name)
+        rows, offered = self._request(x, among)
+        chances = self._probabilities(rows, offered)
+        place = self._choose(rows, offered)
+        arm, probability = self.arms[offered[place]], float(chances[place])
+        if name is None:
+            return Decision(arm, probability)
+        row = rows[offered[place]] if self.model.shared else rows[0]
+        return self.decisions.add(name, row.tolist(), arm, probability)
+
+    def reward(self, id: str, reward: float) -> bool:
+        """Learn the reward of a decision that was made with an id.
+
+        Parameters
+        ----------
+        id
+            The decision's.
+        reward
+            What its arm paid.
+
+        Returns
+        -------
+        bool
+            Whether it was learnt: False if the decision has had its reward before.
+        """
+        waiting = self.decisions.find(id)
+        if waiting is None:
+            return False
+        self.update(waiting.x, waiting.arm, reward)
+        self.decisions.close(id)
+        return True
+
+    def probabilities(self, x: Array = None, *, among: Among | None = None) -> dict[Arm, float]:
         """Give the probability of each arm being chosen at x: 0 for those that may not be; arguments as `choose`."""
         rows, offered = self._request(x, among)
         chance = np.zeros(len(self.offer))
         chance[offered] = self._probabilities(rows, offered)
         return dict(zip(self.arms, chance.tolist(), strict=True))
 
-    def forecast(self, x: Array, *, among: Among | None = None) -> Distribution:
-        """Forecast what each arm on offer pays at x: batch shape (n,), in the order of `among`, or of `arms`."""
+    def forecast(self, x: Array = None, *, among: Among | None = None) -> Distribution | Forecast:
+        """Forecast what each arm on offer pays at x: batch shape (n,), in the order of `among`, or of `arms`.
+
+        `CalibratedUCB` and `CalibratedThompson` tell two distributions apart, a `Forecast` with `mean`, what an arm
+        pays on average, and `outcome`, what it pays next time. The others have one, of the mean but for
+        `ConformalLinUCB` and policies of other forecasters, whose is of outcomes.
+        """
         rows, offered = self._request(x, among)
         return self.model.forecast(rows, offered)
 
@@ -241,7 +283,7 @@ class Policy:
     def rows(self, x: Array, arm: Arm | Sequence[Arm], reward: Array) -> Rows:
         """The rows of an update, checked for shapes and names, not judged yet."""
         rewards = as_floats(reward, "reward")
-        rows = as_floats(x, "context")
+        rows = np.ones((*rewards.shape, 1)) if x is None else as_floats(x, "context")
         if rewards.ndim:
             names = list(np.asarray(arm, object).reshape(-1))
         else:
@@ -275,7 +317,10 @@ class Policy:
         return self
 
     def record(self, arm: Arm) -> Floats:
-        """Give the z-scores an arm's forecasts met, oldest first: at most the last `window`."""
+        """Give the z-scores an arm's forecasts met, oldest first: at most the last `window`.
+
+        Of `CalibratedUCB` and `CalibratedThompson` errors of the mean, in the rewards' unit, each over √(1 + s²).
+        """
         return self.ridge.record(self.offer.at(arm))
 
     # A changing set of arms.
@@ -336,6 +381,7 @@ class Policy:
             "arms": list(self.arms),
             "removed": list(self.removed),
             "generator": self.generator.bit_generator.state,
+            "decisions": self.decisions.to_plain(),
             **self.ridge.to_plain(),
         }
 
@@ -370,6 +416,8 @@ def from_plain(saved: dict[str, Any]) -> Policy:
         policy.offer = Arms(policy.arms, tuple(saved["removed"]))
         policy.generator.bit_generator.state = saved["generator"]
         policy.ridge.put_plain(saved, policy.arms)
+        if "decisions" in saved:
+            policy.decisions = Decisions.from_plain(saved["decisions"])
     except (ArithmeticError, AttributeError, LookupError, MemoryError, TypeError, ValueError) as problem:
         what = first_line(problem)
         raise CalibrlError(f"the saved policy is damaged ({what}); restore the file from a backup") from None
@@ -404,6 +452,8 @@ class RidgePolicy(Policy):
     """Whether each arm's quantiles come from the arm's own record."""
     noisy: ClassVar[bool] = False
     """Whether single rewards are forecast, with their noise, instead of expected ones."""
+    learnt: ClassVar[bool] = False
+    """Whether widths follow each arm's noise, as learnt."""
 
     def __init_subclass__(cls, *, name: str = "", label: str = "", color: str = "") -> None:
         """Enter a class that has a name of its own in `POLICIES`."""
@@ -419,12 +469,26 @@ class RidgePolicy(Policy):
         *,
         seed: int = 0,
         step: float = 0.0,
-        **settings: Unpack[RidgeOptions],
+        **settings: Any,
     ) -> None:
         names = Arms().check_new(first_names(arms))
         target = planner.level if step else 1.0
-        chosen = RidgeSettings(dim, calibrated=self.calibrated, noisy=self.noisy, step=step, target=target, **settings)
+        known = {field.name for field in fields(RidgeSettings)}
+        if wrong := [option for option in settings if option not in known]:
+            raise _unknown(type(self), wrong[0])
+        chosen = RidgeSettings(
+            dim, calibrated=self.calibrated, noisy=self.noisy, learnt=self.learnt, step=step, target=target, **settings
+        )
         super().__init__(CompiledRidge(len(names), chosen), planner, names, seed=seed)
+
+
+def _unknown(kind: type, option: str) -> CalibrlError:
+    """The error for an option that a policy does not have, with the one that was probably meant."""
+    known = [name for name in inspect.signature(kind).parameters if name not in ("arms", "dim", "settings")]
+    known += [name for name in RidgeOptions.__annotations__ if name not in known]
+    close = difflib.get_close_matches(option, known, 1)
+    meant = f"did you mean {close[0]!r}? " if close else ""
+    return CalibrlError(f"{kind.__name__} has no option {option!r}; {meant}it has {', '.join(known)}")
 
 
 POLICIES: dict[str, type[RidgePolicy]] = {}
@@ -477,8 +541,100 @@ class LinUCB(_UpperBound, name="linucb", color="#c8553d"):
     """
 
 
+class CalibratedUCB(RidgePolicy, name="calibrated-ucb", color="#0b5d8a"):
+    """The arm whose mean has the highest calibrated quantile: the one to use.
+
+    The bonus is as wide as what is not known of the arm's *mean*: it is scaled by the arm's own noise, as learnt, with
+    some of it pooled over the arms, shrinks as rewards come, and does not depend on their unit. Arms that had less than
+    their share come back. `calibrl.kernels.arm_noise` has the formulas.
+
+    Parameters
+    ----------
+    arms
+        Their names (strings or integers), or a number for 0 … k-1.
+    dim
+        Length of a context, or of an arm's features if `shared`; leave it out for arms without context.
+    level
+        Of the quantile, as a z-score: 1 is the 84 % quantile.
+    link
+        "linear", or "logistic" for rewards of 0 and 1 whose probability depends on the context.
+    fade
+        How much of what is known of an arm is left after one more reward of it, in (0, 1]: for a world that drifts.
+    watch
+        Look for abrupt changes, and forget most of what was learnt when there is one.
+    explore
+        The probability of an arm at random.
+    seed
+        Of the policy's random choices, 0 or more.
+    ridge, shared, min_rewards, window
+        See `RidgeSettings`.
+
+    Examples
+    --------
+    >>> from calibrl.bandits import CalibratedUCB
+    >>> policy = CalibratedUCB(["news", "music"], dim=2)
+    >>> policy.update([[1.0, 0.0], [1.0, 1.0]], ["news", "music"], [1.0, 0.0])
+    >>> policy.choose([1.0, 0.0])
+    'news'
+    >>> forecast = policy.forecast([1.0, 0.0])
+    >>> bool((forecast.outcome.stddev > forecast.mean.stddev).all())
+    True
+    """
+
+    learnt = True
+
+    def __init__(
+        self,
+        arms: int | Iterable[Arm],
+        dim: int = 1,
+        *,
+        level: float = 1.0,
+        link: str = "linear",
+        fade: float = 1.0,
+        watch: bool = True,
+        explore: float = 0.0,
+        seed: int = 0,
+        **settings: Unpack[RidgeOptions],
+    ) -> None:
+        planner = Exploration(level, explore=explore)
+        super().__init__(arms, dim, planner, seed=seed, link=link, keep=fade, watch=watch, **settings)
+
+
+class CalibratedThompson(RidgePolicy, name="calibrated-thompson", color="#6ba3c4"):
+    """Thompson sampling on the posterior of `CalibratedUCB`: the arm with the highest sample of its mean.
+
+    Parameters
+    ----------
+    spread
+        How wide samples are drawn, in widths of the bonus.
+    arms, dim, link, fade, watch, explore, seed, ridge, shared, min_rewards, window
+        As of `CalibratedUCB`.
+    """
+
+    learnt = True
+
+    def __init__(
+        self,
+        arms: int | Iterable[Arm],
+        dim: int = 1,
+        *,
+        spread: float = 1.0,
+        link: str = "linear",
+        fade: float = 1.0,
+        watch: bool = True,
+        explore: float = 0.0,
+        seed: int = 0,
+        **settings: Unpack[RidgeOptions],
+    ) -> None:
+        planner = Exploration(spread=spread, explore=explore)
+        super().__init__(arms, dim, planner, seed=seed, link=link, keep=fade, watch=watch, **settings)
+
+
 class CalLinUCB(_UpperBound, name="callinucb", color="#1b7f79"):
-    """LinUCB on calibrated forecasts: the same quantile, calibrated with each arm's own record.
+    """LinUCB on calibrated forecasts, the paper's recipe: the same quantile, calibrated with each arm's own record.
+
+    For replication. Its quantiles become those of single rewards, which do not shrink: where rewards are noisy it earns
+    less than LinUCB, the more so the longer it runs. Use `CalibratedUCB`.
 
     Parameters
     ----------

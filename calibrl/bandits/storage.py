@@ -50,8 +50,8 @@ class Journal:
         """Whether lines still go where they will be looked for: the file was not moved, nor deleted."""
         return in_place(self.path, self._file)
 
-    def append(self, event: dict[str, Any]) -> None:
-        """Write one line and see it onto the disk."""
+    def append(self, event: dict[str, Any], *, sync: bool = True) -> None:
+        """Write one line and see it onto the disk; without `sync` as far as the system, which outlives the process."""
         line = seal(json.dumps(event)).encode() + b"\n"
         try:
             if self._torn:
@@ -59,7 +59,8 @@ class Journal:
             rest = memoryview(line)
             while rest:
                 rest = rest[self._file.write(rest) :]
-            os.fsync(self._file.fileno())
+            if sync:
+                os.fsync(self._file.fileno())
         except BaseException as problem:
             # Whoever called is told that this failed, so no part of it may be found when the file is read again.
             self._torn = True
@@ -180,6 +181,10 @@ def _repeat(policy: Any, event: dict[str, Any]) -> None:
         policy.update(**event["update"])
     elif "fade" in event:
         policy.fade(event["fade"])
+    elif "decide" in event:
+        policy.decisions.add(**event["decide"])
+    elif "reward" in event:
+        policy.reward(**event["reward"])
     elif "add" in event:
         policy.add_arm(event["add"])
     else:

@@ -120,6 +120,29 @@ def refactor(theta: Floats, inverse: Floats, gram: Floats, moment: Floats, ridge
         p += i + 1
 
 
+@njit(cache=True)
+def chance(log_odds: float) -> float:
+    """The logistic function."""
+    if log_odds >= 0:
+        return 1.0 / (1.0 + math.exp(-log_odds))
+    odds = math.exp(log_odds)
+    return odds / (1.0 + odds)
+
+
+@njit(cache=True)
+def working(x: Floats, reward: float, theta: Floats) -> tuple[Floats, float]:
+    """The row and target that teach a linear model what `reward` teaches a logistic one: a Newton step's.
+
+    With p the probability at x (d,) and w = p (1 - p) they are √w x and √w xᵀθ + (reward - p) / √w.
+    """
+    log_odds = 0.0
+    for i in range(len(x)):
+        log_odds += x[i] * theta[i]
+    p = chance(log_odds)
+    root = math.sqrt(max(p * (1.0 - p), SMALLEST_SD))
+    return root * x, root * log_odds + (reward - p) / root
+
+
 def edges(window: int) -> Floats:
     """Φ⁻¹(n/(n+1)) for n = 0 … window: the z-score of the last rank, where the tail begins."""
     n = np.arange(window + 1)
@@ -149,16 +172,19 @@ def stretch(level: float, ordered: Floats, n: int, edge: Floats) -> float:
 
 
 @njit(cache=True)
-def pit(z: float, ordered: Floats, n: int, edge: Floats) -> tuple[float, float]:
-    """The honest probabilities of an outcome lower than z, and no higher: they differ on atoms."""
+def pit(z: float, ordered: Floats, n: int, edge: Floats, unit: float = 1.0) -> tuple[float, float]:
+    """The honest probabilities of an outcome lower than z, and no higher: they differ on atoms.
+
+    unit: what a z-score of 1 is in the units of z and `ordered`, for the tails.
+    """
     left = np.searchsorted(ordered[:n], z, side="left")
     right = np.searchsorted(ordered[:n], z, side="right")
     if left < right:
         return (left + 1) / (n + 1), right / (n + 1)
     if right == 0:
-        p = phi(z - ordered[0] - edge[n])
+        p = phi((z - ordered[0]) / unit - edge[n])
     elif right == n:
-        p = phi(z - ordered[n - 1] + edge[n])
+        p = phi((z - ordered[n - 1]) / unit + edge[n])
     else:
         p = (right + (z - ordered[right - 1]) / (ordered[right] - ordered[right - 1])) / (n + 1)
     return p, p

@@ -14,7 +14,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from calibrl.kernels import ridge
+from calibrl.kernels import arm_noise, ridge
 from calibrl.kernels.ridge import phi
 
 Floats = NDArray[np.float64]
@@ -22,6 +22,8 @@ Ints = NDArray[np.int64]
 
 LARGEST_SD = 1e6
 """Beyond this a row is so much longer than the prior expects that rounding would swallow everything else."""
+FADE_EVERY = 64
+"""Rewards between two fadings, where every reward fades what came before: a fading costs an inversion."""
 LARGEST_REWARD = 1e100
 """Beyond this sums of squares would overflow, and the arm could never be forecast again."""
 
@@ -31,7 +33,9 @@ class State(NamedTuple):
 
     theta, moment: (m, d); inverse, gram: (m, d(d+1)/2) packed lower triangles; rows: (m,) learnt; ordered, arrived:
     (k, window) z-scores of each arm; pulls: (k,); error: (k,) sums of squared errors of the forecast mean; shift:
-    (k,) how far each arm's levels were moved, as z-scores, to keep what they promise.
+    (k,) how far each arm's levels were moved, as z-scores, to keep what they promise; noise: (k, 7) from `arm_noise`;
+    largest: (1,) the largest reward so far, as a size; changes: (2,) how often the world was found changed, and how
+    many rewards were neither 0 nor 1. Where noise is learnt, ordered and arrived hold errors / √(1 + s²) instead.
     """
 
     theta: Floats
@@ -44,6 +48,9 @@ class State(NamedTuple):
     pulls: Ints
     error: Floats
     shift: Floats
+    noise: Floats
+    largest: Floats
+    changes: Ints
 
 
 class Rules(NamedTuple):
@@ -51,7 +58,10 @@ class Rules(NamedTuple):
 
     prior: the ridge; noisy: whether a reward's own noise is part of its forecast; min_rewards: pulls before an arm's
     own evidence counts; edge: from `ridge.edges`; target: the level, as a z-score, whose coverage is steered; step: how
-    far one reward moves an arm's levels, 0 for never.
+    far one reward moves an arm's levels, 0 for never; learnt: whether widths follow the noise as learnt (`arm_noise`);
+    logistic: whether means are probabilities, the logistic function of xᵀθ; keep: how much of what an arm knows is left
+    after one more reward; watch: whether to look for changes; record_from: pulls before the record of a single reward's
+    z-scores counts, where noise is learnt.
     """
 
     prior: float
@@ -60,6 +70,11 @@ class Rules(NamedTuple):
     edge: Floats
     target: float
     step: float
+    learnt: bool = False
+    logistic: bool = False
+    keep: float = 1.0
+    watch: bool = False
+    record_from: int = 10
 
 
 def blank(models: int, arms: int, dim: int, *, ridge_: float, window: int) -> State:
@@ -75,6 +90,9 @@ def blank(models: int, arms: int, dim: int, *, ridge_: float, window: int) -> St
         pulls=np.zeros(arms, np.int64),
         error=np.zeros(arms),
         shift=np.zeros(arms),
+        noise=np.zeros((arms, arm_noise.COLUMNS)),
+        largest=np.zeros(1),
+        changes=np.zeros(2, np.int64),
     )
 
 
@@ -93,20 +111,76 @@ def width(state: State, rules: Rules, arm: int, sd: float) -> float:
 def score_arms(state: State, rules: Rules, x: Floats, level: Floats, mean: Floats, sd: Floats, score: Floats) -> bool:
     """Write each arm's mean, sd and honest quantile; False if one is not a number.
 
-    x: (1, d), or (k, d) with a row per arm; level: (k,) quantiles as z-scores; mean, sd, score: (k,), overwritten.
+    x: (1, d), or (k, d) with a row per arm; level: (k,) quantiles as z-scores; mean, sd, score: (k,), overwritten. With
+    a logistic link mean and sd are those of xᵀθ.
     """
     fine = True
     square = np.empty(state.inverse.shape[1])
+    total, common = state.noise[:, arm_noise.COUNT].sum(), 0.0
+    if rules.learnt and not rules.logistic:
+        common = common_noise(state, rules, x)
     for a in range(len(score)):
         m = min(a, len(state.theta) - 1)
         i = min(a, len(x) - 1)
         if i == a:
             ridge.pack_square(x[i], square)
         mean[a], narrow = ridge.forecast(x[i], square, state.theta[m], state.inverse[m])
-        sd[a] = width(state, rules, a, narrow)
+        if rules.learnt:
+            lack = arm_noise.shortage(state.noise[a], total, len(score), x.shape[1])
+            if rules.logistic:
+                sd[a] = math.sqrt(max(1.0, lack)) * narrow
+            else:
+                prior = arm_noise.start(x[i], rules.prior, state.largest[0])
+                sd[a] = arm_noise.width(state.noise[a], prior, common, state.largest[0], lack, narrow)
+        else:
+            sd[a] = width(state, rules, a, narrow)
         score[a] = mean[a] + sd[a] * stretch_of(state, rules, a, level[a])
         fine = fine and np.isfinite(score[a])
     return fine
+
+
+@njit(cache=True)
+def common_noise(state: State, rules: Rules, x: Floats) -> float:
+    """G, the noise that arms have in common: x as in `score_arms`."""
+    arms = len(state.noise)
+    logs = 0.0
+    prior = arm_noise.start(x[0], rules.prior, state.largest[0])
+    for a in range(arms):
+        if len(x) > 1:
+            prior = arm_noise.start(x[a], rules.prior, state.largest[0])
+        logs += arm_noise.log_noise(state.noise[a], prior)
+    return math.exp(logs / arms)
+
+
+@njit(cache=True)
+def binary(state: State) -> bool:
+    """Whether every reward so far was 0 or 1, and there was one."""
+    return state.changes[1] == 0 and state.rows.sum() > 0
+
+
+@njit(cache=True)
+def say(state: State, rules: Rules, x: Floats, mean: Floats, sure: Floats, single: Floats) -> None:
+    """Write what is known of each arm where noise is learnt: its mean, the sd of that, and the sd of a single reward.
+
+    x: as in `score_arms`; mean, sure, single: (k,), overwritten. With a logistic link mean and sure are those of xᵀθ.
+    As long as all rewards were 0 or 1, and with that link, single is the probability of a 1.
+    """
+    square = np.empty(state.inverse.shape[1])
+    total = state.noise[:, arm_noise.COUNT].sum()
+    for a in range(len(mean)):
+        m = min(a, len(state.theta) - 1)
+        i = min(a, len(x) - 1)
+        if i == a:
+            ridge.pack_square(x[i], square)
+        mean[a], narrow = ridge.forecast(x[i], square, state.theta[m], state.inverse[m])
+        lack = arm_noise.shortage(state.noise[a], total, len(mean), x.shape[1])
+        if rules.logistic:
+            sure[a] = arm_noise.sure(1.0, lack, narrow)
+            single[a] = ridge.chance(mean[a] / math.sqrt(1.0 + math.pi * narrow * narrow / 8.0))
+        else:
+            tau = arm_noise.honest(state.noise[a], arm_noise.start(x[i], rules.prior, state.largest[0]))
+            sure[a] = arm_noise.sure(tau, lack, narrow)
+            single[a] = min(max(mean[a], 0.0), 1.0) if binary(state) else tau * math.sqrt(1.0 + narrow * narrow)
 
 
 @njit(cache=True)
@@ -176,9 +250,16 @@ def judge(
         m = min(a, len(state.theta) - 1)
         ridge.pack_square(x[i], square)
         mean, narrow = ridge.forecast(x[i], square, state.theta[m], state.inverse[m])
+        if rules.logistic:
+            mean = ridge.chance(mean)
         error[i] = reward[i] - mean
-        z[i] = error[i] / width(state, rules, a, narrow)
-        if not (narrow <= LARGEST_SD and abs(reward[i]) <= LARGEST_REWARD and np.isfinite(z[i])):
+        if rules.learnt:
+            z[i] = _standard(state, rules, a, x[i], error[i], narrow, mean)
+        else:
+            z[i] = error[i] / width(state, rules, a, narrow)
+        if not (narrow <= LARGEST_SD and abs(reward[i]) <= LARGEST_REWARD and np.isfinite(z[i])) or (
+            rules.logistic and not 0.0 <= reward[i] <= 1.0
+        ):
             return i
         moved[i] = 0.0
         if rules.step > 0:
@@ -194,18 +275,71 @@ def judge(
 def absorb(
     state: State, rules: Rules, x: Floats, arm: Ints, reward: Floats, z: Floats, error: Floats, moved: Floats
 ) -> None:
-    """Learn rows that `judge` has passed; arguments as there."""
+    """Learn rows that `judge` has passed; arguments as there. Where noise is learnt, each row by the rows before it."""
     for i in range(len(arm)):
         a = arm[i]
         m = min(a, len(state.theta) - 1)
+        if rules.learnt:
+            z[i] = _learn_noise(state, rules, a, x[i], reward[i])
         ridge.remember(z[i], state.ordered[a], state.arrived[a], state.pulls[a])
-        ridge.add_row(x[i], reward[i], state.theta[m], state.inverse[m], state.gram[m], state.moment[m])
+        row, target = x[i], reward[i]
+        if rules.logistic:
+            row, target = ridge.working(x[i], reward[i], state.theta[m])
+        ridge.add_row(row, target, state.theta[m], state.inverse[m], state.gram[m], state.moment[m])
         state.pulls[a] += 1
         state.error[a] += error[i] * error[i]
         state.shift[a] += moved[i]
         state.rows[m] += 1
-        if state.rows[m] % ridge.REFACTOR_EVERY == 0:
+        state.largest[0] = max(state.largest[0], abs(reward[i]))
+        state.changes[1] += reward[i] != 0.0 and reward[i] != 1.0
+        if rules.keep < 1.0 and state.rows[m] % FADE_EVERY == 0:
+            share = rules.keep**FADE_EVERY
+            state.gram[m] *= share
+            state.moment[m] *= share
+            arm_noise.forget(state.noise if len(state.theta) < len(state.noise) else state.noise[a : a + 1], share)
+        if state.rows[m] % (FADE_EVERY if rules.keep < 1.0 else ridge.REFACTOR_EVERY) == 0:
             ridge.refactor(state.theta[m], state.inverse[m], state.gram[m], state.moment[m], rules.prior)
+
+
+@njit(cache=True)
+def _standard(state: State, rules: Rules, a: int, x: Floats, error: float, sd: float, mean: float) -> float:
+    """How far off a reward was, in its forecast's sds."""
+    if rules.logistic:
+        return error / math.sqrt(max(mean * (1.0 - mean), ridge.SMALLEST_SD))
+    tau = arm_noise.honest(state.noise[a], arm_noise.start(x, rules.prior, state.largest[0]))
+    return error / (tau * math.sqrt(1.0 + sd * sd))
+
+
+@njit(cache=True)
+def _learn_noise(state: State, rules: Rules, a: int, x: Floats, reward: float) -> float:
+    """Learn an arm's noise from a reward before the regression learns it; forget, if the world has changed.
+
+    Returns the error / √(1 + s²), for the arm's record.
+    """
+    m = min(a, len(state.theta) - 1)
+    square = np.empty(state.inverse.shape[1])
+    ridge.pack_square(x, square)
+    mean, sd = ridge.forecast(x, square, state.theta[m], state.inverse[m])
+    guess = ridge.chance(mean) if rules.logistic else mean
+    z = _standard(state, rules, a, x, reward - guess, sd, guess)
+    total = state.noise[:, arm_noise.COUNT].sum()
+    if rules.watch and arm_noise.changed(state.noise[a], z, total, len(x)):
+        state.changes[0] += 1
+        arm_noise.forget(state.noise, arm_noise.KEEP)
+        for other in range(len(state.theta)):
+            state.gram[other] *= arm_noise.KEEP
+            state.moment[other] *= arm_noise.KEEP
+            ridge.refactor(
+                state.theta[other], state.inverse[other], state.gram[other], state.moment[other], rules.prior
+            )
+        mean, sd = ridge.forecast(x, square, state.theta[m], state.inverse[m])
+        guess = ridge.chance(mean) if rules.logistic else mean
+    if rules.logistic:
+        spread = math.sqrt(max(guess * (1.0 - guess), ridge.SMALLEST_SD))
+        arm_noise.note(state.noise[a], (reward - guess) / spread, sd * spread)
+    else:
+        arm_noise.note(state.noise[a], reward - guess, sd)
+    return (reward - guess) / math.sqrt(1.0 + sd * sd)
 
 
 @njit(cache=True)
@@ -230,22 +364,39 @@ def play(
     whatever its score, or -1; asked: (q,) levels to report.
 
     Returns chosen (t,); mean (t, k) of the model; quantile (t, k, q), the honest ones at the asked levels; pit
-    (t, k) of every arm's reward, learnt or not, before any shift; shift (t, k) of the levels, as z-scores.
+    (t, k) of every arm's reward, learnt or not, before any shift; shift (t, k) of the levels, as z-scores. Where noise
+    is learnt, quantiles are those of the mean and PITs those of single rewards.
     """
     rounds, arms = reward.shape
     chosen = np.empty(rounds, np.int64)
     mean, shift, pit = np.empty((rounds, arms)), np.empty((rounds, arms)), np.empty((rounds, arms))
     quantile = np.empty((rounds, arms, len(asked)))
-    score, sd = np.empty(arms), np.empty(arms)
+    score, sd, single = np.empty(arms), np.empty(arms), np.empty(arms)
     z, error, moved = np.empty(1), np.empty(1), np.empty(1)
     for t in range(rounds):
         score_arms(state, rules, x[t : t + 1], level[t], mean[t], sd, score)
+        if rules.learnt:
+            say(state, rules, x[t : t + 1], mean[t], sd, single)
         for a in range(arms):
-            low, high = pit_of(state, rules, a, (reward[t, a] - mean[t, a]) / sd[a])
+            if rules.logistic or (rules.learnt and binary(state)):
+                low, high = (1.0 - single[a], 1.0) if reward[t, a] > 0.5 else (0.0, 1.0 - single[a])
+            else:
+                low, high = pit_of(
+                    state, rules, a, (reward[t, a] - mean[t, a]) / (single[a] if rules.learnt else sd[a])
+                )
+                if rules.learnt and state.pulls[a] >= rules.record_from:
+                    tau = arm_noise.honest(state.noise[a], arm_noise.start(x[t], rules.prior, state.largest[0]))
+                    n = min(state.pulls[a], state.ordered.shape[1])
+                    off = (reward[t, a] - mean[t, a]) * tau / single[a]
+                    low, high = ridge.pit(off, state.ordered[a], n, rules.edge, tau)
             pit[t, a] = low + draws[t, 1] * (high - low)
             shift[t, a] = state.shift[a]
             for q in range(len(asked)):
                 quantile[t, a, q] = mean[t, a] + sd[a] * stretch_of(state, rules, a, asked[q])
+            if rules.logistic:
+                mean[t, a] = single[a]
+                for q in range(len(asked)):
+                    quantile[t, a, q] = ridge.chance(quantile[t, a, q])
         chosen[t] = forced[t] if forced[t] >= 0 else best_arm(score, draws[t, 0])
         row, arm, earned = x[t : t + 1], chosen[t : t + 1], reward[t, chosen[t] : chosen[t] + 1]
         judge_and_absorb(state, rules, row, arm, earned, z, error, moved)

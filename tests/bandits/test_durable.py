@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from calibrl import CalibrlError
-from calibrl.bandits import CalLinUCB, CalThompson, Durable, LinUCB, NotKept, Policy, storage
+from calibrl.bandits import CalibratedUCB, CalLinUCB, CalThompson, Durable, LinUCB, NotKept, Policy, storage
 from calibrl.bandits.storage import Journal
 from calibrl.runs.store import Run, Store
 
@@ -421,10 +421,10 @@ def test_decisions_do_not_wait_for_the_disk(tmp_path, monkeypatch):
     with Durable(tmp_path, lambda: CalLinUCB(2, 3)) as bandit:
         append = Journal.append
 
-        def slow(self, event):
+        def slow(self, event, **how):
             with ThreadPoolExecutor(1) as pool:
                 assert pool.submit(bandit.choose, [1.0, 0.0, 0.0]).result(timeout=60) in (0, 1)
-            append(self, event)
+            append(self, event, **how)
 
         monkeypatch.setattr(Journal, "append", slow)
         bandit.update([1.0, 0.0, 0.0], 0, 1.0)
@@ -507,13 +507,13 @@ def test_the_service_loses_nothing_to_kill_9(tmp_path):
             assert acknowledged == len(rows)
         service.kill(signal.SIGKILL if life < 1 else signal.SIGINT)
 
-    with Durable(tmp_path, lambda: CalLinUCB(["news", "music"], 3, explore=0.1)) as bandit:
-        unbroken = CalLinUCB(["news", "music"], 3)
+    with Durable(tmp_path, lambda: CalibratedUCB(["news", "music"], 3, explore=0.1)) as bandit:
+        unbroken = CalibratedUCB(["news", "music"], 3)
         for row in rows:
             unbroken.update(*row)
         assert bandit.policy.pulls == unbroken.pulls
         asked = generator.standard_normal(3)
-        np.testing.assert_allclose(bandit.forecast(asked).mean, unbroken.forecast(asked).mean, rtol=1e-9)
+        np.testing.assert_allclose(bandit.forecast(asked).mean.mean, unbroken.forecast(asked).mean.mean, rtol=1e-9)
 
 
 @pytest.mark.skipif(os.name != "posix", reason="kill -9 is POSIX")
@@ -548,3 +548,42 @@ def test_the_service_answers_bad_requests_with_words(tmp_path):
             assert json.load(answer)["pulls"] == {"news": 0, "music": 0, "sport": 0}
     finally:
         service.kill(signal.SIGKILL)
+
+
+def test_late_rewards_find_their_decision_and_repeats_do_not_count_twice(tmp_path):
+    def make():
+        return CalibratedUCB(["a", "b"], 2, explore=0.5)
+
+    bandit = Durable(tmp_path, make)
+    first = bandit.decide([1.0, 0.5], id="visit 1")
+    assert bandit.decide([1.0, 0.5], id="visit 1") == first
+    made_up = bandit.decide([0.0, 1.0], id=True)
+    abandon(bandit)
+
+    bandit = Durable(tmp_path, make)  # what was decided outlives the process
+    assert [bandit.reward("visit 1", 1.0), bandit.reward("visit 1", 1.0)] == [True, False]
+    abandon(bandit)
+
+    with Durable(tmp_path, make) as bandit:
+        assert bandit.reward("visit 1", 0.0) is False
+        assert bandit.reward(made_up.id, 0.0) is True
+        with pytest.raises(CalibrlError, match="decision 'visit 9' is unknown"):
+            bandit.reward("visit 9", 1.0)
+        with pytest.raises(CalibrlError, match="has had its reward"):
+            bandit.decide([1.0, 0.5], id="visit 1")
+    plain = make()
+    plain.update([1.0, 0.5], first.arm, 1.0)
+    plain.update([0.0, 1.0], made_up.arm, 0.0)
+    with Durable(tmp_path, make) as bandit:
+        assert bandit.pulls == plain.pulls
+        np.testing.assert_allclose(bandit.policy.ridge.state.theta, plain.ridge.state.theta)
+
+
+def test_a_decision_that_the_disk_refused_does_not_wait(tmp_path, room):
+    with Durable(tmp_path, lambda: CalibratedUCB(2, 2)) as bandit:
+        room(20)
+        with pytest.raises(NotKept):
+            bandit.decide([1.0, 0.0], id="visit")
+        room()
+        assert bandit.policy.decisions.waiting == {}
+        assert bandit.reward(bandit.decide([1.0, 0.0], id="visit").id, 1.0)

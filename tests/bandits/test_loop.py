@@ -47,7 +47,7 @@ def test_the_compiled_trial_is_algorithm_1(name):
     model = RidgeArms(4, 10)
     if policy.calibrated:
         model = Calibrated(model, evidence=Rolling(), fit_map=fit_ecdf())
-    if policy.noisy:
+    if policy.noisy or policy.learnt:
         # Widths that follow the errors and levels that move are the compiled model's own: ask it as a forecaster.
         model = CompiledRidge(4, policy.ridge.settings)
     plain = list(learn(collect_from(stream, policy.planner, seed=seed), model, rounds=rounds))
