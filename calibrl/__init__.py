@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from calibrl.algorithm import learn as learn
     from calibrl.algorithm import recalibrate as recalibrate
     from calibrl.bandits import CalibratedUCB as CalibratedUCB
-    from calibrl.bandits import CalLinUCB as CalLinUCB
     from calibrl.bandits import LinUCB as LinUCB
     from calibrl.control import Agent as Agent
     from calibrl.data import Data as Data
