@@ -683,7 +683,7 @@ class CompiledRidge(ArmModel):
         for name in self.KEPT:
             part = getattr(self.state, name)
             # Files of older versions know nothing of noise: nor does any policy in them.
-            if name not in saved and name in ("noise", "largest", "changes"):
+            if name not in saved and name in NEWER:
                 continue
             part[...] = _numbers(saved[name], part.dtype).reshape(part.shape)
             if name in ("pulls", "rows", "error", "largest", "changes") and (part < 0).any():
@@ -700,6 +700,8 @@ class CompiledRidge(ArmModel):
         return ridge_policy.blank(models, arms, settings.dim, ridge_=settings.ridge, window=settings.window)
 
 
+NEWER = ("noise", "largest", "changes")
+"""Parts of the state that files of older versions do not have."""
 SAVED = (*CompiledRidge.KEPT, "record")
 """What a saved policy holds of what was learnt."""
 ROOM = 1 << 26
@@ -708,7 +710,8 @@ ROOM = 1 << 26
 
 def check_sizes(saved: dict[str, Any], settings: RidgeSettings) -> None:
     """Refuse a saved policy whose settings and lists do not fit each other, before memory is asked for."""
-    if not all(isinstance(saved[name], list) for name in ("arms", "removed", *SAVED)):
+    needed = set(SAVED) - (set(NEWER) - saved.keys())
+    if not all(isinstance(saved[name], list) for name in ("arms", "removed", *needed)):
         raise ValueError("a list is missing")
     arms, learnt = len(saved["arms"]), sum(map(len, saved["record"]))
     models = 1 if settings.shared else arms

@@ -400,7 +400,16 @@ def from_plain(saved: dict[str, Any]) -> Policy:
         found = saved.get("format") if isinstance(saved, dict) else type(saved).__name__
         raise CalibrlError(f"a saved policy of format {found!r} cannot be read; expected {FORMAT!r}")
     try:
-        if unknown := saved.keys() - {"format", "policy", "options", "arms", "removed", "generator", *SAVED}:
+        if unknown := saved.keys() - {
+            "format",
+            "policy",
+            "options",
+            "arms",
+            "removed",
+            "generator",
+            "decisions",
+            *SAVED,
+        }:
             raise ValueError(f"it holds {', '.join(map(repr, sorted(unknown)))}")
         options = dict(saved["options"])
         planner = Exploration(**options.pop("plan"))

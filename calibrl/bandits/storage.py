@@ -20,7 +20,7 @@ from calibrl.files import check_regular, in_place, replacing, seal, tail, unseal
 
 SNAPSHOT, JOURNAL, LAST = "policy.json", "journal.jsonl", "journal.last"
 """The files of a folder: a policy as it was after some line, the lines since, and the number of the last of them."""
-EVENTS = ("update", "fade", "add", "remove")
+EVENTS = ("update", "fade", "add", "remove", "decide", "reward")
 """What a line can tell of."""
 HEAD = {"line", "generator"}
 """What every line has besides."""
@@ -73,6 +73,8 @@ class Journal:
                 ) from None
             raise
         self._end += len(line)
+        if not sync:
+            return
         with contextlib.suppress(OSError):
             os.lseek(self._last, 0, os.SEEK_SET)
             os.write(self._last, seal(json.dumps({"line": f"{event['line']:020d}"})).encode())
