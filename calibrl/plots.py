@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 import matplotlib.pyplot as plt
@@ -24,6 +25,7 @@ from calibrl.distributions import from_zscore
 from calibrl.errors import CalibrlError
 from calibrl.kernels import normal
 from calibrl.maps import Map
+from calibrl.text import for_plot
 
 BEFORE, AFTER, TRUTH, FAINT = "#c8553d", "#1b7f79", "#2b2d42", "#b8bcc8"
 """Uncalibrated, calibrated, what happened, and guide lines: the same in every figure."""
@@ -223,6 +225,7 @@ def class_reliability_curve(
     bins: int = 15,
     label: str | None = None,
     color: str = BEFORE,
+    bars: bool = False,
 ) -> Axes:
     """Draw confidence against accuracy; the area of a dot is the number of rows behind it.
 
@@ -238,6 +241,8 @@ def class_reliability_curve(
         As in `reliability`.
     bins : int
         How many.
+    bars : bool
+        Whether each dot has a 90 % confidence interval.
 
     Returns
     -------
@@ -250,6 +255,8 @@ def class_reliability_curve(
     x, y, rows = (part.numpy()[full] for part in curve)
     ax.plot(x, y, color=color, lw=2, label=label)
     ax.scatter(x, y, s=12 + 160 * rows / rows.sum(), color=color, alpha=0.55, lw=0, clip_on=False)
+    if bars:
+        ax.vlines(x, *_wilson(y, rows), color=color, lw=1.5)
     return _tidy(ax, label)
 
 
@@ -277,6 +284,68 @@ def brier_bars(parts: dict[str, BrierParts], ax: Axes | None = None) -> Axes:
     ax.set(xlabel="Brier score (lower is better)")
     _tidy(ax, None).legend(frameon=False, fontsize=9, loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2)
     return ax
+
+
+def level_shares(
+    levels: Array, observed: Array, n: int, ax: Axes | None = None, *, label: str | None = None, color: str = BEFORE
+) -> Axes:
+    """Draw the reliability of quantiles at their own levels, with what chance alone would do.
+
+    Parameters
+    ----------
+    levels, observed : array
+        (k,) levels, and the shares of outcomes at or below their quantiles.
+    n : int
+        How many outcomes.
+    ax, label, color
+        As in `reliability`.
+
+    Returns
+    -------
+    Axes
+        The one drawn on.
+    """
+    ax = _diagonal(ax, "predicted level", "observed share")
+    fine = np.linspace(0, 1, 101)
+    stray = 1.645 * np.sqrt(fine * (1 - fine) / n)
+    ax.fill_between(fine, (fine - stray).clip(0), (fine + stray).clip(max=1), color=FAINT, alpha=0.35, lw=0)
+    x, y = as_tensor(levels).numpy(), as_tensor(observed).numpy()
+    ax.plot(x, y, color=color, lw=2, marker="o", label=label)
+    return _tidy(ax, label)
+
+
+def share_dots(
+    names: Sequence[str], share: Array, rows: Array, target: Array, ax: Axes | None = None, *, color: str = BEFORE
+) -> Axes:
+    """Draw shares side by side, each with its 90 % confidence interval, against what they should be.
+
+    Parameters
+    ----------
+    names : sequence of str
+        (m,) what each is the share of: groups, or periods of time.
+    share, rows : array
+        (m,) shares, and of how many rows.
+    target : array
+        (m,) what they should be, or one number for all.
+    ax, color
+        As in `reliability`.
+
+    Returns
+    -------
+    Axes
+        The one drawn on; first names are on top.
+    """
+    ax = _axes(ax)
+    p, n = as_tensor(share).double().numpy(), as_tensor(rows).double().numpy()
+    wanted = np.broadcast_to(as_tensor(target).double().numpy(), p.shape)
+    low, high = _wilson(p, n)
+    place = np.arange(len(p))[::-1]
+    ax.hlines(place, low, high, color=color, lw=2)
+    ax.scatter(p, place, color=color, zorder=3)
+    ax.plot(wanted, place, color=FAINT, lw=1, ls="--", marker="|", zorder=1)
+    ax.set(yticks=place, yticklabels=[for_plot(name) for name in names], ylim=(-0.6, len(p) - 0.4))
+    ax.set_xlabel("share, with its 90 % interval")
+    return _tidy(ax, None)
 
 
 def overview(pits: dict[str, Array], *, title: str = "") -> Figure:
@@ -307,8 +376,14 @@ def overview(pits: dict[str, Array], *, title: str = "") -> Figure:
     top = max(ax.get_ylim()[1] for ax in axes[1:])
     for ax in axes[1:]:
         ax.set_ylim(top=top)
-    figure.suptitle(title)
+    figure.suptitle(for_plot(title))
     return figure
+
+
+def _wilson(share: np.ndarray, rows: np.ndarray, z: float = 1.645) -> tuple[np.ndarray, np.ndarray]:
+    """A 90 % interval of a share: right for few rows, and for shares near 0 and 1."""
+    centre, half = share + z**2 / (2 * rows), z * np.sqrt(share * (1 - share) / rows + z**2 / (4 * rows**2))
+    return (centre - half) / (1 + z**2 / rows), (centre + half) / (1 + z**2 / rows)
 
 
 def _axes(ax: Axes | None) -> Axes:

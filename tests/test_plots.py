@@ -4,6 +4,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 import torch
+from scipy import stats
 from torch import distributions as td
 
 import calibrl as cal
@@ -24,6 +25,8 @@ DRAWINGS = {
     "map_curve": lambda ax: plots.map_curve(cal.fit_smooth(PITS[:, None].expand(-1, 2)), ax),
     "intervals": lambda ax: plots.intervals(FORECAST, Y, ax),
     "class_reliability_curve": lambda ax: plots.class_reliability_curve(P, EVENT, ax),
+    "level_shares": lambda ax: plots.level_shares([0.1, 0.9], [0.2, 0.8], 50, ax, label="x"),
+    "share_dots": lambda ax: plots.share_dots(["a", "$5_$"], [0.8, 1.0], [50, 5], 0.9, ax),
     "brier_bars": lambda ax: plots.brier_bars({"raw": cal.diagnostics.brier(P, EVENT)}, ax),
 }
 
@@ -47,6 +50,14 @@ def test_the_curve_drawn_is_the_curve_computed():
     ax = plots.reliability(PITS)
     drawn = ax.lines[-1].get_xydata()
     np.testing.assert_allclose(drawn[:, 1], cal.diagnostics.reliability_curve(PITS, plots.FINE_LEVELS).observed)
+
+
+def test_shares_have_wilson_intervals():
+    ax = plots.share_dots(["a", "b"], [0.8, 1.0], [50, 5], 0.9)
+    low, high = np.array(ax.collections[0].get_segments())[:, :, 0].T
+    for share, n, ends in ((0.8, 50, (low[0], high[0])), (1.0, 5, (low[1], high[1]))):
+        found = stats.binomtest(round(share * n), n).proportion_ci(0.9, "wilson")
+        assert ends == pytest.approx((found.low, found.high), abs=1e-4)
 
 
 def test_overview_shows_before_and_after():

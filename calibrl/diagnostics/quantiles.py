@@ -51,7 +51,7 @@ class QuantileSummary:
         """The verdict in plain sentences, the most important first."""
         held = [f"the {100 * level:g} % interval {share:.1%}" for level, share in self.coverage.items()]
         sentences = [self._headline()]
-        if held:
+        if held and not (len(held) == 1 and "interval holds" in sentences[0]):
             first, *others = held[::-1]
             holds = first.replace("interval", "interval holds") + " of outcomes"
             sentences.append(", ".join([holds, *others[:3]]).replace("the", "The", 1) + ".")

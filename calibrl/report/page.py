@@ -19,6 +19,7 @@ from typing import Any
 from calibrl import __version__
 from calibrl.errors import CalibrlError
 from calibrl.files import writable, write_text
+from calibrl.pages import style
 from calibrl.report.series import Charts, charts
 from calibrl.report.tables import readable, studies, table, verdict
 from calibrl.runs.benchmarks import BENCHMARKS, describe
@@ -119,7 +120,7 @@ def _key(name: str, taken: Sequence[str]) -> str:
 
 def _assemble(sections: Sequence[str], parts: Sequence[Part]) -> str:
     fills = {
-        "style": (HERE / "style.css").read_text(encoding="utf-8"),
+        "style": style(),
         "script": "\n".join((HERE / name).read_text(encoding="utf-8") for name in SCRIPTS),
         "sections": "\n".join(sections),
         "links": _links(parts),

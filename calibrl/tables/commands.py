@@ -2,39 +2,29 @@
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from statistics import fmean
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import typer
 
 from calibrl import __version__
-from calibrl.errors import CalibrlError, ReusedRows
-from calibrl.files import replacing, writable
+from calibrl.errors import CalibrlError
+from calibrl.files import replacing, writable, write_text
 from calibrl.tables import output
+from calibrl.text import for_plot
 
 if TYPE_CHECKING:
     import numpy as np
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
     from numpy.typing import NDArray
-    from torch import Generator, Tensor
+    from torch import Tensor
     from torch.distributions import Categorical, Distribution
 
     from calibrl.data import Groups
-    from calibrl.evidence import Scores
-    from calibrl.maps import FitMap
-    from calibrl.maps.classes import FitClassMap
     from calibrl.tables import Forecasts
-    from calibrl.tables.mapfile import How, MapFile
-    from calibrl.tables.output import AnySummary
-
-    ForecastOf = Callable[[Tensor], Distribution]
-    """The forecasts of some rows, (m,) of their numbers from 0."""
-
-T = TypeVar("T")
+    from calibrl.tables.judging import ForecastOf
+    from calibrl.tables.mapfile import MapFile
 
 LEVELS = "0.05,0.25,0.5,0.75,0.95"
 """Quantiles that `apply` writes unless others are asked for."""
@@ -90,91 +80,6 @@ def load_for(path: Path, table: Forecasts) -> tuple[MapFile, Groups | None]:
     return maps, table.groups(maps.group)
 
 
-def places_of(groups: Groups | None, rows: Tensor) -> dict[str, Tensor]:
-    """The places of each group among `rows`, (m,) of their numbers; of groups that have none there too."""
-    if groups is None:
-        return {}
-    here = groups.split(rows)
-    return {name: here.get(name, rows[:0]) for name in groups.names}
-
-
-def comparable(table: Forecasts) -> ForecastOf:
-    """The forecasts as they are, scored as they will be after a map.
-
-    A map makes a curve of samples, tails with it, and is scored by that curve. Scored as bare points before it, the
-    map would seem to earn what the curve does.
-    """
-    from calibrl.distributions import Recalibrated
-    from calibrl.maps import IDENTITY
-
-    if table.kind != "samples":
-        return table.distribution
-    return lambda rows: Recalibrated(table.distribution(rows), IDENTITY)
-
-
-def judged(table: Forecasts, seen: Tensor, groups: dict[str, Tensor], forecast: ForecastOf) -> dict[str, Any]:
-    """The diagnosis of the rows with outcomes, and of each group's."""
-    found: dict[str, Any] = {"summary": _summary(table, seen, forecast)}
-    if groups:
-        each = watched(list(groups.items()), "Groups")
-        found["groups"] = {name: _summary(table, rows, forecast) for name, rows in each}
-    return found
-
-
-def watched(parts: Sequence[T], name: str) -> Iterable[T]:
-    """The parts one after the other, under a bar with the time left on a terminal: many groups take minutes."""
-    from rich.console import Console
-    from rich.progress import track
-
-    console = Console(stderr=True)
-    return track(parts, name, console=console, transient=True, disable=not console.is_terminal)
-
-
-def at_levels(table: Forecasts, rows: Tensor, forecast: ForecastOf) -> Tensor:
-    """(m, k): quantiles of `rows`, (m,) of their numbers, at the levels of the table."""
-    import torch
-
-    if forecast == table.distribution:
-        return table.values[rows]
-    at = torch.tensor(table.levels, dtype=torch.float64)
-    found = forecast(rows)
-    values = torch.stack([found.icdf(level.expand(len(rows))) for level in at], 1)
-    return values.cummax(1).values  # rounding must not make neighbouring quantiles cross
-
-
-def _summary(table: Forecasts, rows: Tensor, forecast: ForecastOf) -> AnySummary | None:
-    """The diagnosis of some rows; None for fewer than two."""
-    from calibrl.diagnostics import class_summary, quantile_summary, summary
-
-    if len(rows) < 2 or table.y is None:
-        return None
-    if table.kind == "classes":
-        return class_summary(cast("Categorical", forecast(rows)).probs, table.y[rows])
-    if table.kind == "quantiles":
-        return quantile_summary(at_levels(table, rows, forecast), table.levels, table.y[rows])
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ReusedRows)  # the map file's own memory of rows says it better
-        return summary(forecast(rows), table.y[rows], generator=seeded())
-
-
-def worth(evidence: Scores, fit_map: FitMap | FitClassMap, how: How) -> dict[str, Any]:
-    """The calibration loss before a map and after it, averaged over folds that the map never saw."""
-    from calibrl.diagnostics import calibration_loss, class_summary, noise_floor
-    from calibrl.kernels import normal
-    from calibrl.tables.mapfile import cross_validate
-
-    def loss(part: Scores) -> float:
-        return class_summary(*part).ece if isinstance(part, tuple) else calibration_loss(normal.cdf(part))
-
-    def floor(part: Scores) -> float:
-        return class_summary(*part).noise_floor if isinstance(part, tuple) else noise_floor(len(part))
-
-    folds = [(loss(before), loss(after), floor(after)) for before, after in cross_validate(evidence, fit_map, how)]
-    count = len(evidence[1] if isinstance(evidence, tuple) else evidence)
-    means = [fmean(part) for part in zip(*folds, strict=True)] if folds else [None] * 3
-    return {"outcomes": count, **dict(zip(("before", "after", "noise_floor"), means, strict=True))}
-
-
 def calibrated_columns(table: Forecasts, honest: Distribution, levels: str | None) -> dict[str, NDArray[np.float64]]:
     """The columns that spell the calibrated forecasts."""
     import torch
@@ -222,23 +127,30 @@ def _parse_levels(text: str) -> list[float]:
     return levels
 
 
-def drawn(table: Forecasts, seen: Tensor, forecasts: dict[str, Distribution]) -> Figure:
-    """The figure of a check: reliability and PIT histogram, or reliability of class probabilities."""
+def drawn(table: Forecasts, seen: Tensor, shown: dict[str, ForecastOf], found: dict[str, Any]) -> Figure:
+    """The figure of a check: reliability and PIT histogram, or reliability of quantiles or class probabilities."""
     from calibrl import plots
     from calibrl.distributions import pit
+    from calibrl.tables.judging import seeded
 
     y = cast("Tensor", table.y)[seen]
     title = f"{Path(table.source).name}: {len(y)} outcomes"
-    if table.kind == "classes":
-        axes = None
-        for (name, forecast), color in zip(forecasts.items(), (plots.BEFORE, plots.AFTER), strict=False):
-            probs = cast("Categorical", forecast).probs
+    if table.kind not in ("classes", "quantiles"):
+        pits = {name: pit(forecast(seen), y, generator=seeded()) for name, forecast in shown.items()}
+        return plots.overview(pits, title=title)
+    axes = None
+    for (name, forecast), part, color in zip(
+        shown.items(), ("as_forecast", "after_map"), (plots.BEFORE, plots.AFTER), strict=False
+    ):
+        if table.kind == "classes":
+            probs = cast("Categorical", forecast(seen)).probs
             axes = plots.class_reliability_curve(probs, y, axes, label=name, color=color)
-        figure = cast("Figure", cast("Axes", axes).figure)
-        figure.suptitle(title)
-        return figure
-    pits = {name: pit(forecast, y, generator=seeded()) for name, forecast in forecasts.items()}
-    return plots.overview(pits, title=title)
+        else:
+            told = found[part]["summary"]
+            axes = plots.level_shares(told.levels, told.observed, told.n, axes, label=name, color=color)
+    figure = cast("Figure", cast("Axes", axes).figure)
+    figure.suptitle(for_plot(title))
+    return figure
 
 
 def expect_suffix(path: Path, *suffixes: str) -> None:
@@ -262,13 +174,6 @@ def pool_new(new_groups: str) -> bool:
     return new_groups == "pooled"
 
 
-def seeded() -> Generator:
-    """Randomised PITs of forecasts with atoms are the same in every run."""
-    import torch
-
-    return torch.Generator().manual_seed(0)
-
-
 _FORECASTS = typer.Argument(help="File of forecasts and outcomes: CSV or other text, Parquet, Feather, Excel.")
 _KIND = typer.Option(None, help="Which forecast to use if the file has several kinds: normal, quantiles, …")
 _Y = typer.Option(None, "--y", help="The column of outcomes, if its name does not tell.")
@@ -287,8 +192,9 @@ def check(
     ),
     map_file: Path | None = typer.Option(None, "--map", help="Also report on the forecasts corrected with this map."),
     new_groups: str = _NEW_GROUPS,
-    plot: Path | None = typer.Option(
-        None, help="Plot reliability curve and PIT histogram: .png, .svg or .pdf; with .html, a whole page."
+    plot: Path | None = typer.Option(None, help="Plot reliability curve and PIT histogram: .png, .svg or .pdf."),
+    page: Path | None = typer.Option(
+        None, "--html", help="Write a page: verdict, charts, groups, coverage in time, what calibrating would gain."
     ),
     kind: str | None = _KIND,
     y: str | None = _Y,
@@ -298,9 +204,13 @@ def check(
     as_json: bool = _JSON,
 ) -> None:
     """Check whether forecasts are calibrated. Columns: y, and mean,std or q0.05 …, s0 …, p0 …, or others' names."""
+    from calibrl.tables.judging import comparable, judged, places_of
+
     pooled = pool_new(new_groups)
     if plot is not None:
-        expect_suffix(plot, ".png", ".svg", ".pdf", ".html")
+        expect_suffix(plot, ".png", ".svg", ".pdf")
+    if page is not None:
+        expect_suffix(page, ".html", ".htm")
     table = read(file, kind, y, columns, level, sheet)
     seen, outcomes = table.seen()
     if horizon is not None and group is not None:
@@ -312,7 +222,7 @@ def check(
     groups = {name: seen[own] for name, own in places.items()}
     bare = table.distribution if map_file is None else comparable(table)
     found = {**described(table), "as_forecast": judged(table, seen, groups, bare)}
-    shown = {"as forecast": bare}
+    shown: dict[str, ForecastOf] = {"as forecast": bare}
     if map_file is not None:
         maps, told_apart = load_for(map_file, table)
 
@@ -328,13 +238,16 @@ def check(
             **judged(table, seen, groups, calibrated),
         }
     if plot is not None:
-        figure = drawn(table, seen, {name: forecast(seen) for name, forecast in shown.items()})
+        figure = drawn(table, seen, shown, found)
         with writable(plot), replacing(plot) as temporary:
-            if plot.suffix.lower() == ".html":
-                temporary.write_text(output.html_page(found, figure, group=group), encoding="utf-8")
-            else:
-                figure.savefig(temporary, dpi=150, format=plot.suffix[1:].lower())
+            figure.savefig(temporary, dpi=150, format=plot.suffix.lower()[1:])
         found["plot"] = str(plot)
+    if page is not None:
+        from calibrl.tables.page import Checked, check_page
+
+        with writable(page):
+            write_text(page, check_page(Checked(table, seen, shown, found, group, groups)))
+        found["page"] = str(page)
     if map_file is not None and (warning := output.reused(found["after_map"])):
         output.warn(f"ReusedRows: {warning}")
     output.show(found, output.check_lines(found, group=group), as_json=as_json)
@@ -366,6 +279,7 @@ def fit(
     import torch
 
     from calibrl.algorithm import judge
+    from calibrl.tables.judging import places_of, seeded, watched, worth
     from calibrl.tables.mapfile import FittedMap, How, MapFile, Sketch, fit_named, take
 
     expect_suffix(out, ".json")

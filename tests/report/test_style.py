@@ -2,14 +2,13 @@
 
 import re
 from itertools import combinations
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-import calibrl.report
+from calibrl.pages import style
 
-STYLE = (Path(calibrl.report.__file__).parent / "style.css").read_text(encoding="utf-8")
+STYLE = style()
 
 # How linear RGB looks to people with normal sight and without one kind of cone (Machado et al., 2009).
 SIGHT = {

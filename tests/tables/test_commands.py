@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import csv
+import hashlib
 import json
 import re
 import subprocess
@@ -416,40 +418,47 @@ def test_a_plot_is_drawn(shell: Shell, tmp_path: Path, kind: str, suffix: str, m
 
 
 class Seen(HTMLParser):
-    """The words of a page, its tables row by row, and its other tags; every tag must be closed."""
+    """The words of a page, its tables row by row, and its other tags; every tag must be closed, nothing is loaded."""
 
     def __init__(self, page: str) -> None:
         super().__init__()
-        self.words, self.rows, self.tags, self.open = "", [], [], []
+        self.words, self.rows, self.tags, self.open, self.policy, self.style = "", [], [], [], "", ""
         self.feed(page)
         assert not self.open
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        assert not {name for name, _ in attrs} & {"src", "href"}, "nothing is loaded"
+        said = dict(attrs)
+        assert tag not in {"script", "link", "iframe"}
+        assert not {"href", "style"} & said.keys()
+        assert all((said.get(name) or "data:").startswith("data:") for name in ("src", "srcset"))
+        assert not any(name.startswith("on") for name in said)
+        if said.get("http-equiv") == "Content-Security-Policy":
+            self.policy = said["content"] or ""
         self.tags.append(tag)
-        self.open += [] if tag in {"meta", "br"} else [tag]
+        self.open += [] if tag in {"meta", "br", "img", "source"} else [tag]
         self.rows += [[]] if tag == "tr" else []
 
     def handle_endtag(self, tag: str) -> None:
         assert self.open.pop() == tag
 
     def handle_data(self, data: str) -> None:
-        if "svg" not in self.open and "style" not in self.open:
+        if "style" in self.open:
+            self.style += data
+        else:
             self.words += data
         if self.open and self.open[-1] in {"td", "th"}:
             self.rows[-1].append(data)
 
 
-@pytest.mark.parametrize("kind", ["normal", "classes"])
+@pytest.mark.parametrize("kind", ["normal", "quantiles", "classes"])
 def test_a_page_says_what_the_terminal_says(shell: Shell, tmp_path: Path, kind: str) -> None:
-    hostile = pl.Series("store", ["<b>one</b>", "two & three"] * 50)
+    hostile = pl.Series("store", ["<b>$5_$</b>", "two & three"] * 50)
     overconfident(kind, 100, 0).with_columns(hostile).write_csv(tmp_path / "a.csv")
     shell("fit", "a.csv", "--out", "m.json", "--method", "platt")
-    check = ("check", "a.csv", "--map", "m.json", "--group", "store", "--plot", "a.html")
+    check = ("check", "a.csv", "--map", "m.json", "--group", "store", "--html", "a.html")
     told, numbers = shell(*check, "--json").json, shell(*check).out
-    page = re.sub(r"<svg.*</svg>", "<svg></svg>", (tmp_path / "a.html").read_text(encoding="utf-8"), flags=re.S)
-    seen = Seen(page.replace("<!doctype html>", ""))
-    assert "svg" in seen.tags
+    seen = Seen((tmp_path / "a.html").read_text(encoding="utf-8").replace("<!doctype html>", ""))
+    assert seen.tags.count("picture") >= 4
     assert "b" not in seen.tags
     for part in ("as_forecast", "after_map"):
         assert all(sentence in seen.words for sentence in told[part]["summary"]["verdict"])
@@ -457,6 +466,32 @@ def test_a_page_says_what_the_terminal_says(shell: Shell, tmp_path: Path, kind: 
     assert len(seen.rows) > 8
     lines = ["".join(line.split()) for line in numbers.splitlines()]
     assert all("".join("".join(row).split()) in lines for row in seen.rows)
+    mark = base64.b64encode(hashlib.sha256(seen.style.encode()).digest()).decode()
+    assert seen.policy == f"default-src 'none'; img-src data:; style-src 'sha256-{mark}'"
+
+
+def test_a_page_shows_drift_and_what_calibrating_would_gain(shell: Shell, tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    day = pl.date_range(pl.date(2023, 1, 1), pl.date(2023, 12, 31), eager=True)[:240]
+    y = rng.normal(size=240) * np.repeat([1.0, 3.0], 120)
+    frame = pl.DataFrame({"date": day, "mean": np.zeros(240), "std": np.full(240, 0.8), "y": y})
+    frame.sample(fraction=1.0, shuffle=True, seed=0).write_csv(tmp_path / "a.csv")
+    assert shell("check", "a.csv", "--html", "a.html").code == 0
+    page = (tmp_path / "a.html").read_text(encoding="utf-8")
+    seen = Seen(page.replace("<!doctype html>", ""))
+    assert "Each dot is about 20 outcomes, named by the first of them in date." in seen.words
+    pictures = [
+        base64.b64decode(part).decode() for part in re.findall(r'src="data:image/svg\+xml;base64,([^"]+)"', page)
+    ]
+    assert any("2023-01-01" in picture and "2023-12" not in picture for picture in pictures)
+    rows = {row[0]: row[1:] for row in seen.rows if row}
+    held = [float(cell.strip("%")) / 100 for cell in rows["outcomes within the 90 % interval"]]
+    assert held[0] == pytest.approx((np.abs(y[40:]) <= 1.645 * 0.8).mean(), abs=0.01)  # the first part only teaches
+    assert abs(held[1] - 0.9) < abs(held[0] - 0.9)
+    assert "would lower the CRPS by" in seen.words
+    (tmp_path / "few.csv").write_text("y,mean,std\n1,0,1\n2,0,1\n0,0,1\n")
+    assert shell("check", "few.csv", "--html", "few.html").code == 0
+    assert "too few outcomes to say" in (tmp_path / "few.html").read_text(encoding="utf-8")
 
 
 # Bad input.
@@ -505,7 +540,7 @@ BAD = {
     "plot folder": (("check", "good.csv", "--plot", "good.csv/p.png"), None, "good.csv/p.png: cannot be written"),
     "map suffix": (("fit", "good.csv", "--out", "m2.txt"), None, "m2.txt: suffix '.txt' cannot be written; use .json"),
     "out suffix": (("apply", "m.json", "good.csv", "--out", "h.xls"), None, "suffix '.xls' cannot be written"),
-    "plot suffix": (("check", "good.csv", "--plot", "p.bmp"), None, "use .png or .svg or .pdf or .html"),
+    "plot suffix": (("check", "good.csv", "--plot", "p.bmp"), None, "use .png or .svg or .pdf"),
     "group column": (("fit", "good.csv", "--out", "m2.json", "--group", "shop"), None, "the file offers store"),
     "no group column": (
         ("apply", "g.json", "bad.csv", "--out", "h.csv"),
