@@ -390,25 +390,33 @@ class Wary(_Around):
         What R is fitted on in the first place.
     forget : float
         The factor in (0, 1] by which a surprise's weight shrinks with each later one.
+    by_column : bool
+        Whether each column is widened by its own surprises, averaged with those of all; otherwise all are alike.
     """
 
-    def __init__(self, evidence: Evidence, *, forget: float = 1.0) -> None:
+    def __init__(self, evidence: Evidence, *, forget: float = 1.0, by_column: bool = False) -> None:
         super().__init__(evidence, forget)
+        self.by_column = by_column
         self.surprises = torch.zeros(0, dtype=torch.float64)
 
     def fit(self, judged: Judged, mapping: Map | ClassMap, fit_map: FitMap | FitClassMap | None) -> Map | ClassMap:
         if judged.new is not None:
             found = surprise(_cdf_map(mapping), _continuous(judged.new), self.allowance)
-            self.surprises = torch.cat([self.surprises, found[None]])
+            found = found[None] if self.by_column else found.nanmean()[None]
+            self.surprises = torch.cat([self.surprises.reshape(-1, *found.shape[1:]), found])
         fitted = widened(_cdf_map(self.evidence.fit(judged, mapping, fit_map)), self.allowance)
         self.persistence = self.evidence.persistence
         return fitted
 
     @property
     def allowance(self) -> Tensor:
-        """By how much forecasts are widened, at least 1: a scalar."""
+        """By how much forecasts are widened, at least 1: a scalar, or with `by_column` (d,)."""
+        if not len(self.surprises):
+            return torch.ones((), dtype=torch.float64)
         weight = self.forget ** torch.arange(len(self.surprises)).flip(0).double()
-        mean = (self.surprises * weight).sum() / weight.sum()
+        mean = torch.tensordot(weight, self.surprises, 1) / weight.sum()
+        if self.by_column:
+            mean = ((mean + mean.nanmean()) / 2).nan_to_num(1.0)
         return torch.where(mean > 1, mean.sqrt(), 1.0)
 
     def state_dict(self) -> dict[str, Any]:
@@ -555,19 +563,19 @@ def fit_to(
 
 
 def surprise(mapping: Map, z: Tensor, allowance: Tensor) -> Tensor:
-    """How far out new rows z (n, d) lay, in units of what held-out rows had promised: 1 if they were right.
+    """How far out new rows z (n, d) lay, in units of what held-out rows had promised, (d,): 1 if they were right.
 
-    The mean square of what should be N(0, 1), over columns that `mapping` knows something of. allowance: by how much
+    The mean square of what should be N(0, 1), NaN for columns that `mapping` knows nothing of. allowance: by how much
     `mapping` widens beyond what held-out rows say.
     """
     found = (allowance * mapping.forward_z(z)).masked_fill(_unknown(mapping), torch.nan)
     # Cut off, lest a single wild row make all forecasts boundless.
-    return found.clamp(-normal.HIGHEST_Z, normal.HIGHEST_Z).square().nanmean()
+    return found.clamp(-normal.HIGHEST_Z, normal.HIGHEST_Z).square().nanmean(0)
 
 
 def widened(mapping: Map, allowance: Tensor) -> Map:
     """The map whose calibrated forecasts are `allowance` times as wide, but for columns it knows nothing of."""
-    if allowance == 1:
+    if bool((allowance == 1).all()):
         return mapping
     return Chain(before=mapping, after=Affine(scale=torch.where(_unknown(mapping), 1.0, allowance)))
 

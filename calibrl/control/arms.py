@@ -74,7 +74,8 @@ def _wary(settings: CalibrationSettings, generator: torch.Generator) -> Evidence
 
 def _trajectory(settings: CalibrationSettings, generator: torch.Generator) -> Evidence:
     """The same again, and imagined errors that last as long as those along new trajectories did."""
-    return Wary(Trajectory(_held_out(settings, generator), forget=settings.forget), forget=settings.forget)
+    lasting = Trajectory(_held_out(settings, generator), forget=settings.forget)
+    return Wary(lasting, forget=settings.forget, by_column=True)
 
 
 def _resplit(settings: CalibrationSettings, generator: torch.Generator) -> Evidence:

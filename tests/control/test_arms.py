@@ -13,7 +13,7 @@ from calibrl.control.settings import PRESETS, CalibrationSettings
 from calibrl.control.world import view_of
 from calibrl.data import Data
 from calibrl.errors import CalibrlError
-from calibrl.evidence import Judged
+from calibrl.evidence import HeldOut, Judged, Wary
 from calibrl.forecasters.ensemble_training import input_scale
 from calibrl.maps import IDENTITY, Affine, Sigmoid
 
@@ -96,6 +96,20 @@ def test_errors_that_last_are_imagined_to_last(generator):
     assert float(kept[0, :2].min()) > float(kept[0, 2:].max())
     assert float(kept[1].abs().max()) == 0
     assert torch.equal(fleet.inputs.persistence, kept)
+
+
+def test_each_column_is_widened_by_its_own_surprises_and_those_of_all(generator):
+    held, new = torch.randn(2, 400, 3, generator=generator).double()
+    held[:, 2] = torch.nan
+    evidence = Wary(HeldOut(), by_column=True)
+    mapping = evidence.fit(Judged(held=held, age=torch.zeros(400)), IDENTITY, None)
+    wide = evidence.fit(Judged(new * torch.tensor([1.0, 3.0, 9.0]), held, age=torch.zeros(400)), mapping, None)
+    own = mapping.forward_z(new * torch.tensor([1.0, 3.0, 9.0])).clamp(-8.2095, 8.2095).square().mean(0)[:2]
+    wanted = ((own + own.mean()) / 2).sqrt()
+    z = torch.ones(1, 3, dtype=torch.float64)
+    found = (mapping.forward_z(z) / wide.forward_z(z))[0]
+    torch.testing.assert_close(found[:2], wanted, rtol=1e-5, atol=0)
+    assert found[2] == 1
 
 
 @pytest.mark.parametrize("name", ARMS)
