@@ -46,6 +46,8 @@ class Sales:
         Other days known in advance, by name (holidays).
     product : tuple of str
         What each series sells, for what series share: s names, or none.
+    regressors : dict of ndarray, shape (s, t)
+        Other numbers known in advance, by name (the temperature); NaN where unknown.
     note : str
         What the data do not cover.
     """
@@ -59,12 +61,13 @@ class Sales:
     price: Floats | None = None
     marks: dict[str, Flags] = field(default_factory=dict)
     product: tuple[str, ...] = ()
+    regressors: dict[str, Floats] = field(default_factory=dict)
     note: str = ""
 
     def __post_init__(self) -> None:
         shape = (len(self.series), len(self.dates))
         parts = {"units": self.units, "censored": self.censored, "closed": self.closed, **self.marks}
-        parts |= {"promotion": self.promotion, "price": self.price}  # type: ignore[dict-item]
+        parts |= {"promotion": self.promotion, "price": self.price, **self.regressors}  # type: ignore[dict-item]
         for name, part in parts.items():
             if part is not None and part.shape != shape:
                 raise CalibrlError(
@@ -114,6 +117,7 @@ class Sales:
             price=None if self.price is None else self.price[index],
             marks={name: mark[index] for name, mark in self.marks.items()},
             product=tuple(self.product[i] for i in index) if self.product else (),
+            regressors={name: values[index] for name, values in self.regressors.items()},
         )
 
     def history(self, until: str | np.datetime64) -> NDArray[np.int64]:

@@ -24,10 +24,21 @@ from calibrl.algorithm import Forecaster
 from calibrl.errors import CalibrlError
 from calibrl.inventory.problems import Flags, Floats
 from calibrl.inventory.store import one_day
-from calibrl.shop.demand import BoostedDemand, DemandModel, calibrate, paths, ranks, train
+from calibrl.shop.demand import DemandModel, boosted, calibrate, paths, ranks, train
 from calibrl.shop.features import MovingSums, moving_sums
 from calibrl.shop.files import Batch, Item
-from calibrl.shop.orders import Decision, Shop, Situation, best_order, decide_all, order_up_to, schedule
+from calibrl.shop.orders import (
+    Decision,
+    Schedule,
+    Shop,
+    Situation,
+    best_order,
+    decide_all,
+    intervals,
+    lay_out,
+    order_up_to,
+    schedule,
+)
 from calibrl.shop.record import AHEAD, History, Key, Record, make_record
 
 Counts = NDArray[np.int64]
@@ -44,13 +55,24 @@ LEAST_HISTORY = 56
 FACTOR = 1.5
 """The heuristic of the paper: stock up to this times the expected demand."""
 
-PATHS = 200
+PATHS = 120
+
+FACTORS = (0.85, 1.0, 1.1, 1.2, 1.3, 1.45, 1.7, 2.0)
+QUANTILES = (0.3, 0.5, 0.65, 0.8, 0.9, 1.0)
+"""What a simple rule's one number is chosen from."""
+
+TUNING = 42
+"""Days before the backtest on which it is chosen, or as many as there are."""
 
 AS_DELIVERED = "as delivered"
 STAND_IN = "last week's sales (stand-in)"
 HEURISTIC = f"{FACTOR:g} x expected demand"
+TUNED = "tuned factor x weekday mean"
+EMPIRICAL = "tuned quantile of 8 weeks"
 UNCALIBRATED = "planned, uncalibrated"
 CALIBRATED = "planned, calibrated"
+
+PLANNED = (UNCALIBRATED, CALIBRATED)
 
 LEAST_PARTS = 4
 """Weeks to resample: fewer know too little of how weeks differ."""
@@ -108,6 +130,11 @@ class Backtest:
         drawn = np.random.default_rng(seed).choice(parts, (2000, len(parts))).sum(1)
         low, high = np.quantile(drawn, [0.025, 0.975])
         return float(less.sum()), float(low), float(high)
+
+    @property
+    def best_rule(self) -> str:
+        """The cheapest of the policies that do not plan."""
+        return min((name for name in self.units if name not in PLANNED), key=lambda name: float(self.money(name).sum()))
 
     @property
     def resampled_by(self) -> str:
@@ -168,7 +195,7 @@ def run_backtest(
     delivered: Floats | None = None,
     seed: int = 0,
     workers: int = 1,
-    make_forecaster: Callable[[], Forecaster] = BoostedDemand,
+    make_forecaster: Callable[[], Forecaster] = boosted,
     on_day: Callable[[str], None] = lambda _: None,
 ) -> Backtest:
     """Order on each of the last evenings with what was known then, and count what that would have cost.
@@ -207,10 +234,11 @@ def run_backtest(
     present = STAND_IN if delivered is None else AS_DELIVERED
     shelves = {
         name: _Shelves(shop.rules, seed, longest=history.today + AHEAD)
-        for name in (present, HEURISTIC, UNCALIBRATED, CALIBRATED)
+        for name in (present, HEURISTIC, TUNED, EMPIRICAL, UNCALIBRATED, CALIBRATED)
     }
     forecasts = _Forecasts(shop.rules, seed, make_forecaster)
     customers = _customers(shop)
+    tuned = _tuned(shop, start, customers, seed)
     if delivered is not None:
         _refuse_uncovered(delivered, history, days)
         oldest = start - max(item.shelf_life for item in shop.rules)
@@ -234,17 +262,17 @@ def run_backtest(
             if delivered is not None and name == AS_DELIVERED:
                 shelf.receive(delivered[:, tomorrow], listed=now.listed)
             elif len(due):
-                decide, calibrated = _DECIDE[name]
-                drawn = _last_week(record) if name == STAND_IN else forecasts.paths(calibrated=calibrated)
-                decided = decide_all(
-                    [shop.rules[k] for k in due],
-                    [when[shop.rules[k]] for k in due],
-                    drawn[due],
-                    [shelf.batches(int(k)) for k in due],
-                    workers=workers,
-                    decide=decide,
-                )
-                shelf.order(due, [found.units for _, found in decided])
+                given = [shop.rules[k] for k in due], [when[shop.rules[k]] for k in due]
+                batches = [shelf.batches(int(k)) for k in due]
+                if name in tuned:
+                    drawn = _past_weeks(record.usual[due], record.today)
+                    units = _ruled(name, tuned[name], *given, drawn, batches)
+                else:
+                    decide, calibrated = _DECIDE[name]
+                    drawn = _last_week(record) if name == STAND_IN else forecasts.paths(calibrated=calibrated)
+                    decided = decide_all(*given, drawn[due], batches, workers=workers, decide=decide)
+                    units = [found.units for _, found in decided]
+                shelf.order(due, units)
             shelf.serve(np.where(now.listed, customers[:, tomorrow], 0.0))
     counted = slice(history.today + 1 - days, history.today + 1)
     sold_out = history.sales.censored[:, counted]
@@ -276,7 +304,7 @@ def _refuse_uncovered(delivered: Floats, history: History, days: int) -> None:
 
 def _inside(drawn: Floats, demand: Floats) -> Floats:
     """(s,): 1 where demand (s,) fell inside the 90 % interval of paths (s, m), 0 where not, NaN on closed days."""
-    low, high = np.quantile(drawn, [0.05, 0.95], axis=1)
+    low, high = intervals(drawn, 0.9)
     return np.where(np.isnan(demand) | (high == 0), np.nan, (low <= demand) & (demand <= high))
 
 
@@ -311,6 +339,71 @@ def _last_week(record: Record) -> Floats:
     now = record.today
     ahead = np.arange(record.usual.shape[1] - now - 1)
     return np.nan_to_num(record.units[:, now - 6 + ahead % 7])[:, None, :]
+
+
+# Simple rules, as a shop would tune them.
+
+
+def _past_weeks(usual: Floats, today: int) -> Floats:
+    """(s, 8, AHEAD): the last eight weeks, each as a path of the days to come."""
+    days = today - 6 + np.arange(AHEAD) % 7 - 7 * np.arange(8)[:, None]
+    return usual[:, np.maximum(days, 0)]
+
+
+def _ruled(
+    name: str,
+    tuned: dict[Item, float],
+    rules: Sequence[Item],
+    when: Sequence[Schedule],
+    drawn: Floats,
+    batches: Sequence[tuple[Batch, ...]],
+) -> list[int]:
+    """What a simple rule orders: up to a factor times the mean of four weeks, or to a quantile of eight.
+
+    drawn: (s, 8, AHEAD) the last weeks, newest first.
+    """
+    units = []
+    for item, due, weeks, shelf in zip(rules, when, drawn, batches, strict=True):
+        at = lay_out(item, due, weeks[:4].mean(0, keepdims=True) if name == TUNED else weeks, shelf)
+        needed = at.paths[:, due.cover.start : due.cover.stop].sum(1)
+        level = tuned[item] * needed.mean() if name == TUNED else np.quantile(needed, tuned[item])
+        units.append(order_up_to(at, float(level)).units)
+    return units
+
+
+def _tuned(shop: Shop, start: int, customers: Floats, seed: int) -> dict[str, dict[Item, float]]:
+    """The number of each simple rule that would have cost least on the weeks before, by item rules."""
+    first = max(LEAST_HISTORY // 2, start - TUNING)
+    record = make_record(shop.history.at(start))
+    found: dict[str, dict[Item, float]] = {}
+    for name, numbers in ((TUNED, FACTORS), (EMPIRICAL, QUANTILES)):
+        costs: dict[Item, list[float]] = {item: [] for item in shop.rules}
+        for number in numbers:
+            shelf = _Shelves(shop.rules, seed, longest=start + AHEAD)
+            for evening in range(first, start):
+                date = record.history.sales.dates[evening]
+                when = {item: schedule(item, date) for item in costs}
+                due = np.array(
+                    [
+                        k
+                        for k, item in enumerate(shop.rules)
+                        if when[item].day[0] == item.lead_days - 1 and record.begun[k, evening]
+                    ],
+                    dtype=np.int64,
+                )
+                given = [shop.rules[k] for k in due], [when[shop.rules[k]] for k in due]
+                drawn = _past_weeks(record.usual[due], evening)
+                all_alike = dict.fromkeys(costs, number)
+                shelf.order(due, _ruled(name, all_alike, *given, drawn, [shelf.batches(int(k)) for k in due]))
+                shelf.serve(np.where(record.begun[:, evening], customers[:, evening + 1], 0.0))
+            days = max(1, start - first - WARM_UP // 2)
+            money = (
+                Backtest(shop.rules, record.history.sales.dates[:days], {name: shelf.units(days)}).money(name).sum(1)
+            )
+            for item in costs:
+                costs[item].append(sum(money[k] for k, one in enumerate(shop.rules) if one == item))
+        found[name] = {item: numbers[int(np.argmin(cost))] for item, cost in costs.items()}
+    return found
 
 
 class _Forecasts:

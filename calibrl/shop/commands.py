@@ -26,7 +26,7 @@ WIDTH = 110
 
 def order(
     sales: Annotated[
-        Path, typer.Option(help="CSV or Parquet: date, item, units; optional: store, price, promotion, …")
+        Path, typer.Option(help="CSV, Excel or Parquet: date, item, units; optional: store, price, promotion, …")
     ],
     out: Annotated[Path, typer.Option(help="Where to write the orders: .csv, .tsv or .parquet.")],
     stock: Annotated[Path | None, typer.Option(help="Stock: item, store, units, expires; arrives, as_of.")] = None,
@@ -38,6 +38,17 @@ def order(
     deliveries: Annotated[
         Path | None, typer.Option(help="What was delivered, for the backtest: date, item, units.")
     ] = None,
+    columns: Annotated[
+        list[str] | None, typer.Option(help="What the sales file calls our columns, like units=Qty.")
+    ] = None,
+    date_format: Annotated[
+        str | None, typer.Option(help="How the sales file writes dates: day-first, month-first or like %d.%m.%y.")
+    ] = None,
+    sheet: Annotated[str | None, typer.Option(help="Sheet of an Excel file with the sales.")] = None,
+    country: Annotated[str, typer.Option(help="Public holidays to expect: DE, US, or of a part, DE-BW.")] = "",
+    regressor: Annotated[
+        list[str] | None, typer.Option(help="One more column of numbers to learn from, such as temperature.")
+    ] = None,
     plot: Annotated[Path | None, typer.Option(help="Plot the first few items: .png, .svg or .pdf.")] = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the demand paths.")] = 0,
     workers: Annotated[int, typer.Option(min=1, help="How many planning jobs run at once.")] = 2,
@@ -46,9 +57,11 @@ def order(
 ) -> None:
     """Suggest orders for the next delivery: how much of each item, how sure that is, and why."""
     from calibrl.runs.workers import BACKENDS, check_backend
+    from calibrl.shop.files import Reading
     from calibrl.shop.orders import THREADS, make_orders, read_shop
     from calibrl.shop.record import first_few
     from calibrl.tables.commands import expect_suffix
+    from calibrl.tables.reader import parse_columns
 
     if backend != THREADS and backend not in BACKENDS:
         raise CalibrlError(f"--backend {backend!r} is unknown; use {', '.join((THREADS, *BACKENDS))}")
@@ -61,7 +74,8 @@ def order(
     _refuse_overwriting(written, (sales, stock, items, deliveries))
     if deliveries is not None and days is None:
         raise CalibrlError(f"--deliveries {deliveries} is for a backtest; add --backtest 90d")
-    shop = read_shop(sales, stock=stock, items=items, today=_date(date))
+    reading = Reading(parse_columns(columns), date_format, sheet, tuple(regressor or ()), country)
+    shop = read_shop(sales, stock=stock, items=items, today=_date(date), reading=reading)
     tested = None if days is None else _tested(shop, days, deliveries, sales=sales, seed=seed, workers=workers)
     orders = make_orders(shop, seed=seed, workers=workers, backend=backend, address=address)
     written = _write(out, shop, orders, tested, plot)
@@ -176,8 +190,8 @@ def _row(one: Order, *, stores: bool) -> dict[str, str]:
         "delivery": f"{one.delivery.astype('datetime64[D]').item():%a %d %b}",
         "order": f"{one.decision.units}{packs}",
         "demand": f"{one.quantile(0.5):.0f}",
-        "50 %": f"{one.quantile(0.25):.0f}-{one.quantile(0.75):.0f}",
-        "90 %": f"{one.quantile(0.05):.0f}-{one.quantile(0.95):.0f}",
+        "50 %": "{:.0f}-{:.0f}".format(*one.interval(0.5)),
+        "90 %": "{:.0f}-{:.0f}".format(*one.interval(0.9)),
         "stock": f"{one.on_hand:.0f}",
         "waste": f"{one.decision.waste:.1f}",
         "runs out": f"{one.decision.out:.0%}",
@@ -210,6 +224,14 @@ def _show_backtest(tested: Backtest) -> None:
         _say(f"In brackets a 95 % interval from resampling {tested.resampled_by}.")
     else:
         _say("How much of this is luck, so few weeks cannot tell; replay four or more.")
+    best = tested.best_rule
+    shares = [100 * money / max(tested.money(best).sum(), 1e-9) for money in tested.saving(CALIBRATED, best)]
+    low, high = sorted(end if shares[0] >= 0 else -end for end in shares[1:])
+    sure = f" ({low:.0f} to {high:.0f})" if tested.parts >= LEAST_PARTS else ""
+    _say(
+        f"Of the policies without a plan, {best} cost least; the calibrated plan costs {abs(shares[0]):.0f} %{sure} "
+        f"{'less' if shares[0] >= 0 else 'more'}."
+    )
     _say(
         f"Tomorrow's demand fell inside its 90 % interval on {tested.held[CALIBRATED]:.1%} of days "
         f"({tested.held[UNCALIBRATED]:.1%} uncalibrated)."

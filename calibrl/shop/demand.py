@@ -8,6 +8,10 @@ mean). Medians are regressed, not means: one wedding cake for two hundred must n
 cannot say "closed on holidays, unless the shop opens on Sundays". Gradient-boosted trees can, given enough rows. With
 few, the line is kept.
 
+**Evening out.** One map for all items is too wide for slow sellers and too narrow around holidays. So before it, each
+kind of day (by volume, weekday, distance to a holiday) is stretched as the latest days say, and after it, all days are,
+while the latest fell outside their intervals too often.
+
 **The map** has one column per lead day, pooled over all items, and is learnt on days after those that the forecaster is
 trained on. A day that sold out enters as "demand was at least this", by the weights of Kaplan and Meier: its share of
 the evidence goes to the days that did better. Where few or none did, the forecast itself says how much more there could
@@ -32,7 +36,7 @@ from torch.distributions import Distribution, Normal
 
 from calibrl.algorithm import Calibrated, Forecaster
 from calibrl.data import Data, Remembered
-from calibrl.distributions import Recalibrated, Rounded
+from calibrl.distributions import Recalibrated, Rounded, pit_z
 from calibrl.distributions.zscores import from_zscore
 from calibrl.errors import CalibrlError
 from calibrl.evidence import Censored
@@ -40,7 +44,7 @@ from calibrl.inventory.problems import Flags, Floats
 from calibrl.kernels import normal
 from calibrl.maps import Map, fit_isotonic
 from calibrl.runs.jobs import one_thread
-from calibrl.shop.features import HISTORY, LEAD_IN, SCALE, SHUT, SPREAD, MovingSums, rows
+from calibrl.shop.features import HISTORY, LEAD_IN, MONTHDAY, NEAR, SCALE, SHUT, SPREAD, WEEKDAY, MovingSums, rows
 from calibrl.shop.record import draw_at_least
 
 FOUR_WEEKS = 2
@@ -48,6 +52,10 @@ FOUR_WEEKS = 2
 
 PRIOR_ROWS = 5.0
 """How many rows the belief in that mean is worth."""
+
+NEAR_SPREAD = 0.08
+"""The least by which a holiday near by adds to the mean distance, as a share of the median: trees remember the holidays
+they were shown, and the next is another."""
 
 ROUNDS = 8
 """Reweighted least squares towards the median."""
@@ -63,6 +71,16 @@ TREES, LEARNING_RATE, LEAVES, LEAST_IN_LEAF = 60, 0.15, 31, 60
 OUTCOMES = 200_000
 """Outcomes, over all lead days, to train on and to calibrate on: more change nothing and take longer."""
 
+VOLUMES = 5
+KINDS = (VOLUMES, 7, 3)
+"""Kinds of days: by volume, weekday, and distance to a holiday."""
+
+DOUBT, SWEEPS = 8.0, 2
+"""Days that it takes to believe half-way that a kind of day differs; rounds in which the kinds take turns."""
+
+MISSED, PACE = 1.645, 0.15
+"""The z-score at the ends of the 90 % interval, and how fast the width follows outcomes outside of it."""
+
 HELD_OUT = 120
 """Days at the end that the forecaster is not trained on; a quarter of a shorter history."""
 
@@ -74,7 +92,7 @@ class LinearDemand:
     """Medians and spreads of demand, `leads` days ahead; a `Forecaster` on rows of `features.rows`.
 
     x: (n, leads, k); y: (n, leads) units, NaN where nobody knows; forecasts have batch shape (n, leads). `slopes`
-    learns the line of one lead day from its rows. Learnt: slope (leads, k) of the median, and width (leads, 3) of the
+    learns the line of one lead day from its rows. Learnt: slope (leads, k) of the median, and width (leads, 4) of the
     mean distance to it, by its parts.
     """
 
@@ -106,7 +124,7 @@ def same_weekday() -> LinearDemand:
 
 
 def as_counts(x: Floats, middle: Floats, width: Floats) -> Rounded:
-    """Counts around a median (n, leads) in units, with the spread that width (leads, 3) makes of the features."""
+    """Counts around a median (n, leads) in units, with the spread that width (leads, 4) makes of the features."""
     learnt = 1.25 * (_parts(x, middle) * width).sum(-1)
     # A short record knows its own level less well; without any, nothing learnt from others says how far off it is.
     weeks = x[..., HISTORY]
@@ -128,9 +146,9 @@ def usable(x: Floats, y: Floats) -> NDArray[np.bool_]:
 
 
 def width_of(x: Floats, y: Floats, middle: Floats) -> Floats:
-    """(leads, 3): shares, none negative, in which the parts make up each lead day's mean distance to the median."""
-    found = np.zeros((x.shape[1], 3))
-    prior, believed = np.array([0.8, 0.2, 0.0]), np.sqrt(PRIOR_ROWS) * np.eye(3)
+    """(leads, 4): shares, none negative, in which the parts make up each lead day's mean distance to the median."""
+    found = np.zeros((x.shape[1], 4))
+    prior, believed = np.array([0.8, 0.2, 0.0, NEAR_SPREAD]), np.sqrt(PRIOR_ROWS) * np.eye(4)
     for lead, known in enumerate(usable(x, y).T):
         at = (known, lead)
         parts, over = _parts(x[at], middle[at]), np.sqrt(x[at][:, SCALE])
@@ -139,7 +157,7 @@ def width_of(x: Floats, y: Floats, middle: Floats) -> Floats:
             np.concatenate([parts / over[:, None], believed]),
             np.concatenate([off / over, believed @ prior]),
         )
-        found[lead] = np.maximum(nnls(design, target)[0], [0.05, 0.05, 0.0])
+        found[lead] = np.maximum(nnls(design, target)[0], [0.05, 0.05, 0.0, NEAR_SPREAD])
     return found
 
 
@@ -172,8 +190,8 @@ def median_slopes(x: Floats, y: Floats) -> Floats:
 
 
 def _parts(x: Floats, middle: Floats) -> Floats:
-    """(…, 3): what the mean distance to the median is made of, in units."""
-    return np.stack([x[..., SPREAD], np.sqrt(middle + 0.25), middle], -1)
+    """(…, 4): what the mean distance to the median is made of, in units."""
+    return np.stack([x[..., SPREAD], np.sqrt(middle + 0.25), middle, middle * x[..., NEAR]], -1)
 
 
 class BoostedDemand:
@@ -186,7 +204,7 @@ class BoostedDemand:
         self.line = LinearDemand()
         self.rows = Remembered()
         self.trees: HistGradientBoostingRegressor | None = None
-        self.width = np.zeros((0, 3))
+        self.width = np.zeros((0, 4))
 
     def update(self, data: Data) -> None:
         """Learn from all rows, these and those given before."""
@@ -198,8 +216,10 @@ class BoostedDemand:
         x, y = data.x.double().numpy(), data.y.double().numpy()
         level = x[..., SCALE]
         known = np.flatnonzero(usable(x, y))
-        chosen = np.random.default_rng(0).permutation(known)[:MOST_OUTCOMES]
-        weight = np.sqrt(np.minimum(level, np.quantile(level, 0.95)))
+        # Large sellers are drawn more often: weights would say the same, and take four times as long to bin.
+        weight = np.sqrt(np.minimum(level, np.quantile(level, 0.95))).reshape(-1)[known]
+        count = min(len(known), MOST_OUTCOMES)
+        chosen = np.random.default_rng(0).choice(known, count, p=weight / weight.sum())
         trees = HistGradientBoostingRegressor(
             loss="absolute_error",
             max_iter=TREES,
@@ -211,7 +231,7 @@ class BoostedDemand:
             random_state=0,
         )
         seen, target = self._seen(x)[chosen], (y / level).reshape(-1)[chosen]
-        self.trees = trees.fit(seen, target, sample_weight=weight.reshape(-1)[chosen])
+        self.trees = trees.fit(seen, target)
         self.width = width_of(x, y, self._middle(x))
 
     def __call__(self, x: Tensor) -> Rounded:
@@ -233,8 +253,88 @@ class BoostedDemand:
         level = x[..., SCALE]
         line = middle_of(x, self.line.slope) / level
         lead = np.broadcast_to(np.arange(leads, dtype=np.float64), (n, leads))
-        more = np.stack([np.log(level), x[..., SPREAD] / level, line, lead], -1)
+        more = np.stack([np.log(level), x[..., SPREAD] / level, line, lead, x[..., NEAR], x[..., MONTHDAY]], -1)
         return np.concatenate([x[..., LEAD_IN:-1], more], -1).reshape(n * leads, -1)
+
+
+class Evened:
+    """A forecaster stretched so that its forecasts fit alike by volume, weekday and distance to a holiday.
+
+    A map that all items share is right on average: too wide for one kind of day, too narrow for another. `even` learns
+    by how much from rows the forecaster was not trained on; each kind is pulled towards all the more, the fewer days it
+    was seen on. A `Forecaster` on rows of `features.rows`.
+
+    Parameters
+    ----------
+    forecaster : Forecaster
+        Answers `Rounded` Gaussians.
+    """
+
+    def __init__(self, forecaster: Forecaster) -> None:
+        self.forecaster = forecaster
+        self.edges = np.zeros(VOLUMES - 1)
+        self.stretch = [np.ones(kinds) for kinds in KINDS]
+        self.width = 1.0
+
+    def update(self, data: Data) -> None:
+        """Train the forecaster."""
+        self.forecaster.update(data)
+
+    def __call__(self, x: Tensor) -> Rounded:
+        """The forecasts, stretched about their medians; closed days stay as they are."""
+        gauss = cast(Normal, cast(Rounded, self.forecaster(x)).base)
+        stretch = torch.from_numpy(self.width * self._stretch(x.numpy()))
+        scale = torch.where(x[..., SHUT] > 0, gauss.scale, gauss.scale * stretch)
+        return Rounded(Normal(gauss.loc, scale, validate_args=False))
+
+    def even(self, rows: Data, day: NDArray[np.int64], generator: torch.Generator) -> None:
+        """Learn the stretches from rows the forecaster has not seen, whose outcomes came on day (n, leads)."""
+        x, self.width = rows.x.numpy(), 1.0
+        z = np.clip(pit_z(self.forecaster(rows.x), rows.y, generator=generator).numpy(), -5, 5)
+        known = ~np.isnan(z) & ~cast(Tensor, rows.censored).numpy()
+        self.edges = np.quantile(x[:, 0, SCALE], np.arange(1, VOLUMES) / VOLUMES)
+        self.stretch = [np.ones(kinds) for kinds in KINDS]
+        for _ in range(SWEEPS):
+            for k, kind in enumerate(self._kinds(x)):
+                left = z / self._stretch(x)
+                whole = _reach(left[known])
+                for group in range(KINDS[k]):
+                    seen = known & (kind == group)
+                    days = len(np.unique(day[seen]))
+                    if days and whole > 0:
+                        self.stretch[k][group] *= max(_reach(left[seen]) / whole, 0.2) ** (days / (days + DOUBT))
+
+    def adapt(self, z: Floats, day: NDArray[np.int64]) -> None:
+        """Widen all forecasts if the latest days fell outside too often: adaptive conformal inference.
+
+        z: (n, leads) of what was held out, calibrated, NaN where unknown. Day after day, the log of the width moves by
+        so much for each outcome too many (or too few) outside the 90 % interval; it does not fall below 0, which is
+        where the map has put it.
+        """
+        known, width = ~np.isnan(z), 0.0
+        far, days = np.abs(z[known]) / MISSED, day[known]
+        for today in np.unique(days):
+            missed = float((far[days == today] > np.exp(width)).mean())
+            width = max(0.0, width + PACE * (missed - 0.1))
+        self.width = float(np.exp(width))
+
+    def _kinds(self, x: Floats) -> tuple[NDArray[np.int64], ...]:
+        """What kind each day is of: (n, leads), by volume, weekday, and whether it is near a holiday, or one."""
+        volume = np.searchsorted(self.edges, x[..., SCALE])
+        return volume, x[..., WEEKDAY].astype(np.int64), (2 * x[..., NEAR]).astype(np.int64)
+
+    def _stretch(self, x: Floats) -> Floats:
+        return np.prod([one[kind] for one, kind in zip(self.stretch, self._kinds(x), strict=True)], 0)
+
+
+def _reach(z: Floats) -> float:
+    """How far out z-scores reach: the distance from their median that nine in ten stay within."""
+    return float(np.quantile(np.abs(z - np.median(z)), 0.9)) if len(z) else 1.0
+
+
+def boosted() -> Evened:
+    """The default: trees on a line, evened."""
+    return Evened(BoostedDemand())
 
 
 def correlation(z: Floats) -> Floats:
@@ -292,17 +392,20 @@ class DemandModel:
         """Demand of the next days in units, batch shape (s, leads), as seen on the record's last evening."""
         count = len(sums.record.units)
         x = torch.from_numpy(rows(sums, np.arange(count), np.full(count, sums.record.today), len(self.rho)))
-        return self.model(x) if calibrated else self.model.forecaster(x)
+        if calibrated:
+            return self.model(x)
+        bare = self.model.forecaster
+        return (bare.forecaster if isinstance(bare, Evened) else bare)(x)
 
 
 @one_thread()  # trees of this size are grown no sooner by two, and three times as late beside other work
 def train(
-    sums: MovingSums, *, leads: int, rng: np.random.Generator, make_forecaster: Callable[[], Forecaster] = BoostedDemand
+    sums: MovingSums, *, leads: int, rng: np.random.Generator, make_forecaster: Callable[[], Forecaster] = boosted
 ) -> DemandModel:
     """Train a forecaster on what is known, and calibrate it on the latest days, which it has not seen."""
     today = sums.record.today
     cut = today - min(HELD_OUT, (today + 1) // 4)
-    past = _data(sums, range(max(28, cut - PAST), cut), cut, leads, rng, training=True)
+    past, _ = _data(sums, range(max(28, cut - PAST), cut), cut, leads, rng, training=True)
     return _learn(make_forecaster(), past, sums, leads=leads, since=cut, rng=rng)
 
 
@@ -317,23 +420,30 @@ def _learn(
 ) -> DemandModel:
     """Steps 2 to 4 of Algorithm 1: T is trained on the past, if any is given, and R on the latest days since."""
     today = sums.record.today
-    latest = _data(sums, range(max(28, since, today - HELD_OUT), today), today, leads, rng)
+    latest, day = _data(sums, range(max(28, since, today - HELD_OUT), today), today, leads, rng)
     held_out = Censored(lambda data: torch.full((len(data),), data is latest), rng=rng)
     generator = torch.Generator().manual_seed(int(rng.integers(2**31)) if len(latest) else 0)
     model = Calibrated(forecaster, evidence=held_out, fit_map=fit_isotonic, generator=generator)
-    for data in (latest,) if past is None else (past, latest):
-        model.update(data)
+    if past is not None:
+        model.update(past)
+    if isinstance(forecaster, Evened) and len(latest):
+        forecaster.even(latest, day, generator)
+    model.update(latest)
     if not len(latest):
         return DemandModel(model, np.eye(leads), since)
     calibrated = cast(Map, model.mapping).forward_z(torch.from_numpy(held_out.z))
-    known = calibrated.masked_fill(cast(Tensor, latest.censored), torch.nan)
-    return DemandModel(model, correlation(known.numpy()), since)
+    known = calibrated.masked_fill(cast(Tensor, latest.censored), torch.nan).numpy()
+    if isinstance(forecaster, Evened):
+        forecaster.adapt(known, day)
+    return DemandModel(model, correlation(known), since)
 
 
 def _data(
     sums: MovingSums, evenings: range, last: int, leads: int, rng: np.random.Generator, *, training: bool = False
-) -> Data:
-    """Rows of item-stores on evenings, censored where a day sold out; nothing after `last` is seen.
+) -> tuple[Data, NDArray[np.int64]]:
+    """Rows of item-stores on evenings, censored where a day sold out, and the days (n, leads) they are about.
+
+    Nothing after `last` is seen.
 
     training: leave out days that were shut against the habit, which teach a model nothing about open days unless it
     knew of the event (a map that never met them would promise too much), and draw the demand of a day that sold out
@@ -362,4 +472,4 @@ def _data(
         unknown |= record.odd[at] & ~np.asarray(announced)
     y[unknown] = np.nan
     sold_out = record.history.sales.censored[at] & ~np.isnan(y)
-    return Data(torch.from_numpy(x), torch.from_numpy(y), torch.from_numpy(sold_out))
+    return Data(torch.from_numpy(x), torch.from_numpy(y), torch.from_numpy(sold_out)), day

@@ -16,22 +16,23 @@ from calibrl.shop.record import SHUT_WEEKS, Counts, Record, in_a_row
 
 Index = NDArray[np.int64]
 
-SCALE, SPREAD, SHUT, HISTORY = 0, 1, 2, 3
+SCALE, SPREAD, SHUT, HISTORY, WEEKDAY, NEAR, MONTHDAY = range(7)
 """Columns that are no regressors: the item's level in units, its spread from week to week in units, whether the day
-is closed by what is known, and how many weeks of record there are."""
+is closed by what is known, how many weeks of record there are, the day of the week, whether a holiday is near, and the
+day of the month."""
 
-LEAD_IN = 4
-
-YEAR = 364
-"""A year of whole weeks."""
+LEAD_IN = 7
 
 TRUST = 4.0
-"""How many past events it takes to believe their effect on one item half-way."""
+"""How many past events it takes to believe their effect half-way: that on one item, and that on all."""
 
 
 @dataclass(frozen=True)
 class MovingSums:
-    """Moving sums of a record, made once, from which any row's features are read. All (s, t) or (s, t+1)."""
+    """Moving sums of a record, made once, from which any row's features are read. All (s, t) or (s, t+1).
+
+    usual: what the record has, without what promotions and holidays did to it; month_day: (t,) from 0.
+    """
 
     record: Record
     total: Floats
@@ -43,11 +44,19 @@ class MovingSums:
     begun_total: Floats
     weeks_closed: Counts
     effect: dict[str, Floats]
+    usual: Floats
+    month_day: Floats
 
 
 def moving_sums(record: Record) -> MovingSums:
     """The moving sums of a record."""
-    usual, known = record.usual, record.today + 1
+    known, flags = record.today + 1, record.event
+    effect = {name: _effect(record, flag, _weekday_mean(record.usual, 4)) for name, flag in flags.items()}
+    if flags:
+        # Again, from weekdays without what the events did to them.
+        plain = _weekday_mean(record.usual / _lift(flags, effect), 4)
+        effect = {name: _effect(record, flag, plain) for name, flag in flags.items()}
+    usual = record.usual / _lift(flags, effect) if flags else record.usual
     before = _weekday_mean(usual, 4)
     deviation = np.where(record.begun, usual - before, 0.0)
     deviation[:, :28] = 0.0
@@ -65,7 +74,9 @@ def moving_sums(record: Record) -> MovingSums:
         seen_total=_sums((~np.isnan(record.units)).astype(np.float64)),
         begun_total=_sums(record.begun.astype(np.float64)),
         weeks_closed=in_a_row(record.history.sales.closed, record.history.sales.closed),
-        effect={name: _effect(record, flag, before) for name, flag in record.event.items()},
+        effect=effect,
+        usual=usual,
+        month_day=(record.history.sales.dates - record.history.sales.dates.astype("datetime64[M]")).astype(np.float64),
     )
 
 
@@ -88,13 +99,16 @@ def _one_lead(sums: MovingSums, i: Index, evening: Index, lead: int) -> Floats:
     one, two = np.where(since[0], same[0], four), np.where(since[1], same[1], four)
     middle = np.where(count[4] >= 5, np.median(same[:5], 0), four)
     scale = long + 0.5
+    lift = np.ones(len(i))
+    for name, flag in record.event.items():
+        lift = lift * np.where(flag[i, day], sums.effect[name][i, evening], 1.0)
     week = _mean(sums.deviation_total, i, evening, 7)
     regressors = [
-        one,
-        two,
-        four,
-        eight,
-        middle,
+        one * lift,
+        two * lift,
+        four * lift,
+        eight * lift,
+        middle * lift,
         _mean(sums.total, i, evening, 7, sums.begun_total),
         _mean(sums.total, i, evening, 28, sums.begun_total),
         sums.deviation[i, evening],
@@ -103,19 +117,21 @@ def _one_lead(sums: MovingSums, i: Index, evening: Index, lead: int) -> Floats:
         _last_year(sums, i, evening, day, four, scale),
     ]
     weekday = record.history.sales.weekday[day]
-    regressors += [np.where(weekday == k, four, 0.0) for k in range(7)]
+    regressors += [np.where(weekday == k, four * lift, 0.0) for k in range(7)]
     for name, flag in record.event.items():
-        on, effect = flag[i, day], sums.effect[name][i, evening]
+        on, effect = flag[i, day].astype(np.float64), sums.effect[name][i, evening]
         recent = np.mean([flag[i, np.maximum(last - 7 * k, 0)] for k in range(4)], 0)
-        after = flag[i, np.maximum(day - 1, 0)]
+        after = flag[i, np.maximum(day - 1, 0)].astype(np.float64)
         regressors += [on * four, on * four * (effect - 1), recent * four, after * four]
     if record.price is not None:
         regressors.append(record.price[i, day] * four)
+    regressors += [values[i, day] * four for values in record.regressors.values()]
     scaled = [column / scale for column in regressors]
     weeks = np.minimum(sums.seen_total[i, evening + 1] / 7, 52.0)
     spread = np.where(weeks > 0, _spread(sums, i, evening, four), four)
     shut = _shut(sums, i, day, last, same[:4], since[3], long)
-    return np.stack([scale, spread, shut.astype(np.float64), weeks, *scaled, np.ones(len(i))], 1)
+    lead_in = [scale, spread, shut, weeks, weekday, record.near[i, day], sums.month_day[day]]
+    return np.stack([*(np.asarray(one, dtype=np.float64) for one in lead_in), *scaled, np.ones(len(i))], 1)
 
 
 def shut_days(sums: MovingSums, evening: int, leads: int) -> Flags:
@@ -149,7 +165,7 @@ def _last_same(day: Index, lead: int) -> Index:
 def _same_weekdays(sums: MovingSums, i: Index, last: Index, weeks: int) -> tuple[Floats, Flags]:
     """(weeks, n): the usual of the last same weekdays, latest first, and whether the record had begun."""
     record = sums.record
-    same = np.stack([record.usual[i, np.maximum(last - 7 * k, 0)] for k in range(weeks)])
+    same = np.stack([sums.usual[i, np.maximum(last - 7 * k, 0)] for k in range(weeks)])
     begun = [record.begun[i, np.maximum(last - 7 * k, 0)] & (last >= 7 * k) for k in range(weeks)]
     return same, np.stack(begun)
 
@@ -165,19 +181,31 @@ def _spread(sums: MovingSums, i: Index, evening: Index, four: Floats) -> Floats:
 
 def _last_year(sums: MovingSums, i: Index, evening: Index, day: Index, four: Floats, scale: Floats) -> Floats:
     """(n,): what the same day of last year was to its season, at today's level; the weekday's mean without a year."""
-    then = day - YEAR
+    then = day - sums.record.back[day]
     there = (then >= 28) & sums.record.begun[i, np.maximum(then - 28, 0)]
-    around = _mean(sums.total, i, np.maximum(evening - YEAR, 0), 28) + 0.5
+    around = _mean(sums.total, i, np.maximum(evening - 364, 0), 28) + 0.5
     return np.where(there, np.clip(sums.record.usual[i, np.maximum(then, 0)] / around, 0, 4) * scale, four)
 
 
 def _effect(record: Record, flag: NDArray[np.bool_], before: Floats) -> Floats:
-    """(s, t): what events up to that evening did to the item's sales, as a factor, half-way believed after four."""
-    known = ~np.isnan(record.units) & (before > 0)
+    """(s, t): what events up to that evening did to the item's sales, as a factor.
+
+    An item's own events count fully after many; until then it is taken to be like the others, and those like the
+    ordinary days until there are some.
+    """
+    known = ~np.isnan(record.units) & (before > 0) & ~record.odd
     known[:, :28] = False
     ratio = np.clip(np.where(known, record.units, 0.0) / np.where(before > 0, before, 1.0), 0, 4)
     hit = known & flag
-    return ((ratio * hit).cumsum(1) + TRUST) / (hit.cumsum(1) + TRUST)
+    total, count = (ratio * hit).cumsum(1), hit.cumsum(1)
+    shop = (total.sum(0) + TRUST) / (count.sum(0) + TRUST)
+    return (total + TRUST * shop) / (count + TRUST)
+
+
+def _lift(flags: dict[str, Flags], effect: dict[str, Floats]) -> Floats:
+    """(s, t): by what factor events moved each day's sales, as known on that day."""
+    factors = [np.where(flag, np.maximum(effect[name], 0.2), 1.0) for name, flag in flags.items()]
+    return np.prod(factors, 0)
 
 
 def _weekday_mean(usual: Floats, weeks: int) -> Floats:

@@ -7,7 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from calibrl.shop.backtest import AS_DELIVERED, CALIBRATED, HEURISTIC, STAND_IN, UNCALIBRATED, Backtest
+from calibrl.shop.backtest import (
+    AS_DELIVERED,
+    CALIBRATED,
+    EMPIRICAL,
+    HEURISTIC,
+    STAND_IN,
+    TUNED,
+    UNCALIBRATED,
+    Backtest,
+)
 from calibrl.shop.orders import Order
 from calibrl.shop.record import History, named
 
@@ -19,6 +28,8 @@ COLORS = {
     AS_DELIVERED: "#8a8d99",
     STAND_IN: "#8a8d99",
     HEURISTIC: "#e09f3e",
+    TUNED: "#5b6ee1",
+    EMPIRICAL: "#9b59b6",
     UNCALIBRATED: "#c8553d",
     CALIBRATED: "#1b7f79",
 }

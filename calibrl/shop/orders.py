@@ -24,7 +24,7 @@ from calibrl.runs.jobs import Job
 from calibrl.runs.workers import run_jobs
 from calibrl.shop.demand import paths, ranks, train
 from calibrl.shop.features import moving_sums, shut_days
-from calibrl.shop.files import Batch, Item, Stock, items_named, read_items, read_sales, read_stock
+from calibrl.shop.files import Batch, Item, Reading, Stock, items_named, read_items, read_sales, read_stock
 from calibrl.shop.record import AHEAD, Day, History, Key, Record, make_record, named
 
 Ints = NDArray[np.int64]
@@ -356,13 +356,37 @@ class Order:
         """The date of a day counted from 0, tomorrow."""
         return self.today + np.timedelta64(1 + ahead, "D")
 
+    def interval(self, share: float) -> tuple[float, float]:
+        """Units that demand, over the days the order has to last for, lies between with probability `share`."""
+        low, high = intervals(self.demand[None], share)
+        return float(low[0]), float(high[0])
+
     def quantile(self, level: float) -> float:
         """Units that demand, over the days the order has to last for, stays below with probability `level`."""
         return float(np.quantile(self.demand, level))
 
 
+def intervals(drawn: Floats, share: float) -> tuple[Floats, Floats]:
+    """The ends (s,), whole units, between which a `share` of each row of drawn (s, m) lies.
+
+    The lower end leaves half the rest below, as far as whole units allow. What it does not use up is left above: a slow
+    seller's interval begins at 0, and would otherwise hold more than it says.
+    """
+    count = drawn.shape[1]
+    ordered = np.sort(drawn, 1)
+    low = ordered[:, int((1 - share) / 2 * count)]
+    below = (drawn < low[:, None]).sum(1)
+    high = ordered[np.arange(len(drawn)), np.minimum(below + int(np.ceil(share * count)) - 1, count - 1)]
+    return low, high
+
+
 def read_shop(
-    sales: str | Path, *, stock: str | Path | None = None, items: str | Path | None = None, today: Day | None = None
+    sales: str | Path,
+    *,
+    stock: str | Path | None = None,
+    items: str | Path | None = None,
+    today: Day | None = None,
+    reading: Reading | None = None,
 ) -> Shop:
     """Read and check a shop's files.
 
@@ -374,6 +398,8 @@ def read_shop(
     today : datetime64[D], optional
         The order is decided at the close of this day; by default the last one with sales. Later rows are ignored,
         except for the plans in them.
+    reading : Reading, optional
+        How the sales file is to be read where it cannot tell, and whose public holidays count.
 
     Returns
     -------
@@ -387,7 +413,7 @@ def read_shop(
     (10, '2026-05-28')
     """
     new = items_named(items) if items is not None else ()
-    history = read_sales(sales, today=today, new=new)
+    history = read_sales(sales, today=today, new=new, reading=reading)
     known = read_items(items, history.keys, sales=str(sales))
     shelf = read_stock(stock, history.keys, today=history.date, sales=str(sales), stores=history.stores)
     return Shop(history, known.rules, shelf, (*history.notes, *known.assumed, *shelf.notes))

@@ -50,7 +50,7 @@ def reason(order: Order) -> str:
 
 
 def _demand(order: Order) -> str:
-    low, middle, high = (order.quantile(level) for level in (0.05, 0.5, 0.95))
+    (low, high), middle = order.interval(0.9), order.quantile(0.5)
     words = f"{_period(order)} should sell about {middle:.0f} ({low:.0f} to {high:.0f} nine times in ten)"
     why = _drivers(order)
     return words + (f", {_listed(why)}" if why else "")
@@ -212,6 +212,7 @@ def totals(orders: Sequence[Order]) -> str:
 
 def _row(order: Order) -> dict[str, object]:
     item, decision = order.item, order.decision
+    half, most = order.interval(0.5), order.interval(0.9)
     return {
         "item": order.key[0],
         "store": order.key[1],
@@ -221,10 +222,10 @@ def _row(order: Order) -> dict[str, object]:
         "packs": order.packs,
         "units": decision.units,
         "demand": round(float(order.demand.mean()), 2),
-        "demand_low_50": round(order.quantile(0.25), 1),
-        "demand_high_50": round(order.quantile(0.75), 1),
-        "demand_low_90": round(order.quantile(0.05), 1),
-        "demand_high_90": round(order.quantile(0.95), 1),
+        "demand_low_50": half[0],
+        "demand_high_50": half[1],
+        "demand_low_90": most[0],
+        "demand_high_90": most[1],
         "on_hand": order.on_hand,
         "expected_waste": round(decision.waste, 2),
         "stockout_probability": round(decision.out, 3),

@@ -33,6 +33,7 @@ from numpy.typing import NDArray
 from scipy.special import log_ndtr, ndtri_exp
 
 from calibrl.inventory.problems import Days, Flags, Floats, Sales
+from calibrl.shop.calendar import holidays_on, year_before
 
 Counts: TypeAlias = NDArray[np.int16]
 Day: TypeAlias = np.datetime64
@@ -76,7 +77,8 @@ class History:
     sales: s item-stores by t days, the last `AHEAD` of them still to come (their units are NaN); written: the
     same as the file has it, before days without a row were judged; keys: s (item, store); today: the column of
     the last day that is known; stores: whether the file names stores; planned: (s, t') rows without units, in the
-    columns of `written`; notes: for the reader, in sentences; done: what was done to the data, in phrases.
+    columns of `written`; notes: for the reader, in sentences; done: what was done to the data, in phrases;
+    country: whose public holidays are known.
     """
 
     sales: Sales
@@ -87,6 +89,7 @@ class History:
     planned: Flags
     notes: tuple[str, ...] = ()
     done: tuple[str, ...] = ()
+    country: str = ""
 
     @property
     def date(self) -> np.datetime64:
@@ -124,10 +127,12 @@ class History:
 
     def at(self, today: int) -> History:
         """The history as it was known at the close of an earlier day."""
-        return known_at(self.written, self.keys, today, stores=self.stores, planned=self.planned)
+        return known_at(self.written, self.keys, today, stores=self.stores, planned=self.planned, country=self.country)
 
 
-def known_at(written: Sales, keys: tuple[Key, ...], today: int, *, stores: bool, planned: Flags) -> History:
+def known_at(
+    written: Sales, keys: tuple[Key, ...], today: int, *, stores: bool, planned: Flags, country: str = ""
+) -> History:
     """What the rows up to `today` say; of later rows only the plans (promotion, price, holiday, closed) are read."""
     known, end = today + 1, today + 1 + AHEAD
     units = np.full((len(keys), end), np.nan)
@@ -138,17 +143,22 @@ def known_at(written: Sales, keys: tuple[Key, ...], today: int, *, stores: bool,
         units[:, :known], store_of(keys), marked[:, :known], written.dates[:known], blank=planned[:, :known]
     )
     promotion = None if written.promotion is None else _ahead(written.promotion, end)
+    dates = written.dates[0] + np.arange(end)
+    marks = {name: _ahead(mark, end) for name, mark in written.marks.items()}
+    if country:
+        marks["holiday"] = marks.get("holiday", False) | np.broadcast_to(holidays_on(country, dates), units.shape)
     sales = replace(
         written,
-        dates=written.dates[0] + np.arange(end),
+        dates=dates,
         units=units,
         censored=_ahead(written.censored, end) & ~np.isnan(units),
         closed=closed,
         promotion=promotion,
         price=None if written.price is None else _carried_on(_ahead(written.price, end, np.nan), promotion),
-        marks={name: _ahead(mark, end) for name, mark in written.marks.items()},
+        marks=marks,
+        regressors={name: _ahead(values, end, np.nan) for name, values in written.regressors.items()},
     )
-    return History(sales, written, keys, today, stores, planned, done=done)
+    return History(sales, written, keys, today, stores, planned, done=done, country=country)
 
 
 def named(key: Key) -> str:
@@ -284,8 +294,9 @@ class Record:
     units: as sold, NaN without a record; usual: every day up to today bridged, 0 before the first record; typical:
     what the weekday had shown before, by sales; odd: days shut against the habit; announced: days, also to come,
     that are closed by the file or by the date in past years, or before the first that is planned for an item that
-    is new or did not sell for weeks; begun: from the first record on; event: flags known in advance (promotion,
-    holiday) by name; price: log of the price over its last four weeks. An item without any record is taken to sell
+    is new or did not sell for weeks; begun: from the first record on; near: 1 on holidays, ½ around them;
+    back: (t,) how many days before each its like of last year was; event: flags known in advance (promotion, holiday
+    and its eve) by name; price: log of the price over its last four weeks. An item without any record is taken to sell
     prior (s,) units every day.
     """
 
@@ -296,8 +307,11 @@ class Record:
     odd: Flags
     announced: Flags
     begun: Flags
+    near: Floats
+    back: NDArray[np.int64]
     event: dict[str, Flags]
     price: Floats | None
+    regressors: dict[str, Floats]
     prior: Floats
 
     @property
@@ -342,6 +356,9 @@ def make_record(history: History) -> Record:
     begun[new] = True
     begun[:, known:] = True
     event = {name: mark for name, mark in sales.marks.items() if name != "closed"}
+    if "holiday" in event:
+        event["eve"] = np.roll(event["holiday"], -1, 1) & ~event["holiday"]
+        event["eve"][:, -1] = False
     if sales.promotion is not None:
         event["promotion"] = sales.promotion > 0
     return Record(
@@ -352,8 +369,11 @@ def make_record(history: History) -> Record:
         odd=odd,
         announced=sales.marks["closed"] | _every_year(history) | _not_yet(history, new),
         begun=begun,
+        near=_around(event.get("holiday", np.zeros(units.shape, dtype=bool))),
+        back=year_before(history.country, sales.dates),
         event=event,
         price=None if sales.price is None else _relative(sales.price, known),
+        regressors={name: _standard(values, known) for name, values in sales.regressors.items()},
         prior=prior,
     )
 
@@ -407,6 +427,15 @@ def _prior(usual: Floats, begun: Flags, keys: tuple[Key, ...]) -> Floats:
     return found
 
 
+def _around(holiday: Flags) -> Floats:
+    """(s, t): 1 on holidays, ½ on the two days before and the day after, else 0."""
+    near = np.zeros_like(holiday)
+    for days in (1, 2):
+        near[:, :-days] |= holiday[:, days:]
+    near[:, 1:] |= holiday[:, :-1]
+    return np.where(holiday, 1.0, 0.5 * near)
+
+
 def _every_year(history: History) -> Flags:
     """(s, t): days that were closed on the same date in each of the two years before."""
     closed, days = history.sales.closed, history.sales.dates
@@ -438,3 +467,19 @@ def _relative(price: Floats, known: int) -> Floats:
     start = np.maximum(end - 28, 0)
     mean = np.where(end > start, total[:, end] - total[:, start], 1.0) / np.maximum(end - start, 1)
     return np.where(end > start, np.clip(np.log(filled / mean), -2, 2), 0.0)
+
+
+def _standard(values: Floats, known: int) -> Floats:
+    """(s, t): deviations from the mean of the known days, in units of theirs.
+
+    What is not known for a day to come is taken to be as it was lately.
+    """
+    seen = ~np.isnan(values)
+    count = np.maximum(seen[:, :known].sum(1, keepdims=True), 1)
+    mean = np.nansum(values[:, :known], 1, keepdims=True) / count
+    spread = np.sqrt(np.nansum((values[:, :known] - mean) ** 2, 1, keepdims=True) / count)
+    standard = np.clip((values - mean) / np.where(spread > 0, spread, 1.0), -4, 4)
+    month = slice(max(0, known - 28), known)
+    lately = np.nansum(standard[:, month], 1, keepdims=True) / np.maximum(seen[:, month].sum(1, keepdims=True), 1)
+    day = np.arange(values.shape[1])
+    return np.where(seen, standard, np.where(day < known, 0.0, lately))

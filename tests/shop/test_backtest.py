@@ -69,6 +69,8 @@ def test_all_policies_meet_the_same_demand(replayed):
     assert list(replayed.units) == [
         backtest.AS_DELIVERED,
         backtest.HEURISTIC,
+        backtest.TUNED,
+        backtest.EMPIRICAL,
         backtest.UNCALIBRATED,
         backtest.CALIBRATED,
     ]
@@ -147,10 +149,34 @@ def test_two_weeks_cannot_tell_how_weeks_differ(replayed, capsys):
 
 def test_tables_and_figure_hold_every_policy(shop, replayed):
     frame = backtest_frame(replayed, shop.history.keys, stores=False)
-    assert len(frame) == 4 * 3
+    assert len(frame) == len(replayed.units) * 3
     total = frame.filter(pl.col("policy") == backtest.CALIBRATED)["cost"].sum()
     assert total == pytest.approx(replayed.money(backtest.CALIBRATED).sum(), abs=0.1)
     assert len(backtest_figure(replayed).axes) == 2
+
+
+def test_the_best_simple_rule_is_tuned_on_the_weeks_before(shop, replayed):
+    rules = {name: replayed.money(name).sum() for name in replayed.units if name not in backtest.PLANNED}
+    assert rules[replayed.best_rule] == min(rules.values())
+    start = shop.history.today - len(replayed.dates) - backtest.WARM_UP
+    customers = backtest._customers(shop)
+    chosen = backtest._tuned(shop, start, customers, 0)
+    # What comes after does not matter.
+    later = customers.copy()
+    later[:, start + 1 :] *= 7
+    assert backtest._tuned(shop, start, later, 0) == chosen
+    for name, numbers in ((backtest.TUNED, backtest.FACTORS), (backtest.EMPIRICAL, backtest.QUANTILES)):
+        assert set(chosen[name]) == set(shop.rules)
+        assert set(chosen[name].values()) <= set(numbers)
+
+
+def test_past_weeks_are_laid_out_by_weekday():
+    usual = np.arange(60.0)[None]
+    weeks = backtest._past_weeks(usual, 59)
+    assert weeks.shape == (1, 8, 28)
+    # Tomorrow is day 60: a week before it is 53, then 46.
+    assert weeks[0, :2, 0].tolist() == [53, 46]
+    assert weeks[0, 0, :8].tolist() == [53, 54, 55, 56, 57, 58, 59, 53]
 
 
 def test_the_replay_does_not_look_ahead(tmp_path):

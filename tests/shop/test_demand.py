@@ -10,12 +10,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 from threadpoolctl import threadpool_info
+from torch.distributions import Normal
 
 from calibrl import Data, Recalibrated, fit_isotonic
+from calibrl.distributions import Rounded
+from calibrl.errors import CalibrlError
 from calibrl.shop import features
+from calibrl.shop.calendar import check_country, holidays_on, year_before
 from calibrl.shop.demand import (
     BoostedDemand,
     DemandModel,
+    Evened,
     LinearDemand,
     _data,
     correlation,
@@ -24,7 +29,7 @@ from calibrl.shop.demand import (
     same_weekday,
     train,
 )
-from calibrl.shop.files import read_sales
+from calibrl.shop.files import Reading, read_sales
 from calibrl.shop.record import _at_least, draw_at_least, make_record
 from tests.contracts import check_answers, check_leaves_chance_alone, check_repeatable, check_two_batches, check_unseen
 from tests.shop.conftest import small_shop
@@ -126,7 +131,7 @@ def test_features_do_not_see_the_evening_after(history):
 )
 def test_forecasters_keep_the_contract(make, check, history):
     table = features.moving_sums(make_record(history))
-    data = _data(table, range(60, 170), 170, 3, np.random.default_rng(0))
+    data, _ = _data(table, range(60, 170), 170, 3, np.random.default_rng(0))
     known = data[~data.y.isnan().any(1)]
     check(make, known[:100], known[100:])
 
@@ -351,3 +356,129 @@ def test_an_item_without_sales_gets_the_median_items_demand(write):
     assert float(forecast.mean[new, 0]) == pytest.approx(record.prior[new], rel=0.35)
     # The guess is as uncertain as it is large; below zero it is cut off.
     assert float(forecast.stddev[new, 0]) == pytest.approx(0.85 * record.prior[new], rel=0.1)
+
+
+# Evening out.
+
+
+class Wide:
+    """N(100, 10) for every day."""
+
+    def update(self, data): ...
+
+    def __call__(self, x):
+        return Rounded(Normal(torch.full(x.shape[:2], 100.0).double(), 10.0))
+
+
+def kinds_of_days(rng, days=140, items=40):
+    """Rows of one lead day: x with the level, weekday and distance to a holiday of each item on each day."""
+    day = np.repeat(np.arange(days), items)
+    x = np.zeros((len(day), 1, features.LEAD_IN + 1))
+    x[:, 0, features.SCALE] = np.tile(np.geomspace(1, 1000, items), days)
+    x[:, 0, features.WEEKDAY] = day % 7
+    x[:, 0, features.NEAR] = np.where(day % 10 == 3, 1.0, np.where(day % 10 == 2, 0.5, 0.0))
+    truth = np.where(x[:, 0, features.SCALE] > 250, 2.0, 1.0) * np.where(day % 7 == 6, 1.5, 1.0)
+    truth = truth * np.where(day % 10 == 3, 2.0, 1.0)
+    y = np.rint(100 + 10 * truth * rng.standard_normal(len(day)))[:, None]
+    return Data(torch.from_numpy(x), torch.from_numpy(y), torch.zeros(y.shape, dtype=torch.bool)), day[:, None], truth
+
+
+def test_kinds_of_days_are_stretched_to_fit_alike():
+    rng = np.random.default_rng(0)
+    data, day, _ = kinds_of_days(rng)
+    model = Evened(Wide())
+    model.even(data, day, torch.Generator().manual_seed(0))
+    fresh, _, truth = kinds_of_days(rng)
+    ratio = model(fresh.x).base.scale.numpy()[:, 0] / truth
+    # What all share is the map's to find: kinds agree with each other, but for the doubt left after some weeks.
+    assert np.log(ratio).std() < 0.3 * np.log(truth).std()
+
+
+def test_kinds_that_were_hardly_seen_stay_like_the_others():
+    data, day, _ = kinds_of_days(np.random.default_rng(0), days=5)
+    model = Evened(Wide())
+    model.even(data, day, torch.Generator().manual_seed(0))
+    # Four tenths of the way, in logarithms, after five days of eight that make a half; one day for a weekday.
+    assert max(model.stretch[0]) < 2 ** (5 / 13) * 1.2
+    assert np.abs(np.log(model.stretch[1])).max() < 0.15
+
+
+def test_forecasts_widen_while_the_latest_days_are_missed():
+    rng = np.random.default_rng(0)
+    z, day = rng.standard_normal((100 * 30, 1)), np.repeat(np.arange(100), 30)[:, None]
+    model = Evened(Wide())
+    model.adapt(z, day)
+    calm = model.width
+    assert 1 <= calm < 1.06
+    model.adapt(np.where(day >= 86, 2 * z, z), day)
+    assert 1.2 < model.width < 2
+    # Two bad weeks long ago are forgotten.
+    model.adapt(np.where(day < 14, 2 * z, z), day)
+    assert model.width < 1.1
+
+
+# Holidays, promotions, other columns.
+
+
+def test_a_holiday_is_learnt_with_its_eve(write):
+    days = np.datetime64("2023-06-01") + np.arange(700)
+    rng = np.random.default_rng(0)
+    off = holidays_on("DE", days)
+    mean = np.where(off, 10.0, np.where(np.roll(off, -1), 60.0, 30.0))
+    frame = pl.DataFrame({"date": days, "item": "bread", "units": rng.poisson(mean)})
+    # The evening of 29 April 2025: 1 May is a holiday.
+    history = read_sales(write(frame), today=np.datetime64("2025-04-29"), reading=Reading(country="DE"))
+    sums = features.moving_sums(make_record(history))
+    model = train(sums, leads=4, rng=np.random.default_rng(0))
+    middle = model.forecast(sums).icdf(torch.tensor(0.5))[0]
+    assert middle[0] == pytest.approx(60, rel=0.25)
+    assert middle[1] == pytest.approx(10, rel=0.5)
+    assert middle[2] == pytest.approx(30, rel=0.2)
+
+
+def test_a_promotion_of_one_item_is_believed(write):
+    rng = np.random.default_rng(0)
+    days = np.datetime64("2025-01-01") + np.arange(301)
+    promoted = rng.random(301) < 0.11
+    promoted[300] = True
+    units = rng.poisson(np.where(promoted, 60, 30)).astype(object)
+    units[300] = None
+    frame = pl.DataFrame({"date": days, "item": "cake", "units": list(units), "promotion": promoted.astype(int)})
+    sums = features.moving_sums(make_record(read_sales(write(frame))))
+    model = train(sums, leads=2, rng=np.random.default_rng(0))
+    middle = model.forecast(sums).icdf(torch.tensor(0.5))[0]
+    assert middle[0] == pytest.approx(60, rel=0.1)
+    assert middle[1] == pytest.approx(30, rel=0.1)
+
+
+def test_other_columns_are_learnt_from(write):
+    rng = np.random.default_rng(0)
+    days = np.datetime64("2025-01-01") + np.arange(260)
+    warm = 15 + 10 * rng.standard_normal(260)
+    units = rng.poisson(np.clip(40 + 2 * (warm - 15), 4, None)).astype(object)
+    units[-1], warm[-1] = None, 30.0
+    frame = pl.DataFrame({"date": days, "item": "ice", "units": list(units), "temperature": warm})
+    medians = []
+    for regressors in ((), ("temperature",)):
+        history = read_sales(write(frame), reading=Reading(regressors=regressors))
+        assert ("column temperature not used" in history.done) == (not regressors)
+        sums = features.moving_sums(make_record(history))
+        model = train(sums, leads=1, rng=np.random.default_rng(0))
+        medians.append(float(model.forecast(sums).icdf(torch.tensor(0.5))[0, 0]))
+    assert medians[0] < 50
+    assert medians[1] > 1.4 * medians[0]
+    with pytest.raises(CalibrlError, match="--regressor rain: no such column among date, item"):
+        read_sales(write(frame), reading=Reading(regressors=("rain",)))
+
+
+def test_days_around_a_holiday_are_compared_with_those_of_last_year():
+    days = np.arange(np.datetime64("2018-03-26"), np.datetime64("2018-04-08"))
+    back = year_before("DE", days)
+    # Easter Sunday was 1 April 2018 and 16 April 2017; an ordinary day is 52 weeks back.
+    easter = days == np.datetime64("2018-04-01")
+    assert back[easter] == 350
+    assert back[days == np.datetime64("2018-03-30")] == 350
+    assert back[-1] == 364
+    assert (year_before("", days) == 364).all()
+    with pytest.raises(CalibrlError, match="'XX' is no country; write a code like DE"):
+        check_country("xx")

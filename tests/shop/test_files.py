@@ -112,7 +112,7 @@ def test_rows_after_the_last_sale_are_plans(write):
     assert history.sales.promotion[0, :5].tolist() == [0, 0, 0, 1, 0]
     assert history.sales.closed[0, :5].tolist() == [False, False, True, False, False]
     event = make_record(history).event
-    assert set(event) == {"promotion", "holiday"}
+    assert set(event) == {"promotion", "holiday", "eve"}
     assert event["holiday"][0, :5].tolist() == [True, False, True, False, False]
 
 
@@ -164,8 +164,8 @@ def test_lines_are_counted_past_empty_ones(write):
 
 
 def test_missing_columns_are_named_with_what_was_found(write):
-    path = write("day,item,sold\n2025-01-01,a,3\n")
-    with pytest.raises(CalibrlError, match=r"no column date and no column units among day, item, sold"):
+    path = write("when,item,much\n2025-01-01,a,3\n")
+    with pytest.raises(CalibrlError, match=r"no column date and no column units among when, item, much"):
         read_sales(path)
 
 
