@@ -472,12 +472,14 @@ class Trajectory(_Around):
         seen = judged.held if judged.new is None else judged.new
         if seen is not None:
             z = _cdf_map(mapping).forward_z(_continuous(seen)).clamp(-self.FURTHEST, self.FURTHEST).nan_to_num(0)
+            # A row that several networks were judged on, one after the other, is one step of several series.
+            z = z.unflatten(0, (-1, _times(judged)))
             if self.sums is None:
-                self.sums = torch.zeros(2, *z.shape[1:], dtype=torch.float64)
+                self.sums = torch.zeros(2, *z.shape[2:], dtype=torch.float64)
             if judged.new is not None and len(z) >= self.block:
-                self.sums = self.forget * self.sums + len(z) * _variances(z, self.block)
+                self.sums = self.forget * self.sums + len(z) * _variances(z, self.block).mean(1)
             prior = self.PRIOR_ROWS * torch.tensor([block_variance(self.PRIOR, self.block), 1.0]).double()
-            together, single = (self.sums + prior.reshape(2, *(1 for _ in z.shape[1:]))).unbind(0)
+            together, single = (self.sums + prior.reshape(2, *(1 for _ in z.shape[2:]))).unbind(0)
             self.persistence = persistence_of(together / single, self.block)
         return self.evidence.fit(judged, mapping, fit_map)
 
@@ -595,6 +597,13 @@ def persistence_of(ratio: Tensor, block: int) -> Tensor:
     return torch.from_numpy(np.interp(ratio.numpy(), block_variance(rho, block), rho))
 
 
+def _times(judged: Judged) -> int:
+    """How often each row was judged."""
+    if judged.held is None or judged.age is None:
+        return 1
+    return max(len(_continuous(judged.held)) // max(len(judged.age), 1), 1)
+
+
 def _variances(z: Tensor, block: int) -> Tensor:
     """Of successive z (n, …): mean squares of sums of `block` in a row, over `block`, and of single ones: (2, …)."""
     sums = z.unfold(0, block, 1).sum(-1)
@@ -605,7 +614,7 @@ def _faded(forget: float, age: Tensor, scores: Scores) -> Tensor | None:
     """Weights forget^age of rows of age (n,), each of which may have been judged several times in a row."""
     if forget == 1:
         return None
-    times = len(_continuous(scores)) // max(len(age), 1)
+    times = _times(Judged(held=scores, age=age))
     weight: Tensor = forget ** age.double()
     return weight.repeat_interleave(times)
 

@@ -13,7 +13,7 @@ from calibrl.control.settings import PRESETS, CalibrationSettings
 from calibrl.control.world import view_of
 from calibrl.data import Data
 from calibrl.errors import CalibrlError
-from calibrl.evidence import HeldOut, Judged, Wary
+from calibrl.evidence import HeldOut, Judged, Trajectory, Wary
 from calibrl.forecasters.ensemble_training import input_scale
 from calibrl.maps import IDENTITY, Affine, Sigmoid
 
@@ -96,6 +96,19 @@ def test_errors_that_last_are_imagined_to_last(generator):
     assert float(kept[0, :2].min()) > float(kept[0, 2:].max())
     assert float(kept[1].abs().max()) == 0
     assert torch.equal(fleet.inputs.persistence, kept)
+
+
+def test_series_of_several_networks_are_told_apart(generator):
+    """Networks judged on the same rows err alike; that is no persistence in time."""
+    shared = torch.randn(300, 1, 2, generator=generator).double()
+    z = shared.expand(-1, 3, -1).reshape(900, 2)
+    found = []
+    for rows, seen in ((300, z), (300, shared[:, 0])):
+        evidence = Trajectory(HeldOut())
+        evidence.fit(Judged(seen, seen, age=torch.zeros(rows)), IDENTITY, None)
+        found.append(evidence.persistence)
+    torch.testing.assert_close(found[0], found[1])
+    assert float(found[0].max()) < 0.3
 
 
 def test_each_column_is_widened_by_its_own_surprises_and_those_of_all(generator):
