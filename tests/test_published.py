@@ -205,7 +205,7 @@ def test_steps_to_a_return(name):
 
 
 def test_same_networks_with_and_without_a_map():
-    text, found = page("docs/control.md"), defaultdict(lambda: defaultdict(lambda: defaultdict(list)))
+    text, found = page("docs/control-results.md"), defaultdict(lambda: defaultdict(lambda: defaultdict(list)))
     for row in read(ROOT / "results" / "control" / "swap.jsonl"):
         found[row.preset, int(row.metrics["trial"])][row.arm.split(": ")[1]][row.seed].append(row.metrics["return"])
     for (preset, trial), forecasts in found.items():

@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -111,3 +112,32 @@ def test_pages_are_called_what_the_contents_call_them(site):
     for name, title in (("forecasters", "Wrap any model"), ("run", "Run the experiments")):
         text = (site / f"{name}.html").read_text(encoding="utf-8")
         assert re.search(rf"<h1[^>]*>{title}", text)
+
+
+def test_search_works_from_a_disk(site):
+    """Typed into the box of a page opened as a file, a word finds the pages that hold it."""
+    pytest.importorskip("selenium")
+    if not (shutil.which("chromium") and shutil.which("chromedriver")):
+        pytest.skip("no browser")
+    from selenium import webdriver
+    from selenium.webdriver.support.ui import WebDriverWait
+
+    options = webdriver.ChromeOptions()
+    for flag in (
+        "--headless=new",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--disable-background-networking",
+        "--no-first-run",
+    ):
+        options.add_argument(flag)
+    options.binary_location = shutil.which("chromium")
+    with webdriver.Chrome(options, webdriver.ChromeService(shutil.which("chromedriver"))) as browser:
+        browser.get((site / "api" / "maps.html").as_uri())
+        box = browser.find_element("css selector", "input.md-search__input")
+        browser.execute_script("arguments[0].focus(); arguments[0].value = 'kaplan'", box)
+        browser.execute_script("arguments[0].dispatchEvent(new KeyboardEvent('keyup', {bubbles: true}))", box)
+        found = WebDriverWait(browser, 20).until(
+            lambda page: page.find_elements("css selector", ".md-search-result__item a")
+        )
+        assert any("algorithm.html" in link.get_attribute("href") for link in found)

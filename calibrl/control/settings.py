@@ -111,7 +111,7 @@ population_decay, keep_best, control_cost
         How they pass through the networks: DS, TS1, TSinf, E or MM.
     method : str
         cem, icem, mppi or random.
-    cvar, optimism, safety : float
+    cvar, optimism, exploration, safety : float
         What a plan's imagined futures make of it: see `calibrl.planning.risk.Risk`.
     """
 
@@ -133,6 +133,7 @@ population_decay, keep_best, control_cost
     control_cost: float = _of_searches("control_cost")
     cvar: float = setting(1.0, help="share of the worst imagined futures whose mean counts; 1 is the mean of all")
     optimism: float = setting(0.0, help="bonus, in standard deviations of what single networks imagine; needs TSinf")
+    exploration: float = setting(0.0, help="reward for a doubling of what single networks disagree about; needs TSinf")
     safety: float = setting(0.0, help="probability with which plans must stay in the task's safe set; 0 asks nothing")
 
     def __post_init__(self) -> None:
@@ -143,18 +144,19 @@ population_decay, keep_best, control_cost
                 f"planner.horizon {self.horizon} and planner.particles {self.particles} must both be 1 or more"
             )
 
-        if self.optimism and self.propagation != "TSinf":
-            raise CalibrlError(
-                f"planner.optimism {self.optimism} is about what single networks imagine, and {self.propagation} does "
-                "not tell them apart; set planner.propagation=TSinf"
-            )
+        for name in ("optimism", "exploration"):
+            if getattr(self, name) and self.propagation != "TSinf":
+                raise CalibrlError(
+                    f"planner.{name} {getattr(self, name)} is about what single networks imagine, and "
+                    f"{self.propagation} does not tell them apart; set planner.propagation=TSinf"
+                )
         _ = self.risk
 
     @property
     def risk(self) -> Risk:
         """What a plan's imagined futures make of it, or an error that says what cannot be."""
         try:
-            return Risk(self.cvar, self.optimism, self.safety)
+            return Risk(self.cvar, self.optimism, self.safety, self.exploration)
         except CalibrlError as error:
             raise CalibrlError(f"planner.{error}") from None
 

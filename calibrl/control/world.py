@@ -335,6 +335,7 @@ def learnt(task: Task, scales: Scales) -> View:
             target=target,
             next_observation=next_observation,
             reward=reward,
+            units=_observed_units(task, scales),
             safe=None if known_safe is None else lambda imagined: known_safe(bare(imagined)),
         ),
         before=start,
@@ -346,6 +347,12 @@ def learnt(task: Task, scales: Scales) -> View:
         device=scales.target.device,
         scales=scales,
     )
+
+
+def _observed_units(task: Task, scales: Scales) -> Tensor:
+    """One unit of each imagined number: how much it changes; reward and end are no places to explore."""
+    known = scales.target if len(scales.target) == task.observation_size else torch.ones(task.observation_size)
+    return torch.cat([known, known.new_full((2,), torch.inf)])
 
 
 ROUNDING = 2.0**-23

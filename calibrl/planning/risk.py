@@ -31,6 +31,9 @@ class Risk:
     optimism : float
         So many standard deviations between the mean returns that single networks imagine are added: what a plan may be
         worth where networks disagree, not where the world is noisy. Particles must stay with their network (TSinf).
+    exploration : float
+        What a step earns for each doubling of how far apart single networks imagine the world after it: a reward for
+        going where it is not known what happens, whatever that pays. Particles must stay with their network (TSinf).
     safety : float
         The probability in [0, 1) with which a plan must stay in the world's safe set all along; 0 asks for nothing.
         Plans that do not rank below all that do, the safest first.
@@ -51,6 +54,7 @@ class Risk:
     cvar: float = 1.0
     optimism: float = 0.0
     safety: float = 0.0
+    exploration: float = 0.0
 
     def __post_init__(self) -> None:
         if not 0 < self.cvar <= 1:
@@ -59,6 +63,31 @@ class Risk:
             raise CalibrlError(f"safety {self.safety} is not in [0, 1); 0.9 asks to be safe nine times in ten")
         if not math.isfinite(self.optimism):
             raise CalibrlError(f"optimism {self.optimism} is not a number of standard deviations; use 1, or 0 for none")
+
+        if not 0 <= self.exploration < math.inf:
+            raise CalibrlError(f"exploration {self.exploration} is not a reward; use 0 for none, or a number above it")
+
+    def novelty(self, states: Tensor, units: Tensor | None, *, networks: int) -> Tensor:
+        """What imagined steps earn by what is not known of them.
+
+        Parameters
+        ----------
+        states : Tensor (…, p, o)
+            Observations after the steps, of p particles.
+        units : Tensor (o,), optional
+            What one unit of each observed number is; infinite where it does not count. By default 1.
+        networks : int
+            How many networks the particles belong to, in equal shares one after the other.
+
+        Returns
+        -------
+        Tensor (…, 1)
+        """
+        apart = states.unflatten(-2, (networks, -1)).mean(-2).std(-2, correction=0)
+        known = apart if units is None else apart / units
+        counted = known.shape[-1] if units is None else units.isfinite().sum()
+        # Doublings, not distances: where networks diverge nothing is to be learnt either.
+        return self.exploration * (known.log1p().sum(-1, keepdim=True) / (counted * math.log(2)))
 
     def __call__(self, returns: Tensor, broken: Tensor | None = None, *, networks: int = 1) -> Tensor:
         """The value (…) of plans with particles' returns (…, p).

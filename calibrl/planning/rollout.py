@@ -252,6 +252,8 @@ class World:
     safe
         Observation (…, o) → margin (…), above 0 where it is safe to be; None where it is everywhere. Only planners that
         ask for safety ask for it.
+    units
+        What one unit of each observed number is, (o,), for planners that explore; infinite where it does not count.
     """
 
     model_input: Callable[[Tensor], Tensor]
@@ -259,6 +261,7 @@ class World:
     next_observation: Callable[[Tensor, Tensor], Tensor]
     reward: Reward | None
     safe: Callable[[Tensor], Tensor] | None = None
+    units: Tensor | None = None
 
 
 class Step(NamedTuple):
@@ -327,6 +330,8 @@ def imagined_returns(
                     f"expected {tuple(actions.shape[:-1])}, one number each"
                 )
             total = total + reward.sum(0)
+            if risk.exploration:
+                total = total + risk.novelty(passed[1:], world.units, networks=nets.members).sum(0)
             if risk.safety and world.safe is not None:
                 left = (world.safe(passed[1:]) <= 0).any(0)
                 broken = left if broken is None else broken | left

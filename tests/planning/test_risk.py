@@ -79,3 +79,18 @@ def test_the_chance_of_leaving_the_safe_set_is_the_share_of_particles_that_do(ge
 def test_what_cannot_be_asked_for(options, says):
     with pytest.raises(CalibrlError, match=says):
         PlannerSettings(**options)
+
+
+def test_exploration_pays_for_what_networks_do_not_agree_about():
+    """Doublings of the distance between networks' mean states, written out; noise within a network counts as little."""
+    generator = torch.Generator().manual_seed(0)
+    states = torch.randn(4, 6, 3, generator=generator, dtype=torch.float64)
+    units = torch.tensor([0.5, 2.0, torch.inf], dtype=torch.float64)
+    found = Risk(exploration=0.7).novelty(states, units, networks=3)
+    means = np.stack([states.numpy()[:, 2 * k : 2 * k + 2].mean(1) for k in range(3)])
+    apart = means.std(0)[:, :2] / np.array([0.5, 2.0])
+    np.testing.assert_allclose(found[:, 0].numpy(), 0.7 * np.log2(1 + apart).mean(1))
+    same = states[:, :2].repeat(1, 3, 1)
+    assert float(Risk(exploration=1.0).novelty(same, None, networks=3).abs().max()) < 1e-6
+    with pytest.raises(CalibrlError, match="exploration -1 is not a reward"):
+        Risk(exploration=-1)

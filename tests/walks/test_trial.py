@@ -1,4 +1,4 @@
-"""One control trial, followed from the command to the draws: what docs/control.md walks through."""
+"""One control trial, followed from the command to the draws: what docs/control-results.md walks through."""
 
 from dataclasses import replace
 
