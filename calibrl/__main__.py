@@ -8,6 +8,7 @@ from typing import NoReturn
 
 import calibrl
 from calibrl.errors import CalibrlError, MissingExtra, first_line
+from calibrl.text import for_terminal
 
 
 def main() -> None:
@@ -30,7 +31,7 @@ def main() -> None:
 
 
 def _end(words: str) -> NoReturn:
-    print(f"calibrl: {words}", file=sys.stderr)
+    print(f"calibrl: {for_terminal(' '.join(words.splitlines()))}", file=sys.stderr)
     raise SystemExit(2) from None
 
 

@@ -1,11 +1,12 @@
 """Names as text: what somebody else wrote, made harmless for each place it goes to.
 
 A file's, a column's or an item's name may hold anything: escape sequences, markup, formulas. Each destination has one
-function; pages of HTML have `html.escape`.
+function.
 """
 
 from __future__ import annotations
 
+import html
 import re
 from typing import TYPE_CHECKING
 
@@ -39,6 +40,21 @@ def for_terminal(text: str) -> str:
     return "".join(letter if letter.isprintable() or letter == "\n" else "�" for letter in text)
 
 
+def say(text: str, *, err: bool = False) -> None:
+    """Print text for a person, with nothing in it that a terminal would obey.
+
+    Parameters
+    ----------
+    text : str
+        One line or several.
+    err : bool
+        Whether it goes to stderr.
+    """
+    import typer
+
+    typer.echo(for_terminal(text), err=err)
+
+
 def for_json(text: str) -> str:
     r"""JSON that a terminal can show: what `for_terminal` would take out is written as an escape.
 
@@ -68,6 +84,27 @@ def for_json(text: str) -> str:
 def _utf16_units(letter: str) -> list[int]:
     data = letter.encode("utf-16-be", "surrogatepass")
     return [int.from_bytes(data[at : at + 2], "big") for at in range(0, len(data), 2)]
+
+
+def for_html(text: str) -> str:
+    """Text for a page, none of it taken for markup, in an element or in an attribute.
+
+    Parameters
+    ----------
+    text : str
+        A name, such as "<b>".
+
+    Returns
+    -------
+    str
+        With entities for what HTML would read.
+
+    Examples
+    --------
+    >>> for_html('<b a="1">')
+    '&lt;b a=&quot;1&quot;&gt;'
+    """
+    return html.escape(for_terminal(text))
 
 
 def for_rich(text: str, style: str = "") -> Text:

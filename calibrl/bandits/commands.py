@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from calibrl.text import for_rich
+
 if TYPE_CHECKING:
     from calibrl.bandits.evaluation import Estimate
     from calibrl.errors import CalibrlError
@@ -98,13 +100,15 @@ def print_estimates(found: Mapping[str, Estimate | CalibrlError], *, title: str)
         if isinstance(estimate, Estimate):
             low, high = estimate.interval()
             mark = " !" if estimate.note else ""
-            table.add_row(f"{name}{mark}", f"{estimate.value:.4g}", f"{low:.4g} … {high:.4g}", str(estimate.rows))
+            table.add_row(
+                for_rich(f"{name}{mark}"), f"{estimate.value:.4g}", f"{low:.4g} … {high:.4g}", str(estimate.rows)
+            )
             notes[name] = estimate.note
         else:
-            table.add_row(f"{name} !", "not known", "", "")
+            table.add_row(for_rich(f"{name} !"), "not known", "", "")
             notes[name] = str(estimate)
     console = table_console()
     console.print(table)
     for name, note in notes.items():
         if note:
-            console.print(f"! {name.split(':')[0]}: {note}.", highlight=False, markup=False)
+            console.print(for_rich(f"! {name.split(':')[0]}: {note}."))

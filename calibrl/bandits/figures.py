@@ -18,6 +18,7 @@ from calibrl.runs.experiment import Printed
 from calibrl.runs.rows import Row
 from calibrl.runs.statistics import Cell, table
 from calibrl.runs.store import NamedArrays, save_figures
+from calibrl.text import for_plot, for_rich
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -63,7 +64,7 @@ def table_figure(lines: Sequence[Line], paper: Printed) -> Figure:
             if printed and best:
                 ax.plot(printed.mean / best.mean, height, "D", mfc="none", mec="#2b2d42", ms=8, zorder=1)
         ax.set_yticks(range(len(of)), [POLICIES[line.policy].label for line in of[::-1]])
-        ax.set_title(name, fontsize=10)
+        ax.set_title(for_plot(name), fontsize=10)
         ax.spines[["top", "right"]].set_visible(False)
         ax.grid(axis="x", color="#e6e7ec", lw=0.8)
         ax.set_axisbelow(True)
@@ -156,12 +157,12 @@ def _learning(problem: str, found: Found, names: Sequence[str], policies: Sequen
     kept = [found.arrays(name) for name in names]
     rewards = {policy: np.array([trial[f"{policy}, reward"] for trial in kept], float) for policy in policies}
     learning_curves(rewards, axes[0])
-    axes[0].set_title(f"{problem}: reward", fontsize=11, loc="left")
+    axes[0].set_title(for_plot(f"{problem}: reward"), fontsize=11, loc="left")
     for ax, (title, what) in zip(axes[1:], (("chosen arms", "chosen"), ("all arms", "all")), strict=True):
         for policy in policies:
             pits = np.concatenate([trial[f"{policy}, {what}"] for trial in kept])
             plots.reliability(pits, ax, color=POLICIES[policy].color, band=False)
-        ax.set_title(f"reliability, {title}", fontsize=11, loc="left")
+        ax.set_title(for_plot(f"reliability, {title}"), fontsize=11, loc="left")
     return figure
 
 
@@ -239,7 +240,7 @@ def print_lines(lines: Sequence[Line], paper: Printed) -> None:
     for line in lines:
         if line.problem != before:
             shown.add_section()
-            shown.add_row(f"[bold]{line.problem}[/bold], {line.rounds} × {line.reward.count}")
+            shown.add_row(for_rich(f"{line.problem}, {line.rounds} × {line.reward.count}", "bold"))
             optimal = paper.at(line.problem, "optimal", "reward")
             shown.add_row("  optimum", f"{line.optimal:.1f}", "", "", "", f"{optimal.mean:.1f}" if optimal else "")
         before = line.problem

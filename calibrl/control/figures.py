@@ -43,6 +43,7 @@ from calibrl.runs.experiment import identity
 from calibrl.runs.rows import RELIABILITY_NAMES, RELIABILITY_PERCENT, Row, read
 from calibrl.runs.statistics import by_run, mean_and_error
 from calibrl.runs.store import save_figures
+from calibrl.text import for_plot, for_rich, say
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -103,7 +104,7 @@ def learning(rows: Sequence[Row], *, solved: float | None = None) -> Figure:
         _tidy(ax).set(xlabel="environment steps")
     axes[0].set_ylabel("return")
     axes[1].legend(frameon=False, fontsize=9, loc="lower right")
-    figure.suptitle(_title(rows), fontsize=12)
+    figure.suptitle(for_plot(_title(rows)), fontsize=12)
     return figure
 
 
@@ -127,7 +128,7 @@ def paper_figure(rows: Sequence[Row], known: Mapping[str, tuple[float, str]]) ->
         for ax, metric, title in zip(column, ("return", "best", "calibration_loss"), titles, strict=True):
             for arm in arms:
                 _line(ax, shown, arm, metric, label=_label(mine, arm) + _beyond(mine, arm, reach))
-            ax.set_title(f"{name}: {title}", fontsize=10, loc="left")
+            ax.set_title(for_plot(f"{name}: {title}"), fontsize=10, loc="left")
             _tidy(ax)
         if name in known:
             level, who = known[name]
@@ -165,7 +166,7 @@ def calibration(rows: Sequence[Row]) -> Figure:
     axes[2].set_title("reliability, all trials", fontsize=11, loc="left")
     for ax in axes:
         _tidy(ax)
-    figure.suptitle(f"{_title(rows)}: one-step forecasts of trajectories not yet trained on", fontsize=12)
+    figure.suptitle(for_plot(f"{_title(rows)}: one-step forecasts of trajectories not yet trained on"), fontsize=12)
     return figure
 
 
@@ -375,7 +376,7 @@ def print_outcome(rows: Sequence[Row]) -> None:
         table.add_column(name, justify="left" if not name else "right", no_wrap=True)
     lines = summary(rows)
     for line in lines:
-        table.add_row(*line)
+        table.add_row(*map(for_rich, line))
     console = table_console()
     if console.measure(table, options=console.options.update(max_width=WIDE)).maximum <= console.width:
         console.print(table)
@@ -383,7 +384,7 @@ def print_outcome(rows: Sequence[Row]) -> None:
         # No number is ever cut: on a narrow terminal an arm is a sentence.
         for arm, *numbers in lines:
             parts = [f"{name} {number}" for name, number in zip(names[1:], numbers, strict=True) if number]
-            console.print(f"{arm}: {', '.join(parts)}", highlight=False, markup=False)
+            console.print(for_rich(f"{arm}: {', '.join(parts)}"))
     console.print(
         "last, best: return, mean over seeds ± standard error. cal. loss, 90 % holds: of one-step forecasts of "
         "trajectories not yet trained on, over all trials; in brackets without the map.",
@@ -416,16 +417,16 @@ def show_rows(rows: Sequence[Row], out: Path | None) -> None:
     """Print a summary of each preset and what calibrating saved; where `out` is given, draw the figures there."""
     groups = {what: mine for (_, what), mine in by_run(rows).items()}
     for name, mine in groups.items():
-        typer.echo(f"\n{name}")
+        say(f"\n{name}")
         print_outcome(mine)
         found = claim(mine)
         if found is not None:
-            typer.echo(in_words(found))
+            say(in_words(found))
         for line in endpoints_in_words(mine):
-            typer.echo(line)
+            say(line)
     if out is not None:
         files = _draw(groups, out)
-        typer.echo(f"Figures: {', '.join(str(file) for file in files)}")
+        say(f"Figures: {', '.join(str(file) for file in files)}")
 
 
 def in_words(found: Claim) -> str:

@@ -13,6 +13,7 @@ from calibrl.core.problems import DIGITS, LEVELS, PROBLEMS, SHOWN, job_name
 from calibrl.distributions import Quantiles
 from calibrl.runs.engine import Found, stacked
 from calibrl.runs.store import save_figures
+from calibrl.text import for_plot
 
 
 def save(out: Path, found: Found) -> None:
@@ -27,7 +28,7 @@ def save(out: Path, found: Found) -> None:
             values = stacked(found, jobs[problem], f"pit, {arm}")
             plots.reliability(values, column[0], label=arm, color=color)
             column[1].hist(values, bins=20, range=(0, 1), density=True, histtype="step", lw=2, color=color)
-        column[0].set_title(problem.split(", ")[1], fontsize=11)
+        column[0].set_title(for_plot(problem.split(", ")[1]), fontsize=11)
         column[1].axhline(1, color=plots.FAINT, ls="--", lw=1)
         column[1].set(xlabel="PIT", ylabel="density", xlim=(0, 1))
         column[1].spines[["top", "right"]].set_visible(False)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from calibrl.errors import CalibrlError
 from calibrl.runs.experiment import ANY, AT_LEAST_0, LOSS, PAPER, Experiment, Metric, Number, Printed, setting
 from calibrl.runs.jobs import Job
+from calibrl.text import for_rich
 
 if TYPE_CHECKING:
     from calibrl.runs.engine import Found
@@ -225,7 +226,7 @@ def show(rows: Sequence[Row], _: InventorySettings) -> None:
         about = next(row.settings for row in rows if row.problem == problem)
         seeds = max(cell.count for cell in arms.values())
         shown = Table(
-            title=f"{problem}: {about['series']} series × {about['days']} days × {seeds} seeds",
+            title=for_rich(f"{problem}: {about['series']} series × {about['days']} days × {seeds} seeds", "italic"),
             title_justify="left",
             box=box.SIMPLE_HEAD,
             pad_edge=False,
@@ -243,7 +244,7 @@ def show(rows: Sequence[Row], _: InventorySettings) -> None:
             printed = TABLE_2.at(problem, arm, "reward")
             holds = cells["coverage_80"].get(problem, {}).get(arm)
             shown.add_row(
-                arm,
+                for_rich(arm),
                 f"{cells['shipped'][problem][arm].mean / 1000:,.0f}k",
                 f"{100 * cells['waste_share'][problem][arm].mean:.1f}",
                 f"{100 * cells['stockout_share'][problem][arm].mean:.1f}",
@@ -254,7 +255,7 @@ def show(rows: Sequence[Row], _: InventorySettings) -> None:
             )
         console.print(shown)
         if about.get("note"):
-            console.print(f"Note: {about['note']}.", highlight=False)
+            console.print(for_rich(f"Note: {about['note']}."))
     console.print(
         "units: shipped, in thousands. waste, short: units wasted and units out of stock, in % of those shipped. "
         "reward: minus the sum of both, in units, ± standard error over seeds. gain: % saved over uncalibrated, on the "

@@ -13,6 +13,7 @@ from calibrl.diagnostics import coverage, reliability_curve
 from calibrl.runs.engine import Found
 from calibrl.runs.rows import Row
 from calibrl.runs.store import NamedArrays, save_figures
+from calibrl.text import for_plot
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -59,7 +60,7 @@ def table_figure(rows: Sequence[Row]) -> Figure:
                 error = total.std(ddof=1) / len(total) ** 0.5
                 ax.errorbar(waste + short, height, xerr=error, color="#2b2d42", lw=1.2, capsize=2)
         ax.set_yticks(range(len(arms)), arms[::-1], fontsize=9)
-        ax.set_title(problem, fontsize=10, loc="left")
+        ax.set_title(for_plot(problem), fontsize=10, loc="left")
         ax.xaxis.set_major_formatter(lambda value, _: f"{100 * value:.0f} %")
         ax.spines[["top", "right"]].set_visible(False)
         ax.set_xlabel("of the units shipped", fontsize=9)

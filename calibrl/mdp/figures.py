@@ -16,6 +16,7 @@ from calibrl.runs.engine import Found
 from calibrl.runs.rows import Row
 from calibrl.runs.statistics import mean_and_error
 from calibrl.runs.store import save_figures
+from calibrl.text import for_plot
 
 ARM_STYLE = {
     "raw": (BEFORE, "o-"),
@@ -121,7 +122,7 @@ def planning(rows: Sequence[Row]) -> Figure:
             if column == 0:
                 ax.set_ylabel(words)
             if line == 0:
-                ax.set_title(task, fontsize=11)
+                ax.set_title(for_plot(task), fontsize=11)
                 ax.set_ylim(bottom=0)
             else:
                 ax.axhline(1, color=TRUTH, lw=1, ls=":")

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from calibrl.text import say
+
 
 def report(
     folder: Annotated[Path, typer.Argument(help="Folder with the rows and figures of one or more runs.")],
@@ -21,7 +23,7 @@ def report(
 
     with one_line_warnings():
         page = write_report(folder, out or folder / "report.html")
-    typer.echo(f"Open {page.resolve()} in a browser")
+    say(f"Open {page.resolve()} in a browser")
     if show:
         import webbrowser
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import html
 import json
 import re
 import struct
@@ -26,6 +25,7 @@ from calibrl.runs.benchmarks import BENCHMARKS, describe
 from calibrl.runs.experiment import EXPERIMENTS, Description, Metric
 from calibrl.runs.rows import RELIABILITY_NAMES, Row, read_files
 from calibrl.runs.statistics import by_run, latest
+from calibrl.text import for_html
 
 HERE = Path(__file__).parent
 SCRIPTS = ("marks.js", "panels.js", "choices.js", "card.js", "explore.js", "begin.js")
@@ -141,12 +141,12 @@ def _links(parts: Sequence[Part]) -> str:
             lines.append(f"<li>{_link(runs[0].key, title)}</li>")
         else:
             below = "".join(f"<li>{_link(part.key, part.mark)}</li>" for part in runs)
-            lines.append(f"<li>{html.escape(title)}<ul>{below}</ul></li>")
+            lines.append(f"<li>{for_html(title)}<ul>{below}</ul></li>")
     return "".join(lines)
 
 
 def _link(key: str, words: str) -> str:
-    return f'<a href="#{key}">{html.escape(words)}</a>'
+    return f'<a href="#{key}">{for_html(words)}</a>'
 
 
 def _section(part: Part, figures: str, whole: set[int]) -> str:
@@ -155,8 +155,8 @@ def _section(part: Part, figures: str, whole: set[int]) -> str:
         _study(f"{key}.{i}", drawn, each=id(drawn) in whole) for i, drawn in enumerate(part.charts, start=1)
     )
     return (
-        f'<section id="{key}" aria-labelledby="{key}-title"><h2 id="{key}-title">{html.escape(part.title)}</h2>'
-        f'{_verdict(part)}<p class="question">{html.escape(about.question)}</p><p class="scope">{_scope(rows)}</p>'
+        f'<section id="{key}" aria-labelledby="{key}-title"><h2 id="{key}-title">{for_html(part.title)}</h2>'
+        f'{_verdict(part)}<p class="question">{for_html(about.question)}</p><p class="scope">{_scope(rows)}</p>'
         f"{shown}{figures}"
         f'<details class="made"><summary>How this was made</summary>{facts(rows)}</details></section>'
     )
@@ -165,7 +165,7 @@ def _section(part: Part, figures: str, whole: set[int]) -> str:
 def _verdict(part: Part) -> str:
     """What came out, a sentence for each study; the rest of the section is the evidence."""
     found = filter(None, (verdict(drawn.study, part.about, drawn.metrics) for drawn in part.charts))
-    said = html.escape(" ".join(sentence[0].upper() + sentence[1:] for sentence in found))
+    said = for_html(" ".join(sentence[0].upper() + sentence[1:] for sentence in found))
     return f'<p class="verdict">{said}</p>' if said else ""
 
 
@@ -177,11 +177,11 @@ def _study(key: str, drawn: Charts, *, each: bool) -> str:
         # "<" never stands in the text of a script element: nothing can close it early.
         text = json.dumps(drawn.data(each=each), ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
         chart = (
-            f'<div class="explore" id="{key}" data-title="{html.escape(title)}"></div>'
+            f'<div class="explore" id="{key}" data-title="{for_html(title)}"></div>'
             f'<script type="application/json" id="{key}-data">{text}</script>'
         )
     shown = table(study, drawn.about, drawn.metrics, caption=title)
-    return f'<div class="study"><h3>{html.escape(title)}</h3>{chart}{shown}</div>'
+    return f'<div class="study"><h3>{for_html(title)}</h3>{chart}{shown}</div>'
 
 
 def _title(problems: Sequence[str]) -> str:
@@ -222,8 +222,8 @@ def _figure(path: Path, about: Description) -> str:
     of = next((path.stem.removeprefix(start).strip("-_") for start in about.figures if path.stem.startswith(start)), "")
     words = (f"{known} ({of})" if of else known) or name
     return (
-        f'<figure style="width: {width}px"><img alt="{html.escape(words)}" width="{width}" height="{height}"'
-        f' src="data:image/png;base64,{data}"><figcaption>{html.escape(words)}</figcaption></figure>'
+        f'<figure style="width: {width}px"><img alt="{for_html(words)}" width="{width}" height="{height}"'
+        f' src="data:image/png;base64,{data}"><figcaption>{for_html(words)}</figcaption></figure>'
     )
 
 
@@ -247,8 +247,8 @@ def _commands(rows: Sequence[Row]) -> str:
         named = {"calibrl": "version", "commit": "commit", "Python": "python"}
         known = [f"{words} {where[key]}" for words, key in named.items() if where.get(key)]
         known += [packages, str(where.get("machine", "")), str(where.get("date", ""))]
-        words = html.escape(" · ".join(filter(None, known)))
-        lines.append(f"<li><pre><code>{html.escape(command)}</code></pre>{words}</li>")
+        words = for_html(" · ".join(filter(None, known)))
+        lines.append(f"<li><pre><code>{for_html(command)}</code></pre>{words}</li>")
     return f'<ul class="commands">{"".join(lines)}</ul>' if lines else "<p>These rows do not record their origin.</p>"
 
 
@@ -264,7 +264,7 @@ def _settings(rows: Sequence[Row]) -> str:
         "time spent": _time(sum(row.seconds for row in rows)),
     }
     items = "".join(
-        f"<tr><th scope='row'>{html.escape(name.replace('_', ' '))}</th><td>{html.escape(value)}</td></tr>"
+        f"<tr><th scope='row'>{for_html(name.replace('_', ' '))}</th><td>{for_html(value)}</td></tr>"
         for name, value in listed.items()
         if value
     )

@@ -5,7 +5,6 @@ They and the charts share arrays by problem, arm and seed, at each seed's last s
 
 from __future__ import annotations
 
-import html
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from scipy.special import stdtrit
 from calibrl.runs.experiment import Description, Metric, Number, Printed
 from calibrl.runs.rows import Row
 from calibrl.runs.statistics import ENOUGH_SEEDS, alike, stops, stops_in_words
+from calibrl.text import for_html
 
 Floats = NDArray[np.float64]
 
@@ -211,7 +211,7 @@ def table(study: Study, about: Description, metrics: dict[str, Metric], *, capti
     paper = [name for name in metrics if _is_printed(study, about, name)]
     alike_paper = study.comparable(about.paper)
     head = "".join(
-        f'<th scope="col">{html.escape(metric.heading)}{_arrow(metric)}</th>'
+        f'<th scope="col">{for_html(metric.heading)}{_arrow(metric)}</th>'
         + ('<th scope="col" class="paper">paper</th>' if name in paper else "")
         for name, metric in metrics.items()
     )
@@ -229,24 +229,24 @@ def table(study: Study, about: Description, metrics: dict[str, Metric], *, capti
                 )
                 for name, metric in metrics.items()
             )
-            lines.append(f'<th scope="row">{html.escape(arm)}</th>{cells}')
+            lines.append(f'<th scope="row">{for_html(arm)}</th>{cells}')
         for arm in _only_printed(study, about, problem):
             cells = "".join(
                 "<td></td>" + (_printed(about, problem, arm, name, metric) if name in paper else "")
                 for name, metric in metrics.items()
             )
-            lines.append(f'<th scope="row">{html.escape(arm)}</th>{cells}')
-        first = f'<th scope="rowgroup" rowspan="{len(lines)}">{html.escape(problem)}</th>'
+            lines.append(f'<th scope="row">{for_html(arm)}</th>{cells}')
+        first = f'<th scope="rowgroup" rowspan="{len(lines)}">{for_html(problem)}</th>'
         body.append(f"<tbody>{''.join(f'<tr>{x}</tr>' for x in (first + lines[0], *lines[1:]))}</tbody>")
     notes = [_note(study, about, base is not None)]
-    end = html.escape(study.end(about.step))
+    end = for_html(study.end(about.step))
     notes.append(f"<b>{end}</b>" if study.stops else end)
     if paper and about.paper:
-        notes.append(f"Paper: {html.escape(about.paper.source)}.")
+        notes.append(f"Paper: {for_html(about.paper.source)}.")
     size = " long" if sum(part.count("<tr>") for part in body) > LONG else ""
     return (
-        f'<div class="scroll{size}" tabindex="0" role="region" aria-label="Table: {html.escape(caption)}">'
-        f"<table><caption><span><b>{html.escape(caption)}</b> {' '.join(notes)}</span></caption>"
+        f'<div class="scroll{size}" tabindex="0" role="region" aria-label="Table: {for_html(caption)}">'
+        f"<table><caption><span><b>{for_html(caption)}</b> {' '.join(notes)}</span></caption>"
         f'<thead><tr><th scope="col">problem</th><th scope="col">arm</th>{head}</tr></thead>'
         f"{''.join(body)}</table></div>{_terms(metrics)}{_aside(study, about, metrics)}"
     )
@@ -255,7 +255,7 @@ def table(study: Study, about: Description, metrics: dict[str, Metric], *, capti
 def _terms(metrics: dict[str, Metric]) -> str:
     """What each metric means, for those who want to know."""
     told = "".join(
-        f"<dt>{html.escape(metric.heading)}</dt><dd>{html.escape(metric.help)}</dd>"
+        f"<dt>{for_html(metric.heading)}</dt><dd>{for_html(metric.help)}</dd>"
         for metric in metrics.values()
         if metric.help
     )
@@ -269,11 +269,11 @@ def _aside(study: Study, about: Description, metrics: dict[str, Metric]) -> str:
     if paper is None or not (names := [problem for problem in names if paper.about(problem)]):
         return ""
     why = "on other data than ours" if any(name not in paper.numbers for name in names) else ""
-    steps = ", ".join(f"{step} ({html.escape(problem)})" for problem, step in study.apart(paper).items())
+    steps = ", ".join(f"{step} ({for_html(problem)})" for problem, step in study.apart(paper).items())
     why = why or f"after {paper.step} {about.step}s, ours after {steps}"
-    head = "".join(f'<th scope="col">{html.escape(metric.heading)}</th>' for metric in metrics.values())
+    head = "".join(f'<th scope="col">{for_html(metric.heading)}</th>' for metric in metrics.values())
     lines = dict.fromkeys(
-        f'<tr><th scope="row">{html.escape(arm if problem not in paper.numbers else f"{problem}, {arm}")}</th>'
+        f'<tr><th scope="row">{for_html(arm if problem not in paper.numbers else f"{problem}, {arm}")}</th>'
         + "".join(_printed(about, problem, arm, name, metric) for name, metric in metrics.items())
         for problem in names
         for arm in paper.about(problem)
@@ -281,7 +281,7 @@ def _aside(study: Study, about: Description, metrics: dict[str, Metric]) -> str:
     return (
         f'<details class="aside"><summary>What the paper printed, {why}: they do not compare</summary>'
         f'<div class="scroll" tabindex="0" role="region" aria-label="Table: the paper"><table>'
-        f"<caption><span>{html.escape(paper.source)}.</span></caption>"
+        f"<caption><span>{for_html(paper.source)}.</span></caption>"
         f'<thead><tr><th scope="col">arm</th>{head}</tr></thead>'
         f"<tbody>{''.join(lines)}</tbody></table></div></details>"
     )
@@ -292,7 +292,7 @@ def _note(study: Study, about: Description, paired: bool) -> str:
     if counts == {1}:
         return "One seed."
     seeds = f"{max(counts)}" if len(counts) == 1 else f"{min(counts)} to {max(counts)}"
-    small = f"In small print: the difference to “{html.escape(about.baseline)}” on the same seeds" + (
+    small = f"In small print: the difference to “{for_html(about.baseline)}” on the same seeds" + (
         " and its 95 % interval (Student's t), bold where the interval excludes zero."
         if max(counts) >= ENOUGH_SEEDS
         else f"; an interval takes at least {ENOUGH_SEEDS} seeds."

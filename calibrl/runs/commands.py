@@ -24,6 +24,7 @@ from calibrl.runs.experiment import (
     parse_changes,
     parsed,
 )
+from calibrl.text import say
 
 if TYPE_CHECKING:
     from calibrl.runs.engine import Found, Prepared, Watcher
@@ -92,7 +93,7 @@ def everything(
     """Run every experiment into one folder, ready for `calibrl report`."""
     ready, left_out = prepare_all(small=small, only=only or ())
     for name, why in left_out.items():
-        typer.echo(f"{name} is left out: {why}", err=True)
+        say(f"{name} is left out: {why}", err=True)
     options = Options(
         backend=backend,
         workers=workers,
@@ -104,7 +105,7 @@ def everything(
     )
     found = execute({out / name: each for name, each in ready.items()}, options)
     _say_if_stopped(found)
-    typer.echo(f"Rows and figures are in {out}. The numbers: calibrl summary {out}. The page: calibrl report {out}")
+    say(f"Rows and figures are in {out}. The numbers: calibrl summary {out}. The page: calibrl report {out}")
 
 
 def prepare_all(*, small: bool, only: Sequence[str] = ()) -> tuple[dict[str, Prepared[Any]], dict[str, str]]:
@@ -184,7 +185,7 @@ def execute(runs: Mapping[Path, Prepared[Any]], options: Options) -> list[Found]
             )
         except KeyboardInterrupt:
             stack.close()
-            typer.echo(
+            say(
                 f"Stopped: {shown.done} of {shown.total} jobs are done and kept; the same command with --resume "
                 "goes on from there",
                 err=True,
@@ -204,12 +205,12 @@ def _run(what: Experiment[Any], settings: Any, options: Options) -> None:
     _say_if_stopped(found)
     figure = out / f"{next(iter(what.figures), '')}.png"
     start = f"; the figure to start with is {figure}" if figure.is_file() else ""
-    typer.echo(f"Rows and figures are in {out}{start}")
+    say(f"Rows and figures are in {out}{start}")
 
 
 def _say_if_stopped(found: Iterable[Found]) -> None:
     if not all(each.finished for each in found):
-        typer.echo("Stopped before the last row; the same command with --resume goes on")
+        say("Stopped before the last row; the same command with --resume goes on")
 
 
 def _show(what: Experiment[Any], settings: Any, path: Path, options: Options) -> None:

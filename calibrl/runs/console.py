@@ -8,11 +8,13 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-import typer
 from rich import box
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
+
+from calibrl.text import for_rich, for_terminal, say
 
 if TYPE_CHECKING:
     from calibrl.runs.experiment import Metric
@@ -40,7 +42,7 @@ def progress(name: str, *, total: int) -> Iterator[Callable[[str], None]]:
             nonlocal done
             done += 1
             if done == 1 or done == total or done % max(1, total // 10) == 0:
-                console.print(f"{name} {done}/{total} {what}", markup=False, highlight=False)
+                console.print(for_rich(f"{name} {done}/{total} {what}"))
 
         yield plain
         return
@@ -52,7 +54,7 @@ def progress(name: str, *, total: int) -> Iterator[Callable[[str], None]]:
         def step(what: str) -> None:
             nonlocal first
             # A step announces work that begins: the one before it is done.
-            bar.update(task, description=what, advance=0 if first else 1)
+            bar.update(task, description=escape(for_terminal(what)), advance=0 if first else 1)
             first = False
 
         yield step
@@ -73,11 +75,11 @@ def print_table(rows: Sequence[Row]) -> None:
         for name in measured:
             shown.add_column(about.metrics[name].heading, justify="right")
         for problem in problems:
-            shown.add_row(f"[bold]{problem}")
+            shown.add_row(for_rich(problem, "bold"))
             arms = list(dict.fromkeys(row.arm for row in rows if row.problem == problem))
             for arm in arms:
                 cells = [mean_text(tables[name][problem].get(arm), about.metrics[name]) for name in measured]
-                shown.add_row(f"  {arm}", *cells, end_section=arm == arms[-1])
+                shown.add_row(for_rich(f"  {arm}"), *cells, end_section=arm == arms[-1])
         console.print(shown)
 
 
@@ -93,13 +95,13 @@ def mean_text(cell: Cell | None, metric: Metric) -> str:
 def one_line_warnings() -> Iterator[None]:
     """Print our own warnings as one line each, like errors."""
 
-    def say(message: Warning | str, *_: object, **__: object) -> None:
-        typer.echo(f"calibrl: {message}", err=True)
+    def show(message: Warning | str, *_: object, **__: object) -> None:
+        say(f"calibrl: {message}", err=True)
 
     with warnings.catch_warnings():
         before = warnings.showwarning
         warnings.filterwarnings("always", category=UserWarning, module="calibrl")
-        warnings.showwarning = say
+        warnings.showwarning = show
         try:
             yield
         finally:

@@ -20,6 +20,7 @@ from calibrl.runs.benchmarks import describe
 from calibrl.runs.engine import Watcher
 from calibrl.runs.jobs import Status
 from calibrl.runs.rows import RELIABILITY_NAMES, Row
+from calibrl.text import for_rich
 
 
 class Shown(Watcher):
@@ -88,7 +89,7 @@ class Shown(Watcher):
             done = self.done + sum(self._parts.values())
             self._bar.update(self._task, description=status.text, completed=done)
         elif status.line:
-            self._console.print(status.text, markup=False, highlight=False, soft_wrap=True)
+            self._console.print(for_rich(status.text), soft_wrap=True)
 
     def drawing(self, name: str) -> None:
         """Say what takes the time after the last job."""
@@ -100,7 +101,7 @@ class Shown(Watcher):
         fresh = self.done - self._before
         left = f", {timedelta(seconds=round(taken / fresh * (self.total - self.done)))} left" if fresh else ""
         words = f"{self.name} {self.done}/{self.total} {what}{left}"
-        self._console.print(words, markup=False, highlight=False, soft_wrap=True)
+        self._console.print(for_rich(words), soft_wrap=True)
 
 
 class Boards(Watcher):

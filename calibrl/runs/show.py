@@ -14,6 +14,7 @@ import typer
 
 from calibrl.errors import CalibrlError
 from calibrl.runs.experiment import EXPERIMENTS, Leaf, Metric, experiment, leaves, source_of
+from calibrl.text import for_json, for_rich
 
 if TYPE_CHECKING:
     from calibrl.runs.rows import Row
@@ -34,7 +35,7 @@ def list_(
     """List experiments, presets, problems, policies, planners and maps, and where each is used."""
     found = listed(kind)
     if as_json:
-        typer.echo(json.dumps(found, ensure_ascii=False, indent=1))
+        typer.echo(for_json(json.dumps(found, ensure_ascii=False, indent=1)))
         return
     widest = max(len(name) for lines in found.values() for name in lines)
     # One line each, however long, so that grep finds them whole.
@@ -111,16 +112,16 @@ def show(
             }
             for leaf in lines
         }
-        typer.echo(json.dumps({"preset": name, "fields": fields}, ensure_ascii=False, indent=1))
+        typer.echo(for_json(json.dumps({"preset": name, "fields": fields}, ensure_ascii=False, indent=1)))
         return
     console = table_console()
-    console.print(f"[bold]{name}[/bold]  run it: calibrl run {home} --preset {found.name}", highlight=False)
+    console.print(for_rich(name, "bold"), for_rich(f"run it: calibrl run {home} --preset {found.name}"), sep="  ")
     shown = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
     for heading, whole in (("field", True), ("value", False), ("meaning", False), ("source", True)):
         shown.add_column(heading, no_wrap=whole)
     for leaf in lines:
         value = ", ".join(map(str, leaf.value)) if isinstance(leaf.value, tuple) else str(leaf.value)
-        shown.add_row(leaf.path, value, leaf.about.help, source_of(leaf, found.name))
+        shown.add_row(*map(for_rich, (leaf.path, value, leaf.about.help, source_of(leaf, found.name))))
     console.print(shown, highlight=False, markup=False)
 
 
@@ -208,7 +209,8 @@ def summary(
         arms = ", ".join(dict.fromkeys(row.arm for row in rows))
         raise CalibrlError(f"baseline {baseline!r} is no arm of these rows; known: {arms}")
     if as_json:
-        typer.echo(json.dumps({name: _as_json(run) for name, run in found.items()}, ensure_ascii=False, indent=1))
+        shown = {name: _as_json(run) for name, run in found.items()}
+        typer.echo(for_json(json.dumps(shown, ensure_ascii=False, indent=1)))
     else:
         for name, run in found.items():
             _print(name, run)
@@ -223,7 +225,6 @@ def _metrics(rows: Sequence[Row], usual: Mapping[str, Metric], asked: list[str] 
 
 def _print(name: str, run: Summary) -> None:
     from rich import box
-    from rich.markup import escape
     from rich.table import Table
 
     from calibrl.runs.console import mean_text, table_console
@@ -231,9 +232,9 @@ def _print(name: str, run: Summary) -> None:
 
     console = table_console()
     against = f"; differences to {run.baseline} on the same seeds" if run.baseline else ""
-    console.print(f"[bold]{run.title}[/bold] {escape(f'({name}){against}')}", highlight=False)
+    console.print(for_rich(run.title, "bold"), for_rich(f"({name}){against}"))
     if run.stops:
-        console.print(escape(stops_in_words(run.stops, run.step)), highlight=False)
+        console.print(for_rich(stops_in_words(run.stops, run.step)))
     for key, metric in run.metrics.items():
         shown = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
         shown.add_column(metric.heading)  # the one to be wrapped where a terminal is narrow: never a number
@@ -241,11 +242,11 @@ def _print(name: str, run: Summary) -> None:
         for heading in ("mean ± s.e.", "seeds", *compared):
             shown.add_column(heading, justify="right", no_wrap=True)
         for problem, arms in run.tables[key].items():
-            shown.add_row(f"[bold]{escape(problem)}")
+            shown.add_row(for_rich(problem, "bold"))
             for arm, cell in arms.items():
                 change = _change(cell, metric.form) if compared else ()
                 texts = (mean_text(cell, metric), str(cell.count), *change)
-                shown.add_row(f"  {escape(arm)}", *texts, end_section=arm == list(arms)[-1])
+                shown.add_row(for_rich(f"  {arm}"), *texts, end_section=arm == list(arms)[-1])
         console.print(shown)
 
 

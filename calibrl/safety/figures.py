@@ -17,6 +17,7 @@ from calibrl.runs.rows import Row
 from calibrl.runs.statistics import mean_and_error
 from calibrl.runs.store import save_figures
 from calibrl.safety.problems import ARMS, EXAMPLE, LEVEL, PointMass
+from calibrl.text import for_plot
 
 COLORS = dict(zip(ARMS, (BEFORE, AFTER, "#6bb5a8", "#4a6fa5", TRUTH), strict=True))
 
@@ -42,7 +43,7 @@ def violations(rows: Sequence[Row]) -> Figure:
             mean, error = zip(*(mean_and_error([one["return"] for one in group]) for group in groups), strict=True)
             returns.errorbar(spot, mean, error, fmt="o", color=color, ms=6, capsize=2)
         rates.axhline(1 - LEVEL, color=TRUTH, lw=1.2, ls="--", label="allowed")
-        rates.set_title(world)
+        rates.set_title(for_plot(world))
         rates.yaxis.set_major_formatter(lambda value, _: f"{100 * value:.0f} %")
         for ax in (rates, returns):
             ax.set_xticks(np.arange(len(episodes)), [f"{some} episodes" for some in episodes])

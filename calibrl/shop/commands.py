@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from calibrl.errors import CalibrlError
+from calibrl.text import say
 
 if TYPE_CHECKING:
     import numpy as np
@@ -80,7 +81,7 @@ def order(
     orders = make_orders(shop, seed=seed, workers=workers, backend=backend, address=address)
     written = _write(out, shop, orders, tested, plot)
     if new := shop.new_items:
-        typer.echo(
+        say(
             f"calibrl: no sales on record for {first_few(new)}: ordered on a guess, what the same item sells in other "
             "stores, or else the shop's median item (or 1 a day), as uncertain as it is large",
             err=True,
@@ -170,11 +171,11 @@ def _show(shop: Shop, orders: Sequence[Order], written: list[Path]) -> None:
     stores = shop.history.stores
     _print([_row(one, stores=stores) for one in orders[:SHOWN]], text=(0, 1) if stores else (0,))
     if len(orders) > SHOWN:
-        typer.echo(f"… and {len(orders) - SHOWN} more in {written[0]}")
-    typer.echo("\n" + totals(orders))
+        say(f"… and {len(orders) - SHOWN} more in {written[0]}")
+    say("\n" + totals(orders))
     for one in orders[:EXPLAINED]:
         _say(f"{' in '.join(part for part in one.key if part)}: {reason(one)}")
-    typer.echo("")
+    say("")
     for note in shop.notes:
         _say(note)
     _say(shop.done)
@@ -202,7 +203,7 @@ def _show_backtest(tested: Backtest) -> None:
     """Money and units by policy, and what the calibrated plan saves over each other."""
     from calibrl.shop.backtest import CALIBRATED, LEAST_PARTS, STAND_IN, UNCALIBRATED
 
-    typer.echo(f"\nBacktest, {tested.dates[0]} to {tested.dates[-1]} ({len(tested.dates)} days):\n")
+    say(f"\nBacktest, {tested.dates[0]} to {tested.dates[-1]} ({len(tested.dates)} days):\n")
     rows = []
     for name, found in tested.units.items():
         demand = found.sold.sum() + found.unmet.sum()
@@ -252,11 +253,11 @@ def _print(rows: list[dict[str, str]], *, text: tuple[int, ...]) -> None:
     """Rows under their names; text: the columns that hold some, from 0."""
     from calibrl.tables.output import aligned
 
-    typer.echo("\n".join(aligned([list(rows[0]), *(list(row.values()) for row in rows)], text=text, longest=WIDTH)))
+    say("\n".join(aligned([list(rows[0]), *(list(row.values()) for row in rows)], text=text, longest=WIDTH)))
 
 
 def _say(text: str) -> None:
     """A sentence, wrapped."""
     # A per cent sign stays with its number.
     lines = textwrap.wrap(text.replace(" %", "\u00a0%"), WIDTH, subsequent_indent="  ", break_on_hyphens=False)
-    typer.echo("\n".join(lines).replace("\u00a0", " "))
+    say("\n".join(lines).replace("\u00a0", " "))

@@ -19,6 +19,7 @@ from calibrl.shop.backtest import (
 )
 from calibrl.shop.orders import Order
 from calibrl.shop.record import History, named
+from calibrl.text import for_plot
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -72,7 +73,7 @@ def _fan(ax: Axes, order: Order, history: History) -> None:
     ax.plot(ahead, order.fan[2], color=COLORS[CALIBRATED], lw=1.5, label="expected: median, 50 and 90 %")
     at: Any = order.delivery  # matplotlib draws dates, its types do not say so
     ax.axvline(at, color=COLORS[HEURISTIC], lw=1.2, ls="--", label="delivery")
-    ax.set_title(f"{named(order.key)}: order {order.decision.units}", fontsize=9, loc="left")
+    ax.set_title(for_plot(f"{named(order.key)}: order {order.decision.units}"), fontsize=9, loc="left")
     ax.set_ylim(0, None)
     _date(ax, weekly=True)
     ax.tick_params(labelsize=7)

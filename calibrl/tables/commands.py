@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
 
@@ -220,6 +221,8 @@ def check(
     if horizon is not None:
         places = dict(sorted(places.items(), key=lambda item: _steps(item[0], horizon)))
     groups = {name: seen[own] for name, own in places.items()}
+    if page is None and map_file is None:
+        table = replace(table, frame=table.frame.clear())  # other columns are not needed any more, and may be large
     bare = table.distribution if map_file is None else comparable(table)
     found = {**described(table), "as_forecast": judged(table, seen, groups, bare)}
     shown: dict[str, ForecastOf] = {"as forecast": bare}

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from calibrl.errors import some
-from calibrl.text import for_json, for_terminal
+from calibrl.text import for_json, say
 
 if TYPE_CHECKING:
     from calibrl.maps import Map
@@ -29,12 +29,12 @@ def show(found: dict[str, Any], lines: list[str], *, as_json: bool) -> None:
     if as_json:
         typer.echo(for_json(json.dumps(_plain(found), allow_nan=False, ensure_ascii=False, indent=1)))
     else:
-        typer.echo(for_terminal("\n".join(lines)))
+        say("\n".join(lines))
 
 
 def warn(words: str) -> None:
     """Print a warning in one line, where errors go."""
-    typer.echo(f"calibrl: {for_terminal(words)}", err=True)
+    say(f"calibrl: {words}", err=True)
 
 
 def check_lines(found: dict[str, Any], *, group: str | None) -> list[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import html
 import io
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ from calibrl.distributions import pit
 from calibrl.tables import judging, output
 from calibrl.tables.forecasts import Forecasts
 from calibrl.tables.mapfile import How
+from calibrl.text import for_html
 
 INK = "#1f2430"
 DARK = {INK: "#e7e8ec", "#ffffff": "#15171c", plots.BEFORE: "#ee7f66", plots.AFTER: "#45b8ae", plots.FAINT: "#6d7484"}
@@ -71,8 +71,8 @@ def check_page(checked: Checked) -> str:
     if after:
         verdict += _verdict(f"After {Path(after['map']).name} ({after['fitted']})", after["summary"])
         if warning := output.reused(after):
-            verdict += f"<p><strong>Careful:</strong> {html.escape(warning)}.</p>"
-    verdict += "".join(f"<p class='note'>{html.escape(note)}.</p>" for note in checked.table.notes)
+            verdict += f"<p><strong>Careful:</strong> {for_html(warning)}.</p>"
+    verdict += "".join(f"<p class='note'>{for_html(note)}.</p>" for note in checked.table.notes)
     numbers = _table(output.number_rows(before["summary"], after and after["summary"]), (0,))
     sharp = "sure" if checked.table.kind == "classes" else "wide"
     sections = [
@@ -90,23 +90,23 @@ def check_page(checked: Checked) -> str:
         f'<!doctype html><html lang="en"><head><meta charset="utf-8">'
         f'<meta name="viewport" content="width=device-width, initial-scale=1">'
         f'<meta name="color-scheme" content="light dark">'
-        f'<meta http-equiv="Content-Security-Policy" content="{html.escape(pages.policy(styles=[style]))}">'
-        f"<title>{html.escape(title)}</title><style>{style}</style></head>"
-        f'<body class="check"><header><h1>{html.escape(title)}</h1>'
-        f"<p>{html.escape(output.what_was_read(dict(checked.found)))}</p></header>"
+        f'<meta http-equiv="Content-Security-Policy" content="{for_html(pages.policy(styles=[style]))}">'
+        f"<title>{for_html(title)}</title><style>{style}</style></head>"
+        f'<body class="check"><header><h1>{for_html(title)}</h1>'
+        f"<p>{for_html(output.what_was_read(dict(checked.found)))}</p></header>"
         f"<main>{''.join(sections)}</main><footer><p>{made}</p></footer></body></html>\n"
     )
 
 
 def _verdict(heading: str, found: Any) -> str:
-    first, *others = (html.escape(sentence) for sentence in found.verdict())
-    head = f"<h2>{html.escape(heading)}</h2>" if heading else ""
+    first, *others = (for_html(sentence) for sentence in found.verdict())
+    head = f"<h2>{for_html(heading)}</h2>" if heading else ""
     return f'{head}<p class="finding"><strong>{first}</strong>{"<br>".join(others)}</p>'
 
 
 def _section(heading: str, words: str, *charts: str) -> str:
     drawn = f'<div class="charts">{"".join(charts)}</div>' if charts else ""
-    return f"<section><h2>{html.escape(heading)}</h2><p>{html.escape(words)}</p>{drawn}</section>"
+    return f"<section><h2>{for_html(heading)}</h2><p>{for_html(words)}</p>{drawn}</section>"
 
 
 def _table(rows: list[list[str]], text: tuple[int, ...]) -> str:
@@ -115,7 +115,7 @@ def _table(rows: list[list[str]], text: tuple[int, ...]) -> str:
     for at, row in enumerate(rows):
         tag = "td" if at else "th"
         kinds = ["text" if k in text else "number" for k in range(len(row))]
-        cells = (f'<{tag} class="{kind}">{html.escape(cell)}</{tag}>' for kind, cell in zip(kinds, row, strict=True))
+        cells = (f'<{tag} class="{kind}">{for_html(cell)}</{tag}>' for kind, cell in zip(kinds, row, strict=True))
         lines.append(f"<tr>{''.join(cells)}</tr>")
     return f'<div class="scroll"><table><thead>{lines[0]}</thead><tbody>{"".join(lines[1:])}</tbody></table></div>'
 
@@ -138,7 +138,7 @@ def _chart(draw: Callable[[Axes], Any], caption: str, *, height: float = 3.4) ->
     for one, other in DARK.items():
         dark = dark.replace(one, other)
     ours, theirs = (f"data:image/svg+xml;base64,{base64.b64encode(text.encode()).decode()}" for text in (light, dark))
-    words = html.escape(caption)
+    words = for_html(caption)
     return (
         f'<figure><picture><source media="(prefers-color-scheme: dark)" srcset="{theirs}">'
         f'<img alt="{words}" width="460" height="{100 * height:.0f}" src="{ours}"></picture>'
@@ -241,7 +241,7 @@ def _by_group(checked: Checked) -> str:
     told = f"The {MOST_GROUPS} largest groups." if len(parts) > MOST_GROUPS else ""
     note = f"<p class='note'>{told}</p>" if told else ""
     return (
-        f"<section><h2>By {html.escape(checked.group)}</h2><div class='charts'>{''.join(dots)}</div>{note}"
+        f"<section><h2>By {for_html(checked.group)}</h2><div class='charts'>{''.join(dots)}</div>{note}"
         f"{_table(rows, (0, len(rows[0]) - 1))}</section>"
     )
 
@@ -315,9 +315,9 @@ def _gain(checked: Checked) -> str:
         rows.append(["said to be", *(f"{part:.1%}" for part in found.target)])
     else:
         rows.append(["mean width", *map(output.number, found.width)])
-    source = html.escape(Path(table.source).name)
+    source = for_html(Path(table.source).name)
     return (
-        f"<section><h2>{heading}</h2><p>{html.escape(words)}</p>{_table(rows, (0,))}"
+        f"<section><h2>{heading}</h2><p>{for_html(words)}</p>{_table(rows, (0,))}"
         f"<p class='note'>Judged on {found.rows} outcomes, fold by fold. To do it: "
         f"<code>calibrl fit {source} --out map.json</code></p></section>"
     )
