@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import torch
@@ -177,12 +178,14 @@ class Empirical(Interpolated):
 class Quantiles(Interpolated):
     """The distribution that a set of quantiles describes.
 
-    Straight in z between the levels and beyond them, so that two quantiles make a Gaussian.
+    Straight in z between the levels, so that two quantiles make a Gaussian. Beyond the end levels it goes on with the
+    slope from the median to the end: two neighbouring levels say too little, and say it too loudly, about a tail.
+    Quantiles that cross are sorted, with a warning that says how many did.
 
     Parameters
     ----------
     values : array
-        (k, *batch): quantiles, not decreasing along the first dimension.
+        (k, *batch): quantiles, rising along the first dimension.
     levels : array
         (k,): their probabilities, ascending in (0, 1), k ≥ 2.
 
@@ -206,13 +209,18 @@ class Quantiles(Interpolated):
             raise CalibrlError(f"quantile levels {at.tolist()} must rise and lie strictly between 0 and 1")
         if not bool(knots.isfinite().all()):
             raise CalibrlError("quantile values hold NaN or infinite numbers; drop those forecasts")
-        if bool((knots.diff(dim=0) < 0).any()):
-            row = int((knots.diff(dim=0) < 0).flatten(1).any(0).nonzero()[0]) if knots.dim() > 1 else 0
-            raise CalibrlError(f"quantiles of forecast {row} cross (a higher level has a lower value); sort them first")
+        crossed = (knots.diff(dim=0) < 0).any(0)
+        if bool(crossed.any()):
+            warnings.warn(
+                f"quantiles of {float(crossed.double().mean()):.2g} of all forecasts cross (a higher level has a lower "
+                "value) and were sorted; if these are many, look at the model",
+                stacklevel=2,
+            )
+            knots = knots.sort(0).values
         z = normal.quantile(at)
         wide = knots.double()
         whole = torch.maximum((wide[-1] - wide[0]) / (z[-1] - z[0]), _narrowest(wide))
-        low, high = (wide[1] - wide[0]) / (z[1] - z[0]), (wide[-1] - wide[-2]) / (z[-1] - z[-2])
+        low, high = _slopes_from_median(wide, z)
         self.levels = at
         self.values = knots
         super().__init__(knots.movedim(0, -1), z, torch.where(low > 0, low, whole), torch.where(high > 0, high, whole))
@@ -250,6 +258,19 @@ def _expanded(values: Tensor, batch_shape: Size) -> Tensor:
     """Values of shape (k, *batch) repeated to (k, *batch_shape)."""
     extra = len(batch_shape) - (values.dim() - 1)
     return values.reshape(len(values), *(1 for _ in range(extra)), *values.shape[1:]).expand(-1, *batch_shape)
+
+
+def _slopes_from_median(values: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:
+    """The slopes from the median, read between values (k, *batch) at levels z (k,), to the ends: (*batch) each.
+
+    With all levels on one side of the median, or an end on it, the slope of the whole.
+    """
+    whole = (values[-1] - values[0]) / (z[-1] - z[0])
+    after = int((z < 0).sum().clamp(1, len(z) - 1))
+    t = -z[after - 1] / (z[after] - z[after - 1])
+    median = values[after - 1] + t * (values[after] - values[after - 1])
+    low = (values[0] - median) / z[0] if z[0] < 0 < z[-1] else whole
+    return low, (values[-1] - median) / z[-1] if z[0] < 0 < z[-1] else whole
 
 
 def _narrowest(values: Tensor) -> Tensor:

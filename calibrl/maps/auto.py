@@ -15,6 +15,7 @@ from calibrl.maps.base import Map
 from calibrl.maps.columns import FURTHEST, Floats, column_of, columns_of, matrix, ranks_of
 from calibrl.maps.gaussian import rough_law
 from calibrl.maps.parametric import IDENTITY
+from calibrl.maps.spline import Knots, rising, stacked
 from calibrl.threads import one_thread
 
 CANDIDATES: dict[str, fit.Learn[Map]] = {
@@ -63,7 +64,7 @@ def fit_auto(pit: Array | None = None, *, weight: Array | None = None, z: Array 
     if not shape:
         return replace(maps[0], note=note, ranks=ranks)
     # Columns that chose differently stack as splines.
-    return replace(fit.spline([_knots(mapping) for mapping in maps], shape), ranks=ranks, note=note)
+    return replace(stacked([_knots(mapping) for mapping in maps], shape), ranks=ranks, note=note)
 
 
 def _shuffled(values: Floats, weight: Floats | None, *, is_z: bool) -> tuple[Floats, Floats | None]:
@@ -107,9 +108,9 @@ def _crps(mapping: Map, z: Tensor) -> Tensor:
     return rough_law(mapping).crps(z, mapping.forward_z(z))
 
 
-def _knots(mapping: Map) -> fit.Knots:
+def _knots(mapping: Map) -> Knots:
     """Knots of a spline with the same values and slopes at even steps of the calibrated z."""
     s = torch.linspace(-6, 6, 241, dtype=torch.float64)
     z = mapping.inverse_z(s)
     # Where outcomes were as good as certain, and far from where expected, float64 has no room for all of them.
-    return fit.rising((z, s, torch.exp(mapping.log_slope_z(z))), gap=1e-9 * max(1.0, float(z.abs().max())))
+    return rising((z, s, torch.exp(mapping.log_slope_z(z))), gap=1e-9 * max(1.0, float(z.abs().max())))

@@ -90,13 +90,34 @@ class Column:
         """Z with wild outcomes pulled in to five robust deviations from the median: (m,).
 
         An outcome 60 deviations out says that its own forecast was of the wrong kind, not that every other
-        forecast should reach that far.
+        forecast should reach that far. For maps of a few numbers, which outliers would bend as a whole.
         """
+        return self._clamped(to_third=False)
+
+    @cached_property
+    def supported(self) -> Tensor:
+        """Z as `tamed`, but past the third outcome from either end by as much as from the ninth to it: (m,).
+
+        Three outcomes far out are a tail, no accident.
+        """
+        return self._clamped(to_third=True)
+
+    def _clamped(self, *, to_third: bool) -> Tensor:
         if self.count < 2:
             return self.z
-        low, middle, high = np.interp([0.05, 0.5, 0.95], self.level.numpy(), self.z.numpy())
+        levels = self.level.numpy()
+        low, middle, high = np.interp([0.05, 0.5, 0.95], levels, self.z.numpy())
         reach = 5 * (high - low) / 3.29
-        return self.z.clamp(middle - reach, middle + reach) if reach > 0 else self.z
+        if reach <= 0:
+            return self.z
+        lowest, highest = middle - reach, middle + reach
+        if to_third and self.effective >= 30:
+            ends = np.array([3.0, 9.0]) / (self.effective + 1)
+            third, ninth = np.interp(ends, levels, self.z.numpy())
+            lowest = min(lowest, 2 * third - ninth)
+            third, ninth = np.interp(1 - ends, levels, self.z.numpy())
+            highest = max(highest, 2 * third - ninth)
+        return self.z.clamp(lowest, highest)
 
 
 def columns_of(pit: Array | None, weight: Array | None, z: Array | None) -> tuple[list[Column], tuple[int, ...]]:

@@ -7,14 +7,11 @@ z-scores Φ⁻¹(p_t), which do not round to 0 or 1 when a forecast is very over
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Protocol, TypeAlias, TypeVar
 
-import numpy as np
 import torch
-from scipy.special import ndtr
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
@@ -23,7 +20,8 @@ from calibrl.kernels import normal
 from calibrl.maps.base import Map
 from calibrl.maps.columns import Column, columns_of, ranks_of, stack
 from calibrl.maps.parametric import Affine, Beta, Platt, Sigmoid
-from calibrl.maps.spline import Spline
+from calibrl.maps.smooth import smooth_knots
+from calibrl.maps.spline import Knots, Spline, no_knots, stacked, with_tails
 
 SLACK = 1e-12
 """Two losses this close, relatively, are equal: near its minimum a loss is flat to the last digit, its slope is not."""
@@ -80,7 +78,6 @@ def logistic_fit(features: Tensor, target: Tensor, size: Tensor, *, start: Tenso
 PRIOR_POINTS = 10.0
 """How many outcomes the belief "the forecast is right" is worth: 10 rows move R half-way."""
 
-Knots = tuple[Tensor, Tensor, Tensor]
 M = TypeVar("M", bound=Map)
 Learn: TypeAlias = Callable[[list[Column], tuple[int, ...]], M]
 
@@ -95,11 +92,11 @@ class FitMap(Protocol):
 def fit_smooth(pit: Array | None = None, *, weight: Array | None = None, z: Array | None = None) -> Spline:
     """The default map: the distribution of z smoothed with a kernel and shrunk to the identity by evidence.
 
-    R(p) = M(Φ⁻¹(p)) with M(z) = w · Σ_i share_i Φ((z - z_i)/h) + (1 - w) · Φ((z - shift)/scale), held as a
-    spline. Shift and scale leave the identity only as far as their own standard errors allow; the shape
-    enters with w only as far as the z-scores still look unlike that Gaussian; h = 0.9 · spread · n^(-1/3).
-    No rows give the identity, a few rows change it only when they insist, and with many rows the error
-    goes to zero whatever the shape of the miscalibration. Between the rows the density stays smooth.
+    R(p) = M(Φ⁻¹(p)) with M(z) = w · Σ_i share_i Φ((z - z_i)/h_i) + (1 - w) · Φ((z - shift)/scale), held as a
+    spline. Shift and scale leave the identity once the z-scores are, taken together, too far from N(0, 1) for
+    chance; the shape enters with w once they look unlike any Gaussian. No rows give the identity, a few rows
+    change it only when they insist, and with many rows the error goes to zero whatever the shape of the
+    miscalibration. Tails follow the outcomes as far out as three of them lie; between rows the density is smooth.
 
     Parameters
     ----------
@@ -212,12 +209,12 @@ def _fit(learn: Learn[M], pit: Array | None, weight: Array | None, z: Array | No
 
 def smooth(columns: list[Column], shape: tuple[int, ...]) -> Spline:
     """`fit_smooth`."""
-    return spline([_smooth(column) for column in columns], shape)
+    return stacked([smooth_knots(column) for column in columns], shape)
 
 
 def isotonic(columns: list[Column], shape: tuple[int, ...]) -> Spline:
     """`fit_isotonic`."""
-    return spline([_isotonic(column) for column in columns], shape)
+    return stacked([_isotonic(column) for column in columns], shape)
 
 
 def affine(columns: list[Column], shape: tuple[int, ...]) -> Affine:
@@ -276,7 +273,7 @@ def _with_prior(columns: list[Column]) -> tuple[Tensor, Tensor, Tensor]:
     z, target, size = (
         pad_sequence([torch.cat([own, more]) for own in parts], batch_first=True)
         for parts, more in zip(
-            zip(*((column.z, column.level, column.share * column.effective) for column in columns), strict=True),
+            zip(*((column.tamed, column.level, column.share * column.effective) for column in columns), strict=True),
             prior,
             strict=True,
         )
@@ -284,159 +281,22 @@ def _with_prior(columns: list[Column]) -> tuple[Tensor, Tensor, Tensor]:
     return z, target, size
 
 
-# The two splines.
-
-
-def spline(found: list[Knots], shape: tuple[int, ...]) -> Spline:
-    """One spline for all columns, each with its own knots."""
-    most = max(len(knots[0]) for knots in found)
-    padded = [_pad(knots, most) for knots in found]
-    z, s, d = (stack([knots[i] for knots in padded], shape) for i in range(3))
-    return Spline(z=z, s=s, d=d)
-
-
-def _smooth(column: Column) -> Knots:
-    n = column.effective
-    if n == 0:
-        return _no_knots()
-    # A kernel of no width would put an infinite density on repeated outcomes.
-    width = max(0.9 * column.scale, 0.01) * n ** (-1 / 3)
-    shift, scale = _believable_gaussian(column)
-    trust = _trust_in_shape(column, shift, scale)
-    points = _knot_positions(column, width, shift, scale)
-
-    # M, 1 - M and M′ at the knots, each exact in its own tail.
-    below, above, slope = _kernel_sums(points, column, width)
-    plain = (points - shift) / scale
-    lower = trust * below + (1 - trust) * normal.cdf(plain)
-    upper = trust * above + (1 - trust) * normal.cdf(-plain)
-    density = trust * slope + (1 - trust) * torch.exp(normal.log_density(plain)) / scale
-
-    # The evidence ends where half an outcome is left; beyond, the straight tail takes over.
-    inside = torch.minimum(lower, upper) > 0.5 / (n + PRIOR_POINTS)
-    s = normal.quantile_of(lower, upper)
-    slope = density / torch.exp(normal.log_density(s))
-    return _with_tails(points[inside], s[inside], slope[inside], column)
-
-
-def _kernel_sums(points: Tensor, column: Column, width: float) -> tuple[Tensor, Tensor, Tensor]:
-    """Σ share · Φ(d), Σ share · Φ(-d) and Σ share · φ(d)/h at each point, d being its distance to z over h.
-
-    In NumPy, because torch splits a matrix of this size over threads and waits for them longer than it computes.
-    """
-    distance = (points.numpy()[:, None] - column.tamed.numpy()) / width
-    # Beyond 12 widths a kernel is all below or all above, to the last digit of any sum it enters.
-    near = np.abs(distance) < 12
-    close = distance[near]
-    below, above, slope = (distance > 0).astype(float), (distance < 0).astype(float), np.zeros_like(distance)
-    below[near], above[near] = ndtr(close), ndtr(-close)
-    slope[near] = np.exp(-0.5 * close**2 - normal.LOG_SQRT_2PI) / width
-    sums = (torch.from_numpy(np.einsum("ij,j->i", term, column.share.numpy())) for term in (below, above, slope))
-    return next(sums), next(sums), next(sums)
-
-
-def _believable_gaussian(column: Column) -> tuple[float, float]:
-    """Shift and scale of z, each pulled to (0, 1) by a factor 1 - 9/t², t being its distance in standard errors.
-
-    The factor is James and Stein's, with a threshold that lets about one calibrated forecast in four hundred move.
-    """
-    n = column.effective
-    z, level, share = column.z, column.level, column.share
-    # Three deviations from the median are far enough: one wild outcome must not widen every forecast.
-    middle = float(np.interp(0.5, level.numpy(), z.numpy()))
-    spread = 1.4826 * float((z - middle).abs().quantile(0.5)) + 1e-9
-    z = z.clamp(middle - 3 * spread, middle + 3 * spread)
-    scale = 1.0
-    if n > 1.5:
-        # Gini's mean difference: nearly as precise as the standard deviation, far less upset by tails.
-        gini = 2 * float((share * z * (2 * level - 1)).sum()) * (n + 1) / (n - 1)
-        log_scale = math.log(max(gini * math.sqrt(math.pi) / 2, 1e-9))
-        scale = math.exp(_shrunk(log_scale, 0.75 / math.sqrt(n)))
-    return _shrunk(float((share * z).sum()), scale / math.sqrt(n)), scale
-
-
-def _shrunk(value: float, error: float) -> float:
-    return value * max(0.0, 1 - 9 * (error / value) ** 2) if value else 0.0
-
-
-def _trust_in_shape(column: Column, shift: float, scale: float) -> float:
-    """How far to believe the kernel: n²/(n²+800), times 1 - (w₀/W²)², W² being Cramér and von Mises' statistic.
-
-    When the Gaussian is right and only chance makes z look different, W² is 1/6 on average; w₀ = 2/6. A shape
-    takes more rows to see than a shift or a scale: at 28 rows the first factor is a half.
-    """
-    n = column.effective
-    middle = column.share.cumsum(0) - column.share / 2
-    gap = normal.cdf((column.z - shift) / scale) - middle
-    statistic = n * float((column.share * gap.square()).sum()) + 1 / (12 * n)
-    return n**2 / (n**2 + 800) * max(0.0, 1 - (2 / (6 * statistic)) ** 2)
-
-
 def _isotonic(column: Column) -> Knots:
     n = column.effective
     if n == 0:
-        return _no_knots()
+        return no_knots()
     # Equal z-scores share the middle of their ranks.
-    points, group = torch.unique(column.tamed, return_inverse=True)
+    points, group = torch.unique(column.supported, return_inverse=True)
     size = torch.zeros_like(points).index_add_(0, group, torch.ones_like(column.z))
     level = torch.zeros_like(points).index_add_(0, group, column.level) / size
     lower = (n * level + PRIOR_POINTS * normal.cdf(points)) / (n + PRIOR_POINTS)
     upper = (n * (1 - level) + PRIOR_POINTS * normal.cdf(-points)) / (n + PRIOR_POINTS)
     s = normal.quantile_of(lower, upper)
+    # An over-confident forecast's tail is stretched as its body is; never is a tail thinner than the forecast's.
+    tail = max(1.0, column.scale)
     if len(points) < 3:
-        return _with_tails(points, s, torch.ones_like(points), column)
+        return with_tails((points, s, torch.ones_like(points)), tail, tail)
     # Harmonic means of neighbouring chords keep every piece monotone and flat where the data are flat.
     chord = torch.diff(s) / torch.diff(points)
     inner = 2 / (1 / chord[1:] + 1 / chord[:-1])
-    return _with_tails(points, s, torch.cat([chord[:1], inner, chord[-1:]]), column)
-
-
-def _knot_positions(column: Column, width: float, shift: float, scale: float) -> Tensor:
-    """Where to hold the smoothed map: at the evidence's quantiles, at the Gaussian's, and around the ends."""
-    steps = torch.linspace(-5.5, 5.5, 133, dtype=torch.float64)
-    levels = normal.cdf(steps[16:-16]).numpy()
-    z = column.tamed
-    from_data = torch.from_numpy(np.interp(levels, column.level.numpy(), z.numpy()))
-    reach = width * torch.tensor([0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 4.0], dtype=torch.float64)
-    parts = [from_data, from_data - width, from_data + width] if column.count < 100 else [from_data]
-    return torch.cat([*parts, shift + scale * steps[::4], z[0] - reach, z[-1] + reach]).sort().values
-
-
-def _with_tails(points: Tensor, s: Tensor, slope: Tensor, column: Column) -> Knots:
-    """Keep knots that rise, and let the ends go on straight with the slope of the forecast's own tail."""
-    if len(points) == 0:
-        return _no_knots()
-    points, s, slope = rising((points, s, slope), gap=1e-9 * max(1.0, column.scale))
-    slope = slope.clamp(1e-9, 1e9)
-    # An over-confident forecast's tail is stretched as its body is; never is a tail thinner than the forecast's.
-    tail = 1 / max(1.0, column.scale)
-    if len(points) == 1:
-        return torch.cat([points, points + 1]), torch.cat([s, s + tail]), torch.full((2,), tail, dtype=torch.float64)
-    slope[0] = slope[-1] = tail
-    return points, s, slope
-
-
-def rising(knots: Knots, *, gap: float) -> Knots:
-    """The knots that rise above the one before: by more than a gap in z, and in s."""
-    z, s, slope = knots
-    if bool(((z.diff() > gap) & (s.diff() > 1e-9)).all()):
-        return knots
-    keep: list[int] = [0]
-    at, height = z.tolist(), s.tolist()
-    for i in range(1, len(at)):
-        if at[i] - at[keep[-1]] > gap and height[i] - height[keep[-1]] > 1e-9:
-            keep.append(i)
-    return z[keep], s[keep], slope[keep]
-
-
-def _no_knots() -> Knots:
-    ends = torch.tensor([-1.0, 1.0], dtype=torch.float64)
-    return ends, ends, torch.ones_like(ends)
-
-
-def _pad(knots: Knots, most: int) -> Knots:
-    """More knots along the upper tail, so that columns stack; the map stays the same."""
-    z, s, slope = knots
-    further = torch.arange(1, most - len(z) + 1, dtype=torch.float64)
-    end = slope[-1]
-    return torch.cat([z, z[-1] + further]), torch.cat([s, s[-1] + end * further]), torch.cat([slope, end + 0 * further])
+    return with_tails((points, s, torch.cat([chord[:1], inner, chord[-1:]])), tail, tail)

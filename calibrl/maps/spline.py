@@ -112,3 +112,56 @@ class Spline(Map):
         low = (knots[..., 0] - value).relu() * slope[..., 0]
         high = (value - knots[..., -1]).relu() * slope[..., -1]
         return high - low
+
+
+# Making one from what was fitted.
+
+Knots = tuple[Tensor, Tensor, Tensor]
+"""z, s and slopes of one column's spline, (k,) each."""
+
+
+def stacked(found: list[Knots], shape: tuple[int, ...]) -> Spline:
+    """One spline for all columns, each with its own knots. shape: of the columns, () or (d,)."""
+    most = max(len(knots[0]) for knots in found)
+    padded = [_pad(knots, most) for knots in found]
+    z, s, d = (torch.stack([knots[i] for knots in padded]) if shape else padded[0][i] for i in range(3))
+    return Spline(z=z, s=s, d=d)
+
+
+def with_tails(knots: Knots, low: float, high: float) -> Knots:
+    """The knots that rise, their ends going on straight: a forecast's own tails, stretched by `low` and `high`."""
+    if len(knots[0]) == 0:
+        return no_knots()
+    z, s, slope = rising(knots, gap=1e-9 * max(1.0, low, high))
+    if len(z) == 1:
+        return torch.cat([z, z + high]), torch.cat([s, s + 1]), torch.full((2,), 1 / high, dtype=torch.float64)
+    slope = slope.clamp(1e-9, 1e9)
+    slope[0], slope[-1] = 1 / low, 1 / high
+    return z, s, slope
+
+
+def rising(knots: Knots, *, gap: float) -> Knots:
+    """The knots that rise above the one before: by more than a gap in z, and in s."""
+    z, s, slope = knots
+    if bool(((z.diff() > gap) & (s.diff() > 1e-9)).all()):
+        return knots
+    keep: list[int] = [0]
+    at, height = z.tolist(), s.tolist()
+    for i in range(1, len(at)):
+        if at[i] - at[keep[-1]] > gap and height[i] - height[keep[-1]] > 1e-9:
+            keep.append(i)
+    return z[keep], s[keep], slope[keep]
+
+
+def no_knots() -> Knots:
+    """The identity's."""
+    ends = torch.tensor([-1.0, 1.0], dtype=torch.float64)
+    return ends, ends, torch.ones_like(ends)
+
+
+def _pad(knots: Knots, most: int) -> Knots:
+    """More knots along the upper tail, so that columns stack; the map stays the same."""
+    z, s, slope = knots
+    further = torch.arange(1, most - len(z) + 1, dtype=torch.float64)
+    end = slope[-1]
+    return torch.cat([z, z[-1] + further]), torch.cat([s, s[-1] + end * further]), torch.cat([slope, end + 0 * further])

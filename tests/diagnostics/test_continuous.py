@@ -101,6 +101,7 @@ def test_crps_of_quantiles_has_a_closed_form():
     levels, values = np.array([0.05, 0.2, 0.5, 0.8, 0.95]), np.array([-1.0, -0.2, 0.0, 0.1, 4.0])
     knots = stats.norm.ppf(levels)
     slopes = np.diff(values) / np.diff(knots)
+    tails = values[[0, -1]] / knots[[0, -1]]  # the median is 0: straight from there to the ends
     outcomes = np.array([-9.0, -0.6, 0.05, 2.0, 30.0])
 
     def squared(t):  # ∫ Φ² up to t
@@ -111,11 +112,11 @@ def test_crps_of_quantiles_has_a_closed_form():
         )
 
     def expected(y):
-        at = np.concatenate([[values[0] + slopes[0] * -40], values, [values[-1] + slopes[-1] * 40]])
+        at = np.concatenate([[values[0] + tails[0] * -40], values, [values[-1] + tails[-1] * 40]])
         z_at = np.concatenate([[knots[0] - 40], knots, [knots[-1] + 40]])
         own = np.interp(y, at, z_at)
         total = 0.0
-        for low, high, slope in zip(z_at[:-1], z_at[1:], [slopes[0], *slopes, slopes[-1]], strict=True):
+        for low, high, slope in zip(z_at[:-1], z_at[1:], [tails[0], *slopes, tails[-1]], strict=True):
             cut = np.clip(own, low, high)
             total += slope * (squared(cut) - squared(low) + squared(-cut) - squared(-high))
         return total

@@ -242,7 +242,6 @@ def normal(*shape):
         (lambda: cal.pit(td.Normal(torch.tensor([math.nan]), 1.0, validate_args=False), torch.zeros(1)), "is NaN"),
         (lambda: cal.Empirical(torch.zeros(1, 3)), "s ≥ 2"),
         (lambda: cal.Empirical(torch.tensor([[1.0], [math.nan]])), "NaN"),
-        (lambda: cal.Quantiles(torch.tensor([[1.0], [0.0]]), [0.1, 0.9]), "cross"),
         (lambda: cal.Quantiles(torch.tensor([[0.0], [1.0]]), [0.1, 1.0]), "strictly between"),
         (lambda: cal.Quantiles(torch.tensor([[0.0], [1.0]]), [0.1, 0.5, 0.9]), "do not fit"),
         (lambda: cal.Quantiles(torch.tensor(1.0), [0.1, 0.9]), "do not fit"),
@@ -256,6 +255,27 @@ def normal(*shape):
 def test_bad_input_is_refused_in_words(attempt, words):
     with pytest.raises(cal.CalibrlError, match=words):
         attempt()
+
+
+def test_crossed_quantiles_are_sorted_and_counted():
+    with pytest.warns(UserWarning, match=r"quantiles of 0\.25 of all forecasts cross"):
+        forecast = cal.Quantiles(torch.tensor([[1.0, 0.0, 0.0, 0.0], [0.0, 1.0, 1.0, 1.0]]), [0.1, 0.9])
+    assert forecast.icdf(torch.tensor(0.9)).tolist() == pytest.approx([1.0] * 4)
+
+
+def test_tails_of_quantiles_go_on_with_the_slope_from_the_median():
+    # The last two levels lie close: their slope would give an upper tail a tenth as wide.
+    values, levels = (
+        torch.tensor([[-2.0], [-1.0], [1.0], [2.0], [2.01]], dtype=torch.float64),
+        [0.05, 0.25, 0.6, 0.9, 0.95],
+    )
+    forecast, z = cal.Quantiles(values, levels), stats.norm.ppf([0.001, 0.999])
+    median = np.interp(0, stats.norm.ppf(levels), values[:, 0])
+    slopes = (median + 2) / -stats.norm.ppf(0.05), (2.01 - median) / stats.norm.ppf(0.95)
+    expected = -2 + slopes[0] * (z[0] - stats.norm.ppf(0.05)), 2.01 + slopes[1] * (z[1] - stats.norm.ppf(0.95))
+    assert forecast.icdf(torch.tensor([[0.001], [0.999]], dtype=torch.float64))[:, 0].tolist() == pytest.approx(
+        expected
+    )
 
 
 def test_a_column_of_outcomes_does_not_broadcast_to_a_square():
