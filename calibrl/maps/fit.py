@@ -15,11 +15,11 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from calibrl.arrays import Array
+from calibrl.arrays import Array, as_tensor
 from calibrl.kernels import normal
 from calibrl.maps.base import Map
 from calibrl.maps.columns import Column, columns_of, ranks_of, stack
-from calibrl.maps.parametric import Affine, Beta, Platt, Sigmoid
+from calibrl.maps.parametric import Affine, Beta, Chain, Platt, Sigmoid
 from calibrl.maps.smooth import smooth_knots
 from calibrl.maps.spline import Knots, Spline, no_knots, stacked, with_tails
 
@@ -202,6 +202,33 @@ def fit_sigmoid(pit: Array | None = None, *, weight: Array | None = None, z: Arr
 def _fit(learn: Learn[M], pit: Array | None, weight: Array | None, z: Array | None) -> M:
     columns, shape = columns_of(pit, weight, z)
     return replace(learn(columns, shape), ranks=ranks_of(columns, shape))
+
+
+def shrunk_to(pooled: Map, fit: FitMap) -> FitMap:
+    """`fit` for a group of few rows: what the map of all groups leaves wrong in this one, put on top of that map.
+
+    With little evidence `fit` gives the identity, hence the group the map of all.
+
+    Parameters
+    ----------
+    pooled : Map
+        Fitted on all groups.
+    fit : FitMap
+        Any `fit_*`.
+
+    Returns
+    -------
+    FitMap
+        Gives a `Chain`, whose conformal intervals rest on the group's own rows.
+    """
+
+    def fit_group(pit: Array | None = None, *, weight: Array | None = None, z: Array | None = None) -> Map:
+        values = normal.evidence_quantile(as_tensor(pit, "pit").double()) if z is None else as_tensor(z, "z").double()
+        after = fit(z=pooled.forward_z(values), weight=weight)
+        ranks = ranks_of(*columns_of(None, weight, values))
+        return Chain(before=replace(pooled, ranks=None), after=replace(after, ranks=None), ranks=ranks)
+
+    return fit_group
 
 
 # The same on sorted evidence: columns and their shape, () or (d,), to one map for all of them.

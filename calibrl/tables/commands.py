@@ -283,7 +283,7 @@ def fit(
 
     from calibrl.algorithm import judge
     from calibrl.tables.judging import places_of, seeded, watched, worth
-    from calibrl.tables.mapfile import FittedMap, How, MapFile, Sketch, fit_named, take
+    from calibrl.tables.mapfile import FittedMap, How, MapFile, Sketch, fit_named, on_top_of, take
 
     expect_suffix(out, ".json")
     table = read(file, kind, y, columns, level, sheet)
@@ -301,10 +301,13 @@ def fit(
     pooled, whole = how.fit(evidence, fit_map), worth(evidence, fit_map, how)
     by_group, reports = {}, {}
     for name, rows in watched(list(groups.items()), "Groups"):
-        own = take(evidence, rows)
-        reports[name] = worth(own, fit_map, how)
+        own, rest = take(evidence, rows), torch.ones(len(seen), dtype=torch.bool)
+        rest[rows] = False
+        # Judged with the map of the other groups' rows: that of all rows knows the folds' outcomes.
+        others = how.fit(take(evidence, rest), fit_map)
+        reports[name] = worth(own, on_top_of(others, fit_map), how)
         if reports[name]["outcomes"] >= 2:
-            by_group[name] = how.fit(own, fit_map)
+            by_group[name] = how.fit(own, on_top_of(pooled, fit_map))
     saved = MapFile(
         kind=table.kind,
         columns=table.signature,

@@ -25,6 +25,7 @@ from calibrl.evidence import Scores, fit_to
 from calibrl.maps import MAPS, FitMap, Map, map_from_dict
 from calibrl.maps.base import FORMAT, VERSION, read_checked, write_checked
 from calibrl.maps.classes import CLASS_MAPS, ClassMap, FitClassMap, class_map_from_dict
+from calibrl.maps.fit import shrunk_to
 
 FOLDS = 5
 
@@ -40,6 +41,11 @@ def fit_named(method: str, kind: str) -> FitMap | FitClassMap:
     if method not in known:
         raise CalibrlError(f"method {method!r} is unknown for {kind}; known: {', '.join(known)}")
     return known[method]
+
+
+def on_top_of(pooled: Map | ClassMap, fit_map: FitMap | FitClassMap) -> FitMap | FitClassMap:
+    """What fits a group's map: numbers' is shrunk to the pooled map, of classes it is the group's own."""
+    return fit_map if isinstance(pooled, ClassMap) else shrunk_to(pooled, cast(FitMap, fit_map))
 
 
 @dataclass(frozen=True)

@@ -80,7 +80,12 @@ def _held_out(found: dict[str, Any]) -> str:
 
 
 def name_of(mapping: Map | ClassMap) -> str:
-    """A short name: what cross-validation chose, or the kind of map."""
+    """A short name: what cross-validation chose, or the kind of map; of a group's, what it adds to the map of all."""
+    from calibrl.maps import Chain
+
+    if isinstance(mapping, Chain):
+        added = name_of(mapping.after)
+        return "all" if added == "identity" else f"all + {added}"
     chosen = mapping.note.removeprefix("chosen by cross-validation: ")
     return chosen if chosen != mapping.note else mapping.kind.removeprefix("classes-")
 

@@ -379,3 +379,16 @@ def test_every_map_that_can_be_fitted_has_a_name():
     assert maps.fit_named("smooth") is maps.fit_smooth
     with pytest.raises(cal.CalibrlError, match="map 'magic' is unknown; use one of auto, smooth"):
         maps.fit_named("magic")
+
+
+def test_a_group_of_few_rows_keeps_the_map_of_all_and_one_of_many_its_own():
+    rng = np.random.default_rng(8)
+    pooled = cal.fit_smooth(z=2 * rng.normal(size=2000))
+    fit, s = maps.fit.shrunk_to(pooled, cal.fit_smooth), torch.linspace(-2, 2, 9, dtype=D)
+    few = [fit(z=2 * rng.normal(size=3)).inverse_z(s) for _ in range(200)]
+    kept = [torch.allclose(each, pooled.inverse_z(s)) for each in few]
+    assert np.mean(kept) >= 0.98
+    own = fit(z=1 + 0.5 * rng.normal(size=2000))
+    np.testing.assert_allclose(own.inverse_z(s), 1 + 0.5 * s.numpy(), atol=0.12)
+    low, high = own.ranks.interval_z(0.9)  # of the group's own rows
+    assert (float(low), float(high)) == pytest.approx((1 - 0.82, 1 + 0.82), abs=0.1)
