@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 SHOWN, EXPLAINED = 12, 3
 """Orders that are printed, and explained; the file has them all."""
 
+LOOK_BACK = 28
+"""Days of the past whose forecasts are on the page."""
+
 WIDTH = 110
 
 
@@ -51,6 +54,7 @@ def order(
         list[str] | None, typer.Option(help="One more column of numbers to learn from, such as temperature.")
     ] = None,
     plot: Annotated[Path | None, typer.Option(help="Plot the first few items: .png, .svg or .pdf.")] = None,
+    page: Annotated[Path | None, typer.Option("--html", help="Also write a page for the manager: .html.")] = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the demand paths.")] = 0,
     workers: Annotated[int, typer.Option(min=1, help="How many planning jobs run at once.")] = 2,
     backend: Annotated[str, typer.Option(help="Where jobs run: threads, processes or ray.")] = "threads",
@@ -70,16 +74,19 @@ def order(
     expect_suffix(out, ".csv", ".tsv", ".parquet")
     if plot is not None:
         expect_suffix(plot, ".png", ".svg", ".pdf")
+    if page is not None:
+        expect_suffix(page, ".html", ".htm")
     days = None if backtest is None else _days(backtest)
-    written = [out, *([] if plot is None else [plot]), *([] if days is None else _beside(out))]
+    written = [out, *(path for path in (plot, page) if path is not None), *([] if days is None else _beside(out))]
     _refuse_overwriting(written, (sales, stock, items, deliveries))
     if deliveries is not None and days is None:
         raise CalibrlError(f"--deliveries {deliveries} is for a backtest; add --backtest 90d")
     reading = Reading(parse_columns(columns), date_format, sheet, tuple(regressor or ()), country)
     shop = read_shop(sales, stock=stock, items=items, today=_date(date), reading=reading)
     tested = None if days is None else _tested(shop, days, deliveries, sales=sales, seed=seed, workers=workers)
-    orders = make_orders(shop, seed=seed, workers=workers, backend=backend, address=address)
-    written = _write(out, shop, orders, tested, plot)
+    look_back = 0 if page is None else LOOK_BACK
+    orders = make_orders(shop, seed=seed, workers=workers, backend=backend, address=address, look_back=look_back)
+    written = _write(out, shop, orders, tested, plot, page)
     if new := shop.new_items:
         say(
             f"calibrl: no sales on record for {first_few(new)}: ordered on a guess, what the same item sells in other "
@@ -139,11 +146,14 @@ def _tested(shop: Shop, days: int, deliveries: Path | None, *, sales: Path, seed
         return run_backtest(shop, days, delivered=delivered, seed=seed, workers=workers, on_day=step)
 
 
-def _write(out: Path, shop: Shop, orders: Sequence[Order], tested: Backtest | None, plot: Path | None) -> list[Path]:
+def _write(
+    out: Path, shop: Shop, orders: Sequence[Order], tested: Backtest | None, plot: Path | None, page: Path | None
+) -> list[Path]:
     """The orders, their picture and, after a backtest, its table and figure beside them: all of the files or none."""
     from calibrl.files import replacing_all, writable
     from calibrl.shop.backtest import backtest_frame
     from calibrl.shop.figures import backtest_figure, orders_figure
+    from calibrl.shop.page import orders_page
     from calibrl.shop.reasons import orders_frame
     from calibrl.tables import write_table
 
@@ -155,6 +165,9 @@ def _write(out: Path, shop: Shop, orders: Sequence[Order], tested: Backtest | No
     if plot is not None:
         kind = plot.suffix[1:].lower()
         written[plot] = lambda at: orders_figure(orders, shop.history).savefig(at, dpi=130, format=kind)
+    if page is not None:
+        text = orders_page(shop, orders, tested)
+        written[page] = lambda at: _put(at, text)
     if tested is not None:
         written[table] = lambda at: write_table(backtest_frame(tested, shop.history.keys, stores=stores), table, at=at)
         written[picture] = lambda at: backtest_figure(tested).savefig(at, dpi=130, format="png")
@@ -164,16 +177,21 @@ def _write(out: Path, shop: Shop, orders: Sequence[Order], tested: Backtest | No
     return list(written)
 
 
+def _put(at: Path, text: str) -> None:
+    at.write_text(text, encoding="utf-8")
+
+
 def _show(shop: Shop, orders: Sequence[Order], written: list[Path]) -> None:
-    """The first orders as a table, why the first few are what they are, and what was assumed."""
+    """The orders with most at risk as a table, why the first few are what they are, and what was assumed."""
     from calibrl.shop.reasons import reason, totals
 
     stores = shop.history.stores
-    _print([_row(one, stores=stores) for one in orders[:SHOWN]], text=(0, 1) if stores else (0,))
+    riskiest = sorted(orders, key=lambda one: -one.at_risk)
+    _print([_row(one, stores=stores) for one in riskiest[:SHOWN]], text=(0, 1) if stores else (0,))
     if len(orders) > SHOWN:
-        say(f"… and {len(orders) - SHOWN} more in {written[0]}")
+        say(f"… and {len(orders) - SHOWN} with less at risk in {written[0]}")
     say("\n" + totals(orders))
-    for one in orders[:EXPLAINED]:
+    for one in riskiest[:EXPLAINED]:
         _say(f"{' in '.join(part for part in one.key if part)}: {reason(one)}")
     say("")
     for note in shop.notes:
@@ -196,6 +214,7 @@ def _row(one: Order, *, stores: bool) -> dict[str, str]:
         "stock": f"{one.on_hand:.0f}",
         "waste": f"{one.decision.waste:.1f}",
         "runs out": f"{one.decision.out:.0%}",
+        "at risk": f"{one.at_risk:.2f}",
     }
 
 

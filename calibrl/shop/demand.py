@@ -397,6 +397,20 @@ class DemandModel:
         bare = self.model.forecaster
         return (bare.forecaster if isinstance(bare, Evened) else bare)(x)
 
+    def look_back(self, sums: MovingSums, days: int) -> Floats:
+        """(s, 3, days): of each of the last days, as forecast the evening before, the 5, 50 and 95 % quantiles.
+
+        The forecaster has not been trained on these days if they are among the latest.
+        """
+        count, found = len(sums.record.units), np.zeros((len(sums.record.units), 3, days))
+        z = normal.quantile(torch.tensor([0.05, 0.5, 0.95], dtype=torch.float64))
+        for k in range(days):
+            evening = np.full(count, sums.record.today - days + k)
+            forecast = self.model(torch.from_numpy(rows(sums, np.arange(count), evening, len(self.rho))))
+            drawn = from_zscore(forecast, z[:, None, None].expand(3, *forecast.batch_shape))
+            found[:, :, k] = drawn[:, :, 0].T.numpy()
+        return found
+
 
 @one_thread()  # trees of this size are grown no sooner by two, and three times as late beside other work
 def train(

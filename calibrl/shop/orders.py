@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -307,6 +307,8 @@ class Order:
         Units on the best of the 28 days.
     discontinued : bool
         Whether the last sale is so long ago that the item is off the list.
+    past : array (3, d)
+        What was expected the evening before each of the last d days: the ends of the 90 % interval around the median.
     """
 
     key: Key
@@ -331,6 +333,12 @@ class Order:
     most_sold: float
     idle: int
     discontinued: bool
+    past: Floats = field(default_factory=lambda: np.zeros((3, 0)))
+
+    @property
+    def at_risk(self) -> float:
+        """The expected cost of waste and of lost sales, with this order."""
+        return self.item.cost_of_waste * self.decision.waste + self.item.cost_of_lost_sale * self.decision.lost
 
     @property
     def delivery(self) -> Day:
@@ -427,6 +435,7 @@ def make_orders(
     backend: str = THREADS,
     address: str | None = None,
     n_paths: int = PATHS,
+    look_back: int = 0,
 ) -> list[Order]:
     """Forecast demand and order what costs least, for every item-store that is sold or planned by now.
 
@@ -444,6 +453,8 @@ def make_orders(
         Of a running Ray cluster.
     n_paths : int
         Demand paths per item-store.
+    look_back : int
+        Also forecast so many of the last days as on the evening before, for `Order.past`.
 
     Returns
     -------
@@ -475,12 +486,16 @@ def make_orders(
         portions = run_jobs(jobs, backend=backend, workers=workers, address=address)
         decided = [one for portion in portions for one in portion]
     idle, gone, listed = shop.history.idle, shop.history.discontinued, shop.history.listed
+    past = demand.look_back(sums, min(look_back, shop.history.today // 2))
     return [
-        _order(shop, record, k, *decided[k], int(idle[k]), gone=bool(gone[k])) for k in np.flatnonzero(listed).tolist()
+        _order(shop, record, k, *decided[k], int(idle[k]), gone=bool(gone[k]), past=past[k])
+        for k in np.flatnonzero(listed).tolist()
     ]
 
 
-def _order(shop: Shop, record: Record, k: int, at: Situation, decided: Decision, idle: int, *, gone: bool) -> Order:
+def _order(
+    shop: Shop, record: Record, k: int, at: Situation, decided: Decision, idle: int, *, gone: bool, past: Floats
+) -> Order:
     """Everything about one item-store's order."""
     history, batches = shop.history, shop.stock.batches[k]
     now, cover = record.today, slice(at.when.cover.start, at.when.cover.stop)
@@ -513,6 +528,7 @@ def _order(shop: Shop, record: Record, k: int, at: Situation, decided: Decision,
         most_sold=float(sold.max(initial=0.0)),
         idle=idle,
         discontinued=gone,
+        past=past,
     )
 
 

@@ -1,0 +1,243 @@
+"""The manager's page of tonight's orders: one HTML file, what is most at risk first, to search, read and print."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Sequence
+
+import numpy as np
+
+from calibrl.inventory.problems import Floats
+from calibrl.pages import policy, style
+from calibrl.shop.backtest import CALIBRATED, PLANNED, Backtest
+from calibrl.shop.files import WEEKDAYS
+from calibrl.shop.orders import Order, Shop
+from calibrl.shop.reasons import reason, totals
+from calibrl.shop.record import counted, named
+
+MOST_ITEMS = 2000
+"""Items on one page; a browser scrolls through more, but nobody does."""
+
+WIDTH, HEIGHT, SHOWN = 300, 84, 14
+"""Of a picture, in pixels, and the days of the past in it."""
+
+STYLE = """
+body{display:block;max-width:none}
+main{display:block;max-width:75rem;margin:auto;padding:0 1rem}
+.find{display:flex;gap:1rem;flex-wrap:wrap;align-items:center;margin:1rem 0}
+.find input{font:inherit;padding:.4rem .6rem;min-width:14rem}
+.item{display:grid;grid-template-columns:11rem minmax(0,1fr) 300px;gap:.4rem 1.2rem;padding:.8rem 0;
+border-top:1px solid #8884}
+.item[hidden]{display:none}
+.item h2{margin:0;font-size:1.05rem;overflow-wrap:anywhere}
+.item .units{font-size:1.6rem;font-weight:600;line-height:1.2}
+.item p{margin:.15rem 0}
+.small{font-size:.85rem;opacity:.8}
+svg{width:100%;height:auto;max-width:300px;display:block}
+.wide{fill:#1b7f79;fill-opacity:.18}.half{fill:#1b7f79;fill-opacity:.33}
+.median{stroke:#1b7f79;stroke-width:1.6;fill:none}.sold{stroke:currentColor;stroke-width:1.2;fill:none}
+.dot{fill:currentColor}.out{fill:#c8553d}.now{stroke:currentColor;stroke-opacity:.4;stroke-dasharray:2 3}
+text{font:10px sans-serif;fill:currentColor}
+table{width:auto;border-collapse:collapse;font-variant-numeric:tabular-nums}
+th,td{padding:.15rem .7rem .15rem 0;text-align:right}th:first-child,td:first-child{text-align:left}
+.scroll{overflow-x:auto}
+main>h2{margin-top:2rem}
+@media(max-width:52rem){.item{grid-template-columns:minmax(0,1fr)}}
+@media print{.find{display:none}.item{break-inside:avoid;grid-template-columns:9rem minmax(0,1fr) 230px;padding:.4rem 0}
+html{font-size:11px}body{background:#fff;color:#000}main{max-width:none;padding:0}.item .units{font-size:1.2rem}}
+"""
+
+SCRIPT = """
+const list = document.getElementById("items"), rows = [...list.children];
+const find = document.getElementById("find"), sort = document.getElementById("sort");
+const said = document.getElementById("said");
+function show() {
+  const words = find.value.toLowerCase().split(/\\s+/).filter(Boolean);
+  let count = 0;
+  for (const row of rows) {
+    row.hidden = !words.every((word) => row.dataset.name.includes(word));
+    count += !row.hidden;
+  }
+  said.textContent = words.length ? `${count} of ${rows.length} shown` : "";
+}
+function order() {
+  const by = sort.value;
+  const key = by === "name" ? (a, b) => a.dataset.name.localeCompare(b.dataset.name)
+    : (a, b) => b.dataset[by] - a.dataset[by];
+  list.append(...[...rows].sort(key));
+}
+find.addEventListener("input", show);
+sort.addEventListener("change", order);
+"""
+
+
+def orders_page(shop: Shop, orders: Sequence[Order], tested: Backtest | None = None) -> str:
+    """Orders as a page.
+
+    Parameters
+    ----------
+    shop : Shop
+        From `read_shop`.
+    orders : sequence of Order
+        From `make_orders(shop, look_back=28)`.
+    tested : Backtest, optional
+        From `run_backtest`, for what was wasted and missed so far.
+
+    Returns
+    -------
+    str
+        HTML, complete and without network requests.
+    """
+    ranked = sorted(orders, key=lambda order: -order.at_risk)
+    place = {key: k for k, key in enumerate(shop.history.keys)}
+    items = [_item(order, shop, place[order.key], tested) for order in ranked[:MOST_ITEMS]]
+    left = len(ranked) - len(items)
+    more = f"<p>{counted(left, 'item')} with less at risk are in the table of orders only.</p>" if left else ""
+    sheet, title = style() + STYLE, f"Orders of the evening of {shop.history.date}"
+    risk = sum(order.at_risk for order in orders)
+    notes = "".join(f"<li>{_text(note)}</li>" for note in (*shop.notes, shop.done))
+    return f"""<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
+<meta http-equiv="Content-Security-Policy" content="{_text(policy(styles=[sheet], scripts=[SCRIPT]))}">
+<title>{title}</title><link rel="icon" href="data:,"><style>{sheet}</style></head>
+<body><main><h1>{title}</h1>
+<p>{_text(totals(orders))} At risk: {risk:,.2f}, the expected cost of waste and lost sales.</p>
+<div class="find"><label>Find <input id="find" type="search" placeholder="item or store"></label>
+<label>Sort by <select id="sort"><option value="risk">money at risk</option><option value="name">name</option>
+<option value="units">units ordered</option></select></label> <span id="said" role="status"></span></div>
+<p class="small">Pictures: what was sold in the last two weeks (red: sold out), over what was expected the
+evening before; right of the dashed line the days to come. Dark and light bands hold demand one time in two and nine
+times in ten.</p>
+<div id="items">{"".join(items)}</div>{more}
+{_honesty(orders, shop)}{_so_far(tested)}
+<h2>What was assumed, and done to the data</h2><ul>{notes}</ul>
+</main><script>{SCRIPT}</script></body></html>
+"""
+
+
+def _text(words: str) -> str:
+    return html.escape(words, quote=True)
+
+
+def _item(order: Order, shop: Shop, k: int, tested: Backtest | None) -> str:
+    name = named(order.key)
+    packs = f"{order.packs} × {order.item.pack_size}" if order.item.pack_size > 1 and order.packs else ""
+    held = _held(order, shop)
+    facts = [f"at risk {order.at_risk:,.2f}"]
+    if len(held):
+        facts.append(f"{int(held.sum())} of the last {len(held)} days inside their 90 % interval")
+    if order.sold_out:
+        facts.append(f"sold out on {order.sold_out} of the last 28 days")
+    if tested is not None:
+        found = tested.units[CALIBRATED]
+        wasted, lost = int(found.wasted[k].sum()), int(found.unmet[k].sum())
+        facts.append(f"in the replay {wasted:,} wasted and {lost:,} missed of {int(found.sold[k].sum()) + lost:,}")
+    day = order.delivery.astype("datetime64[D]").item()
+    return (
+        f'<section class="item" data-name="{_text(name.lower())}" data-risk="{order.at_risk:.4f}" '
+        f'data-units="{order.decision.units}"><div><h2>{_text(name)}</h2><p class="units">{order.decision.units:,}</p>'
+        f'<p class="small">{packs + ", " if packs else ""}for {day:%a %d %b}</p></div>'
+        f'<div><p>{_text(reason(order))}</p><p class="small">{_text("; ".join(facts))}</p></div>'
+        f"{_picture(order, shop, k)}</section>"
+    )
+
+
+def _held(order: Order, shop: Shop) -> Floats:
+    """(d,): of the last days with known demand, 1 where it was inside its 90 % interval, else 0."""
+    k, now = shop.history.keys.index(order.key), shop.history.today
+    if not order.past.size:
+        return np.zeros(0)
+    demand = shop.history.sales.demand[k, now + 1 - order.past.shape[1] : now + 1]
+    known = ~np.isnan(demand) & (order.past[2] > 0)
+    return ((order.past[0] <= demand) & (demand <= order.past[2]))[known].astype(np.float64)
+
+
+def _picture(order: Order, shop: Shop, k: int) -> str:
+    """The last days, sold over expected, and the days to come."""
+    now = shop.history.today
+    days = min(SHOWN, now + 1)
+    sold = shop.history.sales.units[k, now + 1 - days : now + 1]
+    out = shop.history.sales.censored[k, now + 1 - days : now + 1]
+    past = order.past[:, -days:] if order.past.size else np.zeros((3, 0))
+    fan, ahead = order.fan, order.fan.shape[1]
+    top = max(1.0, float(np.nanmax(np.concatenate([np.nan_to_num(sold), past[2], fan[4]]))))
+    step = (WIDTH - 30) / max(days + ahead - 1, 1)
+
+    def at(day: int, units: float) -> str:
+        return f"{24 + step * day:.1f},{HEIGHT - 14 - (HEIGHT - 22) * min(units / top, 1.0):.1f}"
+
+    def band(low: Floats, high: Floats, first: int, name: str) -> str:
+        if not len(low):
+            return ""
+        points = [at(first + j, low[j]) for j in range(len(low))]
+        points += [at(first + j, high[j]) for j in reversed(range(len(high)))]
+        return f'<polygon class="{name}" points="{" ".join(points)}"/>'
+
+    def line(values: Floats, first: int, name: str) -> str:
+        points = [at(first + j, value) for j, value in enumerate(values) if not np.isnan(value)]
+        return f'<polyline class="{name}" points="{" ".join(points)}"/>' if points else ""
+
+    begun = days - past.shape[1]
+    dots = "".join(
+        '<circle class="{}" cx="{}" cy="{}" r="2.2"/>'.format("out" if gone else "dot", *at(j, value).split(","))
+        for j, (value, gone) in enumerate(zip(sold, out, strict=True))
+        if not np.isnan(value)
+    )
+    edge = 24 + step * (days - 0.5)
+    first, last = (order.day(j).astype("datetime64[D]").item() for j in (-days, ahead - 1))
+    label = f"Sold up to today and expected demand of {named(order.key)}"
+    return (
+        f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{_text(label)}">'
+        f"{band(past[0], past[2], begun, 'wide')}{line(past[1], begun, 'median')}"
+        f"{band(fan[0], fan[4], days, 'wide')}{band(fan[1], fan[3], days, 'half')}{line(fan[2], days, 'median')}"
+        f"{line(sold, 0, 'sold')}{dots}"
+        f'<line class="now" x1="{edge:.1f}" x2="{edge:.1f}" y1="4" y2="{HEIGHT - 14}"/>'
+        f'<text x="0" y="12">{top:,.0f}</text><text x="0" y="{HEIGHT - 14}">0</text>'
+        f'<text x="24" y="{HEIGHT - 2}">{first:%d %b}</text>'
+        f'<text x="{WIDTH - 4}" y="{HEIGHT - 2}" text-anchor="end">{last:%d %b}</text></svg>'
+    )
+
+
+def _honesty(orders: Sequence[Order], shop: Shop) -> str:
+    """How often 90 % intervals held, by weekday."""
+    now, place = shop.history.today, {key: k for k, key in enumerate(shop.history.keys)}
+    inside, count = np.zeros(7), np.zeros(7)
+    for order in orders:
+        days = order.past.shape[1]
+        window = slice(now + 1 - days, now + 1)
+        demand = shop.history.sales.demand[place[order.key], window]
+        known = ~np.isnan(demand) & (order.past[2] > 0) if days else np.zeros(0, dtype=bool)
+        held = known & (order.past[0] <= demand) & (demand <= order.past[2]) if days else known
+        weekday = shop.history.sales.weekday[window]
+        inside += np.bincount(weekday[held], minlength=7)
+        count += np.bincount(weekday[known], minlength=7)
+    if not count.sum():
+        return ""
+    cells = "".join(
+        f"<tr><td>{name}</td><td>{inside[k] / count[k]:.0%}</td><td>{int(count[k]):,}</td></tr>"
+        for k, name in enumerate(WEEKDAYS)
+        if count[k]
+    )
+    return (
+        "<h2>Were the intervals right?</h2><p>Forecasts of the evening before, over the last four weeks, by a model "
+        "trained on earlier days: nine in ten should be inside.</p>"
+        f"<table><tr><th>weekday</th><th>inside</th><th>days</th></tr>{cells}"
+        f"<tr><td>all</td><td>{inside.sum() / count.sum():.0%}</td><td>{int(count.sum()):,}</td></tr></table>"
+    )
+
+
+def _so_far(tested: Backtest | None) -> str:
+    """What each way of ordering wasted, missed and cost."""
+    if tested is None:
+        return ""
+    rows = "".join(
+        f"<tr><td>{_text(name)}</td><td>{found.wasted.sum():,}</td><td>{found.unmet.sum():,}</td>"
+        f"<td>{tested.money(name).sum():,.0f}</td></tr>"
+        for name, found in sorted(tested.units.items(), key=lambda pair: pair[0] in PLANNED)
+    )
+    return (
+        f"<h2>Waste and missed sales so far</h2><p>Replayed from {tested.dates[0]} to {tested.dates[-1]}, each evening "
+        'with what was known then.</p><div class="scroll"><table><tr><th>way of ordering</th><th>units wasted</th>'
+        f"<th>sales missed</th><th>cost</th></tr>{rows}</table></div>"
+    )
