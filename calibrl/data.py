@@ -138,10 +138,16 @@ class SeenRows:
         self._known.append(fingerprints(data))
 
     def overlap(self, data: Data) -> float:
-        """The share of these rows that were seen before."""
+        """The share of these rows that were seen before; 0 where chance explains it.
+
+        Rounded rows meet again by chance: no more of them count as known than rows of one set are like each other.
+        """
         if not len(data) or not self._known:
             return 0.0
-        return float(np.isin(fingerprints(data), np.concatenate(self._known)).mean())
+        marks, known = fingerprints(data), np.concatenate(self._known)
+        met = float(np.isin(marks, known).mean())
+        distinct = min(len(np.unique(some)) / len(some) for some in (marks, known))
+        return met if met > 2 * (1 - distinct) else 0.0
 
 
 def fingerprints(data: Data) -> NDArray[np.uint64]:

@@ -21,6 +21,7 @@ from calibrl.diagnostics import (
     reliability_band,
     reliability_curve,
 )
+from calibrl.diagnostics.calibration import share_interval
 from calibrl.distributions import from_zscore
 from calibrl.errors import CalibrlError
 from calibrl.kernels import normal
@@ -47,7 +48,7 @@ def reliability(
     label, color : str, optional
         Of the curve.
     band : bool
-        Whether a 90 % bootstrap band is drawn around it.
+        Whether a 90 % band is drawn around it.
 
     Returns
     -------
@@ -227,9 +228,11 @@ def class_reliability_curve(
     color: str = BEFORE,
     bars: bool = False,
 ) -> Axes:
-    """Draw confidence against accuracy; the area of a dot is the number of rows behind it.
+    """Draw how often events came true by the probability they were given; a dot's area is the rows behind it.
 
-    Bins with less than half a percent of the rows are left out: their share is chance.
+    Of one event, or of two classes, that of class 1; of more classes that of the most likely one, confidence against
+    accuracy. The band holds the true share of each bin in nine of ten cases; bins with less than half a percent of the
+    rows are left out.
 
     Parameters
     ----------
@@ -242,7 +245,7 @@ def class_reliability_curve(
     bins : int
         How many.
     bars : bool
-        Whether each dot has a 90 % confidence interval.
+        Whether each dot has a bar of its own instead of the band.
 
     Returns
     -------
@@ -250,9 +253,13 @@ def class_reliability_curve(
         The one drawn on.
     """
     ax = _diagonal(ax, "predicted probability", "observed share")
-    curve = class_reliability(probs, outcome, bins=bins)
+    given = as_tensor(probs)
+    curve = class_reliability(given[:, 1] if given.dim() == 2 and given.shape[1] == 2 else given, outcome, bins=bins)
     full = (curve.rows > max(1.0, 0.005 * float(curve.rows.sum()))).numpy()
     x, y, rows = (part.numpy()[full] for part in curve)
+    if not bars:
+        low, high = share_interval(y, rows)
+        ax.fill_between(x, low, high, color=color, alpha=0.18, lw=0)
     ax.plot(x, y, color=color, lw=2, label=label)
     ax.scatter(x, y, s=12 + 160 * rows / rows.sum(), color=color, alpha=0.55, lw=0, clip_on=False)
     if bars:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import numpy as np
 import torch
+from scipy.special import betaincinv
 from torch import Tensor
 
 from calibrl.arrays import Array, as_tensor, returns_what_was_given
@@ -143,30 +145,20 @@ def pit_histogram(pit: Array, bins: int = 20) -> Tensor:
 
 
 @returns_what_was_given
-def reliability_band(
-    pit: Array,
-    levels: Array = LEVELS,
-    *,
-    confidence: float = 0.9,
-    draws: int = 1000,
-    block: int = 1,
-    generator: torch.Generator | None = None,
-) -> Band:
-    """A bootstrap band around the reliability curve: where it might lie had other rows been seen.
+def reliability_band(pit: Array, levels: Array = LEVELS, *, confidence: float = 0.9, block: int = 1) -> Band:
+    """A band around the reliability curve: where it might lie had endless rows been seen.
+
+    Level by level the exact interval of a share (Clopper and Pearson, 1934), which holds from a single row on.
 
     Parameters
     ----------
     pit, levels
         As in `reliability_curve`.
     confidence : float
-        Share of bootstrap curves inside, level by level.
-    draws : int
-        Bootstrap draws.
+        How often the true share of a level lies inside, or more often.
     block : int
-        Consecutive rows, unseen ones too, that are drawn together: use a trajectory's length, or the band will be too
-        narrow.
-    generator : torch.Generator, optional
-        Seeds the draws; without one they are the same every time.
+        Consecutive rows, unseen ones too, that resemble each other: use a trajectory's length, or the band will be too
+        narrow. Rows then count for as many as their blocks say.
 
     Returns
     -------
@@ -177,19 +169,136 @@ def reliability_band(
         raise CalibrlError(f"confidence {confidence} is not between 0 and 1; 0.9 gives a 90 % band")
     if block < 1:
         raise CalibrlError(f"block {block} is not a number of rows; use 1 or more")
-    if draws < 1:
-        raise CalibrlError(f"draws {draws} is not a number of bootstrap draws; use 1 or more")
     p, at = _pits(pit), _levels(levels)
-    rng = np.random.default_rng(int(torch.randint(2**31, (1,), generator=generator)) if generator else 0)
+    share = reliability_curve(p, at).observed
     columns = p if p.dim() == 2 else p[:, None]
-    lows, highs = [], []
-    for column in columns.T:
-        shares = _resampled(column.cpu().numpy(), at.cpu().numpy(), block, draws, rng)
-        low, high = np.quantile(shares, [(1 - confidence) / 2, (1 + confidence) / 2], axis=0)
-        lows.append(torch.from_numpy(low))
-        highs.append(torch.from_numpy(high))
-    low, high = torch.stack(lows, -1), torch.stack(highs, -1)
-    return Band(low, high) if p.dim() == 2 else Band(low[:, 0], high[:, 0])
+    count = np.array([_independent(column.cpu().numpy(), at.cpu().numpy(), block) for column in columns.T])
+    low, high = share_interval(share.cpu().numpy(), count if p.dim() == 2 else count[0], confidence)
+    return Band(torch.from_numpy(low), torch.from_numpy(high))
+
+
+def share_interval(
+    share: np.ndarray, count: np.ndarray | float, confidence: float = 0.9
+) -> tuple[np.ndarray, np.ndarray]:
+    """The exact interval of a probability of which a share of `count` trials came true; not all need be whole numbers.
+
+    Parameters
+    ----------
+    share, count : array
+        Of one shape, or broadcast to one.
+    confidence : float
+        How often the probability lies inside, or more often.
+
+    Returns
+    -------
+    low, high : array
+        Its ends.
+    """
+    tail = (1 - confidence) / 2
+    hits, misses = share * count, (1 - share) * count
+    low = np.where(hits > 0, betaincinv(np.maximum(hits, 1e-9), misses + 1, tail), 0.0)
+    high = np.where(misses > 0, betaincinv(hits + 1, np.maximum(misses, 1e-9), 1 - tail), 1.0)
+    return low, high
+
+
+class Effective(NamedTuple):
+    """Of how many independent outcomes as many that resemble each other say as much as.
+
+    rows: of all outcomes together, columns that go together counted; inflation: by how much the squared error of a
+    share in one column is larger than if rows were independent, 1 if they are.
+    """
+
+    rows: float
+    inflation: float
+
+
+def effective_rows(pit: Array, *, block: int | None = None) -> Effective:
+    """How many independent outcomes would say as much about calibration as these.
+
+    Whether outcomes fall below the forecast's quantiles is compared from row to row, in the order given, and between
+    columns: where neighbours resemble each other by more than chance explains, correlations are summed until they
+    vanish (Geyer, 1992). The order of rows that someone sorted, which hardly ever turns, means nothing.
+
+    Parameters
+    ----------
+    pit
+        As in `reliability_curve`.
+    block : int, optional
+        So many consecutive rows resemble each other, and others do not; 1 for rows whose order means nothing. Without
+        it the rows tell.
+
+    Returns
+    -------
+    Effective
+    """
+    tensor = _pits(pit)
+    p = (tensor if tensor.dim() == 2 else tensor[:, None]).cpu().numpy()
+    if block is not None and block < 1:
+        raise CalibrlError(f"block {block} is not a number of rows; use 1 or more")
+    block = 1 if block is None and is_sorted(p) else block
+    seen = ~np.isnan(p)
+    below = (p[:, :, None] <= _TENTHS).astype(np.float64)
+    below = np.where(seen[:, :, None], below - below.sum(0) / seen.sum(0)[:, None], 0.0)
+    rows, columns = p.shape
+    alone, together = below.reshape(rows, -1), below.sum(1)
+    total = float((alone**2).sum())
+    if rows < 4 or total == 0:
+        return Effective(float(seen.sum()), 1.0)
+    shared = float((together**2).sum()) / total
+    shared = shared if columns > 1 and shared > 1 + 2 * math.sqrt(2 / rows) else 1.0
+    if block is not None:
+        starts = np.arange(0, rows, block)
+        own, all_ = (float((np.add.reduceat(part, starts) ** 2).sum()) for part in (alone, together))
+        inflation = max(1.0, own / total) if block > 1 else 1.0
+        return Effective(float(seen.sum()) / max(1.0, all_ / total if block > 1 else shared), inflation)
+    return Effective(float(seen.sum()) / (shared * _inflation(together)), _inflation(alone))
+
+
+def is_sorted(values: np.ndarray) -> bool:
+    """Whether values (n, …) rise and fall so seldom that someone sorted them: independent ones turn in 2 rows of 3."""
+    steps = np.sign(np.diff(values, axis=0))
+    turns = (steps[1:] * steps[:-1] < 0).sum()
+    return bool(turns < 0.02 * steps.size)
+
+
+_TENTHS = np.linspace(0.1, 0.9, 9)
+
+
+def _inflation(series: np.ndarray) -> float:
+    """1 + 2 Σ ρ_k over lags k of centred series (n, m); 1 where neighbours are no more alike than by chance."""
+    n = len(series)
+    together = series.T @ series
+    chance = 2.5 * math.sqrt(float((together**2).sum()) / n) / float(np.trace(together))
+    spectrum = np.fft.rfft(series, 2 * n, axis=0)
+    covariance = np.fft.irfft(np.abs(spectrum) ** 2, axis=0)[: n // 2 * 2 // 2].sum(1)
+    rho = covariance / covariance[0]
+    if rho[1] <= chance:
+        return 1.0
+    found = 1.0
+    for _ in range(8):
+        # Series around their own mean look less alike than they are, by about found/n at each lag.
+        lags = rho[: len(rho) // 2 * 2] + found / n
+        pairs = lags.reshape(-1, 2).sum(1)
+        gone = np.flatnonzero(pairs <= 0)
+        pairs = np.minimum.accumulate(pairs[: gone[0]] if len(gone) else pairs)
+        found = min(max(1.0, 2 * float(pairs.sum()) - 1), n / 3)
+    return found
+
+
+def _independent(p: np.ndarray, at: np.ndarray, block: int) -> float:
+    """How many independent outcomes say as much as p (n,), NaN where unseen, in blocks of rows."""
+    seen = ~np.isnan(p)
+    if block == 1:
+        return float(seen.sum())
+    starts = np.arange(0, len(p), block)
+    hits = np.add.reduceat((p[:, None] <= at).astype(float), starts)
+    sizes = np.add.reduceat(seen.astype(float), starts)
+    # A block nobody saw says nothing.
+    hits, sizes = hits[sizes > 0], sizes[sizes > 0]
+    share = hits.sum(0) / sizes.sum()
+    spread = float(((hits - sizes[:, None] * share) ** 2).sum()) * len(sizes) / max(len(sizes) - 1, 1)
+    expected = float((share * (1 - share)).sum()) * sizes.sum()
+    return float(sizes.sum() / max(1.0, spread / expected)) if expected > 0 else float(len(sizes))
 
 
 def coverage(pit: Array, level: float) -> float:
@@ -213,24 +322,6 @@ def coverage(pit: Array, level: float) -> float:
     p = p[~p.isnan()]
     tail = (1 - level) / 2
     return float(((p >= tail) & (p <= 1 - tail)).double().mean())
-
-
-def _resampled(p: np.ndarray, at: np.ndarray, block: int, draws: int, rng: np.random.Generator) -> np.ndarray:
-    """Bootstrap replicates of the share of p, NaN where unseen, below each level: (draws, m)."""
-    if block == 1:
-        # Resampling rows is a multinomial draw of how many fall between neighbouring levels.
-        seen, order = np.sort(p[~np.isnan(p)]), np.argsort(at)
-        below = np.searchsorted(seen, at[order], side="right")
-        counts = np.diff(np.concatenate([[0], below, [len(seen)]]))
-        shares = np.cumsum(rng.multinomial(len(seen), counts / len(seen), size=draws), axis=1)[:, :-1] / len(seen)
-        return shares[:, np.argsort(order)]
-    starts = np.arange(0, len(p), block)
-    hits = np.add.reduceat((p[:, None] <= at).astype(float), starts)
-    sizes = np.add.reduceat((~np.isnan(p)).astype(float), starts)
-    # A block nobody saw says nothing, and drawn alone it would leave nothing to share.
-    hits, sizes = hits[sizes > 0], sizes[sizes > 0]
-    picks = rng.multinomial(len(sizes), np.full(len(sizes), 1 / len(sizes)), size=draws)
-    return (picks @ hits) / (picks @ sizes)[:, None]
 
 
 def _pits(pit: Array) -> Tensor:

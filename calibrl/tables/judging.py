@@ -20,6 +20,7 @@ from calibrl.diagnostics import (
     QuantileSummary,
     Summary,
     calibration_loss,
+    class_reliability,
     class_summary,
     noise_floor,
     quantile_summary,
@@ -105,10 +106,10 @@ def worth(evidence: Scores, fit_map: FitMap | FitClassMap, how: How) -> dict[str
     """The calibration loss before a map and after it, averaged over folds that the map never saw."""
 
     def loss(part: Scores) -> float:
-        return class_summary(*part).ece if isinstance(part, tuple) else calibration_loss(normal.cdf(part))
+        return class_reliability(*part).gap if isinstance(part, tuple) else calibration_loss(normal.cdf(part))
 
     def floor(part: Scores) -> float:
-        return class_summary(*part).noise_floor if isinstance(part, tuple) else noise_floor(len(part))
+        return class_reliability(*part).noise_floor if isinstance(part, tuple) else noise_floor(len(part))
 
     folds = [(loss(before), loss(after), floor(after)) for before, after in cross_validate(evidence, fit_map, how)]
     count = len(evidence[1] if isinstance(evidence, tuple) else evidence)

@@ -7,8 +7,11 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy import stats
+from scipy.signal import lfilter
 
 import calibrl as cal
+from calibrl.diagnostics.calibration import share_interval
 
 D = torch.float64
 pits = st.lists(st.floats(0, 1), min_size=2, max_size=50)
@@ -63,17 +66,60 @@ def test_the_noise_floor_is_what_a_perfect_forecaster_gets(generator):
     assert cal.diagnostics.calibration_error(wide) == pytest.approx(0.313 / math.sqrt(2000), rel=0.25)
 
 
-@pytest.mark.parametrize("block", [1, 5])
-def test_the_bootstrap_band_covers(generator, block):
-    inside = []
-    for _ in range(150):
+@pytest.mark.parametrize(("rows", "block"), [(10, 1), (20, 1), (400, 1), (400, 5)])
+def test_the_band_covers_at_every_level(generator, rows, block):
+    """From ten rows on: a bootstrap of those covered 40 % at the outer levels."""
+    inside, levels = [], torch.tensor([0.05, 0.3, 0.7, 0.95], dtype=D)
+    for _ in range(400):
         # Blocks of five rows that move together.
-        p = torch.rand(400 // block, generator=generator, dtype=D).repeat_interleave(block)
-        low, high = cal.diagnostics.reliability_band(
-            p, [0.3, 0.7], confidence=0.9, draws=300, block=block, generator=generator
-        )
-        inside.append((low <= torch.tensor([0.3, 0.7])) & (torch.tensor([0.3, 0.7]) <= high))
-    assert float(torch.stack(inside).double().mean()) == pytest.approx(0.9, abs=0.06)
+        p = torch.rand(rows // block, generator=generator, dtype=D).repeat_interleave(block)
+        low, high = cal.diagnostics.reliability_band(p, levels, confidence=0.9, block=block)
+        inside.append((low <= levels) & (levels <= high))
+    covered = torch.stack(inside).double().mean(0)
+    assert float(covered.min()) > 0.87
+    assert rows < 400 or float(covered.max()) < 0.96
+
+
+def test_shares_have_the_exact_interval_of_scipy():
+    low, high = share_interval(np.array([0.0, 0.3, 1.0]), np.array([7, 10, 12]), 0.9)
+    for j, (hits, n) in enumerate([(0, 7), (3, 10), (12, 12)]):
+        exact = stats.binomtest(hits, n).proportion_ci(0.9, method="exact")
+        assert (low[j], high[j]) == pytest.approx((exact.low, exact.high))
+
+
+def autoregressive(rows, columns, phi, together, rng):
+    """Standard normal rows that resemble the one before by phi, columns that go together by `together`."""
+    noise = rng.normal(size=(rows, columns)) * math.sqrt(1 - together)
+    noise += math.sqrt(together) * rng.normal(size=(rows, 1))
+    noise[1:] *= math.sqrt(1 - phi**2)
+    return torch.from_numpy(lfilter([1.0], [1.0, -phi], noise, axis=0))
+
+
+@pytest.mark.parametrize(
+    ("phi", "columns", "together", "least", "most"),
+    [(0.0, 1, 0.0, 0.999, 1.0), (0.0, 6, 0.0, 0.999, 1.0), (0.8, 1, 0.0, 0.1, 0.25), (0.0, 20, 0.9, 0.04, 0.09)],
+)
+def test_rows_that_resemble_each_other_count_for_fewer(phi, columns, together, least, most):
+    """What indicators of an autoregression share, Σ ρ_k with ρ_k from the bivariate normal, leaves one row in six."""
+    p = torch.special.ndtr(autoregressive(1000, columns, phi, together, np.random.default_rng(0)))
+    found = cal.diagnostics.effective_rows(p)
+    assert least <= found.rows / p.numel() <= most
+    assert cal.diagnostics.effective_rows(p, block=1).inflation == 1
+    if phi:
+        assert found.inflation == pytest.approx(1000 / cal.diagnostics.effective_rows(p, block=50).rows, rel=0.5)
+
+
+@pytest.mark.parametrize(("phi", "columns", "together"), [(0.8, 1, 0.0), (0.0, 20, 0.9), (0.5, 3, 0.3)])
+def test_calibrated_rows_that_depend_on_each_other_raise_few_alarms(phi, columns, together):
+    rng, alarms = np.random.default_rng(1), 0
+    for _ in range(60):
+        z = autoregressive(300, columns, phi, together, rng)
+        found = cal.summary(torch.distributions.Normal(torch.zeros_like(z), 1.0), z)
+        alarms += not found.verdict()[0].startswith("Calibrated")
+    assert alarms <= 7
+    wide = 1.6 * autoregressive(1000, columns, phi, together, rng)
+    found = cal.summary(torch.distributions.Normal(torch.zeros_like(wide), 1.0), wide)
+    assert found.verdict()[0].startswith("Over-confident")
 
 
 @pytest.mark.parametrize("block", [1, 5])
@@ -101,7 +147,7 @@ def test_gaps_do_not_shift_the_blocks_of_a_band():
     ("attempt", "words"),
     [
         (lambda: cal.diagnostics.reliability_band([0.5], block=0), "block 0"),
-        (lambda: cal.diagnostics.reliability_band([0.5], draws=0), "draws 0"),
+        (lambda: cal.diagnostics.effective_rows([0.5], block=0), "block 0"),
         (lambda: cal.diagnostics.noise_floor(0), "n 0.0 is not"),
         (lambda: cal.diagnostics.reliability_curve([0.5, 1.5]), "outside"),
         (lambda: cal.diagnostics.reliability_curve(torch.zeros(2, 2, 2)), "shape"),

@@ -1,11 +1,13 @@
 """The summary, its words, and the warning when rows are reused."""
 
 import json
+import math
 import warnings
 
 import numpy as np
 import pytest
 import torch
+from scipy import special, stats
 from torch import distributions as td
 
 import calibrl as cal
@@ -123,8 +125,8 @@ def test_the_floor_of_the_expected_calibration_error_is_what_chance_gives(genera
     for _ in range(100):
         p = torch.softmax(2 * torch.randn(600, classes, generator=generator, dtype=D), -1)
         y = torch.multinomial(p, 1, generator=generator)[:, 0]
-        found.append(cal.class_summary(p[:, 1] if classes == 2 else p, y))
-    assert np.mean([one.ece for one in found]) == pytest.approx(np.mean([one.noise_floor for one in found]), rel=0.06)
+        found.append(cal.diagnostics.class_reliability(p[:, 1] if classes == 2 else p, y))
+    assert np.mean([one.gap for one in found]) == pytest.approx(np.mean([one.noise_floor for one in found]), rel=0.06)
 
 
 def test_class_verdicts(generator):
@@ -144,3 +146,101 @@ def test_refuses_what_it_cannot_summarise():
         cal.summary(td.Categorical(torch.ones(2, 3)), torch.zeros(2))
     with pytest.raises(cal.CalibrlError, match="every y is NaN"):
         cal.summary(forecast_of(2), torch.full((2,), torch.nan))
+
+
+def test_the_coverage_of_counts_is_that_of_their_intervals(generator):
+    """Of a Poisson with mean 3 the interval from the 5 % to the 95 % quantile, 1 to 6, holds 91.7 %."""
+    rate = torch.full((4000,), 3.0, dtype=D)
+    y = torch.poisson(rate, generator=generator)
+    found = cal.summary(td.Poisson(rate), y, generator=generator)
+    low, high = stats.poisson.ppf([0.05, 0.95], 3.0)
+    assert found.coverage[0.9] == pytest.approx(float(((y >= low) & (y <= high)).double().mean()))
+    assert found.expected[0.9] == pytest.approx(stats.poisson.cdf(high, 3.0) - stats.poisson.cdf(low - 1, 3.0))
+    assert found.verdict()[0].startswith("Calibrated")
+    assert "of whole numbers they should hold 91.7%" in found.verdict()[1]
+
+
+def test_rounded_rows_that_meet_again_by_chance_raise_no_alarm():
+    """Whole outcomes under forecasts to one decimal: of 300 new rows half have been seen before."""
+    rng = np.random.default_rng(0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for _ in range(10):
+            mean = torch.from_numpy(rng.normal(10, 1, 600).round(1))
+            y = torch.from_numpy(rng.normal(10, 2, 600).round())
+            forecast = td.Normal(mean, 1.0)
+            mapping = cal.fit_smooth(z=cal.pit_z(forecast, y)[:300])
+            cal.summary(cal.Recalibrated(td.Normal(mean[300:], 1.0), mapping), y[300:])
+            model = cal.Calibrated(Whole(), evidence=cal.HeldOut())
+            model.update(cal.Data(mean[:300, None], y[:300]))
+            cal.check(model, cal.Data(mean[300:, None], y[300:]))
+
+
+class Whole:
+    def update(self, data):
+        pass
+
+    def __call__(self, x):
+        return td.Normal(x[:, 0], 1.0)
+
+
+def drawn(probs, rng):
+    return (rng.random((len(probs), 1)) > probs.cumsum(1)[:, :-1]).sum(1)
+
+
+def verdicts(make, repeats, seed=0):
+    """How often class probabilities and outcomes that `make` draws are called miscalibrated."""
+    rng = np.random.default_rng(seed)
+    found = [cal.class_summary(*make(rng)) for _ in range(repeats)]
+    return np.mean([not one.verdict()[0].startswith("Calibrated") for one in found]), found[-1]
+
+
+def softmax(rng, n, k, factor=1.0):
+    logits = 1.5 * rng.normal(size=(n, k))
+    return (special.softmax(part, axis=1) for part in (factor * logits, logits))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda rng: (p := rng.random(20), (rng.random(20) < p).astype(int)),
+        lambda rng: (p := rng.beta(0.2, 10, 200), (rng.random(200) < p).astype(int)),
+        lambda rng: (p := np.tile([0.6, 0.1, 0.3], (300, 1)), drawn(p, rng)),
+        lambda rng: (p := next(softmax(rng, 100, 8)), drawn(p, rng)),
+    ],
+    ids=["20 rows", "rare", "constant", "8 classes"],
+)
+def test_calibrated_classes_are_called_so(make):
+    share, _ = verdicts(make, 100, seed=1)
+    assert share <= 0.05 + 2 * math.sqrt(0.05 * 0.95 / 100)
+
+
+@pytest.mark.parametrize(
+    ("make", "least", "words"),
+    [
+        (lambda rng: (rng.random(50), rng.integers(0, 2, 50)), 0.95, ""),
+        (lambda rng: (p := np.full(500, 0.6), (rng.random(500) < p - 0.08).astype(int)), 0.9, "Over-confident"),
+        (
+            lambda rng: (np.tile([0.6, 0.1, 0.3], (500, 1)), drawn(np.tile([0.6, 0.3, 0.1], (500, 1)), rng)),
+            1.0,
+            "Miscalibrated by class",
+        ),
+        (lambda rng: ((pair := list(softmax(rng, 300, 3, 1.5)))[0], drawn(pair[1], rng)), 0.92, "Over-confident"),
+    ],
+    ids=["coin flips", "8 points", "two classes swapped", "temperature 1.5"],
+)
+def test_miscalibrated_classes_are_found_as_often_as_by_the_best_test(make, least, words):
+    share, last = verdicts(make, 40)
+    assert share >= least
+    assert last.verdict()[0].startswith(words)
+
+
+def test_the_score_of_spiegelhalter_is_his():
+    rng = np.random.default_rng(0)
+    p = rng.random(400)
+    y = (rng.random(400) < p**1.3).astype(int)
+    z = ((y - p) * (1 - 2 * p)).sum() / np.sqrt(((1 - 2 * p) ** 2 * p * (1 - p)).sum())
+    found = cal.diagnostics.class_test(p, y)
+    assert found.spiegelhalter == pytest.approx(2 * stats.norm.sf(abs(z)))
+    bias = (y - p).sum() / np.sqrt((p * (1 - p)).sum())
+    assert found.rates == pytest.approx(2 * stats.norm.sf(abs(bias)))
