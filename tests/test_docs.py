@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import io
 import itertools
+import json
 import math
 import os
 import re
@@ -25,6 +26,7 @@ import torch
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+NOTEBOOKS = sorted((ROOT / "examples").glob("*.ipynb"))
 SECONDS = 240
 
 
@@ -177,6 +179,17 @@ def test_example_runs(path, workshop):
         check=False,
     )
     assert done.returncode == 0, f"{name(path)}: exit code {done.returncode}\n{done.stdout}\n{done.stderr}"
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=name)
+def test_notebook_runs(path, workshop):
+    found = json.loads(path.read_text(encoding="utf-8"))
+    assert found["nbformat"] == 4
+    cells = [cell for cell in found["cells"] if cell["cell_type"] == "code"]
+    assert all(not cell["outputs"] and cell["execution_count"] is None for cell in cells), "kept without what it prints"
+    namespace: dict[str, Any] = {"__name__": "__main__"}
+    for number, cell in enumerate(cells, start=1):
+        run_python(Block("python", 1, "".join(cell["source"])), f"{name(path)}, cell {number}", namespace)
 
 
 def test_design_notes_have_the_layers_that_the_linter_checks():

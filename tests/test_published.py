@@ -215,6 +215,21 @@ def test_same_networks_with_and_without_a_map():
         says(text, f"`{preset}`, after {trial}", f"{fmean(bare.values()):.1f}", *gains)
 
 
+def test_a_goal_that_pays_once():
+    text, found = page("docs/control-results.md"), defaultdict(lambda: defaultdict(dict))
+    for row in read(ROOT / "results" / "control" / "mountain-car.jsonl"):
+        exploration = row.overrides.get("planner.exploration", 0)
+        which = row.arm, "known" if "reward" in row.overrides else "learnt", f"{exploration:g}"
+        found[which][row.seed][int(row.metrics["trial"])] = row.metrics["return"]
+    assert len(found) == 4
+    for (arm, reward, exploration), seeds in found.items():
+        first = [next((str(t) for t, value in sorted(seeds[s].items()) if value >= 90), "never") for s in range(5)]
+        solved = sum(one != "never" for one in first)
+        trials = max(seeds[0])
+        label = arm if trials == 10 else f"{arm}, {trials} trials"
+        says(text, label, reward, exploration, f"{solved} of 5", ", ".join(first))
+
+
 MAPS = "temperature", "Platt", "isotonic", "add-one prior"
 
 
