@@ -329,3 +329,20 @@ def test_the_page_on_the_control_claim_says_what_its_rows_say():
     seeds = sorted({seed for _, seed in found})
     gains = [fmean(paired(found["calibrated", seed], found["uncalibrated", seed])) for seed in seeds]
     assert f"|10 × 10|{pm(gains, '+.1f')}|150|" in page("docs/replication.md")
+
+
+def test_trust_page_is_the_rows():
+    """Every simulated share on the page is that of a row, and every row is on the page."""
+    text, rows = (ROOT / "docs" / "trust.md").read_text("utf-8"), read(ROOT / "results" / "core" / "trust.jsonl")
+    told = re.findall(r"^\| (.+?) \| (.+?) \| (\d+) \| (\d\.\d{3}) ± (\d\.\d{3}) \|", text, re.M)
+    found = {
+        (row.arm, row.problem, str(row.step), f"{row.metrics['share']:.3f}", f"{row.metrics['standard_error']:.3f}")
+        for row in rows
+    }
+    assert set(told) == found
+    shares = {(row.arm, row.problem, row.step): (row.metrics["share"], row.metrics["standard_error"]) for row in rows}
+    for (arm, problem, step), (share, error) in shares.items():
+        if arm in ("split conformal", "weighted conformal", "CV+", "adaptive", "reliability band"):
+            assert share > 0.9 - 3 * error - 0.005, (arm, problem, step)
+        if arm.endswith("size"):
+            assert share < 0.1, (arm, problem, step)

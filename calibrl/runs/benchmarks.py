@@ -32,6 +32,13 @@ BENCHMARKS: dict[str, Description] = {
         metrics={"excess_crps_x1000": Metric("excess CRPS × 1000", ".3g", "lower")},
         step="rows",
     ),
+    "trust": Description(
+        title="Guarantees that hold, verdicts that are right",
+        question="On simulated truths, how much do guaranteed intervals hold, and how often is a verdict right?",
+        baseline="",
+        metrics={"share": Metric("share", ".3f")},
+        step="rows",
+    ),
     "speed": Description(
         title="Speed compared with other libraries",
         question="How many times faster than a widely used library, in the same run on one thread?",
