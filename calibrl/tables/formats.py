@@ -16,7 +16,8 @@ import re
 import zipfile
 import zlib
 from collections import Counter
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, cast
@@ -38,6 +39,13 @@ SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars", " ": 
 
 SHEET_ROWS, SHEET_COLUMNS = 1_048_575, 16_384
 """What fits on a sheet of Excel, below a header."""
+
+
+UNREADABLE = (
+    *(pl.exceptions.PolarsError, pl.exceptions.PanicException, csv.Error, zlib.error, zipfile.BadZipFile),
+    *(OSError, UnicodeError, EOFError, NotImplementedError),
+)
+"""What libraries raise over a file that is damaged, or another than its name says."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +89,7 @@ def load(path: str | Path, *, as_text: bool, sheet: str | None = None) -> tuple[
             frame, source = _read_columnar(file, suffix), Source(str(file))
         else:
             frame, source = _read_text(file, as_text=as_text)
-    except (pl.exceptions.PolarsError, OSError, UnicodeError, csv.Error, zlib.error, EOFError) as problem:
+    except UNREADABLE as problem:
         kind = {".parquet": "Parquet", ".feather": "Feather"}.get(suffix, "Excel" if suffix in SHEETS else "CSV")
         raise CalibrlError(
             f"{file}: cannot be read as {kind} ({reason(problem)}); expected text with as many cells in every row as "
@@ -299,8 +307,25 @@ def _rows(head: str, separator: str, whole: bool, most: int = 50) -> tuple[list[
 # Columns and sheets.
 
 
+@contextmanager
+def _quietly() -> Iterator[None]:
+    """Drop what a library writes to stderr, past Python, about a damaged file: the error says it better."""
+    try:
+        kept = os.dup(2)
+    except OSError:  # there is no stderr
+        yield
+        return
+    try:
+        with Path(os.devnull).open("wb") as nowhere:
+            os.dup2(nowhere.fileno(), 2)
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+
+
 def _read_columnar(file: Path, suffix: str) -> pl.DataFrame:
-    with file.open("rb") as stream:
+    with _quietly(), file.open("rb") as stream:
         lazy = pl.scan_parquet(stream) if suffix == ".parquet" else pl.scan_ipc(stream)
         rows = lazy.select(pl.len()).collect().item()
         # Text is kept as views of 16 bytes; a list is at least that.

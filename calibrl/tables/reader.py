@@ -81,7 +81,16 @@ def read_table(path: str | Path, *, as_text: bool = False, sheet: str | None = N
     polars.DataFrame
         At least one row; no two columns of one name.
     """
-    return _expect_rows(*load(path, as_text=as_text, sheet=sheet))
+    frame = _expect_rows(*load(path, as_text=as_text, sheet=sheet))
+    return frame if as_text else frame.with_columns(map(_with_decimals, frame.get_columns()))
+
+
+def _with_decimals(column: pl.Series) -> pl.Series:
+    """A column of numbers with decimal commas as numbers; any other as it is."""
+    if column.dtype != pl.String or not column.str.contains(DECIMAL_COMMA).any():
+        return column
+    parsed = _numbers(column.str.strip_chars())
+    return parsed if parsed.null_count() == column.null_count() else column
 
 
 def _expect_rows(frame: pl.DataFrame, source: Source) -> pl.DataFrame:

@@ -14,7 +14,7 @@ import pytest
 
 from calibrl import CalibrlError
 from calibrl.errors import MissingExtra
-from calibrl.tables import formats, read_table, write_table
+from calibrl.tables import formats, read_forecasts, read_table, write_table
 from calibrl.tables.reader import Cells, find_columns, parse_columns, read_cells
 
 FRAME = pl.DataFrame({"größe": ["é", "ü"], "x": [1.5, -2.25], "n": [1, 2]})
@@ -50,6 +50,13 @@ def test_what_excel_and_r_put_around_a_table_is_seen_through(tmp_path: Path) -> 
     for text in ("sep=;\r\ny;x\r\n1;2\r\n3;4\r\n", '"y" "x"\n"1" 1 2\n"2" 3 4\n', "y\tx\nanna\t1\t2\nbert\t3\t4\n"):
         (tmp_path / "a.csv").write_text(text, newline="")
         assert read_table(tmp_path / "a.csv").select("y", "x").rows() == [(1, 2), (3, 4)]
+
+
+def test_decimal_commas_are_numbers_where_types_are_inferred(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("arm;reward;note\n1;0,5;1,5 or so\n2;;x\n3;1.234,25;y\n")
+    frame = read_table(tmp_path / "a.csv")
+    assert frame["reward"].to_list() == [0.5, None, 1234.25]
+    assert frame["note"][0] == "1,5 or so"
 
 
 def test_a_name_is_never_a_pattern(tmp_path: Path) -> None:
@@ -122,6 +129,41 @@ def test_formulas_do_not_reach_a_spreadsheet(tmp_path: Path) -> None:
     assert read_table(tmp_path / "a.parquet")["name"].to_list() == names
     write_table(frame, tmp_path / "a.xlsx")
     assert read_table(tmp_path / "a.xlsx")["name"].to_list()[:4] == names[:4]  # as text: no formula has a value
+
+
+def test_damaged_files_are_refused_or_read_and_nothing_else(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Bytes changed, cut, put in and taken out: an error of one line, or a table; never a traceback or a panic."""
+    rng = np.random.default_rng(0)
+    numbers = {name: rng.uniform(1, 2, 20) for name in ("y", "mu", "sigma")}
+    frame, kept = pl.DataFrame({"id": [f"a{k}é" for k in range(20)], **numbers}), {}
+    for name in ("a.csv", "a.csv.gz", "a.parquet", "a.feather", "a.xlsx"):
+        write_table(frame, tmp_path / name)
+        kept[name] = (tmp_path / name).read_bytes()
+    kept["a.txt"] = frame.write_csv(separator=";").encode("utf-16")
+    odd = [b",", b";", b'"', b"\n", b"\r", b"nan", b"1e999", b"\0", b"q0.5", b"\xff\xfe"]
+    refused = 0
+    for _ in range(1200):
+        name = list(kept)[rng.integers(len(kept))]
+        content = bytearray(kept[name])
+        for _ in range(rng.integers(1, 5)):
+            at = int(rng.integers(len(content) + 1))
+            match rng.integers(4):
+                case 0:
+                    content[at : at + 1] = rng.bytes(1)
+                case 1:
+                    del content[at:]
+                case 2:
+                    content[at:at] = odd[rng.integers(len(odd))]
+                case _:
+                    del content[at : at + int(rng.integers(1, 8))]
+        (tmp_path / name).write_bytes(content)
+        try:
+            read_forecasts(tmp_path / name)
+        except CalibrlError as problem:
+            assert "\n" not in str(problem)  # noqa: PT017
+            refused += 1
+    assert 600 < refused < 1200
+    assert capfd.readouterr().err == ""
 
 
 # Columns.
