@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import copy
 from abc import ABC, abstractmethod
-from typing import Any, Self
+from typing import Any, Self, TypeGuard
 
 import torch
+from scipy.special import betainc
 from torch import Size, Tensor
-from torch.distributions import Bernoulli, Categorical, Distribution, Independent, Normal, Poisson
+from torch.distributions import Bernoulli, Categorical, Distribution, Independent, NegativeBinomial, Normal, Poisson
 
 from calibrl.arrays import Array, as_tensor, returns_what_was_given
 from calibrl.errors import CalibrlError
@@ -248,11 +249,27 @@ def count_zscore(forecast: Distribution, y: Tensor) -> Tensor:
     if isinstance(forecast, Poisson):
         rate, after = forecast.rate.double(), k.clamp(min=0) + 1
         z = _certain(torch.special.gammaincc(after, rate), torch.special.gammainc(after, rate))
+    elif _is_waiting(forecast):
+        z = _certain(*_waiting_tails(forecast, k.nan_to_num(0).clamp(min=0)))
     else:
         table = _zscore_table(forecast)
         index = k.nan_to_num(0).clamp(0, len(table) - 1).long()
         z = table.gather(0, index.reshape(-1, *forecast.batch_shape)).reshape(k.shape)
     return torch.where(k.isnan(), torch.nan, torch.where(k < 0, -torch.inf, z))
+
+
+def _is_waiting(forecast: Distribution) -> TypeGuard[NegativeBinomial]:
+    """Whether scipy has the tails: of a negative binomial, unless gradients are wanted, which a table carries."""
+    if not isinstance(forecast, NegativeBinomial):
+        return False
+    wanted = forecast.probs.requires_grad or forecast.total_count.requires_grad
+    return not (torch.is_grad_enabled() and wanted)
+
+
+def _waiting_tails(forecast: NegativeBinomial, k: Tensor) -> tuple[Tensor, Tensor]:
+    """P(Y ≤ k) = I_{1-p}(r, k + 1) and P(Y > k) = I_p(k + 1, r), each with its own digits."""
+    r, p, after = (part.detach().double().cpu().numpy() for part in (forecast.total_count, forecast.probs, k + 1))
+    return torch.as_tensor(betainc(r, after, 1 - p)).to(k), torch.as_tensor(betainc(after, r, p)).to(k)
 
 
 def _certain(lower: Tensor, upper: Tensor) -> Tensor:
@@ -266,13 +283,13 @@ def count_from_zscore(forecast: Distribution, z: Tensor) -> Tensor:
     z = z.double().clamp(max=-normal.LOWEST_Z)
     if not z.numel():
         return z
-    if not isinstance(forecast, Poisson):
+    if not isinstance(forecast, Poisson) and not _is_waiting(forecast):
         table = _zscore_table(forecast)
         rows = z.reshape(-1, *forecast.batch_shape).movedim(0, -1).contiguous()
         found = torch.searchsorted(table.movedim(0, -1).contiguous(), rows).movedim(-1, 0)
         return found.clamp(max=len(table) - 1).double().reshape(z.shape)
     low = torch.full_like(z, -1.0)
-    high = forecast.rate.double().expand(z.shape) + 10
+    high = forecast.mean.double().expand(z.shape) + 10
     while bool((count_zscore(forecast, high) < z).any()):
         high = torch.where(count_zscore(forecast, high) < z, 2 * high, high)
     high = high.ceil()

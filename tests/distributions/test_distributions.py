@@ -316,3 +316,16 @@ def test_half_normal_forecasts_have_a_score():
     x = np.linspace(0, 12, 200_001)
     wanted = [np.trapezoid((stats.halfnorm.cdf(x) - (x >= y)) ** 2, x) for y in (0.3, 0.7)]
     assert cal.crps(forecast, [0.3, 0.7]) == pytest.approx(np.mean(wanted), abs=1e-4)
+
+
+def test_negative_binomials_are_scored_by_the_thousand():
+    """A table of every count's probability took a minute for these."""
+    total, probs = torch.linspace(0.5, 9, 5000, dtype=D), torch.linspace(0.1, 0.9, 5000, dtype=D)
+    forecast = td.NegativeBinomial(total, probs)
+    law = stats.nbinom(total.numpy(), 1 - probs.numpy())
+    y = torch.from_numpy(law.rvs(random_state=0).astype(float))
+    np.testing.assert_allclose(cal.distributions.cdf(forecast, y), law.cdf(y.numpy()), rtol=1e-9)
+    quantile = cal.Recalibrated(forecast, cal.maps.IDENTITY).icdf(torch.full((5000,), 0.9, dtype=D))
+    np.testing.assert_array_equal(quantile, law.ppf(0.9))
+    p = cal.pit(forecast, y, generator=torch.Generator().manual_seed(0))
+    assert stats.kstest(p.numpy(), "uniform").pvalue > 0.01
