@@ -6,8 +6,9 @@
 The forecast is N(0, 1); the truth is something else. Excess CRPS = ∫ (R(Φ(x)) - F(x))² dx: 0 for the truth itself, in
 units of the forecast's σ; `harm` is the share of fits more than 0.1 % of the truth's CRPS worse than leaving the
 forecast alone; `kl` the excess log-likelihood loss. The truths had no part in choosing the default map: the lists were
-written when it was done, and it was not changed after they had been looked at. `--edges`: how often 99 and 99.9 % intervals of heavy-tailed outcomes miss, as
-a multiple of what they say, and how often a handful of rows moves a forecast that is calibrated.
+written when it was done, and it was not changed after they had been looked at.
+`--edges`: how often 99 and 99.9 % intervals of heavy-tailed outcomes miss, as a multiple of what they say, and how
+often a handful of rows moves a forecast that is calibrated.
 """
 
 from __future__ import annotations

@@ -265,13 +265,32 @@ def test_planning_with_a_learnt_table(label, task):
 def test_which_map():
     text, rows = page("docs/choose-a-map.md"), read(ROOT / "results" / "core" / "quality.jsonl")
     found = {(row.problem, row.arm, row.step): row.metrics for row in rows}
-    maps = ("none", "smooth", "isotonic", "affine", "platt", "beta", "auto", "isotonic, as peers fit it")
-    for step in (20, 100, 1000):
-        for problem in sorted({row.problem for row in rows}):
-            says(text, problem, *(excess([found[problem, name, step]]) for name in maps))
-    for name in maps[:-1]:
-        kinds = sorted({row.problem for row in rows} - {"calibrated"})
-        says(text, name, *(excess([found[kind, name, step] for kind in kinds]) for step in (10, 20, 50, 100, 1000)))
+    kinds, steps = sorted({row.problem for row in rows}), (10, 30, 100, 300, 1000)
+    wrong = [kind for kind in kinds if kind != "calibrated"]
+    for name in sorted({row.arm for row in rows}):
+        says(text, name, *(excess([found[kind, name, step] for kind in wrong]) for step in steps))
+    for name in ("smooth", "auto", "affine", "isotonic", "shrunk kernel", "mixture"):
+        harm = (100 * fmean(found[kind, name, step]["harm"] for kind in kinds) for step in steps)
+        says(text, f"harm, {name}", *(f"{share:.1f} %" for share in harm))
+    for name in ("none", "smooth", "affine", "shrunk kernel", "mixture"):
+        loss = (fmean(found[kind, name, step]["kl"] for kind in kinds) for step in steps)
+        says(text, f"log-likelihood, {name}", *(f"{one:.3f}" for one in loss))
+    for kind in kinds:
+        by_step = [{arm: found[kind, arm, step]["excess_crps_x1000"] for _, arm, _ in found} for step in steps[:4]]
+        best = [min(one[peer] for peer in ("shrunk kernel", "ECDF", "affine", "mixture")) for one in by_step]
+        says(text, kind, *(f"{one['smooth'] / least:.2f}" for one, least in zip(by_step, best, strict=True)))
+
+
+def test_where_the_default_maps_evidence_ends():
+    text = page("docs/choose-a-map.md")
+    found = {(row.problem, row.step): row.metrics for row in read(ROOT / "results" / "core" / "edges.jsonl")}
+    moved = [found.pop(("calibrated", n))["moved"] for n in (2, 3, 5)]
+    assert max(moved) <= 0.01
+    assert ", ".join(f"{100 * share:.1f} %" for share in moved) in text
+    for kind in {kind for kind, _ in found}:
+        missed = [found[kind, n][level] for level in ("missed_99", "missed_99.9") for n in (1000, 10_000, 100_000)]
+        assert max(missed[1], missed[2], missed[4], missed[5]) <= 1.3
+        says(text, kind, *(f"{one:.2f}" for one in missed))
 
 
 def excess(metrics):
