@@ -1,9 +1,14 @@
 import errno
 import os
+import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+import calibrl
+from calibrl.__main__ import main
 from calibrl.errors import CalibrlError
 from calibrl.files import (
     check_regular,
@@ -191,3 +196,37 @@ def test_pipes_are_not_read(tmp_path):
     with pytest.raises(CalibrlError, match="pipe is no regular file; give another"):
         check_regular(tmp_path / "pipe", "give another")
     check_regular(tmp_path / "none", "give another")
+
+
+@pytest.mark.parametrize("way", [["-m", "calibrl"], ["-c", "from calibrl.__main__ import main; main()"]])
+def test_files_of_the_current_folder_are_not_run(tmp_path, way):
+    """A folder that somebody else filled, with modules that are called like packages we import."""
+    names = ("typer", "click", "numpy", "torch", "polars", "gymnasium", "rich", "matplotlib", "sitecustomize")
+    for name in names:
+        (tmp_path / f"{name}.py").write_text("import pathlib; pathlib.Path('taken').touch(); raise SystemExit(7)")
+    path = {"PYTHONPATH": str(Path(calibrl.__file__).parents[1]), "PYTHONSAFEPATH": "" if "-m" in way else "1"}
+    done = subprocess.run(
+        [sys.executable, *way, "list", "maps"], cwd=tmp_path, env=os.environ | path, capture_output=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    assert not (tmp_path / "taken").exists()
+
+
+@pytest.mark.parametrize(
+    ("problem", "words"),
+    [
+        (MemoryError(), "not enough memory"),
+        (RecursionError("too deep"), r"beyond what can be computed with \(too deep\)"),
+        (OverflowError("too large"), r"\(too large\)"),
+    ],
+)
+def test_what_is_too_much_ends_in_one_line(monkeypatch, capsys, problem, words):
+    def fail():
+        raise problem
+
+    monkeypatch.setattr("calibrl.cli.app", fail)
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert re.search(words, line)

@@ -165,7 +165,9 @@ class Study {
     const columns = Math.max(1, Math.min(panels.length, Math.floor((room + 20) / (least + 20))));
     const width = Math.floor((room - 20 * (columns - 1)) / columns);
     const most = panels.length === 1 ? Math.min(width, 720) : width;
-    const grid = make("div", { class: "panels", style: `grid-template-columns: repeat(${columns}, minmax(0, 1fr))` });
+    const grid = make("div", { class: "panels" });
+    // Not as an attribute, which the page's content-security policy forbids.
+    grid.style.gridTemplateColumns = `repeat(${columns}, minmax(0, 1fr))`;
     for (const { name, draw } of panels) {
       grid.append(make("figure", { class: "panel" }, make("figcaption", {}, name), ...draw(most).map(listen)));
     }

@@ -18,7 +18,7 @@ from typing import Any
 from calibrl import __version__
 from calibrl.errors import CalibrlError
 from calibrl.files import writable, write_text
-from calibrl.pages import style
+from calibrl.pages import policy, style
 from calibrl.report.series import Charts, charts
 from calibrl.report.tables import readable, studies, table, verdict
 from calibrl.runs.benchmarks import BENCHMARKS, describe
@@ -119,9 +119,15 @@ def _key(name: str, taken: Sequence[str]) -> str:
 
 
 def _assemble(sections: Sequence[str], parts: Sequence[Part]) -> str:
+    # Styles and scripts are allowed by their hash: what rows or names could smuggle in is neither run nor painted.
+    widths = sorted({int(width) for section in sections for width in re.findall(r'<figure class="w(\d+)">', section)})
+    styles = style() + "".join(f".figures .w{width} {{ width: {width}px; }}\n" for width in widths)
+    parts_of_script = [(HERE / name).read_text(encoding="utf-8") for name in SCRIPTS]
+    script = "\n".join(["(() => {", '"use strict";', *parts_of_script, "})();"])
     fills = {
-        "style": style(),
-        "script": "\n".join((HERE / name).read_text(encoding="utf-8") for name in SCRIPTS),
+        "policy": policy(styles=[styles], scripts=[script]),
+        "style": styles,
+        "script": script,
         "sections": "\n".join(sections),
         "links": _links(parts),
         "version": __version__,
@@ -222,7 +228,7 @@ def _figure(path: Path, about: Description) -> str:
     of = next((path.stem.removeprefix(start).strip("-_") for start in about.figures if path.stem.startswith(start)), "")
     words = (f"{known} ({of})" if of else known) or name
     return (
-        f'<figure style="width: {width}px"><img alt="{for_html(words)}" width="{width}" height="{height}"'
+        f'<figure class="w{width}"><img alt="{for_html(words)}" width="{width}" height="{height}"'
         f' src="data:image/png;base64,{data}"><figcaption>{for_html(words)}</figcaption></figure>'
     )
 

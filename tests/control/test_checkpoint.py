@@ -2,8 +2,10 @@
 
 import contextlib
 import errno
+import io
 import json
 import os
+import pickle
 import random
 import subprocess
 import sys
@@ -373,3 +375,30 @@ def test_what_an_earlier_version_did_not_say_is_the_default():
     other = {**whole, "planner": {**whole["planner"], "method": "mppi"}}
     assert with_defaults(other) == other
     assert with_defaults({"task": "anything"}) == {"task": "anything"}
+
+
+class Stranger:
+    """What runs a command where a file is unpickled without care."""
+
+    def __init__(self, marker):
+        self.marker = marker
+
+    def __reduce__(self):
+        return os.mkdir, (str(self.marker),)
+
+
+@pytest.mark.parametrize("sealed", [True, False], ids=["with our checksum", "without"])
+@pytest.mark.parametrize("form", ["zip", "legacy", "pickle"])
+def test_no_checkpoint_runs_code(tmp_path, form, sealed):
+    file, marker, bytes_ = tmp_path / "agent.pt", tmp_path / "run", io.BytesIO()
+    content = {"format": checkpoint.FORMAT, "identity": {}, "state": Stranger(marker), "trial": 0}
+    if form == "pickle":
+        bytes_.write(pickle.dumps(content))
+    else:
+        torch.save(content, bytes_, _use_new_zipfile_serialization=form == "zip")
+    file.write_bytes(bytes_.getvalue() + (checkpoint._seal(bytes_.getbuffer()) if sealed else b""))
+    with pytest.raises(CalibrlError, match=r"agent.pt cannot be read"):
+        checkpoint.read(file, {})
+    assert not marker.exists()
+    pickle.loads(pickle.dumps(Stranger(marker)))
+    assert marker.exists(), "it would have"

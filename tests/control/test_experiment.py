@@ -4,6 +4,8 @@ import itertools
 import sys
 import time
 import types
+from dataclasses import replace
+from pathlib import Path
 
 import gymnasium
 import numpy as np
@@ -15,6 +17,7 @@ from typer.testing import CliRunner
 from calibrl.cli import app
 from calibrl.control.experiment import EXPERIMENT
 from calibrl.control.figures import curve, print_outcome
+from calibrl.control.problems import task_of
 from calibrl.control.settings import PRESETS, PUBLISHED, preset_for_env
 from calibrl.control.world import run_trial
 from calibrl.errors import CalibrlError
@@ -330,6 +333,17 @@ QUICK = [
     "--trials=1",
     "--no-video",
 ]
+
+
+def test_the_current_folder_is_looked_in_last_and_only_for_what_is_named(mine):
+    before = list(sys.path)
+    task_of(replace(PRESETS["tiny"]))
+    assert sys.path == before
+    for named in ({"reward": f"{mine}:near"}, {"task": f"{mine}:Mine-v0"}):
+        sys.path[:] = before
+        found = task_of(replace(PRESETS["tiny"], steps=14, **named))
+        assert found.steps == 14
+        assert sys.path == [*before, str(Path.cwd())]
 
 
 @pytest.mark.usefixtures("blank_figures")

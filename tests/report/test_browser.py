@@ -6,6 +6,7 @@ import statistics
 import struct
 import warnings
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -359,6 +360,17 @@ def test_a_wide_table_is_whole_on_paper(browser, tmp_path):
     finally:
         browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
         browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+
+def test_a_script_that_got_into_the_page_does_not_run(browser, address, tmp_path):
+    text = Path(address.removeprefix("file://")).read_text()
+    foreign = tmp_path / "foreign.html"
+    foreign.write_text(text.replace("</main>", "<script>document.title = 'taken'</script></main>"))
+    browser.get_log("browser")
+    browser.get(foreign.as_uri())
+    assert browser.title == "calibrl report"
+    assert find(browser, ".panels svg"), "the page's own script runs"
+    assert any("Content Security Policy" in entry["message"] for entry in browser.get_log("browser"))
 
 
 def test_figures_are_as_large_as_they_were_drawn(browser, tmp_path):

@@ -1,6 +1,7 @@
 """The page holds every table and figure and asks nothing of the network."""
 
 import base64
+import hashlib
 import json
 import re
 import subprocess
@@ -126,6 +127,16 @@ def test_the_page_is_self_contained(page):
     assert not re.search(r'\b(src|href)="(?!data:|#)', page)
     assert "http" not in re.sub(r"http-equiv|http://www\.w3\.org/2000/svg", "", page)
     assert "default-src 'none'" in page
+
+
+def test_only_the_scripts_and_styles_of_the_page_itself_are_allowed(page):
+    policy = re.search(r'Content-Security-Policy"\s+content="([^"]+)"', page)[1]
+    assert "unsafe" not in policy
+    for tag in ("style", "script"):
+        (text,) = re.findall(rf"<{tag}>(.*?)</{tag}>", page, re.DOTALL)
+        digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+        assert f"{tag}-src 'sha256-{digest}'" in policy.split("; ")
+    assert not re.search(r"<[^>]* (style|on\w+)=", re.sub(r"<(script|style)>.*?</\1>", "", page, flags=re.DOTALL))
 
 
 def test_whatever_rows_say_is_text(page, outline):
