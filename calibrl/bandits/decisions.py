@@ -62,7 +62,7 @@ class Decisions:
 
     def find(self, id: str) -> Waiting | None:
         """The decision that waits under this id, None if it has had its reward; or an error."""
-        if id in self.done:
+        if isinstance(id, str) and id in self.done:
             return None
         try:
             return self.waiting[id]

@@ -135,6 +135,7 @@ def read_log(
     propensity: str | None = "propensity",
     uniform: bool = False,
     among: str = "among",
+    id: str = "id",
 ) -> Log:
     """Read a log from a CSV or Parquet file with a column each for arm, reward and propensity.
 
@@ -151,12 +152,16 @@ def read_log(
     among
         The column, if there is one, of the arms that each decision could choose from: lists, or their JSON in a CSV
         file, and nothing for all arms.
+    id
+        The column, if there is one, of the decisions' ids. Of rows with the same id the last counts.
 
     Returns
     -------
     Log
     """
     frame = read_table(path)
+    if id in frame.columns and id not in (context or ()):
+        frame = frame.filter(frame[id].is_null() | frame[id].is_last_distinct()).drop(id)
     if propensity is None:
         propensity, uniform = "propensity", True
     roles = {arm: "arm", reward: "reward", propensity: "propensity", among: "list of arms on offer"}

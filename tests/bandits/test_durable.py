@@ -2,15 +2,9 @@
 
 import json
 import os
-import re
 import shutil
 import signal
-import subprocess
-import sys
-import urllib.error
-import urllib.request
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -19,8 +13,6 @@ from calibrl import CalibrlError
 from calibrl.bandits import CalibratedUCB, CalLinUCB, CalThompson, Durable, LinUCB, NotKept, Policy, storage
 from calibrl.bandits.storage import Journal
 from calibrl.runs.store import Run, Store
-
-SERVICE = Path(__file__).parents[2] / "examples" / "bandit_service.py"
 
 
 def live(bandit, rounds, seed):
@@ -468,86 +460,6 @@ def test_the_journal_stays_short(tmp_path):
     with Durable(tmp_path, lambda: CalLinUCB(2, 3, window=16), snapshot_every=10) as bandit:
         live(bandit, 95, seed=0)
         assert len((tmp_path / "journal.jsonl").read_text().splitlines()) < 10
-
-
-# The service example, killed.
-
-
-class Service:
-    """The example as a process of its own."""
-
-    def __init__(self, folder):
-        command = [sys.executable, str(SERVICE), str(folder), "--port", "0", "--snapshot-every", "15"]
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-        self.url = self.process.stdout.readline().strip()
-
-    def post(self, path, content):
-        data = content if isinstance(content, bytes) else json.dumps(content).encode()
-        with urllib.request.urlopen(urllib.request.Request(self.url + path, data), timeout=30) as answer:
-            return json.load(answer)
-
-    def kill(self, how):
-        self.process.send_signal(how)
-        self.process.wait(timeout=30)
-        self.process.stdout.close()
-
-
-@pytest.mark.skipif(os.name != "posix", reason="kill -9 is POSIX")
-def test_the_service_loses_nothing_to_kill_9(tmp_path):
-    generator = np.random.default_rng(0)
-    rows, acknowledged = [], 0
-    for life in range(2):
-        service = Service(tmp_path)
-        for _ in range(20):
-            x = generator.standard_normal(3).tolist()
-            arm = service.post("/choose", {"x": x})["arm"]
-            reward = float(x[0] > 0) if arm == "news" else 0.3
-            acknowledged = service.post("/reward", {"x": x, "arm": arm, "reward": reward})["learnt"]
-            rows.append((x, arm, reward))
-            assert acknowledged == len(rows)
-        service.kill(signal.SIGKILL if life < 1 else signal.SIGINT)
-
-    with Durable(tmp_path, lambda: CalibratedUCB(["news", "music"], 3, explore=0.1)) as bandit:
-        unbroken = CalibratedUCB(["news", "music"], 3)
-        for row in rows:
-            unbroken.update(*row)
-        assert bandit.policy.pulls == unbroken.pulls
-        asked = generator.standard_normal(3)
-        np.testing.assert_allclose(bandit.forecast(asked).mean.mean, unbroken.forecast(asked).mean.mean, rtol=1e-9)
-
-
-@pytest.mark.skipif(os.name != "posix", reason="kill -9 is POSIX")
-def test_the_service_answers_bad_requests_with_words(tmp_path):
-    service = Service(tmp_path)
-    try:
-        assert service.post("/arms", {"add": "sport"})["arms"] == ["news", "music", "sport"]
-        assert service.post("/choose", {"x": [1, 2, 3], "among": ["music"]}) == {"arm": "music", "probability": 1.0}
-        for path, content, status, words in (
-            ("/reward", {"x": [1, 2], "arm": "news", "reward": 1}, 400, "do not fit"),
-            (
-                "/reward",
-                {"arm": "news", "reward": 1},
-                400,
-                "has keys 'arm', 'reward'; send .* with 'x', 'arm', 'reward'",
-            ),
-            ("/choose", {}, 400, "has keys none; send a JSON object with 'x'"),
-            ("/choose", {"x": [1, 2, 3], "among": ["jazz"]}, 400, "jazz"),
-            ("/choose", 5, 400, "the request has 5; send a JSON object"),
-            ("/choose", [1, 2], 400, r"the request has \[1, 2\]; send a JSON object"),
-            ("/choose", None, 400, "the request has None"),
-            ("/choose", b"not json", 400, "not JSON"),
-            ("/arms", {"add": "jazz", "remove": "news"}, 400, "with 'remove'"),
-            ("/nothing", {"x": [1, 2, 3]}, 404, "/nothing is unknown; known: /choose, /reward, /arms"),
-        ):
-            with pytest.raises(urllib.error.HTTPError) as failure:
-                service.post(path, content)
-            assert failure.value.code == status
-            assert re.search(words, json.load(failure.value)["error"])
-            failure.value.close()
-        with urllib.request.urlopen(service.url, timeout=30) as answer:
-            assert json.load(answer)["pulls"] == {"news": 0, "music": 0, "sport": 0}
-    finally:
-        service.kill(signal.SIGKILL)
 
 
 def test_late_rewards_find_their_decision_and_repeats_do_not_count_twice(tmp_path):
