@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 BENCH := $(VENV)/.bench-installed
 
-.PHONY: demo test lint docs bench clean
+.PHONY: demo test lint docs bench fuzz clean
 
 # The main job on embedded data: no download, no GPU. Ends with the path of a report.
 demo: $(STAMP)
@@ -34,6 +34,10 @@ bench: $(BENCH)
 	$(BIN)/python benchmarks/mdp.py
 	$(BIN)/python benchmarks/inventory.py
 	$(BIN)/python benchmarks/planning.py
+
+# Damaged, mistaken and hostile files by the thousand, and kills: minutes. Fails if anything is used in silence or crashes.
+fuzz: $(STAMP)
+	$(BIN)/python benchmarks/fuzz.py
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "calibrl needs Python 3.11 or newer; try: make PYTHON=python3.12 …")'

@@ -193,6 +193,10 @@ def _plain(part: Any) -> Any:
     return part.to_dict() if isinstance(part, Frozen) else part
 
 
+LARGEST = 1e100
+"""No number of a map is larger: squares must not overflow."""
+
+
 def _rich(part: Any, kind: str, name: str) -> Any:
     """A saved field as what its annotation says, or an error."""
     if part is None and kind.endswith(" | None"):
@@ -202,8 +206,8 @@ def _rich(part: Any, kind: str, name: str) -> Any:
         if not _numbers_alone(part):
             raise ValueError(f"{name} is not a list of numbers")
         found = torch.tensor(part, dtype=torch.float64)
-        if not bool(found.isfinite().all()):
-            raise ValueError(f"{name} holds {found[~found.isfinite()][0].item()}")
+        if not bool((found.abs() < LARGEST).all()):
+            raise ValueError(f"{name} holds {found[~(found.abs() < LARGEST)][0].item():g}")
         return found
     if kind == "str":
         if not isinstance(part, str):

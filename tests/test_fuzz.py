@@ -1,0 +1,31 @@
+"""A short version of `make fuzz`: whatever a file holds, it is right, or somebody is told."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from benchmarks.fuzz import KINDS, tried
+from calibrl.runs.rows import read
+
+ROOT = Path(__file__).parents[1]
+SLOW = {"kills of the example service"}
+"""Kept to `make fuzz`; a test of its own kills the service twice."""
+
+
+@pytest.mark.parametrize("name", [name for name in KINDS if name not in SLOW])
+def test_nothing_is_used_in_silence_and_nothing_crashes(name):
+    found = tried(name, share=0.05, seed=99)
+    assert (found["used"], found["crashed"]) == (0, 0)
+    assert found["noticed"]
+
+
+def test_the_page_shows_what_was_tried():
+    text = (ROOT / "docs" / "reliability.md").read_text(encoding="utf-8")
+    rows = read(ROOT / "results" / "reliability" / "fuzz.jsonl")
+    assert [row.problem for row in rows] == list(KINDS)
+    for row in rows:
+        counts = {name: int(count) for name, count in row.metrics.items()}
+        assert sum(counts.values()) == KINDS[row.problem][0]
+        cells = (row.problem, sum(counts.values()), *(counts[name] for name in ("noticed", "right", "used", "crashed")))
+        assert "| " + " | ".join(map(str, cells)) + " |" in text, json.dumps(cells)
