@@ -365,3 +365,21 @@ def test_trust_page_is_the_rows():
             assert share > 0.9 - 3 * error - 0.005, (arm, problem, step)
         if arm.endswith("size"):
             assert share < 0.1, (arm, problem, step)
+
+
+def test_what_rescaled_inputs_do_to_the_released_recipe():
+    text = page("docs/replication.md")
+    crps = defaultdict(list)
+    for name in ("cartpole", "reacher"):
+        for row in read(ROOT / "results" / "replication" / f"{name}.jsonl"):
+            if row.arm.startswith("released") and row.metrics["trial"] >= 3:
+                for ending in ("", "_bare"):
+                    crps[name, row.arm + ending].append(row.metrics[f"crps{ending}"])
+
+    def pair(arm):
+        return tuple(f"{fmean(crps[name, arm]):.3f}" for name in ("cartpole", "reacher"))
+
+    bare, control, mapped = pair("released_bare"), pair("released-control"), pair("released")
+    assert "CRPS of {} on Cartpole and {} on Reacher".format(*bare) in text
+    assert "those of the control {} and {} (".format(*control) in text
+    assert "with it {} and {}.".format(*mapped) in text
