@@ -58,7 +58,7 @@ def says(text, *cells):
 
 
 def test_calibrating_real_forecasts():
-    text, found = page("README.md"), {name: only_step(one) for name, one in rows_of("core/demo.jsonl").items()}
+    text, found = page("docs/results.md"), {name: only_step(one) for name, one in rows_of("core/demo.jsonl").items()}
     for model in ("network", "dropout network", "boosted quantiles"):
         problem, bare, fitted = f"diabetes, {model}", "uncalibrated", "cross-fitted"
         for arm in (bare, fitted):
@@ -69,6 +69,24 @@ def test_calibrating_real_forecasts():
             ]
             change = paired(found["crps"][problem, fitted], found["crps"][problem, bare])
             says(text, *cells, pm(change, "+.2f") if arm == fitted else "")
+
+
+def test_the_readme_says_what_the_pages_say():
+    readme = page("README.md")
+    core = {name: only_step(one) for name, one in rows_of("core/demo.jsonl").items()}["coverage_90"]
+    holds = [percent(core["diabetes, dropout network", arm]) for arm in ("cross-fitted", "uncalibrated")]
+    says(readme, "a dropout network's 90 % intervals hold, on unseen patients", *holds)
+    reward = only_step(rows_of("bandits/mushroom.jsonl")["reward"])
+    means = [f"{fmean(reward['mushroom', arm].values()):.1f}" for arm in ("callinucb", "linucb")]
+    says(readme, "bandit reward, Mushroom, 200 trials (the paper's recipe)", *means)
+    costs = [shop()["reward"]["bakery, 3 days", arm].values() for arm in ("calibrated", "uncalibrated", "weekday")]
+    ours, bare, weekday = (pm([-cost for cost in arm], ",.0f").replace(",", " ") for arm in costs)
+    says(readme, "cost of perishable goods, bakery, the paper's planner", ours, bare)
+    assert weekday in readme
+    results = page("docs/results.md")
+    for words in ("0.51 [", "0.95 ["):
+        assert f"{words.split()[0]} ×" in readme
+        assert words in results
 
 
 @pytest.mark.parametrize("problem", ["linear", "beta", "mushroom", "covertype", "adult", "census"])
@@ -83,7 +101,7 @@ def test_bandits(problem):
         share = f"{100 * fmean(gain) / fmean(old.values()):+.1f} %"
         means = f"{fmean(old.values()):.1f}", f"{fmean(new.values()):.1f}"
         says(page("docs/bandits.md"), str(len(old)), *means, pm(gain, "+.1f"), share)
-    says(page("README.md"), *means, f"{pm(gain, '+.1f')} ({share})")
+    says(page("docs/results.md"), *means, f"{pm(gain, '+.1f')} ({share})")
     for arm, values in reward.items():
         assert f"|{pm(values.values(), '.1f')}|" in page("docs/bandits.md"), arm
     for arm in ("linucb", "callinucb", "conformal-linucb"):
@@ -99,7 +117,7 @@ def shares(found, key, form="{} / {}"):
 
 
 def test_inventory():
-    text, readme, found = page("docs/inventory.md"), page("README.md").replace(" ", ""), shop()
+    text, readme, found = page("docs/inventory.md"), page("docs/results.md").replace(" ", ""), shop()
     for key, reward in found["reward"].items():
         if any(reward.values()):  # the oracle has none
             assert f"|{pm(reward.values(), ',.0f')} ({shares(found, key)})|" in text, key
@@ -187,7 +205,7 @@ def test_returns_at_full_size(name, form):
     assert len(trials) == 1, "agents have run for different times"
     gains = [fmean(paired(found["calibrated", seed], found["uncalibrated", seed])) for seed in seeds]
     cells = f"|{name}|{len(seeds)}, {trials.pop()}|"
-    for table in ("README.md", "docs/full-size.md"):
+    for table in ("docs/results.md", "docs/full-size.md"):
         rows = [part for part in page(table).split("||") if cells in f"|{part}"]
         assert rows, f"no row of a table in {table} begins with {cells}"
         assert any(f"|{pm(gains, form)}|" in f"{row}|" for row in rows), (table, pm(gains, form))
@@ -307,7 +325,7 @@ def test_speed_beside_other_libraries():
         metrics = found[problem, f"calibrl against {peer}"]
         return f"{1e3 * metrics['ours_seconds']:.3g} ms", metrics["factor"]
 
-    readme, compare = page("README.md"), page("docs/compare.md")
+    readme, compare = page("docs/results.md"), page("docs/compare.md")
     groups, (_, whole) = (
         ours_and_factor("all metrics of 100,000 forecasts", f"uncertainty-toolbox {what}")
         for what in ("all but its worst groups", "get_all_metrics")
