@@ -7,7 +7,7 @@ between two policies is theirs.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,8 +20,12 @@ if TYPE_CHECKING:
     from calibrl.runs.engine import Found
     from calibrl.runs.rows import Row
 
-POLICIES = ("linucb", "callinucb", "conformal-linucb", "greedy", "thompson", "calthompson", "epsilon-greedy")
+PAIR = ("linucb", "callinucb", "calibrated-ucb", "greedy")
+POLICIES = (*PAIR, "calibrated-thompson", "conformal-linucb", "thompson", "calthompson", "epsilon-greedy")
 """The policies that are compared; any other that has a name can be asked for."""
+NOISY = ("bernoulli", "clicks", "logistic", "rare", "heteroscedastic", "quiet", "classes", "gaussian")
+CHANGING = ("drift", "swap", "swapped-clicks", "small", "large")
+"""Problems that the paper does not have: see `simulated.py`."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +57,9 @@ class BanditSettings:
         POLICIES, help="policies, by name: LinUCB and CalLinUCB are the paper's, the others controls", flag="--policy"
     )
     seed: int = setting(0, help="seed of the first trial", least=0, decides_rows=False)
+    data: str = setting("", help="a classification table instead of problems: its classes are the arms", flag="--data")
+    label: str = setting("", help="the column of the class in --data", flag="--label")
+    log: str = setting("", help="a log of decisions instead of problems: what policies learn from half of it earns")
 
 
 SMALL = BanditSettings("small", ("linear", "beta", "digits", "wine", "breast-cancer"))
@@ -61,20 +68,35 @@ PAPER = BanditSettings("paper", ("linear", "beta", "mushroom", "covertype", "adu
 
 Settings were chosen on seeds below 200 and above 999; these were not looked at before.
 """
+NOISY_PRESET = BanditSettings(
+    "noisy", (*NOISY, *CHANGING), trials=50, policies=(*PAIR, "calibrated-thompson"), seed=200
+)
+LONG = BanditSettings("long", ("linear", *NOISY, *CHANGING), rounds=20_000, trials=20, policies=PAIR, seed=200)
+"""Where rewards are noisy, the world changes or rounds are many. Settings were chosen on seeds from 900 on."""
+REGRET = BanditSettings("regret", ("bernoulli",), rounds=200_000, trials=20, policies=PAIR[:3], seed=200)
+"""Whether regret grows no faster than the logarithm of the rounds."""
 
 
 def _jobs(settings: BanditSettings) -> Sequence[Job]:
     """One job for each problem and trial; its policies are paired."""
     from calibrl.bandits import policy, problems
-    from calibrl.bandits.loop import job_name, trial_job
+    from calibrl.bandits.loop import job_name, log_job, trial_job
 
+    if settings.log:
+        return [
+            Job(f"log {settings.log}, seed {settings.seed}", log_job, (settings.log, settings.seed, settings.policies))
+        ]
+    if settings.data:
+        named = f"{problems.FILE}{settings.data}:{settings.label}"
+        problems.problem(named)  # a file that cannot be read is said before anything runs
+        settings = replace(settings, problems=(named,))
     if settings.rounds < 1 or settings.trials < 1:
         raise CalibrlError(f"{settings.rounds} rounds and {settings.trials} trials are nothing to run; use 1 or more")
     for kind, names, known in (
         ("policy", settings.policies, list(policy.POLICIES)),
         ("problem", settings.problems, list(problems.PROBLEMS)),
     ):
-        unknown = [name for name in names if name not in known]
+        unknown = [name for name in names if name not in known and not name.startswith(problems.FILE)]
         if unknown:
             raise CalibrlError(f"{kind} {unknown[0]!r} is unknown; known: {', '.join(known)}")
     seeds = range(settings.seed, settings.seed + settings.trials)
@@ -140,7 +162,8 @@ EXPERIMENT = Experiment(
     title="Contextual bandits",
     question=(
         "Each round shows a context; the policy picks an arm and sees only that arm's reward. LinUCB takes the "
-        "arm with the highest 84 % quantile; CalLinUCB calibrates the quantiles with each arm's own record. "
+        "arm with the highest 84 % quantile; CalLinUCB, the paper's, calibrates it with each arm's own rewards; "
+        "CalibratedUCB calibrates what is known of each arm's mean. "
         "Greedy, which never explores, is the control. All policies see the same contexts and random draws."
     ),
     baseline="linucb",
@@ -165,7 +188,7 @@ EXPERIMENT = Experiment(
     subject="callinucb",
     live=("table",),
     picks=("policies",),
-    presets={preset.name: preset for preset in (SMALL, PAPER)},
+    presets={preset.name: preset for preset in (SMALL, PAPER, NOISY_PRESET, LONG, REGRET)},
     default="small",
     small=SMALL,
     full=PAPER,

@@ -202,27 +202,35 @@ class Line:
 
 
 def summarise(rows: Iterable[Row], *, trials: int | None = None) -> list[Line]:
-    """One line per problem and policy; `trials` keeps only that many of the lowest seeds."""
-    found: dict[tuple[str, str], dict[int, Row]] = {}
+    """One line per problem, number of rounds and policy; `trials` keeps only that many of the lowest seeds."""
+    found: dict[tuple[str, int], dict[str, dict[int, Row]]] = {}
     for row in rows:
         if row.experiment == "bandits":
-            found.setdefault((row.problem, row.arm), {})[row.seed] = row
-    kept = {key: [by_seed[seed] for seed in sorted(by_seed)[:trials]] for key, by_seed in found.items()}
-    every = [row for group in kept.values() for row in group]
-    reward, optimal, coverage = (table(every, name, "linucb") for name in ("reward", "optimal", "coverage"))
+            found.setdefault((row.problem, row.step), {}).setdefault(row.arm, {})[row.seed] = row
     order = list(PROBLEMS)
-    return [
-        Line(
-            problem,
-            policy,
-            group[0].step,
-            reward[problem][policy],
-            optimal[problem][policy].mean,
-            coverage[problem][policy].mean,
-            str(group[0].settings.get("note", "")),
-        )
-        for (problem, policy), group in sorted(kept.items(), key=lambda item: order.index(item[0][0]))
-    ]
+    lines = []
+    for (problem, rounds), arms in sorted(found.items(), key=lambda item: (_place(order, item[0][0]), item[0][1])):
+        kept = {arm: [by_seed[seed] for seed in sorted(by_seed)[:trials]] for arm, by_seed in arms.items()}
+        every = [row for group in kept.values() for row in group]
+        reward, optimal, covered = (table(every, name, "linucb")[problem] for name in ("reward", "optimal", "coverage"))
+        lines += [
+            Line(
+                problem,
+                arm,
+                rounds,
+                reward[arm],
+                optimal[arm].mean,
+                covered[arm].mean,
+                str(group[0].settings.get("note", "")),
+            )
+            for arm, group in kept.items()
+        ]
+    return lines
+
+
+def _place(order: Sequence[str], problem: str) -> int:
+    """Where a problem stands in tables: files last."""
+    return order.index(problem) if problem in order else len(order)
 
 
 def print_lines(lines: Sequence[Line], paper: Printed) -> None:

@@ -183,6 +183,9 @@ CURVES = ("linucb", "callinucb", "calibrated-ucb", "greedy")
 NOMINAL = float(ndtr(1.0))
 """What LinUCB's upper bound should cover: 84.1 %."""
 CURVE_EVERY = 200
+LONG = 5000
+REGRET_AT = (2000, 5000, 10_000, 20_000, 50_000, 100_000, 200_000)
+"""Rounds after which the regret of a long trial is kept."""
 LEVELS = np.linspace(0.05, 0.95, 19)
 
 
@@ -206,6 +209,20 @@ def trial_job(name: str, seed: int, rounds: int, policies: tuple[str, ...], firs
         for policy in ("linucb", "callinucb"):
             arrays |= {f"{policy}, arms": trials[policy].chosen, f"{policy}, quantiles": trials[policy].quantile}
     yield Arrays(arrays)
+
+
+def log_job(path: str, seed: int, policies: tuple[str, ...]) -> Iterator[Yielded]:
+    """A row for each policy: what it would earn after learning the first half of a log, judged by the second half."""
+    from calibrl.bandits.evaluation import doubly_robust, learn_from, read_log
+
+    log = read_log(path)
+    cut = len(log) // 2
+    for name in policies:
+        policy = learn_from(POLICIES[name](log.arms, log.x.shape[1], seed=seed), log[:cut])
+        found = doubly_robust(policy, log[cut:])
+        low, high = found.interval()
+        numbers = {"reward": found.value, "reward_low": low, "reward_high": high, "logged": float(log.reward.mean())}
+        yield Row("bandits", f"log:{path}", name, seed, numbers, step=len(log) - cut)
 
 
 def paired_trials(name: str, seed: int, *, rounds: int, policies: Iterable[str]) -> dict[str, Trial]:
@@ -257,7 +274,11 @@ def metrics(trial: Trial) -> dict[str, float]:
         "calibration_loss": calibration_loss(chosen, LEVELS),
         "calibration_loss_all": calibration_loss(everything, LEVELS),
     }
-    # A thin learning curve: what had been earned by then.
-    earned = np.cumsum(trial.reward)
-    numbers |= {f"reward_{t}": earned[t - 1] for t in range(CURVE_EVERY, len(earned), CURVE_EVERY)}
+    # Thin curves: what had been earned by then, in even steps, and lost, in steps of a factor.
+    earned, lost = np.cumsum(trial.reward), np.cumsum(trial.regret)
+    every = max(CURVE_EVERY, len(earned) // 10)
+    numbers |= {f"reward_{t}": earned[t - 1] for t in range(every, len(earned), every)}
+    if len(lost) > LONG:
+        numbers |= {f"regret_{t}": lost[t - 1] for t in REGRET_AT if t <= len(lost)}
+    numbers = {name: value for name, value in numbers.items() if np.isfinite(value)}
     return {name: float(f"{float(value):.6g}") for name, value in numbers.items()}

@@ -1,7 +1,7 @@
 """Bandit problems: streams of contexts with the reward every arm would have paid.
 
-Synthetic ones, and classification data (classes are arms): sets inside scikit-learn, and UCI's from a folder or the
-network, encoded with nothing but the rows already shown.
+Simulated ones (`simulated.py`), and classification data (classes are arms): sets inside scikit-learn, UCI's from a
+folder or the network, and any table; all encoded with nothing but the rows already shown.
 """
 
 from __future__ import annotations
@@ -22,8 +22,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from calibrl.bandits.simulated import SIMULATED, Problem, Stream
 from calibrl.errors import CalibrlError
 from calibrl.files import replacing
+from calibrl.tables import read_table
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -92,64 +94,6 @@ def _by_first_sight(codes: Codes) -> Ints:
     rank = np.empty(len(first), np.int64)
     rank[np.argsort(first)] = np.arange(len(first))
     return rank[inverse]
-
-
-DIM, NOISE = 10, 0.1
-
-
-@dataclass(frozen=True)
-class Stream:
-    """One trial's contexts and rewards: x (t, d), reward (t, k), expected (t, k) without the noise.
-
-    A policy sees the reward of the arm it takes; the others are there to pair trials and to measure.
-    """
-
-    x: Floats
-    reward: Floats
-    expected: Floats
-
-    @property
-    def best(self) -> Ints:
-        """The arm of the highest expected reward in each round: (t,)."""
-        return self.expected.argmax(-1)
-
-
-@dataclass(frozen=True)
-class Problem:
-    """A named problem: `stream(rounds, generator)` gives a trial, of fewer rounds where data run out."""
-
-    name: str
-    arms: int
-    stream: Callable[[int, np.random.Generator], Stream]
-    note: str = ""
-
-
-def linear() -> Problem:
-    """Rewards xᵀθ_a + N(0, 0.1²) of 4 arms: x is 10 standard normal numbers, θ_a a random unit vector.
-
-    xᵀθ_a is standard normal, so the best of 4 arms pays 1.03 a round on average.
-    """
-    return Problem("linear", 4, lambda rounds, generator: _synthetic(rounds, generator, generator.standard_normal))
-
-
-def beta() -> Problem:
-    """As `linear`, but the noise is skewed: Beta(½, 2), shifted and scaled to mean 0 and sd 0.1.
-
-    The mean is linear still; the Gaussian forecast's shape is what is wrong.
-    """
-
-    def noise(generator: np.random.Generator) -> Callable[[tuple[int, int]], Floats]:
-        return lambda shape: (generator.beta(0.5, 2.0, shape) - 0.2) / np.sqrt(0.5 * 2.0 / (2.5**2 * 3.5))
-
-    return Problem("beta", 4, lambda rounds, generator: _synthetic(rounds, generator, noise(generator)))
-
-
-def _synthetic(rounds: int, generator: np.random.Generator, noise: Callable[[tuple[int, int]], Floats]) -> Stream:
-    theta = generator.standard_normal((4, DIM))
-    theta /= np.linalg.norm(theta, axis=1, keepdims=True)
-    x = generator.standard_normal((rounds, DIM))
-    expected = x @ theta.T
-    return Stream(x, expected + NOISE * noise(expected.shape), expected)
 
 
 def classification(name: str, features: Features, label: Ints, *, note: str = "") -> Problem:
@@ -223,9 +167,53 @@ CENSUS_HEAD = "USCensus1990.first1000.csv"
 
 def problem(name: str) -> Problem:
     """The problem of this name; UCI's data are read from `CALIBRL_DATA`, else fetched once and kept."""
+    if name.startswith(FILE):
+        path, _, label = name.removeprefix(FILE).rpartition(":")
+        return table(path, label)
     if name not in PROBLEMS:
         raise CalibrlError(f"problem {name!r} is unknown; known: {', '.join(PROBLEMS)}")
     return PROBLEMS[name][1]()
+
+
+FILE = "file:"
+"""How the names of problems begin that are tables in files: file:PATH:LABEL."""
+MOST_CLASSES = 1000
+
+
+def table(path: str | Path, label: str) -> Problem:
+    """Any classification table as a problem: its classes are the arms, its other columns the context.
+
+    Parameters
+    ----------
+    path
+        A CSV, Parquet or Excel file. Columns of numbers are standardised with the rows shown so far, others are
+        categories.
+    label
+        The column of the class.
+
+    Returns
+    -------
+    Problem
+    """
+    frame = read_table(path)
+    if label not in frame.columns:
+        raise CalibrlError(f"{path} has no column {label!r}; it has {', '.join(frame.columns)}: name one with --label")
+    empty = [column.name for column in frame.get_columns() if column.null_count()]
+    if empty:
+        raise CalibrlError(
+            f"{path}: column {empty[0]!r} has empty cells; fill them in, or drop those rows or the column"
+        )
+    classes = _codes(frame[label])
+    if not 2 <= int(classes.max()) + 1 <= MOST_CLASSES:
+        raise CalibrlError(
+            f"{path}: column {label!r} has {int(classes.max()) + 1} classes; a bandit needs 2 to {MOST_CLASSES}: name "
+            "another column with --label"
+        )
+    columns = frame.drop(label).get_columns()
+    numeric = [column for column in columns if column.dtype.is_numeric()]
+    numbers = np.array([column.cast(float).to_numpy() for column in numeric]).T.reshape(len(frame), len(numeric))
+    features = _categories(numbers, [column for column in columns if not column.dtype.is_numeric()])
+    return classification(f"{FILE}{path}:{label}", features, classes)
 
 
 # Inside scikit-learn: nothing to fetch.
@@ -276,8 +264,7 @@ def _census() -> Problem:
 
 
 PROBLEMS: dict[str, tuple[str, Callable[[], Problem]]] = {
-    "linear": ("4 arms, rewards linear in 10 numbers, Gaussian noise", linear),
-    "beta": ("like linear, with skewed noise", beta),
+    **SIMULATED,
     "digits": ("scikit-learn's handwritten digits: 10 arms", partial(_embedded, "digits")),
     "wine": ("scikit-learn's wines: 3 arms", partial(_embedded, "wine")),
     "breast-cancer": ("scikit-learn's tumours: 2 arms", partial(_embedded, "breast-cancer")),
@@ -367,7 +354,7 @@ def _categories(numbers: NDArray[np.float64], columns: list[Any]) -> Features:
     codes = np.empty((len(numbers), len(columns)), np.int16)
     for j, column in enumerate(columns):
         codes[:, j] = _codes(column)
-    return Features(numbers, codes, tuple(int(size) + 1 for size in codes.max(0)))
+    return Features(numbers, codes, tuple(int(size) + 1 for size in codes.max(0, initial=-1)))
 
 
 def _codes(column: Any) -> Ints:
