@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from calibrl.text import for_rich
 
 if TYPE_CHECKING:
-    from calibrl.bandits.evaluation import Estimate
+    from calibrl.bandits.evaluation import Diagnostics, Estimate
     from calibrl.errors import CalibrlError
 
 app = typer.Typer(help="Contextual bandits: evaluate a policy from logs.", no_args_is_help=True)
@@ -25,7 +27,7 @@ def _group() -> None:
 @app.command()
 def evaluate(
     log: Annotated[Path, typer.Argument(help="CSV or Parquet: context columns, arm, reward, propensity.")],
-    policy: Annotated[str, typer.Option(help="Which policy to evaluate.")] = "callinucb",
+    policy: Annotated[str, typer.Option(help="Which policy to evaluate.")] = "calibrated-ucb",
     load: Annotated[
         Path | None, typer.Option(help="Evaluate this saved policy instead: a file, or a Durable's folder.")
     ] = None,
@@ -36,51 +38,87 @@ def evaluate(
     reward: Annotated[str, typer.Option(help="Column with the reward.")] = "reward",
     propensity: Annotated[str, typer.Option(help="Column with the probability of the logged arm.")] = "propensity",
     uniform: Annotated[bool, typer.Option(help="All arms were equally likely; ignore propensities.")] = False,
-    train: Annotated[
-        float, typer.Option(help="Share of the log to learn from before the doubly robust estimate.")
-    ] = 0.5,
+    target: Annotated[
+        str | None,
+        typer.Option(
+            help="Evaluate probabilities in the log instead: columns that begin so and end with an arm's name."
+        ),
+    ] = None,
+    train: Annotated[float, typer.Option(help="Share of the log to learn from before the policy is judged.")] = 0.5,
     seed: Annotated[int, typer.Option(min=0)] = 0,
 ) -> None:
     """Estimate what a policy would have earned, from a log of another policy's decisions."""
-    from functools import partial
-
-    from calibrl.bandits import POLICIES, Policy
-    from calibrl.bandits.evaluation import FOLDS, doubly_robust, learn_from, mean_reward, read_log, replay_evaluation
+    from calibrl.bandits import POLICIES, Policy, evaluation
     from calibrl.errors import CalibrlError
 
     if policy not in POLICIES:
         raise CalibrlError(f"policy {policy!r} is unknown; known: {', '.join(POLICIES)}")
     if not 0 < train < 1:
         raise CalibrlError(f"--train {train} is not between 0 and 1; 0.5 learns from the first half of the log")
-    rows = read_log(log, context=context, arm=arm, reward=reward, propensity=propensity, uniform=uniform)
-    cut = 0 if load else round(train * len(rows))
-    if len(rows) <= FOLDS:
-        raise CalibrlError(f"{log} has {len(rows)} rows; judging a policy needs more than {FOLDS}: log more decisions")
-    if not load and not 1 <= cut <= len(rows) - FOLDS:
+    folds = evaluation.FOLDS
+    skip = target_columns(log, target) if target else []
+    rows = evaluation.read_log(
+        log, context=context, arm=arm, reward=reward, propensity=propensity, uniform=uniform, without=skip
+    )
+    cut = 0 if load or target else round(train * len(rows))
+    if len(rows) <= folds:
+        raise CalibrlError(f"{log} has {len(rows)} rows; judging a policy needs more than {folds}: log more decisions")
+    if not (load or target) and not 1 <= cut <= len(rows) - folds:
         raise CalibrlError(
             f"--train {train} of {len(rows)} rows leaves {cut} to learn from and {len(rows) - cut} to judge by; use a "
-            f"share between {1 / len(rows):.2g} and {1 - FOLDS / len(rows):.2g}"
+            f"share between {1 / len(rows):.2g} and {1 - folds / len(rows):.2g}"
         )
 
     def fresh() -> Policy:
         return Policy.load(load) if load else POLICIES[policy](rows.arms, rows.x.shape[1], seed=seed)
 
-    def stands() -> Estimate:
-        return doubly_robust(fresh() if load else learn_from(fresh(), rows[:cut]), rows[cut:])
+    found: dict[str, Estimate | CalibrlError] = {"what the log earned": evaluation.mean_reward(rows)}
+    stands = "the policy as it stands" if load or target else f"after {cut} rows"
+    judged: Any = None
 
-    judges: dict[str, Callable[[], Estimate]] = {
-        "replay: the policy as it learns": partial(replay_evaluation, fresh(), rows, seed=seed),
-        "doubly robust: the policy as it stands" if load else f"doubly robust: after {cut} rows": stands,
-    }
-    found: dict[str, Estimate | CalibrlError] = {"what the log earned": mean_reward(rows)}
-    for name, judge in judges.items():
+    def judge(name: str, of: Callable[[], Estimate]) -> None:
         try:
-            found[name] = judge()
+            found[name] = of()
         except CalibrlError as problem:
             found[name] = problem
-    if all(isinstance(found[name], CalibrlError) for name in judges):
-        raise CalibrlError(str(found[name]))
-    print_estimates(found, title=str(load) if load else policy)
+
+    if target:
+        judged = evaluation.target_of(rows, log, target)
+    else:
+        judge("replay: the policy as it learns", lambda: evaluation.replay_evaluation(fresh(), rows, seed=seed))
+        judged = fresh() if load else evaluation.learn_from(fresh(), rows[:cut])
+    for name, method in evaluation.ESTIMATORS.items():
+        judge(f"{name}: {stands}", lambda method=method: method(judged, rows[cut:]))  # type: ignore[misc]
+    if all(isinstance(found[name], CalibrlError) for name in list(found)[1:]):
+        raise CalibrlError(str(found[f"doubly robust: {stands}"]))
+    print_estimates(found, title=target or (str(load) if load else policy))
+    with contextlib.suppress(CalibrlError):
+        print_diagnostics(evaluation.diagnose(judged, rows[cut:]))
+
+
+def target_columns(log: Path, prefix: str) -> list[str]:
+    """The columns of a log that begin so."""
+    from calibrl.errors import CalibrlError
+    from calibrl.tables import read_table
+
+    names = [name for name in read_table(log).columns if name.startswith(prefix)]
+    if not names:
+        raise CalibrlError(f"{log} has no column that begins with {prefix!r}; name those of the target's probabilities")
+    return names
+
+
+def print_diagnostics(found: Diagnostics) -> None:
+    """What the log is worth to the policy, in a line, and what is wrong with it."""
+    from calibrl.runs.console import table_console
+
+    console = table_console()
+    console.print(
+        f"Overlap: the {found.rows} rows are worth {found.effective:.0f} to this policy; weights average "
+        f"{found.mean_weight:.3g}, and the largest has {found.largest_share:.1%} of them.",
+        highlight=False,
+    )
+    for doubt in found.doubts:
+        console.print(f"! {doubt}.", highlight=False, markup=False)
 
 
 def print_estimates(found: Mapping[str, Estimate | CalibrlError], *, title: str) -> None:
@@ -98,11 +136,9 @@ def print_estimates(found: Mapping[str, Estimate | CalibrlError], *, title: str)
     notes = {}
     for name, estimate in found.items():
         if isinstance(estimate, Estimate):
-            low, high = estimate.interval()
             mark = " !" if estimate.note else ""
-            table.add_row(
-                for_rich(f"{name}{mark}"), f"{estimate.value:.4g}", f"{low:.4g} … {high:.4g}", str(estimate.rows)
-            )
+            between = "none" if math.isnan(estimate.error) else "{:.4g} … {:.4g}".format(*estimate.interval())
+            table.add_row(for_rich(f"{name}{mark}"), f"{estimate.value:.4g}", between, str(estimate.rows))
             notes[name] = estimate.note
         else:
             table.add_row(for_rich(f"{name} !"), "not known", "", "")

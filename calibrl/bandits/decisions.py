@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 from calibrl.bandits.arms import Arm
 from calibrl.errors import CalibrlError
@@ -12,8 +12,15 @@ MOST = 10_000
 """How many decisions wait for a reward, and how many ids are remembered after it came; the oldest are dropped."""
 
 
-class Decision(NamedTuple):
+class _Taken(NamedTuple):
+    arm: Arm
+    probability: float
+
+
+class Decision(_Taken):
     """The arm taken and the probability with which it was: what an off-policy evaluation needs in the log.
+
+    A pair, `arm, probability = policy.decide(x)`, that also has an id.
 
     Parameters
     ----------
@@ -25,9 +32,13 @@ class Decision(NamedTuple):
         By which its reward will be reported, None if it will come with its context and arm.
     """
 
-    arm: Arm
-    probability: float
-    id: str | None = None
+    id: str | None
+
+    def __new__(cls, arm: Arm, probability: float, id: str | None = None) -> Self:
+        """A pair with an id."""
+        made = super().__new__(cls, arm, probability)
+        made.id = id
+        return made
 
 
 class Waiting(NamedTuple):

@@ -1,240 +1,64 @@
-"""What a policy would have earned, estimated from a log of another policy's decisions."""
+"""What a policy would have earned, estimated from a log of another policy's decisions.
+
+With π(a|x) the policy's probabilities, w = π(a_t|x_t) / propensity the weight of a row, and q(x, a) a reward model
+fitted on other rows, a row says
+
+| estimator | of a row | right on average if |
+|---|---|---|
+| `ips`: inverse propensities | w r | the propensities are right |
+| `snips`: the same over the mean weight | w r / mean of w | they are, and rows are many |
+| `direct_method` | Σ_a π(a|x) q(x, a) | the reward model is right |
+| `doubly_robust` | Σ_a π(a|x) q(x, a) + w (r - q(x, a_t)) | either is |
+| `switch_dr`: the same, without the second part where w is large | | either is; less noise for some bias |
+
+`benchmarks/offpolicy.py` simulates how often their intervals hold the truth (docs/bandits.md has the table). The direct
+method and replay have none: what is wrong with a model, and which way learning went, a log does not tell.
+"""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Collection, Sequence
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import ndtri
+from scipy.stats import t as student
 
-from calibrl.arrays import as_tensor
-from calibrl.bandits.arms import Arm
+from calibrl.arrays import Array
+from calibrl.bandits.arms import Arm, as_floats
+from calibrl.bandits.logs import Log, log_table, read_log
 from calibrl.bandits.policy import Policy
 from calibrl.errors import CalibrlError
-from calibrl.tables import read_table
+
+__all__ = [
+    "Diagnostics",
+    "Estimate",
+    "Log",
+    "diagnose",
+    "direct_method",
+    "doubly_robust",
+    "ips",
+    "learn_from",
+    "mean_reward",
+    "read_log",
+    "replay_evaluation",
+    "snips",
+    "switch_dr",
+]
 
 Floats = NDArray[np.float64]
-
-
-@dataclass(frozen=True)
-class Log:
-    """Logged decisions, oldest first.
-
-    Parameters
-    ----------
-    x
-        Contexts (n, d).
-    arm
-        The names of the n arms that were taken.
-    reward
-        What they paid, (n,).
-    propensity
-        The probability in (0, 1] with which each was taken, (n,).
-    first
-        The number of the first row, in the log that this is a part of.
-    among
-        For each decision the names of the arms it could take, or None for all; empty if every decision could take all.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from calibrl.bandits import LinUCB
-    >>> from calibrl.bandits.evaluation import Log, doubly_robust
-    >>> generator = np.random.default_rng(0)
-    >>> x, arm = generator.standard_normal((1000, 2)), generator.integers(2, size=1000)
-    >>> log = Log(x, arm, np.where(arm == 0, x[:, 0], x[:, 1]), np.full(1000, 0.5))
-    >>> found = doubly_robust(LinUCB(2, 2), log)  # it knows nothing yet, and takes any arm
-    >>> low, high = found.interval()
-    >>> bool(low < 0 < high)
-    True
-    """
-
-    x: Floats
-    arm: tuple[Arm, ...]
-    reward: Floats
-    propensity: Floats
-    first: int = 1
-    among: Sequence[Collection[Arm] | None] = ()
-
-    def __post_init__(self) -> None:
-        for name in ("x", "reward", "propensity"):
-            object.__setattr__(self, name, as_tensor(getattr(self, name), name).double().numpy())
-        object.__setattr__(self, "arm", tuple(np.asarray(self.arm, object).tolist()))
-        n = len(self.arm)
-        if self.x.ndim != 2 or len(self.x) != n or self.reward.shape != (n,) or self.propensity.shape != (n,) or not n:
-            raise CalibrlError(
-                f"contexts {self.x.shape}, {n} arms, rewards {self.reward.shape} and propensities "
-                f"{self.propensity.shape} make no log; expected (n, d), n, (n,) and (n,), n ≥ 1"
-            )
-        for name, values in (("context", self.x), ("reward", self.reward), ("propensity", self.propensity)):
-            broken = ~np.isfinite(values).reshape(n, -1).all(1)
-            if broken.any():
-                raise CalibrlError(
-                    f"log row {self.first + int(broken.argmax())} has no {name}; drop or repair that row"
-                )
-        outside = (self.propensity <= 0) | (self.propensity > 1)
-        if outside.any():
-            row = int(outside.argmax())
-            raise CalibrlError(
-                f"log row {self.first + row} has propensity {self.propensity[row]:g}; expected the probability in "
-                "(0, 1] with which the logged arm was taken"
-            )
-        lists = tuple(self.among) or (None,) * n
-        if len(lists) != n:
-            raise CalibrlError(f"among has {len(lists)} rows and the log {n}; give names, or None, for each")
-        object.__setattr__(self, "among", tuple(map(self._on_offer, range(n), self.arm, lists)))
-
-    def _on_offer(self, row: int, taken: Arm, names: Any) -> tuple[Arm, ...] | None:
-        """The arms that a decision could take, as plain names, None for all."""
-        if names is None:
-            return None
-        plain = names.tolist() if isinstance(names, np.ndarray) else names
-        if isinstance(plain, str) or not isinstance(plain, Collection) or not all(map(_is_name, plain)):
-            raise CalibrlError(
-                f"log row {self.first + row} has {names!r} for the arms it could take; use a list of names, in a CSV "
-                'file as JSON: ["news", "music"]'
-            )
-        if taken not in plain:
-            raise CalibrlError(
-                f"log row {self.first + row} took arm {taken!r}, which is not among those it could take, "
-                f"{list(plain)}; repair or drop that row"
-            )
-        return tuple(plain)
-
-    def __len__(self) -> int:
-        return len(self.arm)
-
-    def __getitem__(self, rows: slice) -> Log:
-        if not isinstance(rows, slice):
-            raise CalibrlError(f"log[{rows!r}] is no part of a log; give a range of rows, such as log[:500]")
-        first = self.first + rows.indices(len(self))[0]
-        return Log(self.x[rows], self.arm[rows], self.reward[rows], self.propensity[rows], first, self.among[rows])
-
-    @property
-    def arms(self) -> tuple[Arm, ...]:
-        """The arms that were taken or could be, in order."""
-        known = set(self.arm).union(*{names for names in self.among if names is not None})
-        return tuple(sorted(known, key=lambda arm: (isinstance(arm, str), arm)))
-
-    def offered(self, arms: int) -> Floats:
-        """How many arms each decision could choose from (n,), where all are `arms`."""
-        return np.array([arms if names is None else len(names) for names in self.among], np.float64)
-
-
-def read_log(
-    path: str | Path,
-    *,
-    context: Sequence[str] | None = None,
-    arm: str = "arm",
-    reward: str = "reward",
-    propensity: str | None = "propensity",
-    uniform: bool = False,
-    among: str = "among",
-    id: str = "id",
-) -> Log:
-    """Read a log from a CSV or Parquet file with a column each for arm, reward and propensity.
-
-    Parameters
-    ----------
-    path
-        The file.
-    context
-        The columns of the context; all others if not named.
-    arm, reward, propensity
-        The columns of the arm, its reward, and the probability with which it was taken.
-    uniform
-        Every arm was as likely, whatever the column of propensities says, if there is one; so with propensity None.
-    among
-        The column, if there is one, of the arms that each decision could choose from: lists, or their JSON in a CSV
-        file, and nothing for all arms.
-    id
-        The column, if there is one, of the decisions' ids. Of rows with the same id the last counts.
-
-    Returns
-    -------
-    Log
-    """
-    frame = read_table(path)
-    if id in frame.columns and id not in (context or ()):
-        frame = frame.filter(frame[id].is_null() | frame[id].is_last_distinct()).drop(id)
-    if propensity is None:
-        propensity, uniform = "propensity", True
-    roles = {arm: "arm", reward: "reward", propensity: "propensity", among: "list of arms on offer"}
-    columns = list(context) if context else [name for name in frame.columns if name not in roles]
-    named = [arm, reward] if uniform else [arm, reward, propensity]
-    for name in [*named, *columns]:
-        if name not in frame.columns:
-            raise CalibrlError(f"{path} has no column {name!r}; it has {', '.join(frame.columns)}")
-    for name in columns:
-        if name in roles:
-            raise CalibrlError(f"{path}: column {name!r} is the {roles[name]} and no context; name other columns")
-    if not columns:
-        raise CalibrlError(f"{path} has no context columns beside {', '.join(named)}; add the features as columns")
-    leave = "encode it as numbers, or leave it out by naming the columns of the context (--context)"
-    x = np.stack([_numbers(frame[name], path, leave) for name in columns], 1)
-    if not context:
-        _check_no_clock(x, columns, path)
-    names = _names(frame[arm], path)
-    log = Log(
-        x,
-        names,
-        _numbers(frame[reward], path),
-        np.ones(len(names)) if uniform else _numbers(frame[propensity], path),
-        among=[_decoded(cell) for cell in frame[among].to_list()] if among in frame.columns else (),
-    )
-    return replace(log, propensity=1 / log.offered(len(log.arms))) if uniform else log
-
-
-def _names(column: Any, path: str | Path) -> tuple[Arm, ...]:
-    names = tuple(column.to_list())
-    for row, name in enumerate(names, start=1):
-        if not _is_name(name):
-            what = "no arm" if name is None else f"arm {name!r}"
-            raise CalibrlError(f"{path}: log row {row} has {what} in column {column.name!r}; use whole numbers or text")
-    return names
-
-
-def _is_name(value: object) -> bool:
-    return isinstance(value, (str, int)) and not isinstance(value, bool)
-
-
-def _decoded(cell: Any) -> Any:
-    """A list of arms from a table's cell; text that is no JSON stays as it is."""
-    try:
-        return json.loads(cell) if isinstance(cell, str) else cell
-    except ValueError:
-        return cell
-
-
-def _check_no_clock(x: Floats, columns: Sequence[str], path: str | Path) -> None:
-    """Refuse a column that only ever goes up, unless it was asked for: it tells rows apart, not visitors."""
-    for name, values in zip(columns, x.T, strict=True):
-        steps = np.diff(values)
-        if (steps >= 0).all() and np.count_nonzero(steps) >= 10:
-            others = [f"--context {other}" for other in columns if other != name] or ["--context …"]
-            raise CalibrlError(
-                f"{path}: column {name!r} only goes up, like a time or a row's number; name the columns of the "
-                f"context, without it or with it: {' '.join(others[:8])}"
-            )
-
-
-def _numbers(column: Any, path: str | Path, cure: str = "expected numbers") -> Floats:
-    if not column.dtype.is_numeric() and str(column.dtype) != "Boolean":
-        what = "text" if str(column.dtype) == "String" else f"{column.dtype}"
-        raise CalibrlError(f"{path}: column {column.name!r} holds {what}; {cure}")
-    return np.array(column.cast(float).to_numpy(), np.float64)
-
+Target = Policy | Array
+"""What is judged: a policy, or its probabilities (n, k), a row per decision and a column per arm of `log.arms`."""
 
 FOLDS = 5
 UNSUPPORTED = 0.1
 """How much of what a policy does may be without support in the log, beyond what chance explains."""
 UNSEEN = 0.01
 """How much of it may be arms the log never took."""
+UNEVEN = 0.03
+"""How much of the weight one row may have before intervals by weights alone hold the truth too rarely."""
 THIN = 0.1
 """A replay that keeps less of the log says so."""
 
@@ -246,23 +70,32 @@ class Estimate:
     Parameters
     ----------
     value, error
-        The mean reward per decision, and its standard error.
+        The mean reward per decision, and its standard error: NaN where none is known.
     rows
         How many logged rows it rests on.
     note
         What to know about it.
+    effective
+        How many rows of equal weight it is worth; all of them if not given.
     """
 
     value: float
     error: float
     rows: int
     note: str = ""
+    effective: float = math.nan
 
     def interval(self, level: float = 0.95) -> tuple[float, float]:
-        """The confidence interval for the mean reward, by the central limit theorem."""
+        """The confidence interval for the mean reward: Student's, with as many degrees of freedom as rows are worth."""
         if not 0 < level < 1:
             raise CalibrlError(f"level {level} is not between 0 and 1; 0.95 is the default")
-        reach = float(ndtri((1 + level) / 2)) * self.error
+        if math.isnan(self.error):
+            raise CalibrlError(
+                "this estimate has no honest interval: its error does not follow from one log; use doubly_robust, or "
+                "repeat it on several logs"
+            )
+        worth = self.rows if math.isnan(self.effective) else self.effective
+        reach = float(student.ppf((1 + level) / 2, max(worth - 1, 1))) * self.error
         return self.value - reach, self.value + reach
 
 
@@ -284,16 +117,17 @@ def replay_evaluation(policy: Policy, log: Log, *, seed: int = 0) -> Estimate:
     Returns
     -------
     Estimate
+        Without an interval: an error from one replay would be far too small (docs/bandits.md).
     """
     among = _offers(policy, log)
-    if not _has_room(policy, log):
-        raise CalibrlError(f"{_room(policy, log)}: replay needs a log in which every arm could be taken; {_CURE}")
+    if not _has_room(policy.arms, log):
+        raise CalibrlError(f"{_room(policy.arms, log)}: replay needs a log in which every arm could be taken; {_CURE}")
     least = int(log.propensity.argmin())
     keep = np.random.default_rng(seed).random(len(log)) < log.propensity[least] / log.propensity
     earned = []
     for t in np.flatnonzero(keep).tolist():
-        if policy.choose(log.x[t], among=among[t]) == log.arm[t]:
-            policy.update(log.x[t], log.arm[t], log.reward[t])
+        if policy.choose(_features(policy, log, t, among[t]), among=among[t]) == log.arm[t]:
+            policy.update(log.taken(t), log.arm[t], log.reward[t])
             earned.append(log.reward[t])
     thinned = (
         f"replay keeps {keep.sum()} of {len(log)} rows, because log row {log.first + least} has propensity "
@@ -304,10 +138,55 @@ def replay_evaluation(policy: Policy, log: Log, *, seed: int = 0) -> Estimate:
             f"{thinned}; the policy would have done the same in {len(earned)}, and an estimate needs 2: check that "
             "propensity, or log more decisions"
         )
-    return _estimate(np.array(earned), note=thinned if keep.mean() < THIN else "")
+    # Which way it learnt is one of many: rows of one replay do not tell how far another would be off.
+    return Estimate(float(np.mean(earned)), math.nan, len(earned), thinned if keep.mean() < THIN else "")
 
 
-def doubly_robust(policy: Policy, log: Log, *, folds: int = FOLDS, ridge: float = 1.0) -> Estimate:
+def ips(target: Target, log: Log) -> Estimate:
+    """Estimate what a policy would earn as it stands by inverse propensities: the mean of w r.
+
+    Parameters
+    ----------
+    target
+        A policy, which is not changed, or its probabilities (n, k) in each row of the log, columns as `log.arms`.
+    log
+        Decisions that the policy has not learnt from.
+
+    Returns
+    -------
+    Estimate
+    """
+    rows = _Rows(target, log)
+    return rows.by_weight(rows.weight * log.reward)
+
+
+def snips(target: Target, log: Log) -> Estimate:
+    """Estimate what a policy would earn as it stands by self-normalised inverse propensities; arguments as of `ips`."""
+    rows = _Rows(target, log)
+    mean = rows.weight.mean()
+    value = float((rows.weight * log.reward).mean() / mean)
+    return rows.by_weight(value + rows.weight * (log.reward - value) / mean)
+
+
+def direct_method(target: Target, log: Log, *, folds: int = FOLDS, ridge: float = 1.0) -> Estimate:
+    """Estimate what a policy would earn as it stands by a reward model alone; without an interval.
+
+    Parameters
+    ----------
+    target, log
+        As of `ips`.
+    folds, ridge
+        As of `doubly_robust`.
+
+    Returns
+    -------
+    Estimate
+    """
+    rows = _Rows(target, log, folds=folds, ridge=ridge)
+    return Estimate(float(rows.direct.mean()), math.nan, len(log), rows.note, rows.effective)
+
+
+def doubly_robust(target: Target, log: Log, *, folds: int = FOLDS, ridge: float = 1.0) -> Estimate:
     """Estimate what a policy would earn as it stands (Dudík et al., 2011), from every row of a log.
 
     Each row says Σ_a π(a|x) q(x, a) + π(a_t|x) / propensity · (r_t - q(x, a_t)). It is right on average if either the
@@ -318,8 +197,8 @@ def doubly_robust(policy: Policy, log: Log, *, folds: int = FOLDS, ridge: float 
 
     Parameters
     ----------
-    policy
-        It is not changed.
+    target
+        A policy, which is not changed, or its probabilities (n, k) in each row of the log, columns as `log.arms`.
     log
         Decisions that the policy has not learnt from.
     folds
@@ -331,35 +210,214 @@ def doubly_robust(policy: Policy, log: Log, *, folds: int = FOLDS, ridge: float 
     -------
     Estimate
     """
-    among = _offers(policy, log)
-    if folds < 2 or len(log) < folds:
-        raise CalibrlError(f"{len(log)} rows do not make {folds} folds to judge by; log more decisions")
-    if not 0 < ridge < np.inf:
-        raise CalibrlError(f"ridge {ridge} leaves the reward model singular; use a number above 0, such as 1")
-    arms = len(policy.arms)
-    taken = np.array([policy.offer.position.get(arm, -1) for arm in log.arm])
-    x = np.concatenate([log.x, np.ones((len(log), 1))], 1)
-    theta = _cross_fitted(x, taken, log.reward, arms, folds=folds, ridge=ridge)
-    share, weight, values = np.zeros(arms), np.empty(len(log)), np.empty(len(log))
-    # Row by row: chances and forecasts of every row and arm would not fit into memory.
-    for t, a in enumerate(taken):
-        chance = np.fromiter(policy.probabilities(log.x[t], among=among[t]).values(), np.float64)
-        expected = theta[t % folds] @ x[t]
-        share += chance / len(log)
-        weight[t] = chance[a] / log.propensity[t] if a >= 0 else 0.0
-        values[t] = chance @ expected + weight[t] * (log.reward[t] - expected[a])
-    _check_support(policy, log, share, weight)
-    notes = []
-    heavy = int(weight.argmax())
-    if weight[heavy] > weight.sum() / 2:
-        notes.append(
-            f"log row {log.first + heavy}, of propensity {log.propensity[heavy]:.3g}, has "
-            f"{weight[heavy] / weight.sum():.0%} of the weight, so the interval cannot be relied on: check that "
-            "propensity"
+    rows = _Rows(target, log, folds=folds, ridge=ridge)
+    return rows.estimate(rows.direct + rows.weight * (log.reward - rows.fitted))
+
+
+def switch_dr(
+    target: Target, log: Log, *, most: float | None = None, folds: int = FOLDS, ridge: float = 1.0
+) -> Estimate:
+    """Estimate as `doubly_robust` does, but trust the reward model alone in rows of large weight (Wang et al., 2017).
+
+    Parameters
+    ----------
+    most
+        The largest weight that counts; by default 3 % of all weights together. What rows beyond it would have added
+        is part of the error.
+    target, log, folds, ridge
+        As of `doubly_robust`.
+
+    Returns
+    -------
+    Estimate
+    """
+    rows = _Rows(target, log, folds=folds, ridge=ridge)
+    off = rows.weight * (log.reward - rows.fitted)
+    # A limit that looked at rewards would choose whichever bias hides best.
+    kept = rows.weight <= (UNEVEN * rows.weight.sum() if most is None else most)
+    made = rows.estimate(rows.direct + np.where(kept, off, 0.0))
+    return replace(made, error=math.hypot(made.error, float(np.where(kept, 0.0, off).mean())))
+
+
+@dataclass(frozen=True)
+class Diagnostics:
+    """How far a log can tell what a policy would earn.
+
+    Parameters
+    ----------
+    rows, effective
+        Rows of the log, and how many rows of equal weight they are worth to this policy: (Σ w)² / Σ w².
+    mean_weight, largest_share
+        The mean of the weights, 1 if the log could do all that the policy does; and the largest one's share of all.
+    unsupported
+        The share of the policy's decisions that go to arms the log never took.
+    propensities
+        For each arm of the log the mean of 1 / propensity over rows that took it, per row that could, and its standard
+        error: 1 if propensities are right.
+    """
+
+    rows: int
+    effective: float
+    mean_weight: float
+    largest_share: float
+    unsupported: float
+    propensities: dict[Arm, tuple[float, float]]
+
+    @property
+    def doubts(self) -> tuple[str, ...]:
+        """What is wrong with the log for this policy, in words; empty if nothing is."""
+        found = []
+        if self.effective < FEW:
+            found.append(f"the log is worth only {self.effective:.0f} rows to this policy")
+        for arm, (mean, error) in self.propensities.items():
+            if abs(mean - 1) > 0.02 + 4 * error:
+                found.append(f"propensities of arm {arm!r} are off: 1 / propensity averages {mean:.3g} instead of 1")
+        return tuple(found)
+
+
+FEW = 30
+"""Rows that an interval rests on by the central limit theorem."""
+
+
+def diagnose(target: Target, log: Log) -> Diagnostics:
+    """Say how far a log can tell what a policy would earn; arguments as of `ips`."""
+    rows = _Rows(target, log, support=False)
+    seen = set(log.arm)
+    taken = np.array([log.arms.index(arm) for arm in log.arm])
+    propensities = {}
+    for a, arm in enumerate(log.arms):
+        could = np.array([names is None or arm in names for names in log.among])
+        if arm in seen:
+            each = ((taken == a) / log.propensity)[could]
+            propensities[arm] = float(each.mean()), float(each.std() / len(each) ** 0.5)
+    unseen = sum(part for arm, part in zip(rows.arms, rows.share.tolist(), strict=True) if arm not in seen)
+    weight = rows.weight
+    total = float(weight.sum())
+    largest = float(weight.max()) / total if total else math.nan
+    return Diagnostics(len(log), rows.effective, float(weight.mean()), largest, float(unseen), propensities)
+
+
+class _Rows:
+    """What every row of a log says of a target: weight, direct and fitted, (n,) each, and share (k,) of the arms."""
+
+    def __init__(self, target: Target, log: Log, *, folds: int = 0, ridge: float = 1.0, support: bool = True) -> None:
+        if folds and (folds < 2 or len(log) < folds):
+            raise CalibrlError(f"{len(log)} rows do not make {folds} folds to judge by; log more decisions")
+        if not 0 < ridge < np.inf:
+            raise CalibrlError(f"ridge {ridge} leaves the reward model singular; use a number above 0, such as 1")
+        given = None if isinstance(target, Policy) else _probabilities(target, log)
+        self.arms = target.arms if isinstance(target, Policy) else log.arms
+        among = _offers(target, log) if isinstance(target, Policy) else []
+        place = {arm: position for position, arm in enumerate(self.arms)}
+        taken = np.array([place.get(arm, -1) for arm in log.arm])
+        n, k = len(log), len(self.arms)
+        theta = self._models(log, taken, folds, ridge) if folds else None
+        self.share, self.weight = np.zeros(k), np.empty(n)
+        self.direct, self.fitted = np.empty(n), np.empty(n)
+        # Row by row: chances and forecasts of every row and arm would not fit into memory.
+        for t, a in enumerate(taken):
+            if given is None:
+                assert isinstance(target, Policy)
+                asked = _features(target, log, t, among[t])
+                chance = np.fromiter(target.probabilities(asked, among=among[t]).values(), np.float64)
+            else:
+                chance = given[t]
+            self.share += chance / n
+            self.weight[t] = chance[a] / log.propensity[t] if a >= 0 else 0.0
+            if theta is not None:
+                expected = self._expected(log, t, theta[t % folds])
+                self.direct[t], self.fitted[t] = chance @ expected, expected[a]
+        total = float((self.weight**2).sum())
+        self.effective = float(self.weight.sum()) ** 2 / total if total else 0.0
+        if support:
+            _check_support(self.arms, log, self.share, self.weight)
+        self.note = self._note(log)
+
+    def _models(self, log: Log, taken: NDArray[np.int64], folds: int, ridge: float) -> Floats:
+        if log.x.ndim == 2:
+            x = np.concatenate([log.x, np.ones((len(log), 1))], 1)
+            return _cross_fitted(x, taken, log.reward, len(self.arms), folds=folds, ridge=ridge)
+        x = np.stack([np.append(log.taken(t), 1.0) for t in range(len(log))])
+        return _cross_fitted(x, np.zeros(len(log), np.int64), log.reward, 1, folds=folds, ridge=ridge)
+
+    def _expected(self, log: Log, t: int, theta: Floats) -> Floats:
+        """What each arm is expected to pay in a row: (k,)."""
+        if log.x.ndim == 2:
+            found: Floats = theta @ np.append(log.x[t], 1.0)
+            return found
+        values = dict(zip(log.names, log.x[t] @ theta[0, :-1] + theta[0, -1], strict=True))
+        return np.array([values.get(arm, 0.0) for arm in self.arms])
+
+    def _note(self, log: Log) -> str:
+        notes = []
+        heavy = int(self.weight.argmax())
+        if self.weight[heavy] > self.weight.sum() / 2:
+            notes.append(
+                f"log row {log.first + heavy}, of propensity {log.propensity[heavy]:.3g}, has "
+                f"{self.weight[heavy] / self.weight.sum():.0%} of the weight, so the interval cannot be relied on: "
+                "check that propensity"
+            )
+        elif self.effective < FEW:
+            notes.append(f"the log is worth only {self.effective:.0f} rows to this policy, too few for its interval")
+        if not _has_room(self.arms, log):
+            notes.append(f"{_room(self.arms, log)}: only policies that act much like the logged one can be judged")
+        return "; ".join(notes)
+
+    def estimate(self, values: Floats) -> Estimate:
+        """The mean of what rows say."""
+        made = _estimate(values, note=self.note)
+        return replace(made, effective=self.effective)
+
+    def by_weight(self, values: Floats) -> Estimate:
+        """The mean of what rows say, without an interval where a few weights decide it."""
+        made, share = self.estimate(values), float(self.weight.max() / self.weight.sum())
+        if share <= UNEVEN:
+            return made
+        why = f"one row has {share:.0%} of the weight, too much for an interval: use doubly robust"
+        return replace(made, error=math.nan, note="; ".join(filter(None, (made.note, why))))
+
+
+def _probabilities(target: Array, log: Log) -> Floats:
+    """A target given as probabilities (n, k), checked."""
+    given = as_floats(target, "target's probabilities")
+    wanted = (len(log), len(log.arms))
+    if given.shape != wanted:
+        raise CalibrlError(
+            f"the target's probabilities have shape {given.shape}; expected {wanted}: a row per decision, "
+            f"a column for each of {', '.join(map(repr, log.arms[:8]))}"
         )
-    if not _has_room(policy, log):
-        notes.append(f"{_room(policy, log)}: only policies that act much like the logged one can be judged")
-    return _estimate(values, note="; ".join(notes))
+    wrong = ~((given >= 0).all(1) & (np.abs(given.sum(1) - 1) < 1e-6))
+    if wrong.any():
+        row = int(wrong.argmax())
+        raise CalibrlError(
+            f"log row {log.first + row} has target probabilities {given[row].tolist()}; expected numbers "
+            "from 0 to 1 with sum 1"
+        )
+    return given
+
+
+def _features(policy: Policy, log: Log, row: int, among: Sequence[Arm] | None) -> Floats:
+    """What a policy is asked about in a row of a log."""
+    return log.features(row, policy.arms if among is None else among)
+
+
+ESTIMATORS: dict[str, Callable[[Target, Log], Estimate]] = {
+    "inverse propensities": ips,
+    "self-normalised": snips,
+    "direct method": direct_method,
+    "doubly robust": doubly_robust,
+    "switch": switch_dr,
+}
+"""Every estimate of a policy as it stands, by what it is called in tables."""
+
+
+def target_of(log: Log, path: str | Path, prefix: str) -> Floats:
+    """A target's probabilities (n, k) from the columns of a log's file that begin with `prefix` and end with an arm."""
+    frame = log_table(path)
+    for arm in log.arms:
+        if f"{prefix}{arm}" not in frame.columns:
+            raise CalibrlError(f"{path} has no column '{prefix}{arm}', the target's probability of arm {arm!r}; add it")
+    return np.stack([frame[f"{prefix}{arm}"].cast(float).to_numpy() for arm in log.arms], 1)
 
 
 def mean_reward(log: Log) -> Estimate:
@@ -369,8 +427,8 @@ def mean_reward(log: Log) -> Estimate:
 
 def learn_from(policy: Policy, log: Log) -> Policy:
     """Learn every row of the log in order, each judged before it is learnt; returns the policy."""
-    for x, arm, reward in zip(log.x, log.arm, log.reward, strict=True):
-        policy.update(x, arm, reward)
+    for row, (arm, reward) in enumerate(zip(log.arm, log.reward, strict=True)):
+        policy.update(log.taken(row), arm, reward)
     return policy
 
 
@@ -391,11 +449,15 @@ def _cross_fitted(
 
 def _offers(policy: Policy, log: Log) -> list[tuple[Arm, ...] | None]:
     """The arms that the policy can choose from in each row of the log, None for all; or why it cannot be judged."""
-    if policy.model.shared:
-        raise CalibrlError("a policy of shared arm features cannot be judged from a log of contexts; use disjoint arms")
+    if policy.model.shared != (log.x.ndim == 3):
+        have, needs = ("features of each arm", "contexts") if log.x.ndim == 3 else ("contexts", "features of each arm")
+        raise CalibrlError(
+            f"the log has {have} and the policy needs {needs}; log what the policy is to be asked about, or build it "
+            f"with shared={log.x.ndim == 3}"
+        )
     wanted = policy.model.row_shape
-    if wanted is not None and log.x.shape[1:] != wanted:
-        raise CalibrlError(f"the log has {log.x.shape[1]} context columns, the policy expects {wanted[0]}")
+    if wanted is not None and log.x.shape[-1:] != wanted:
+        raise CalibrlError(f"the log has {log.x.shape[-1]} context columns, the policy expects {wanted[0]}")
     known = policy.offer.position
     if not any(arm in known for arm in log.arm):
         raise CalibrlError(
@@ -411,10 +473,10 @@ def _offers(policy: Policy, log: Log) -> list[tuple[Arm, ...] | None]:
     return among
 
 
-def _check_support(policy: Policy, log: Log, share: Floats, weight: Floats) -> None:
+def _check_support(arms: Sequence[Arm], log: Log, share: Floats, weight: Floats) -> None:
     """Refuse to judge what the log says nothing about. share (k,): how often the policy takes each arm."""
     seen = set(log.arm)
-    unseen = {arm: part for arm, part in zip(policy.arms, share.tolist(), strict=True) if arm not in seen}
+    unseen = {arm: part for arm, part in zip(arms, share.tolist(), strict=True) if arm not in seen}
     if sum(unseen.values()) > UNSEEN:
         most = max(unseen, key=lambda arm: unseen[arm])
         raise CalibrlError(
@@ -425,30 +487,30 @@ def _check_support(policy: Policy, log: Log, share: Floats, weight: Floats) -> N
     if not _near(weight):
         raise CalibrlError(
             f"the weights of the policy's decisions average {weight.mean():.3g} instead of 1, and "
-            f"{_room(policy, log)}: the log does not show what this policy's decisions pay; {_CURE}"
+            f"{_room(arms, log)}: the log does not show what this policy's decisions pay; {_CURE}"
         )
 
 
 _CURE = (
     "check that propensities are those of the arms taken, list the arms on offer (among) where not all were, and log "
-    "with a policy that takes any arm now and then, such as CalLinUCB(arms, dim, explore=0.1)"
+    "with a policy that takes any arm now and then, such as CalibratedUCB(arms, dim, explore=0.1)"
 )
 
 
-def _has_room(policy: Policy, log: Log) -> bool:
+def _has_room(arms: Sequence[Arm], log: Log) -> bool:
     """Whether the log could take every arm that was on offer."""
     # Given x, 1 / propensity is on average the number of arms that had any chance.
-    return _near(1 / (log.propensity * _offered(policy, log)))
+    return _near(1 / (log.propensity * _offered(arms, log)))
 
 
-def _room(policy: Policy, log: Log) -> str:
-    mean, arms = np.mean(1 / log.propensity), _offered(policy, log).mean()
-    return f"the mean of 1 / propensity, the number of arms that could be taken, is {mean:.3g} for {arms:.4g} arms"
+def _room(arms: Sequence[Arm], log: Log) -> str:
+    mean, count = np.mean(1 / log.propensity), _offered(arms, log).mean()
+    return f"the mean of 1 / propensity, the number of arms that could be taken, is {mean:.3g} for {count:.4g} arms"
 
 
-def _offered(policy: Policy, log: Log) -> Floats:
+def _offered(arms: Sequence[Arm], log: Log) -> Floats:
     """How many arms each row could take (n,): those listed, or all that anyone knows of."""
-    return log.offered(len({*log.arms, *policy.arms}))
+    return log.offered(len({*log.arms, *arms}))
 
 
 def _near(values: Floats) -> bool:

@@ -182,6 +182,7 @@ EXPERIMENT = Experiment(
     step="round",
     figures={
         "table": "Share of the optimal reward, problem by problem: mean over trials and its standard error",
+        "regret": "What was lost to the best arm, after 2000 rounds and more: mean over trials and its standard error",
         "learning": "Mean reward so far, and reliability on the chosen arms and on all arms",
         "beliefs": "What LinUCB and CalLinUCB expected of two arms where they disagreed: medians, 90 % intervals",
     },

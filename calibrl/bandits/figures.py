@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +13,8 @@ from numpy.typing import NDArray
 
 from calibrl.bandits.loop import CURVES, HIGH, LOW, MEDIAN, Trial, job_name
 from calibrl.bandits.policy import POLICIES
-from calibrl.bandits.problems import PROBLEMS, Stream
+from calibrl.bandits.problems import PROBLEMS
+from calibrl.bandits.simulated import Stream
 from calibrl.runs.engine import Found
 from calibrl.runs.experiment import Printed
 from calibrl.runs.rows import Row
@@ -49,8 +51,10 @@ def table_figure(lines: Sequence[Line], paper: Printed) -> Figure:
     import matplotlib.pyplot as plt
 
     problems: dict[str, list[Line]] = {}
+    lengths = {(line.problem, line.rounds) for line in lines}
     for line in lines:
-        problems.setdefault(line.problem, []).append(line)
+        several = sum(problem == line.problem for problem, _ in lengths) > 1
+        problems.setdefault(f"{line.problem}, {line.rounds}" if several else line.problem, []).append(line)
     figure, axes = plt.subplots(
         1, len(problems), figsize=(2.1 * len(problems) + 1.2, 3.6), sharey=True, layout="constrained"
     )
@@ -80,8 +84,37 @@ def table_figure(lines: Sequence[Line], paper: Printed) -> Figure:
     return figure
 
 
+def regret_figure(rows: Sequence[Row]) -> Figure | None:
+    """Regret against rounds, on a logarithmic axis of rounds: what grows like the logarithm is a straight line."""
+    import matplotlib.pyplot as plt
+
+    curves: dict[str, dict[int, list[float]]] = {}
+    for row in rows:
+        for name, value in row.metrics.items():
+            if name.startswith("regret_"):
+                curves.setdefault(row.arm, {}).setdefault(int(name.removeprefix("regret_")), []).append(value)
+    if not curves:
+        return None
+    figure, ax = plt.subplots(figsize=(6.4, 4.0), layout="constrained")
+    for (arm, curve), mark in zip(curves.items(), "osD^v<>", strict=False):
+        at = sorted(curve)
+        middle = np.array([np.mean(curve[t]) for t in at])
+        error = np.array([np.std(curve[t]) / len(curve[t]) ** 0.5 for t in at])
+        made = POLICIES[arm]
+        ax.plot(at, middle, f"{mark}-", color=made.color, lw=2, ms=6, label=made.label)
+        ax.fill_between(at, middle - error, middle + error, color=made.color, alpha=0.2, lw=0)
+    ax.set(xscale="log", yscale="log", xlabel="round", ylabel="regret so far")
+    ax.grid(color="#e6e7ec", lw=0.8)
+    ax.spines[["top", "right"]].set_visible(False)
+    ax.legend(frameon=False, fontsize=9)
+    return figure
+
+
 def save_table(folder: Path, lines: Sequence[Line], paper: Printed) -> None:
     """Write the table as a picture, and say where it is."""
+    lines = [line for line in lines if math.isfinite(line.optimal)]
+    if not lines:
+        return
     (file,) = save_figures({"table": table_figure(lines, paper)}, folder)
     print(f"The table as a figure is {file}")
 
@@ -131,7 +164,14 @@ def beliefs(bare: Trial, calibrated: Trial, *, most: int = 24) -> Figure:
 
 def save(folder: Path, found: Found, paper: Printed) -> None:
     """The table as a picture; for each problem learning curves, reliability, and what two policies believed."""
-    drawn = {"table": table_figure(summarise(found.rows), paper)}
+    lines = [line for line in summarise(found.rows) if math.isfinite(line.optimal)]
+    if not lines:
+        return
+    drawn = {"table": table_figure(lines, paper)}
+    for problem in dict.fromkeys(row.problem for row in found.rows):
+        lost = regret_figure([row for row in found.rows if row.problem == problem])
+        if lost is not None:
+            drawn[f"regret-{problem}"] = lost
     jobs: dict[str, list[str]] = {}
     for row in found.rows:
         name = job_name(row.problem, row.seed)
@@ -212,15 +252,17 @@ def summarise(rows: Iterable[Row], *, trials: int | None = None) -> list[Line]:
     for (problem, rounds), arms in sorted(found.items(), key=lambda item: (_place(order, item[0][0]), item[0][1])):
         kept = {arm: [by_seed[seed] for seed in sorted(by_seed)[:trials]] for arm, by_seed in arms.items()}
         every = [row for group in kept.values() for row in group]
-        reward, optimal, covered = (table(every, name, "linucb")[problem] for name in ("reward", "optimal", "coverage"))
+        reward, optimal, covered = (
+            table(every, name, "linucb").get(problem, {}) for name in ("reward", "optimal", "coverage")
+        )
         lines += [
             Line(
                 problem,
                 arm,
                 rounds,
                 reward[arm],
-                optimal[arm].mean,
-                covered[arm].mean,
+                optimal[arm].mean if arm in optimal else math.nan,
+                covered[arm].mean if arm in covered else math.nan,
                 str(group[0].settings.get("note", "")),
             )
             for arm, group in kept.items()
@@ -246,19 +288,26 @@ def print_lines(lines: Sequence[Line], paper: Printed) -> None:
         shown.add_column(name, justify="right", no_wrap=True)
     before = ""
     for line in lines:
-        if line.problem != before:
+        if (here := f"{line.problem}, {line.rounds}") != before:
             shown.add_section()
             shown.add_row(for_rich(f"{line.problem}, {line.rounds} × {line.reward.count}", "bold"))
             optimal = paper.at(line.problem, "optimal", "reward")
-            shown.add_row("  optimum", f"{line.optimal:.1f}", "", "", "", f"{optimal.mean:.1f}" if optimal else "")
-        before = line.problem
+            shown.add_row(
+                "  optimum",
+                "" if math.isnan(line.optimal) else f"{line.optimal:.1f}",
+                "",
+                "",
+                "",
+                f"{optimal.mean:.1f}" if optimal else "",
+            )
+        before = here
         compared, printed = line.policy != "linucb", paper.at(line.problem, line.policy, "reward")
         shown.add_row(
             f"  {POLICIES[line.policy].label}",
             f"{line.reward.mean:.1f} ± {line.reward.error:.1f}",
             f"{line.reward.change:+.1f} ± {line.reward.change_error:.1f}" if compared else "",
             f"{100 * line.relative_gain:+.1f} %" if compared else "",
-            f"{100 * line.coverage:.1f} %",
+            "" if math.isnan(line.coverage) else f"{100 * line.coverage:.1f} %",
             f"{printed.mean:.1f}" if printed else "",
         )
     notes = [f"{line.problem}: {line.note}." for line in lines if line.note and line.policy == lines[0].policy]

@@ -15,7 +15,8 @@ from scipy.special import ndtr, ndtri
 from calibrl.algorithm import Forecaster, learn
 from calibrl.bandits.arms import CompiledRidge
 from calibrl.bandits.policy import POLICIES, Policy
-from calibrl.bandits.problems import Stream, problem
+from calibrl.bandits.problems import problem
+from calibrl.bandits.simulated import Stream
 from calibrl.data import Data
 from calibrl.diagnostics import calibration_loss
 from calibrl.errors import CalibrlError

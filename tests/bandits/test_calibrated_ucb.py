@@ -9,7 +9,8 @@ from sklearn.linear_model import LogisticRegression
 from calibrl import CalibrlError
 from calibrl.bandits import CalibratedThompson, CalibratedUCB, LinUCB, Policy
 from calibrl.bandits.loop import UPPER, metrics, play
-from calibrl.bandits.problems import Stream, problem
+from calibrl.bandits.problems import problem
+from calibrl.bandits.simulated import Stream
 
 
 def bernoulli(rates, rounds, seed):

@@ -1,4 +1,5 @@
 import tracemalloc
+from dataclasses import replace
 
 import numpy as np
 import polars as pl
@@ -6,8 +7,30 @@ import pytest
 from sklearn.linear_model import Ridge
 
 from calibrl import CalibrlError
-from calibrl.bandits import CalLinUCB, CalThompson, ConformalLinUCB, EpsilonGreedy, Greedy, LinUCB, Thompson
-from calibrl.bandits.evaluation import Log, doubly_robust, learn_from, mean_reward, read_log, replay_evaluation
+from calibrl.bandits import (
+    CalibratedUCB,
+    CalLinUCB,
+    CalThompson,
+    ConformalLinUCB,
+    EpsilonGreedy,
+    Greedy,
+    LinUCB,
+    Thompson,
+)
+from calibrl.bandits.evaluation import (
+    ESTIMATORS,
+    Log,
+    diagnose,
+    direct_method,
+    doubly_robust,
+    ips,
+    learn_from,
+    mean_reward,
+    read_log,
+    replay_evaluation,
+    snips,
+    switch_dr,
+)
 from calibrl.bandits.problems import problem
 
 
@@ -321,3 +344,75 @@ def test_policies_that_do_not_fit_the_log_are_named():
         doubly_robust(Greedy(range(4), 10), log[:2], folds=3)
     with pytest.raises(CalibrlError, match="no log"):
         Log(np.zeros((2, 1)), (0,), np.zeros(1), np.ones(1))
+
+
+# Estimators beside doubly robust.
+
+
+def spread(log, policy):
+    return np.array([list(policy.probabilities(x).values()) for x in log.x])
+
+
+def test_probabilities_of_a_target_are_as_good_as_its_policy():
+    _, log = logged(300, 1, skew=0.3)
+    policy = learn_from(EpsilonGreedy(range(4), 10), log[:100])
+    rest = log[100:]
+    for method in ESTIMATORS.values():
+        one, other = method(policy, rest), method(spread(rest, policy), rest)
+        assert (one.value, one.rows) == pytest.approx((other.value, other.rows))
+    with pytest.raises(CalibrlError, match=r"have shape \(3, 4\); expected \(200, 4\)"):
+        ips(np.full((3, 4), 0.25), rest)
+    with pytest.raises(CalibrlError, match=r"log row 101 has target probabilities .* sum 1"):
+        ips(np.full((200, 4), 0.5), rest)
+
+
+def test_weights_by_hand():
+    _, log = logged(400, 2, skew=0.2)
+    target = np.tile([0.1, 0.2, 0.3, 0.4], (400, 1))
+    weight = target[0][list(log.arm)] / log.propensity
+    assert ips(target, log).value == pytest.approx((weight * log.reward).mean())
+    assert ips(target, log).error == pytest.approx((weight * log.reward).std(ddof=1) / 20)
+    assert snips(target, log).value == pytest.approx(np.average(log.reward, weights=weight))
+    assert ips(target, log).effective == pytest.approx(weight.sum() ** 2 / (weight**2).sum())
+    # No weight is large: the same as doubly robust; all are: the same as the direct method.
+    assert switch_dr(target, log).value == pytest.approx(doubly_robust(target, log).value)
+    assert switch_dr(target, log, most=0).value == pytest.approx(direct_method(target, log).value)
+
+
+def test_no_interval_where_none_is_honest():
+    _, log = logged(200, 0)
+    target = np.full((200, 4), 0.25)
+    for made in (direct_method(target, log), replay_evaluation(LinUCB(range(4), 10), log)):
+        with pytest.raises(CalibrlError, match="no honest interval"):
+            made.interval()
+    uneven = replace(log, propensity=np.where(np.arange(200) == 3, 0.02, log.propensity))
+    assert "too much for an interval" in ips(target, uneven).note
+    with pytest.raises(CalibrlError, match="no honest interval"):
+        ips(target, uneven).interval()
+
+
+def test_features_of_each_arm():
+    """A shared model, and the truth: arms pay the first of their own features."""
+    generator = np.random.default_rng(0)
+    x, arm = generator.standard_normal((600, 3, 2)), generator.integers(3, size=600)
+    names = ("a", "b", "c")
+    log = Log(x, [names[a] for a in arm], x[np.arange(600), arm, 0], np.full(600, 1 / 3), names=names)
+    policy = learn_from(CalibratedUCB(["c", "a", "b"], 2, shared=True), log[:200])
+    found = doubly_robust(policy, log[200:])
+    assert found.value == pytest.approx(x[200:, :, 0].max(1).mean(), abs=0.1)
+    assert replay_evaluation(LinUCB(names, 2, shared=True), log).value > 0.5
+    with pytest.raises(CalibrlError, match="the log has features of each arm and the policy needs contexts"):
+        doubly_robust(LinUCB(names, 2), log)
+    with pytest.raises(CalibrlError, match="need their names"):
+        Log(x, arm, x[:, 0, 0], np.full(600, 1 / 3))
+
+
+def test_diagnostics_see_wrong_propensities_and_little_overlap():
+    _, log = logged(2000, 0, skew=0.3)
+    even = np.full((2000, 4), 0.25)
+    assert diagnose(even, log).doubts == ()
+    wrong = replace(log, propensity=np.where(np.array(log.arm) == 1, 0.4, log.propensity))
+    assert any("propensities of arm 1 are off" in doubt for doubt in diagnose(even, wrong).doubts)
+    few = diagnose(np.tile([0, 0, 0, 1.0], (100, 1)), log[:100])
+    assert any("is worth only" in doubt for doubt in few.doubts)
+    assert few.mean_weight == pytest.approx(1, abs=0.5)

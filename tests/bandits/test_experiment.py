@@ -58,7 +58,7 @@ def test_differences_are_taken_trial_by_trial():
 
 def test_presets_are_complete():
     assert set(EXPERIMENT.preset("paper").problems) == set(TABLE_1.numbers)
-    assert SMALL.policies == tuple(POLICIES)
+    assert set(SMALL.policies) == set(POLICIES)
     assert EXPERIMENT.overrides(replace(TINY, policies=SMALL.policies)) == {"rounds": 120}
     with pytest.raises(CalibrlError, match="'magic' is unknown"):
         EXPERIMENT.jobs(replace(TINY, policies=("magic",)))
@@ -80,7 +80,7 @@ def test_a_run_ends_in_a_table_rows_and_figures(tmp_path, monkeypatch):
     for name in ("LinUCB", "CalLinUCB", "ConformalLinUCB", "greedy", "CalThompson", "ε-greedy"):
         assert name in result.output
     assert {path.name for path in tmp_path.iterdir()} >= {"bandits.jsonl", "table.png", "learning-wine.png"}
-    assert len(read(tmp_path)) == 42
+    assert len(read(tmp_path)) == 54
     assert "holds rows of this run already; --resume" in str(shell(*words).exception)
     shown = shell("run", "bandits", "--rows", tmp_path, "--out", tmp_path / "again")
     assert "wine, 100 × 6" in shown.output
@@ -149,3 +149,20 @@ def test_table_1_is_the_printed_one(problem, printed):
 def test_what_is_not_printed_is_none():
     assert TABLE_1.at("linear", "greedy", "reward") is None
     assert TABLE_1.at("wine", "linucb", "reward") is None
+
+
+def test_a_table_and_a_log_can_be_run(tmp_path):
+    generator = np.random.default_rng(0)
+    x, label = generator.standard_normal(80), generator.integers(2, size=80)
+    pl.DataFrame({"x": x + 3 * label, "y": label}).write_csv(tmp_path / "table.csv")
+    words = ["run", "bandits", "--data", str(tmp_path / "table.csv"), "--label", "y", "--policy", "calibrated-ucb"]
+    found = CliRunner().invoke(app, [*words, "--policy", "linucb", "--trials", "2", "--out", str(tmp_path / "one")])
+    assert found.exit_code == 0, found.output
+    assert {row.step for row in read(tmp_path / "one")} == {80}
+    log = {"x": x, "arm": label, "reward": np.where(label == 0, x, -x), "propensity": np.full(80, 0.5)}
+    pl.DataFrame(log).write_csv(tmp_path / "log.csv")
+    words = ["run", "bandits", "--log", str(tmp_path / "log.csv"), "--policy", "calibrated-ucb", "--policy", "linucb"]
+    found = CliRunner().invoke(app, [*words, "--out", str(tmp_path / "two")])
+    assert found.exit_code == 0, found.output
+    rows = {row.arm: row.metrics for row in read(tmp_path / "two")}
+    assert rows["calibrated-ucb"]["reward_low"] < rows["calibrated-ucb"]["reward"]

@@ -12,6 +12,7 @@ from sklearn.preprocessing import OneHotEncoder, StandardScaler
 from calibrl import CalibrlError
 from calibrl.bandits import LinUCB, problems
 from calibrl.bandits.problems import PROBLEMS, Features, Source, encode, find, problem
+from calibrl.bandits.simulated import SIMULATED
 
 EMBEDDED = ["linear", "beta", "digits", "wine", "breast-cancer"]
 needs_data = pytest.mark.skipif(not os.environ.get("CALIBRL_DATA"), reason="needs CALIBRL_DATA")
@@ -127,7 +128,7 @@ def test_the_data_folder_comes_first(served, monkeypatch):
 
 
 def test_every_problem_has_a_name_and_a_source():
-    assert [*EMBEDDED, "mushroom", "covertype", "adult", "census"] == list(PROBLEMS)
+    assert {*EMBEDDED, *SIMULATED, "mushroom", "covertype", "adult", "census"} == set(PROBLEMS)
     for source in (problems.COVERTYPE, problems.MUSHROOM, problems.ADULT, problems.CENSUS):
         assert source.url.startswith("https://")
         assert len(source.sha256) == 64
@@ -186,3 +187,34 @@ def test_large_offsets_do_not_cancel():
     near = encode(Features(small, np.zeros((50, 0), np.int16), ()))
     far = encode(Features(small + 1e9, np.zeros((50, 0), np.int16), ()))
     assert far[-1, 1] == pytest.approx(near[-1, 1], abs=1e-5)
+
+
+@pytest.mark.parametrize("name", SIMULATED)
+def test_simulated_rewards_are_their_expectations_with_noise(name):
+    stream = problem(name).stream(3000, np.random.default_rng(0))
+    again = problem(name).stream(3000, np.random.default_rng(0))
+    np.testing.assert_array_equal(stream.reward, again.reward)
+    off = stream.reward - stream.expected
+    error = off.std(0) / 3000**0.5 + 1e-12
+    assert (np.abs(off.mean(0)) < 4.5 * error).all()
+    assert np.isfinite(stream.x).all()
+
+
+def test_arms_trade_places_halfway():
+    clicks = problem("swapped-clicks").stream(10, np.random.default_rng(0))
+    assert clicks.best.tolist() == [1] * 5 + [0] * 5
+    small, large = (problem(name).stream(50, np.random.default_rng(0)) for name in ("small", "large"))
+    np.testing.assert_allclose(1e4 * small.reward, large.reward)
+
+
+def test_any_table_is_a_problem(tmp_path):
+    path = tmp_path / "pets.csv"
+    path.write_text("size,colour,kind\n1,red,cat\n9,blue,dog\n2,red,cat\n8,grey,dog\n", encoding="utf-8")
+    made = problem(f"file:{path}:kind")
+    stream = made.stream(10, np.random.default_rng(0))
+    assert (made.arms, stream.x.shape, stream.reward.sum()) == (2, (4, 1 + 1 + 3), 4)
+    with pytest.raises(CalibrlError, match="has no column 'sort'; it has size, colour, kind: name one with --label"):
+        problem(f"file:{path}:sort")
+    path.write_text("size,kind\n1,cat\n2,cat\n", encoding="utf-8")
+    with pytest.raises(CalibrlError, match="has 1 classes; a bandit needs 2 to 1000"):
+        problem(f"file:{path}:kind")
