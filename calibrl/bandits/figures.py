@@ -167,25 +167,21 @@ def save(folder: Path, found: Found, paper: Printed) -> None:
     lines = [line for line in summarise(found.rows) if math.isfinite(line.optimal)]
     if not lines:
         return
-    drawn = {"table": table_figure(lines, paper)}
+    # Written one by one: a run of many problems would hold dozens of figures open.
+    save_figures({"table": table_figure(lines, paper)}, folder)
     for problem in dict.fromkeys(row.problem for row in found.rows):
-        lost = regret_figure([row for row in found.rows if row.problem == problem])
+        rows = [row for row in found.rows if row.problem == problem]
+        lost = regret_figure(rows)
         if lost is not None:
-            drawn[f"regret-{problem}"] = lost
-    jobs: dict[str, list[str]] = {}
-    for row in found.rows:
-        name = job_name(row.problem, row.seed)
-        if name not in jobs.setdefault(row.problem, []):
-            jobs[row.problem].append(name)
-    for problem, names in jobs.items():
+            save_figures({f"regret-{problem}": lost}, folder)
+        names = list(dict.fromkeys(job_name(problem, row.seed) for row in rows))
         first = found.arrays(names[0])
         curves = [policy for policy in CURVES if f"{policy}, reward" in first]
         if curves:
-            drawn[f"learning-{problem}"] = _learning(problem, found, names, curves)
+            save_figures({f"learning-{problem}": _learning(problem, found, names, curves)}, folder)
         pair = _pair(first)
         if pair and len(differing(*pair)):
-            drawn[f"beliefs-{problem}"] = beliefs(*pair)
-    save_figures(drawn, folder)
+            save_figures({f"beliefs-{problem}": beliefs(*pair)}, folder)
 
 
 def _learning(problem: str, found: Found, names: Sequence[str], policies: Sequence[str]) -> Figure:

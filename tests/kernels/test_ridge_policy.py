@@ -6,6 +6,7 @@ from scipy import integrate
 from scipy.stats import norm
 
 from calibrl.bandits import CalThompson, CompiledRidge, Exploration, Policy, RidgeSettings, Thompson
+from calibrl.kernels import ridge_policy
 from calibrl.kernels.ridge_policy import NODES, chances
 
 
@@ -67,3 +68,14 @@ def test_an_unlikely_arm_is_not_called_impossible():
     forecast = policy.forecast([1.0])
     gap = (forecast.mean[1] - forecast.mean[0]) / forecast.variance.sum().sqrt()
     assert policy.probabilities([1.0])[0] == pytest.approx(norm.cdf(-float(gap)), rel=0.02)
+
+
+def test_many_numbers_in_coarser_cells_are_as_likely_as_in_fine_ones(monkeypatch):
+    generator = np.random.default_rng(0)
+    curves = normals(generator.standard_normal(60), generator.exponential(size=60) + 0.1)
+    coarse = chances(curves, NODES)
+    monkeypatch.setattr(ridge_policy, "MANY", 1000)
+    fine = chances(curves, NODES)
+    likely = fine > 1e-6
+    np.testing.assert_allclose(coarse[likely], fine[likely], rtol=0.02)
+    assert coarse.sum() == pytest.approx(1)
