@@ -71,6 +71,9 @@ def test_calibrating_real_forecasts():
             says(text, *cells, pm(change, "+.2f") if arm == fitted else "")
 
 
+PAPERS = [f"bandits/{name}.jsonl" for name in ("table1", "mushroom", "calibrated")]
+
+
 def test_the_readme_says_what_the_pages_say():
     readme = page("README.md")
     core = {name: only_step(one) for name, one in rows_of("core/demo.jsonl").items()}["coverage_90"]
@@ -91,7 +94,7 @@ def test_the_readme_says_what_the_pages_say():
 
 @pytest.mark.parametrize("problem", ["linear", "beta", "mushroom", "covertype", "adult", "census"])
 def test_bandits(problem):
-    found = {name: only_step(one) for name, one in rows_of("bandits").items()}
+    found = {name: only_step(one) for name, one in rows_of(*PAPERS).items()}
     reward = {arm: values for (of, arm), values in found["reward"].items() if of == problem}
     for trials in (10, 200):
         old, new = (
@@ -106,6 +109,47 @@ def test_bandits(problem):
         assert f"|{pm(values.values(), '.1f')}|" in page("docs/bandits.md"), arm
     for arm in ("linucb", "callinucb", "conformal-linucb"):
         assert f"|{percent(found['coverage'][problem, arm])}|" in page("docs/bandits.md"), arm
+
+
+def test_noisy_bandits():
+    """Gains over LinUCB at 1200 and 20 000 rounds, coverage, regret, and how often off-policy intervals hold."""
+    text, found = (
+        page("docs/bandits.md"),
+        rows_of(*PAPERS, "bandits/noisy.jsonl", "bandits/long.jsonl", "bandits/regret.jsonl"),
+    )
+    for (problem, arm, step), values in found["reward"].items():
+        if arm in ("callinucb", "calibrated-ucb", "greedy") and step <= 20_000:
+            base = found["reward"][problem, "linucb", step]
+            if problem in ("linear", "beta", "mushroom", "census") and step != 1200:
+                continue
+            shares = [100 * one / abs(fmean(base[seed] for seed in base)) for one in paired(values, base)]
+            assert f"|{pm(shares, '+.1f')}|" in text, (problem, arm, step)
+    for problem in (
+        "linear",
+        "bernoulli",
+        "clicks",
+        "heteroscedastic",
+        "gaussian",
+        "logistic",
+        "rare",
+        "drift",
+        "swap",
+    ):
+        metrics = ("mean_coverage", "mean_coverage_all", "outcome_interval")
+        says(
+            text,
+            problem,
+            *(percent(found[m][problem, "calibrated-ucb", step]) for step in (1200, 20_000) for m in metrics),
+        )
+    for arm, label in (("linucb", "LinUCB"), ("callinucb", "CalLinUCB"), ("calibrated-ucb", "CalibratedUCB")):
+        at = (2000, 5000, 10_000, 20_000, 50_000, 100_000, 200_000)
+        lost = [fmean(found[f"regret_{t}"]["bernoulli", arm, 200_000].values()) for t in at]
+        says(text, label, *(f"{value:.1f}" for value in lost))
+    coverage = rows_of("bandits/offpolicy.jsonl")["coverage"]
+    for (problem, arm, step), values in coverage.items():
+        if arm in ("doubly robust", "switch"):
+            assert f"|{problem}, {step}|" in text
+            assert f"|{percent(values)}|" in text
 
 
 def shop():

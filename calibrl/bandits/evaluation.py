@@ -58,7 +58,10 @@ UNSUPPORTED = 0.1
 UNSEEN = 0.01
 """How much of it may be arms the log never took."""
 UNEVEN = 0.03
-"""How much of the weight one row may have before intervals by weights alone hold the truth too rarely."""
+"""How much of the weight a row may have before `switch_dr` trusts the reward model instead."""
+BOUNDED = 2.0
+"""How many times less likely than by lot an arm may have been for intervals by weights alone: elsewhere they hold the
+truth too rarely, most of all where large weights are possible and none was seen."""
 THIN = 0.1
 """A replay that keeps less of the log says so."""
 
@@ -332,6 +335,7 @@ class _Rows:
         if support:
             _check_support(self.arms, log, self.share, self.weight)
         self.note = self._note(log)
+        self.room = float((1 / (log.propensity * _offered(self.arms, log))).max())
 
     def _models(self, log: Log, taken: NDArray[np.int64], folds: int, ridge: float) -> Floats:
         if log.x.ndim == 2:
@@ -369,11 +373,11 @@ class _Rows:
         return replace(made, effective=self.effective)
 
     def by_weight(self, values: Floats) -> Estimate:
-        """The mean of what rows say, without an interval where a few weights decide it."""
-        made, share = self.estimate(values), float(self.weight.max() / self.weight.sum())
-        if share <= UNEVEN:
+        """The mean of what rows say, with an interval only where no weight can be large, seen or not."""
+        made = self.estimate(values)
+        if self.room <= BOUNDED:
             return made
-        why = f"one row has {share:.0%} of the weight, too much for an interval: use doubly robust"
+        why = "propensities are too uneven for an interval by weights alone: use doubly robust"
         return replace(made, error=math.nan, note="; ".join(filter(None, (made.note, why))))
 
 

@@ -386,7 +386,7 @@ def test_no_interval_where_none_is_honest():
         with pytest.raises(CalibrlError, match="no honest interval"):
             made.interval()
     uneven = replace(log, propensity=np.where(np.arange(200) == 3, 0.02, log.propensity))
-    assert "too much for an interval" in ips(target, uneven).note
+    assert "too uneven for an interval" in ips(target, uneven).note
     with pytest.raises(CalibrlError, match="no honest interval"):
         ips(target, uneven).interval()
 
