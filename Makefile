@@ -30,6 +30,7 @@ docs: $(STAMP)
 # Speed, as a ratio to named peers in the same run.
 bench: $(BENCH)
 	$(BIN)/python benchmarks/maps.py
+	$(BIN)/python benchmarks/peers.py --jobs 2
 	$(BIN)/python benchmarks/bandit.py
 	$(BIN)/python benchmarks/mdp.py
 	$(BIN)/python benchmarks/inventory.py
