@@ -22,9 +22,7 @@ from torch.distributions import Distribution, MixtureSameFamily, Normal
 from calibrl.arrays import Array, as_tensor, returns_what_was_given
 from calibrl.diagnostics.calibration import LEVELS
 from calibrl.distributions import (
-    Empirical,
     Mixture,
-    Quantiles,
     Recalibrated,
     from_zscore,
     is_discrete,
@@ -32,6 +30,7 @@ from calibrl.distributions import (
     zscore,
     zscore_left,
 )
+from calibrl.distributions.empirical import Interpolated
 from calibrl.distributions.families import Grouped
 from calibrl.distributions.kinds import by_column, device_of
 from calibrl.distributions.zscores import breaks, count_range, counts_within, log_prob
@@ -70,8 +69,8 @@ def crps_each(forecast: Distribution, y: Array) -> Tensor:
     base, mapping = without_maps(forecast)
     if isinstance(base, Normal):
         return base.scale.double() * crps_of_gaussian(mapping, zscore(base, outcome))
-    if isinstance(forecast, Empirical):
-        return _crps_of_samples(forecast.samples.double(), outcome)
+    if isinstance(forecast, Interpolated):
+        return forecast.crps_at(outcome)
     if is_discrete(forecast):
         return _crps_of_counts(forecast, outcome)
     return crps_of_continuous(base, mapping, outcome)
@@ -223,15 +222,6 @@ def width(forecast: Distribution, level: float) -> float:
 def _mean(values: Tensor) -> float:
     seen = values[~values.isnan()]
     return float(seen.double().mean()) if seen.numel() else math.nan
-
-
-def _crps_of_samples(samples: Tensor, y: Tensor) -> Tensor:
-    """E|X - y| - ½ E|X - X′| over samples (s, *batch), the second term from the sorted samples."""
-    s = len(samples)
-    ordered = samples.sort(0).values
-    rank = (2 * torch.arange(1, s + 1, dtype=torch.float64, device=y.device) - s - 1).reshape(-1, *(1 for _ in y.shape))
-    half_gini = (rank * ordered).sum(0) / s**2
-    return (samples - y).abs().mean(0) - half_gini
 
 
 def _crps_of_counts(forecast: Distribution, y: Tensor) -> Tensor:
@@ -422,7 +412,7 @@ def _summed(by_cell: Tensor) -> Tensor:
 
 def _pieces(base: Distribution, squares: _Squares, y: Tensor) -> Iterator[_Pieces]:
     """x(z) from the first edge of the squares to the last, some pieces at a time."""
-    straight, mixed = isinstance(base, (Empirical, Quantiles)), isinstance(base, (Mixture, MixtureSameFamily))
+    straight, mixed = isinstance(base, Interpolated), isinstance(base, (Mixture, MixtureSameFamily))
     if mixed:
         points = _quantiles_of_components(base, squares.grid[::2], y)
     else:

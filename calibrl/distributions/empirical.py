@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from typing import Any
 
 import torch
+from scipy.special import ndtri, stdtrit
 from torch import Size, Tensor
 from torch.distributions import constraints
 
@@ -13,6 +15,9 @@ from calibrl.arrays import Array, as_tensor, returns_what_was_given
 from calibrl.distributions.kinds import Scored
 from calibrl.errors import CalibrlError
 from calibrl.kernels import normal
+
+_TAIL = torch.logspace(0, -3, 19, dtype=torch.float64)
+"""Where the knots of a tail that ends somewhere stand, as shares of its length in z, the farthest first."""
 
 
 class Interpolated(Scored):
@@ -74,6 +79,24 @@ class Interpolated(Scored):
         shape = self._extended_shape(Size(sample_shape))
         return self.from_zscore(torch.randn(shape, dtype=torch.float64, device=self._knots.device)).to(self._dtype)
 
+    def _moments(self) -> tuple[Tensor, Tensor]:
+        """Exact: on each piece y = a + b z, and ∫φ, ∫zφ and ∫z²φ have closed forms."""
+        zero = self._levels.new_zeros(1)
+        edges = torch.cat([zero - torch.inf, self._levels, zero + torch.inf])
+        density = torch.exp(normal.log_density(edges))
+        mass = normal.cdf(edges).diff()
+        first = -density.diff()
+        second = mass - torch.where(edges.isfinite(), edges * density, 0.0).diff()
+        wide, z = self._knots.double().movedim(-1, 0), self._levels
+        flat = [-1, *(1 for _ in self.batch_shape)]
+        slope = torch.cat([self._low_tail[None], wide.diff(dim=0) / z.diff().reshape(flat), self._high_tail[None]])
+        start = torch.cat([wide[:1], wide])
+        offset = start - slope * torch.cat([z[:1], z]).reshape(flat)
+        mass, first, second = mass.reshape(flat), first.reshape(flat), second.reshape(flat)
+        mean = (offset * mass + slope * first).sum(0)
+        centred = offset - mean
+        return mean, (centred.square() * mass + 2 * centred * slope * first + slope.square() * second).sum(0)
+
     def moments_at(self, z: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
         """Mean and variance of F⁻¹(Φ(z)) over nodes z (m,) with weights (m,) that sum to one: both (*batch).
 
@@ -95,6 +118,28 @@ class Interpolated(Scored):
         # Knots around their mean, so that a narrow forecast far from zero keeps its digits.
         centred = torch.cat([self._knots.double() - mean.unsqueeze(-1), tails], -1)
         return mean, ((centred @ (factor.T @ (weight.unsqueeze(-1) * factor))) * centred).sum(-1)
+
+    def crps_at(self, y: Tensor) -> Tensor:
+        """∫ F² below y and ∫ (1 - F)² above it, exact: F = Φ(z) is straight in z, and ∫ Φ² has a closed form. (*batch).
+
+        Pieces, from -∞ to the first knot and so on, are summed up to that which holds the outcome, and down to it.
+        """
+        z, place, step = self.zscore(y).reshape(-1), self._levels, max(1, 4_000_000 // len(self._levels))
+        lower, upper = _integral_of_square(place), _integral_of_square(-place)
+        rise = self._knots.double().diff(dim=-1)
+        # Beyond the first and the last knot nothing is left of one of the two.
+        start, end = torch.cat([lower.new_zeros(1), lower]), torch.cat([upper, upper.new_zeros(1)])
+        slopes = torch.cat([self._low_tail[..., None], rise / place.diff(), self._high_tail[..., None]], -1)
+        slopes, scores = slopes.reshape(-1, len(place) + 1), []
+        for here, slope in zip(z.split(step), slopes.split(step), strict=True):
+            piece = torch.searchsorted(place, here.nan_to_num(0.0), right=True)
+            none = torch.zeros_like(slope[:, :1])
+            below = torch.cat([none, (slope[:, :-1] * start.diff()).cumsum(-1)], -1)
+            above = torch.cat([(slope[:, 1:] * -end.diff()).flip(-1).cumsum(-1).flip(-1), none], -1)
+            whole, own = (part.gather(-1, piece[:, None])[:, 0] for part in (below + above, slope))
+            part = _integral_of_square(here) - start[piece] + _integral_of_square(-here) - end[piece]
+            scores.append(whole + own * part)
+        return torch.cat(scores).reshape(y.shape)
 
     @property
     def _dtype(self) -> torch.dtype:
@@ -132,44 +177,60 @@ class Interpolated(Scored):
 class Empirical(Interpolated):
     """The distribution that a set of samples describes.
 
-    Between the sorted samples, which sit at levels (i - ½)/s, the quantile function is interpolated; beyond them it
-    goes on with a Gaussian tail of the samples' own standard deviation, so that no outcome is impossible. Repeated
-    samples (closed days, counts) are atoms: ask for randomised PITs there. Mean and variance are those of the samples.
+    Between the sorted samples, which sit at levels i/(s + 1), the quantile function is interpolated; beyond them it
+    goes on with a Gaussian tail, as wide as the samples' spread and number say, so that no outcome is impossible. An
+    outcome drawn as the samples were lies below the least of them once in s + 1 times, and the levels say so. Repeated
+    samples (closed days, counts) are atoms: ask for randomised PITs there. Moments and scores are those of this law,
+    a little wider than the samples' own, which are `samples.mean(0)` and so on.
 
     Parameters
     ----------
     samples : array
         (s, *batch): s ≥ 2 finite draws of each forecast.
+    lowest : float, optional
+        No outcome is less: what the tail would put below is put there. If not given, 0 where no sample of the whole
+        batch is negative, else nothing; -inf where outcomes may be negative though no sample is.
+
+    Examples
+    --------
+    >>> import calibrl as cal
+    >>> rain = cal.Empirical([[0.0], [0.5], [3.0]])
+    >>> rain.cdf([3.0]).item(), rain.icdf([0.01]).item()
+    (0.75, 0.0)
     """
 
-    def __init__(self, samples: Array) -> None:
+    def __init__(self, samples: Array, *, lowest: float | None = None) -> None:
         drawn = as_tensor(samples, "samples")
         if drawn.dim() == 0 or len(drawn) < 2:
             raise CalibrlError(f"samples have shape {tuple(drawn.shape)}; expected (s, n) or (s, n, d) with s ≥ 2")
         if not bool(drawn.isfinite().all()):
             raise CalibrlError("samples hold NaN or infinite values; drop those draws or forecasts")
+        if lowest is None:
+            lowest = -math.inf if bool((drawn < 0).any()) else 0.0
+        if bool((drawn < lowest).any()):
+            raise CalibrlError(f"sample {drawn.min().item():g} is below lowest={lowest:g}; expected none there")
         count = len(drawn)
-        levels = (torch.arange(count, dtype=torch.float64, device=drawn.device) + 0.5) / count
-        spread = torch.maximum(drawn.double().std(0), _narrowest(drawn))
-        self.samples = drawn
-        super().__init__(drawn.sort(0).values.movedim(0, -1), normal.quantile(levels), spread, spread)
+        z = normal.quantile(torch.arange(1, count + 1, dtype=torch.float64, device=drawn.device) / (count + 1))
+        spread = torch.maximum(_widened(count) * drawn.double().std(0), _narrowest(drawn))
+        knots = drawn.sort(0).values
+        if lowest > -math.inf:
+            # The tail as knots at levels that all forecasts share, to where float64 ends.
+            far = (z[0] - normal.LOWEST_Z) * _TAIL.to(z)
+            tail = knots[0].double() - far.reshape(-1, *(1 for _ in drawn.shape[1:])) * spread
+            knots, z = torch.cat([tail.clamp(min=lowest).to(knots), knots]), torch.cat([z[0] - far, z])
+        self.samples, self.lowest = drawn, lowest
+        super().__init__(knots.movedim(0, -1), z, spread, spread)
 
-    @property
-    def mean(self) -> Tensor:
-        """The samples' mean: (*batch)."""
-        return self.samples.mean(0)
-
-    @property
-    def variance(self) -> Tensor:
-        """The samples' variance: (*batch)."""
-        return self.samples.var(0, unbiased=False)
+    def from_zscore(self, z: Tensor) -> Tensor:
+        """F⁻¹(Φ(z)) in float64."""
+        return super().from_zscore(z).clamp(min=self.lowest)
 
     def _take(self, rows: Any) -> Empirical:
-        return Empirical(self.samples[:, rows])
+        return Empirical(self.samples[:, rows], lowest=self.lowest)
 
     def expand(self, batch_shape: Any, _instance: Any = None) -> Empirical:
         """The same forecast, repeated to `batch_shape`."""
-        return Empirical(_expanded(self.samples, Size(batch_shape)))
+        return Empirical(_expanded(self.samples, Size(batch_shape)), lowest=self.lowest)
 
     def __repr__(self) -> str:
         return f"Empirical({len(self.samples)} samples, batch {tuple(self.batch_shape)})"
@@ -225,24 +286,6 @@ class Quantiles(Interpolated):
         self.values = knots
         super().__init__(knots.movedim(0, -1), z, torch.where(low > 0, low, whole), torch.where(high > 0, high, whole))
 
-    def _moments(self) -> tuple[Tensor, Tensor]:
-        """Exact: on each piece y = a + b z, and ∫φ, ∫zφ and ∫z²φ have closed forms."""
-        zero = self.values.new_zeros(1, dtype=torch.float64)
-        edges = torch.cat([zero - torch.inf, self._levels, zero + torch.inf])
-        density = torch.exp(normal.log_density(edges))
-        mass = normal.cdf(edges).diff()
-        first = -density.diff()
-        second = mass - torch.where(edges.isfinite(), edges * density, 0.0).diff()
-        wide, z = self.values.double(), self._levels
-        flat = [-1, *(1 for _ in self.batch_shape)]
-        slope = torch.cat([self._low_tail[None], wide.diff(dim=0) / z.diff().reshape(flat), self._high_tail[None]])
-        start = torch.cat([wide[:1], wide])
-        offset = start - slope * torch.cat([z[:1], z]).reshape(flat)
-        mass, first, second = mass.reshape(flat), first.reshape(flat), second.reshape(flat)
-        mean = (offset * mass + slope * first).sum(0)
-        centred = offset - mean
-        return mean, (centred.square() * mass + 2 * centred * slope * first + slope.square() * second).sum(0)
-
     def _take(self, rows: Any) -> Quantiles:
         return Quantiles(self.values[:, rows], self.levels)
 
@@ -252,6 +295,23 @@ class Quantiles(Interpolated):
 
     def __repr__(self) -> str:
         return f"Quantiles({len(self.levels)} levels, batch {tuple(self.batch_shape)})"
+
+
+def _integral_of_square(z: Tensor) -> Tensor:
+    """∫ Φ² up to z."""
+    p, density = normal.cdf(z), torch.exp(normal.log_density(z))
+    return z * p.square() + 2 * density * p - normal.cdf(math.sqrt(2) * z) / math.sqrt(math.pi)
+
+
+def _widened(count: int) -> float:
+    """How much wider than Gaussian a tail beyond so many samples is: their own spread is known only so well.
+
+    Of Gaussian samples, Student's t says where the next one falls: the tail rises as fast as t does between the
+    level of the last sample and a quarter of what lies beyond it.
+    """
+    last, beyond = 1 / (count + 1), 0.25 / (count + 1)
+    rise = stdtrit(count - 1, beyond) - stdtrit(count - 1, last)
+    return float(math.sqrt(1 + 1 / count) * rise / (ndtri(beyond) - ndtri(last)))
 
 
 def _expanded(values: Tensor, batch_shape: Size) -> Tensor:

@@ -9,6 +9,7 @@ from scipy import stats
 from torch import distributions as td
 
 import calibrl as cal
+from calibrl.diagnostics import crps_each
 from calibrl.distributions import cdf, from_zscore, zscore
 
 D = torch.float64
@@ -187,6 +188,43 @@ def test_empirical_gives_no_outcome_probability_zero():
     assert float(forecast.cdf(torch.tensor([0.5], dtype=D))) == pytest.approx(0.5)
 
 
+@pytest.mark.parametrize("members", [5, 20])
+def test_a_perfect_ensemble_is_called_calibrated(members, generator):
+    denied = 0
+    for _ in range(20):
+        draws = torch.randn(members + 1, 500, generator=generator, dtype=D)
+        alarms = cal.summary(cal.Empirical(draws[1:]), draws[0]).verdict()[0]
+        denied += not alarms.startswith("Calibrated")
+    assert denied <= 3
+
+
+def test_samples_have_one_law(generator):
+    forecast = cal.Empirical(torch.randn(5, 2, generator=generator, dtype=D).abs())
+    draws = cal.draw(forecast, generator, (200_000,))
+    np.testing.assert_allclose(forecast.mean, draws.mean(0), atol=0.01)
+    np.testing.assert_allclose(forecast.variance, draws.var(0), rtol=0.02)
+    y = torch.tensor([0.3, 4.0], dtype=D)
+    energy = (draws - y).abs().mean(0) - (draws[1:] - draws[:-1]).abs().mean(0) / 2
+    np.testing.assert_allclose(crps_each(forecast, y), energy, atol=0.01)
+
+
+def test_samples_that_are_not_negative_stay_so(generator):
+    amounts = torch.randn(8, 50, generator=generator, dtype=D).abs()
+    forecast = cal.Empirical(amounts)
+    mapped = cal.Recalibrated(forecast, cal.fit_affine(z=3 * torch.randn(200, generator=generator, dtype=D)))
+    for one in (forecast, forecast[:3], forecast.expand((2, 50)), mapped):
+        assert float(cal.draw(one, generator, (500,)).min()) >= 0
+        assert float(one.icdf(torch.zeros(one.batch_shape, dtype=D)).min()) >= 0
+    # No more than what lay below was put on zero, and that is no surprise.
+    free = cal.Empirical(amounts, lowest=-np.inf)
+    zero = torch.zeros(50, dtype=D)
+    np.testing.assert_allclose(forecast.cdf(zero), free.cdf(zero), atol=0.02)
+    far = 100 + cal.Empirical(amounts).samples
+    np.testing.assert_allclose(cal.Empirical(far).icdf(0.001), cal.Empirical(far, lowest=-np.inf).icdf(0.001))
+    with pytest.raises(cal.CalibrlError, match="below lowest=1; expected none"):
+        cal.Empirical(amounts, lowest=1.0)
+
+
 def test_atoms_need_a_generator():
     closed_days = cal.Empirical(torch.tensor([0.0] * 5 + [3.0, 4.0, 5.0, 6.0, 8.0], dtype=D)[:, None].expand(-1, 2))
     with pytest.raises(cal.CalibrlError, match="generator"):
@@ -194,13 +232,13 @@ def test_atoms_need_a_generator():
     many = closed_days.expand((4000, 2))
     p = cal.pit(many, torch.zeros(4000, 2, dtype=D), generator=torch.Generator().manual_seed(0))
     assert float(p.min()) < 0.06
-    assert float(p.max()) == pytest.approx(0.45, abs=0.02)
-    assert float(p.mean()) == pytest.approx(0.25, abs=0.01)
+    assert float(p.max()) == pytest.approx(5 / 11, abs=0.02)
+    assert float(p.mean()) == pytest.approx(2.5 / 11, abs=0.01)
     with pytest.raises(cal.CalibrlError, match="generator"):
         cal.pit(td.Poisson(torch.ones(2, dtype=D)), torch.tensor([0.0, 1.0], dtype=D))
     half = cal.Mixture([closed_days, td.Normal(torch.full((2,), 100.0, dtype=D), 1.0)]).expand((4000, 2))
     p = cal.pit(half, torch.zeros(4000, 2, dtype=D), generator=torch.Generator().manual_seed(0))
-    assert float(p.mean()) == pytest.approx(0.125, abs=0.005)
+    assert float(p.mean()) == pytest.approx(1.25 / 11, abs=0.005)
 
 
 def test_common_random_numbers():
