@@ -180,7 +180,7 @@ def test_diverging_physics_is_named(tmp_path):
     [
         (["--preset", "cartpol"], r"preset 'cartpol' is unknown; known: cartpole, halfcheetah"),
         (["--env", "Nowhere-v0"], r"environment 'Nowhere-v0' is unknown"),
-        (["--env", "CartPole-v1"], r"one of 2 choices"),
+        (["--env", "FrozenLake-v1"], r"observes one of 16 choices"),
         (
             ["--preset", "tiny", "--set", "ensemble.member=3"],
             r"no such field; write one of steps, trials.*ensemble\.members",
