@@ -59,7 +59,8 @@ def returns_what_was_given(function: Callable[P, T]) -> Callable[P, T]:
 
 def _to_numpy(result: Any) -> Any:
     if isinstance(result, Tensor):
-        return result.detach().cpu().numpy()
+        plain = result.detach().cpu()
+        return (plain.float() if plain.dtype == torch.bfloat16 else plain).numpy()  # NumPy has no bfloat16
     if isinstance(result, tuple):
         items = [_to_numpy(item) for item in result]
         return type(result)(*items) if hasattr(result, "_fields") else tuple(items)

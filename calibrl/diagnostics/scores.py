@@ -193,7 +193,10 @@ def sharpness(forecast: Distribution) -> float:
     float
         In the outcome's units.
     """
-    return math.sqrt(_mean(forecast.variance.double()))
+    spread = forecast.stddev.double()
+    # The square may be beyond float64, or float16, where the deviation is not.
+    size = float(spread.max()) if spread.numel() else 0.0
+    return size * math.sqrt(_mean((spread / size).square())) if 0 < size < math.inf else math.sqrt(_mean(spread))
 
 
 def width(forecast: Distribution, level: float) -> float:

@@ -156,7 +156,7 @@ class Interpolated(Scored):
         width = end - start
         # On an atom the whole step lies on one side: behind a value that was passed, before one that was not.
         step = ((found >= 0) & (rows >= end)).double()
-        t = torch.where(width > 0, (rows - start) / width.clamp(min=1e-300), step).clamp(0, 1)
+        t = torch.where(width > 0, (rows - start) / torch.where(width > 0, width, 1.0), step).clamp(0, 1)
         z = self._levels[index] + t * (self._levels[index + 1] - self._levels[index])
         low = (knots[..., :1] - rows).relu() / self._low_tail.unsqueeze(-1)
         high = (rows - knots[..., -1:]).relu() / self._high_tail.unsqueeze(-1)
@@ -211,7 +211,7 @@ class Empirical(Interpolated):
             raise CalibrlError(f"sample {drawn.min().item():g} is below lowest={lowest:g}; expected none there")
         count = len(drawn)
         z = normal.quantile(torch.arange(1, count + 1, dtype=torch.float64, device=drawn.device) / (count + 1))
-        spread = torch.maximum(_widened(count) * drawn.double().std(0), _narrowest(drawn))
+        spread = torch.maximum(_widened(count) * _deviation(drawn), _narrowest(drawn))
         knots = drawn.sort(0).values
         if lowest > -math.inf:
             # The tail as knots at levels that all forecasts share, to where float64 ends.
@@ -224,6 +224,9 @@ class Empirical(Interpolated):
     def from_zscore(self, z: Tensor) -> Tensor:
         """F⁻¹(Φ(z)) in float64."""
         return super().from_zscore(z).clamp(min=self.lowest)
+
+    def _ends(self) -> tuple[Tensor, Tensor]:
+        return torch.tensor(self.lowest), torch.tensor(math.inf)
 
     def _take(self, rows: Any) -> Empirical:
         return Empirical(self.samples[:, rows], lowest=self.lowest)
@@ -282,8 +285,8 @@ class Quantiles(Interpolated):
         wide = knots.double()
         whole = torch.maximum((wide[-1] - wide[0]) / (z[-1] - z[0]), _narrowest(wide))
         low, high = _slopes_from_median(wide, z)
+        self.values = knots  # first: its dtype is the forecast's
         self.levels = at
-        self.values = knots
         super().__init__(knots.movedim(0, -1), z, torch.where(low > 0, low, whole), torch.where(high > 0, high, whole))
 
     def _take(self, rows: Any) -> Quantiles:
@@ -331,6 +334,13 @@ def _slopes_from_median(values: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:
     median = values[after - 1] + t * (values[after] - values[after - 1])
     low = (values[0] - median) / z[0] if z[0] < 0 < z[-1] else whole
     return low, (values[-1] - median) / z[-1] if z[0] < 0 < z[-1] else whole
+
+
+def _deviation(values: Tensor) -> Tensor:
+    """The standard deviation of values (k, *batch), also where its square is beyond float64: (*batch)."""
+    size = values.double().abs().amax(0)
+    size = torch.where(size > 0, size, 1.0)
+    return size * (values / size).std(0)
 
 
 def _narrowest(values: Tensor) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import reduce
 from typing import Any
 
 import torch
@@ -10,7 +11,7 @@ from torch import Size, Tensor
 from torch.distributions import Distribution, constraints
 
 from calibrl.arrays import Array, as_tensor, returns_what_was_given
-from calibrl.distributions.kinds import Scored, device_of, dtype_of, is_discrete, take_rows
+from calibrl.distributions.kinds import Scored, device_of, dtype_of, ends_of, is_discrete, take_rows
 from calibrl.distributions.recalibrated import Promise, Recalibrated
 from calibrl.distributions.zscores import (
     COMPONENT_CUTS,
@@ -86,6 +87,10 @@ class Rounded(Scored):
     def expand(self, batch_shape: Any, _instance: Any = None) -> Rounded:
         """The same forecast, repeated to `batch_shape`."""
         return Rounded(self.base.expand(Size(batch_shape)))
+
+    def _ends(self) -> tuple[Tensor, Tensor]:
+        low, high = (end.round().clamp(min=0) for end in ends_of(self.base))
+        return low, high
 
 
 class Grouped(Scored):
@@ -168,6 +173,15 @@ class Grouped(Scored):
         told = [_calibrated(part).promise(level, guarantee, confidence=confidence) for _, part in self.parts]
         return f"In each group: {told[0][0].lower()}{told[0][1:]}"
 
+    def _ends(self) -> tuple[Tensor, Tensor]:
+        ends = [[end.expand(part.batch_shape) for end in ends_of(part)] for _, part in self.parts]
+        return self._gather([low for low, _ in ends]), self._gather([high for _, high in ends])
+
+    @property
+    def stddev(self) -> Tensor:
+        """Standard deviations of the outcomes: (n,)."""
+        return self._gather([part.stddev for _, part in self.parts])
+
     def _take(self, rows: Any) -> Grouped:
         wanted = torch.arange(len(self))[rows].reshape(-1)
         parts, place = [], torch.full((len(self),), -1)
@@ -237,6 +251,10 @@ class Mixture(Scored):
         """What outcomes are possible: those of the components if they agree, else all numbers."""
         first, *others = (component.support for component in self.components)
         return first if all(other is first for other in others) else constraints.real
+
+    def _ends(self) -> tuple[Tensor, Tensor]:
+        low, high = zip(*(ends_of(component) for component in self.components), strict=True)
+        return reduce(torch.minimum, low), reduce(torch.maximum, high)
 
     @property
     @torch.no_grad()

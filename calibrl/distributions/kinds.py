@@ -9,7 +9,18 @@ from typing import Any, Self, TypeGuard
 import torch
 from scipy.special import betainc
 from torch import Size, Tensor
-from torch.distributions import Bernoulli, Categorical, Distribution, Independent, NegativeBinomial, Normal, Poisson
+from torch.distributions import (
+    Bernoulli,
+    Categorical,
+    Distribution,
+    Gumbel,
+    Independent,
+    MixtureSameFamily,
+    NegativeBinomial,
+    Normal,
+    Poisson,
+    TransformedDistribution,
+)
 
 from calibrl.arrays import Array, as_tensor, returns_what_was_given
 from calibrl.errors import CalibrlError
@@ -145,6 +156,14 @@ class Scored(Distribution, ABC):
         return self._moments()[1].to(self._dtype)
 
     @property
+    def stddev(self) -> Tensor:
+        """Standard deviation of the outcome: (*batch); also where float16 has no number for its square."""
+        try:
+            return self._moments()[1].sqrt().to(self._dtype)
+        except NotImplementedError:
+            return self.variance.sqrt()
+
+    @property
     def median(self) -> Tensor:
         """The outcome that is exceeded as often as not: (*batch)."""
         return self.icdf(torch.tensor(0.5, dtype=self._dtype, device=device_of(self)))
@@ -198,14 +217,23 @@ class Scored(Distribution, ABC):
 
     @returns_what_was_given
     def icdf(self, value: Array) -> Tensor:
-        """The quantile at probability `value`, (…, *batch). Finite: 0 and 1 mean the nearest number inside."""
+        """The quantile at probability `value`, (…, *batch); at 0 and 1 the ends of what is possible, if any."""
         value, dtype = as_tensor(value), self._dtype_with(self._asked(value))
         outside = (value < 0) | (value > 1)
         if bool(outside.any()):
             raise CalibrlError(f"probability {value[outside][0].item():g} is outside [0, 1]; ask for a quantile inside")
         z = normal.finite_quantile(value)
         z = z.expand(torch.broadcast_shapes(z.shape, self.batch_shape))
-        return self.from_zscore(z).to(dtype)
+        found = self.from_zscore(z)
+        if bool(((value == 0) | (value == 1)).any()):
+            low, high = self._ends()
+            at = value.to(found.device)
+            found = torch.where(at == 0, low.to(found), torch.where(at == 1, high.to(found), found))
+        return found.to(dtype)
+
+    def _ends(self) -> tuple[Tensor, Tensor]:
+        """As `ends_of`."""
+        return _ends_of_support(self)
 
     @property
     def _dtype(self) -> torch.dtype:
@@ -227,6 +255,32 @@ class Scored(Distribution, ABC):
     def _dtype_with(self, value: Tensor) -> torch.dtype:
         """What an answer about `value` is given in."""
         return torch.promote_types(self._dtype, value.dtype)
+
+
+def ends_of(forecast: Distribution) -> tuple[Tensor, Tensor]:
+    """The least and the greatest outcome that is possible at all, which no map moves: both broadcast to the batch."""
+    if isinstance(forecast, Scored):
+        return forecast._ends()
+    if isinstance(forecast, MixtureSameFamily):
+        every = forecast.component_distribution
+        low, high = (end.expand(every.batch_shape) for end in ends_of(every))
+        return low.amin(-1), high.amax(-1)
+    if isinstance(forecast, TransformedDistribution) and not isinstance(forecast, Gumbel):
+        ends = torch.stack(torch.broadcast_tensors(*ends_of(forecast.base_dist)))
+        for transform in forecast.transforms:
+            ends = transform(ends.reshape(2, *(1 for _ in forecast.batch_shape[ends.dim() - 1 :]), *ends.shape[1:]))
+        return ends.amin(0), ends.amax(0)
+    return _ends_of_support(forecast)
+
+
+def _ends_of_support(forecast: Distribution) -> tuple[Tensor, Tensor]:
+    try:
+        support: Any = forecast.support
+    except NotImplementedError:
+        support = None
+    low, high = getattr(support, "lower_bound", -torch.inf), getattr(support, "upper_bound", torch.inf)
+    low, high = (torch.as_tensor(end, device=device_of(forecast)).double() for end in (low, high))
+    return low, high
 
 
 def usual_breaks(forecast: Distribution) -> Tensor:

@@ -10,7 +10,16 @@ from torch.distributions import Bernoulli, Categorical, Distribution, Normal, On
 
 from calibrl.arrays import Array, as_tensor, returns_what_was_given
 from calibrl.distributions.empirical import Interpolated
-from calibrl.distributions.kinds import Scored, by_column, device_of, dtype_of, is_discrete, refuse_joint, take_rows
+from calibrl.distributions.kinds import (
+    Scored,
+    by_column,
+    device_of,
+    dtype_of,
+    ends_of,
+    is_discrete,
+    refuse_joint,
+    take_rows,
+)
 from calibrl.distributions.zscores import (
     AT_ONCE,
     breaks,
@@ -43,6 +52,10 @@ class Guarantee(Protocol):
 
     def promise(self, low: float, high: float, confidence: float | None) -> str:
         """What is promised of them, under which conditions; an error where nothing is."""
+
+
+HALVES = (torch.float16, torch.bfloat16)
+"""Too coarse to count the cells of a table of draws."""
 
 
 class ByRanks:
@@ -188,7 +201,7 @@ class Recalibrated(Scored):
         """Draws of shape (*sample_shape, *batch) that carry gradients to the base's parameters."""
         shape = self._extended_shape(Size(sample_shape))
         epsilon = torch.randn(shape, dtype=dtype_of(self.base), device=device_of(self.base))
-        if not isinstance(self.base, Normal) or torch.is_grad_enabled():
+        if not isinstance(self.base, Normal) or epsilon.dtype in HALVES or torch.is_grad_enabled():
             return self.push(epsilon)
         # Nobody will ask for a gradient or for ε again: the draws may take its place in memory.
         g = draw_table(self.mapping, epsilon.device, epsilon.dtype)(epsilon, reuse=True)
@@ -207,7 +220,7 @@ class Recalibrated(Scored):
         Tensor
             Draws of epsilon's shape and dtype.
         """
-        if isinstance(self.base, Normal):
+        if isinstance(self.base, Normal) and epsilon.dtype not in HALVES:
             moved = draw_table(self.mapping, epsilon.device, epsilon.dtype)(epsilon)
             # A draw that carries no gradients can take the place of its noise.
             out = None if torch.is_grad_enabled() else moved
@@ -295,6 +308,17 @@ class Recalibrated(Scored):
         return f"Recalibrated({inner}, {self.mapping.kind}, batch {tuple(self.batch_shape)})"
 
     # How.
+
+    def _ends(self) -> tuple[Tensor, Tensor]:
+        return ends_of(self.base)
+
+    @property
+    def stddev(self) -> Tensor:
+        """Standard deviation of the outcome: (*batch)."""
+        if isinstance(self.base, Normal):  # its square may be beyond float64
+            law = gaussian_law(self.mapping, self.base.loc.device)
+            return (self.base.scale.double() * law.variance.sqrt()).to(self._dtype)
+        return super().stddev
 
     def _moved(self, z: Tensor) -> Tensor:
         """S(z); what is impossible or certain before the map is so after it: R(0) = 0 and R(1) = 1."""

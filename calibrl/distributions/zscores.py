@@ -26,7 +26,15 @@ from torch.distributions import (
     TransformedDistribution,
 )
 
-from calibrl.distributions.kinds import Scored, count_from_zscore, count_zscore, device_of, is_discrete, usual_breaks
+from calibrl.distributions.kinds import (
+    Scored,
+    count_from_zscore,
+    count_zscore,
+    device_of,
+    ends_of,
+    is_discrete,
+    usual_breaks,
+)
 from calibrl.errors import CalibrlError
 from calibrl.kernels import normal
 
@@ -302,6 +310,8 @@ def log_mass(low: Tensor, high: Tensor) -> Tensor:
 def log_prob(forecast: Distribution, y: Tensor) -> Tensor:
     """log-density or log-mass in float64; NaN where y is NaN, -inf where the forecast calls it impossible."""
     y = _for_each(forecast, y)
+    if isinstance(forecast, Normal):  # torch's own squares the scale
+        return normal.log_density(zscore(forecast, y)) - forecast.scale.double().log()
     unseen, possible = y.isnan(), _possible(forecast, y)
     if not bool(possible.all()):
         y = torch.where(possible, y, _typical(forecast))
@@ -344,10 +354,8 @@ def _typical(forecast: Distribution) -> Tensor:
 
 def _bisect(forecast: Distribution, z: Tensor) -> Tensor:
     """F⁻¹(Φ(z)) by bisection, for distributions with a CDF and no inverse (Gamma). z: (…, *batch)."""
-    support: Any = forecast.support
-    support = getattr(support, "base_constraint", support)
     # The least positive number stands for an open end at zero, where torch would refuse zero itself.
-    floor = torch.as_tensor(getattr(support, "lower_bound", -torch.inf)).double() + 1e-300
+    floor = ends_of(forecast)[0] + 1e-300
     lower, upper = normal.cdf(z), normal.cdf(-z)
 
     def reached(y: Tensor) -> Tensor:

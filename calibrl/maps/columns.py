@@ -221,6 +221,8 @@ def column_of(values: Floats, weight: Floats | None, *, is_z: bool) -> Column:
     else:
         order = np.argsort(values, kind="stable")
         chosen, heavy = values[order[at]], weight[order]
+        if count:  # only ratios matter; by a power of two no digit is lost, and squares stay within float64
+            heavy = np.ldexp(heavy, -int(np.frexp(heavy.max())[1]))
         cumulative = np.cumsum(heavy)
         total = cumulative[-1] if count else 1.0
         effective = float(total**2 / np.square(heavy).sum()) if count else 0.0

@@ -256,3 +256,90 @@ def test_quantiles_found_by_search_are_right_at_every_size():
     levels = t(1e-12, 0.01, 0.5)
     found = cal.Recalibrated(td.Gamma(t(0.3), t(1.0)), times(1)).icdf(levels[:, None])[:, 0]
     np.testing.assert_allclose(found, stats.gamma(0.3).ppf(levels), rtol=1e-9)
+
+
+MAPS = [cal.fit_affine, cal.fit_smooth, cal.fit_isotonic, cal.fit_platt, cal.fit_beta]
+
+
+@pytest.mark.parametrize(
+    ("base", "low", "high"),
+    [
+        (td.Normal(t(0.0, 5.0), t(1.0, 2.0)), -np.inf, np.inf),
+        (td.Laplace(t(0.0, 5.0), t(1.0, 2.0)), -np.inf, np.inf),
+        (td.Gumbel(t(0.0, 5.0), t(1.0, 2.0)), -np.inf, np.inf),
+        (td.Gamma(t(2.0, 3.0), t(1.0, 1.0)), 0.0, np.inf),
+        (td.LogNormal(t(0.0, 1.0), t(1.0, 1.0)), 0.0, np.inf),
+        (td.Uniform(t(-1.0, -1.0), t(3.0, 3.0)), -1.0, 3.0),
+        (td.Poisson(t(3.0, 4.0)), 0.0, np.inf),
+        (td.Binomial(7, t(0.3, 0.4)), 0.0, 7.0),
+        (cal.Empirical([[-1.0, -1.0], [0.0, 2.0], [3.0, 3.0]]), -np.inf, np.inf),
+        (cal.Empirical([[1.0, 1.0], [0.0, 2.0], [3.0, 3.0]]), 0.0, np.inf),
+        (cal.Quantiles([[-1.0, -1.0], [0.0, 2.0], [3.0, 3.0]], [0.1, 0.5, 0.9]), -np.inf, np.inf),
+        (cal.Mixture([td.Uniform(t(0.0, 0.0), t(1.0, 1.0)), td.Uniform(t(4.0, 4.0), t(5.0, 5.0))]), 0.0, 5.0),
+        (cal.Rounded(td.Normal(t(0.0, 5.0), t(1.0, 2.0))), 0.0, np.inf),
+        (td.MixtureSameFamily(td.Categorical(torch.ones(2, 2)), td.Uniform(t(0.0, 2.0), t(1.0, 9.0))), 0.0, 9.0),
+        (td.TransformedDistribution(td.Uniform(t(0.0), t(1.0)), td.AffineTransform(t(8.0, 8.0), -2)), 6.0, 8.0),
+    ],
+    ids=lambda part: type(part).__name__ if isinstance(part, td.Distribution) else "",
+)
+def test_the_quantiles_at_0_and_1_are_the_ends_of_what_is_possible_whatever_the_map(base, low, high):
+    base = base.expand((2,))
+    for fit in MAPS:
+        honest = cal.Recalibrated(base, fit(z=1.5 * torch.randn(50, generator=torch.Generator().manual_seed(0))))
+        ends = honest.icdf(t(0.0, 0.5, 1.0)[:, None])
+        assert ends[0].tolist() == [low, low]
+        assert ends[2].tolist() == [high, high]
+        assert bool(ends[1].isfinite().all())
+
+
+@pytest.mark.parametrize("size", [1e-300, 1e200])
+def test_forecasts_of_any_size_are_judged_and_calibrated_as_those_of_size_one(size):
+    noise = torch.randn(60, 200, generator=torch.Generator().manual_seed(0), dtype=D)
+    y = 1.5 * noise[-1]
+    ordered = noise[:-1].sort(0).values
+
+    def told(scale):
+        forecasts = [
+            td.Normal(torch.zeros(200, dtype=D), torch.full((200,), scale, dtype=D)),
+            cal.Empirical(scale * noise[:-1]),
+            cal.Quantiles(scale * ordered[[5, 29, 53]], [0.1, 0.5, 0.9]),
+        ]
+        for base in forecasts:
+            honest = cal.Recalibrated(base, cal.fit_smooth(z=cal.pit_z(base, scale * y)))
+            yield honest.icdf(t(0.001, 0.9)[:, None]) / scale
+            yield honest.cdf(scale * y)
+            yield honest.log_prob(scale * y) + np.log(scale)
+            yield honest.mean / scale
+            yield torch.stack(honest.interval(0.8, "conformal")) / scale
+            yield t(cal.crps(base, scale * y) / scale)
+        yield cal.recalibrate(forecasts[0], times(2)).stddev / scale
+        yield t(cal.diagnostics.sharpness(forecasts[0]) / scale)
+
+    for found, expected in zip(told(size), told(1.0), strict=True):
+        assert torch.allclose(found, expected, rtol=1e-6, atol=1e-9)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_forecasts_are_worked_with_in_double(dtype):
+    generator = torch.Generator().manual_seed(0)
+    samples = (1000 + 300 * torch.randn(50, 100, generator=generator)).to(dtype)
+    y = (1000 + 300 * torch.randn(100, generator=generator)).to(dtype)
+    wide = samples.double()
+    at = wide.sort(0).values[[5, 25, 45]].to(dtype)
+    for base, same in [
+        (cal.Empirical(samples), cal.Empirical(wide)),
+        (cal.Quantiles(at, [0.1, 0.5, 0.9]), cal.Quantiles(at.double(), [0.1, 0.5, 0.9])),
+        (td.Normal(at[1], at[2] - at[1]), td.Normal(at[1].double(), (at[2] - at[1]).double())),
+    ]:
+        honest, expected = cal.Recalibrated(base, times(2)), cal.Recalibrated(same, times(2))
+        assert np.allclose(honest.quantiles([0.1, 0.9]), expected.quantiles([0.1, 0.9]), rtol=0.01)
+        assert honest.icdf(0.9).dtype == honest.mean.dtype == honest.sample((3,)).dtype == dtype
+        assert torch.allclose(honest.stddev.double(), expected.stddev, rtol=0.01)
+        assert bool(honest.sample((100,)).isfinite().all())
+        told, right = (
+            cal.check(lambda _, by=by: by, (np.zeros((100, 1)), y), generator=torch.Generator().manual_seed(1))
+            for by in (base, same)
+        )
+        assert told.coverage == pytest.approx(right.coverage, abs=0.011)
+        assert told.crps == pytest.approx(right.crps, rel=0.01)
+        assert told.nll == pytest.approx(right.nll, rel=0.01)

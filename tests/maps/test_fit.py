@@ -1,6 +1,7 @@
 """Each fitting function against closed forms, scikit-learn and published values."""
 
 import math
+import time
 
 import numpy as np
 import pytest
@@ -392,3 +393,25 @@ def test_a_group_of_few_rows_keeps_the_map_of_all_and_one_of_many_its_own():
     np.testing.assert_allclose(own.inverse_z(s), 1 + 0.5 * s.numpy(), atol=0.12)
     low, high = own.ranks.interval_z(0.9)  # of the group's own rows
     assert (float(low), float(high)) == pytest.approx((1 - 0.82, 1 + 0.82), abs=0.1)
+
+
+@pytest.mark.parametrize("fit", [cal.fit_affine, cal.fit_smooth, cal.fit_isotonic, cal.fit_platt, cal.fit_auto])
+def test_only_the_ratios_of_weights_count_however_large_they_are(fit):
+    generator = torch.Generator().manual_seed(0)
+    z = 1.5 * torch.randn(60, generator=generator, dtype=torch.float64)
+    weight = torch.rand(60, generator=generator, dtype=torch.float64) + 0.5
+    at = torch.linspace(-4, 4, 9, dtype=torch.float64)
+    expected = fit(z=z, weight=weight).forward_z(at)
+    for scale in (1e-200, 1e200, 1e300):
+        assert torch.allclose(fit(z=z, weight=scale * weight).forward_z(at), expected, rtol=1e-9)
+
+
+def test_fits_of_many_columns_take_time_in_proportion():
+    def seconds(columns):
+        z = torch.randn(20, columns, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+        began = time.process_time()
+        cal.fit_smooth(z=z)
+        return time.process_time() - began
+
+    seconds(10)
+    assert seconds(2000) < 10 * 4 * seconds(200)  # a quadratic one would take 100 times as long
