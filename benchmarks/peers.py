@@ -45,7 +45,7 @@ FIRST_SEED = 9100
 ALPHA = 0.1
 LEVELS = (0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95)
 ROWS = {"30": 30, "100": 100, "all": 1000}
-"""Rows to calibrate with; of diabetes, which is small, "all" are 133."""
+"""Rows to calibrate with; of diabetes, which is small, "all" are 132."""
 
 
 def uneven(rng: np.random.Generator, n: int) -> tuple[Floats, Floats]:

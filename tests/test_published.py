@@ -4,7 +4,7 @@ import math
 import re
 from collections import defaultdict
 from pathlib import Path
-from statistics import fmean, stdev
+from statistics import fmean, geometric_mean, stdev
 
 import pytest
 
@@ -431,6 +431,32 @@ def test_trust_page_is_the_rows():
             assert share > 0.9 - 3 * error - 0.005, (arm, problem, step)
         if arm.endswith("size"):
             assert share < 0.1, (arm, problem, step)
+
+
+def test_quality_beside_crepes_and_mapie():
+    """Every arm's line on the page is that of its rows, and there are no others."""
+    table = (ROOT / "docs" / "compare.md").read_text("utf-8").split("**Quality.**")[1].split("**")[0]
+    told = [line.replace("**", "") for line in table.splitlines() if re.match(r"\| (mean|quantiles)", line)]
+    found = {
+        (row.problem, row.arm, row.settings["rows"]): row.metrics
+        for row in read(ROOT / "results" / "core" / "peers.jsonl")
+    }
+    lines = []
+    for of, quantiles in (("mean and spread", False), ("quantiles", True)):
+        pairs = sorted({problem for problem, _, _ in found if problem.startswith("boosted") == quantiles})
+        for arm in dict.fromkeys(arm for problem, arm, _ in found if problem in pairs):
+            cells = []
+            for metric in ("crps", "interval_score"):
+                over_raw = [
+                    [found[pair, arm, rows][metric] / found[pair, "raw", rows][metric] for pair in pairs]
+                    for rows in ("30", "100", "all")
+                    if metric in found[pairs[0], arm, rows]
+                ]
+                cells.append(" / ".join(f"{geometric_mean(ratios):.3f}" for ratios in over_raw))
+            gaps = [fmean(found[pair, arm, rows]["coverage_gap"] for pair in pairs) for rows in ("30", "100", "all")]
+            cells.append(" / ".join(f"{100 * gap:.1f}" for gap in gaps))
+            lines.append(f"| {of}, {len(pairs)} pairs | {arm} | {' | '.join(cells)} |".replace("|  |", "| |"))
+    assert told == lines
 
 
 def test_what_rescaled_inputs_do_to_the_released_recipe():

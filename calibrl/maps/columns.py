@@ -34,13 +34,16 @@ def order_statistics(values: Floats, ranks: NDArray[np.int64], *, low: float, hi
     """
     if len(values) < max(8 * len(ranks), BINS // 4):
         return np.sort(values)[ranks]
-    bin_of = ((values - low) * (BINS / (high - low))).clip(0, BINS - 1).astype(np.intp)
+    # In place: asking for memory takes as long as the sums.
+    scaled = values - low
+    scaled *= BINS / (high - low)
+    bin_of = scaled.clip(0, BINS - 1, out=scaled).astype(np.intp)
     count = np.bincount(bin_of, minlength=BINS)
     up_to = count.cumsum()
     home = np.searchsorted(up_to, ranks, side="right")
     wanted = np.zeros(BINS, dtype=bool)
     wanted[home] = True
-    kept = np.sort(values[wanted[bin_of]])
+    kept = np.sort(values[wanted.take(bin_of)])
     # What a rank loses when only the wanted bins are kept: everything in the bins below that are not.
     lost = (up_to - np.where(wanted, count, 0).cumsum())[home]
     return kept[ranks - lost]
@@ -204,8 +207,9 @@ def column_of(values: Floats, weight: Floats | None, *, is_z: bool) -> Column:
         values, weight = values[counts], None if weight is None else weight[counts]
     count = len(values)
     if count:
-        _check_range(float(values.min()), float(values.max()), is_z=is_z)
-        if not is_z:
+        least, most = float(values.min()), float(values.max())
+        _check_range(least, most, is_z=is_z)
+        if not is_z and (least == 0 or most == 1):
             _warn_if_lost(values)
 
     # Where to cut: the middles of equal steps in z, so that 10⁶ outcomes keep their extremes.
