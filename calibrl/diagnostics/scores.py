@@ -17,12 +17,11 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
-from torch.distributions import Distribution, MixtureSameFamily, Normal
+from torch.distributions import Distribution, Normal
 
 from calibrl.arrays import Array, as_tensor, returns_what_was_given
 from calibrl.diagnostics.calibration import LEVELS
 from calibrl.distributions import (
-    Mixture,
     Recalibrated,
     from_zscore,
     is_discrete,
@@ -33,7 +32,14 @@ from calibrl.distributions import (
 from calibrl.distributions.empirical import Interpolated
 from calibrl.distributions.families import Grouped
 from calibrl.distributions.kinds import by_column, device_of
-from calibrl.distributions.zscores import breaks, count_range, counts_within, log_prob
+from calibrl.distributions.zscores import (
+    component_quantiles,
+    count_range,
+    counts_within,
+    is_mixed,
+    log_prob,
+    with_breaks,
+)
 from calibrl.errors import CalibrlError
 from calibrl.kernels import normal
 from calibrl.maps import IDENTITY, Chain, Map, gaussian_law
@@ -415,11 +421,12 @@ def _summed(by_cell: Tensor) -> Tensor:
 
 def _pieces(base: Distribution, squares: _Squares, y: Tensor) -> Iterator[_Pieces]:
     """x(z) from the first edge of the squares to the last, some pieces at a time."""
-    straight, mixed = isinstance(base, Interpolated), isinstance(base, (Mixture, MixtureSameFamily))
+    straight, mixed = isinstance(base, Interpolated), is_mixed(base)
     if mixed:
-        points = _quantiles_of_components(base, squares.grid[::2], y)
+        # Between far peaks a mixture's own quantiles all but jump.
+        points = component_quantiles(base, squares.grid[::2]).sort(0).values
     else:
-        points = _with_breaks(squares.edge[[0, -1]] if straight else squares.grid, base).sort(0).values
+        points = with_breaks(squares.edge[[0, -1]] if straight else squares.grid, base).sort(0).values
         points = points.reshape(-1, *(1 for _ in y.shape[points.dim() - 1 :]), *points.shape[1:])
     # On an atom z goes on while the outcome stands still: of equal outcomes all but the last lie below it.
     still = torch.cat([points[1:] == points[:-1], torch.zeros_like(points[:1], dtype=torch.bool)])
@@ -438,29 +445,6 @@ def _pieces(base: Distribution, squares: _Squares, y: Tensor) -> Iterator[_Piece
             continue
         (z0, zm, z1), (x0, xm, x1) = ((part[:-1:2], part[1::2], part[2::2]) for part in (z, x))
         yield _Pieces.of(z0, z1, x0, x1, 8 * ((x1 - xm) * (zm - z0) - (xm - x0) * (z1 - zm)))
-
-
-def _quantiles_of_components(base: Distribution, z: Tensor, y: Tensor) -> Tensor:
-    """Outcomes, (m, *batch) ascending, at z-scores (k, *columns) of every component.
-
-    Between far peaks a mixture's own quantiles all but jump.
-    """
-    if isinstance(base, Mixture):
-        parts = [from_zscore(part, at.expand(y.shape)) for part in base.components for at in _with_breaks(z, part)]
-        return torch.stack(parts).sort(0).values
-    assert isinstance(base, MixtureSameFamily)
-    every = base.component_distribution
-    found = [from_zscore(every, at.unsqueeze(-1).expand(every.batch_shape)) for at in z]
-    return torch.cat(found, -1).movedim(-1, 0).sort(0).values
-
-
-def _with_breaks(z: Tensor, forecast: Distribution) -> Tensor:
-    """z-scores (k, *columns), ascending, and behind them those between where a forecast bends."""
-    bends = breaks(forecast)
-    if bends.dim() > z.dim():  # at places of every row's own: these are followed without
-        return z
-    bends = bends.reshape(len(bends), *bends.shape[1:] or (1 for _ in z.shape[1:])).expand(-1, *z.shape[1:])
-    return torch.cat([z, bends.clamp(z[0], z[-1])])
 
 
 def _with_middles(points: Tensor) -> Tensor:

@@ -23,8 +23,10 @@ from calibrl.distributions.kinds import (
 from calibrl.distributions.zscores import (
     AT_ONCE,
     breaks,
+    component_quantiles,
     count_moments,
     from_zscore,
+    is_mixed,
     log_mass,
     log_prob,
     zscore,
@@ -34,6 +36,9 @@ from calibrl.errors import CalibrlError
 from calibrl.kernels import normal
 from calibrl.maps import Map, draw_table, gaussian_law
 from calibrl.maps.gaussian import nodes
+
+REACH, CELLS = 8.2, 64
+"""How far in z the moments of mixtures are integrated, and in how many cells of each component."""
 
 Promise: TypeAlias = Literal["conformal", "tolerance"]
 """What can be promised of an interval: on average over rows, or of the rows that were seen."""
@@ -344,7 +349,12 @@ class Recalibrated(Scored):
         if isinstance(self.base, Interpolated) and not self.mapping.columns:
             epsilon, weight = nodes(self.breaks)
             return self.base.moments_at(self.mapping.inverse_z(epsilon), weight)
-        return count_moments(self) if is_discrete(self.base) else self._quadrature()
+        if is_discrete(self.base):
+            return count_moments(self)
+        bare: Distribution = self
+        while isinstance(bare, Recalibrated):
+            bare = bare.base
+        return self._by_parts(bare) if is_mixed(bare) else self._quadrature()
 
     @property
     def breaks(self) -> Tensor:
@@ -357,6 +367,47 @@ class Recalibrated(Scored):
             for part in (inner, own)
         )
         return torch.cat([self.mapping.forward_z(inner), own])
+
+    def _by_parts(self, mixture: Distribution) -> tuple[Tensor, Tensor]:
+        """E and Var from ∫ (1 - F) above a centre and ∫ F below it, between quantiles of the mixture's components.
+
+        Their CDFs are known; quantiles of a mixture would have to be searched for.
+        """
+        with torch.no_grad():
+            inner = torch.linspace(-REACH, REACH, CELLS + 1, dtype=torch.float64, device=device_of(self.base))
+            inner = inner.reshape(-1, *(1 for _ in self.mapping.columns)).expand(-1, *self.mapping.columns)
+            one: Distribution = self
+            while isinstance(one, Recalibrated):
+                inner, one = one.mapping.inverse_z(inner), one.base
+            even = inner[0] + (inner[-1] - inner[0]) * torch.linspace(0, 1, CELLS + 1).to(inner).reshape(
+                -1, *(1 for _ in inner.shape[1:])
+            )
+            edges = component_quantiles(mixture, torch.cat([inner, even]).sort(0).values)
+            centre = mixture.mean.double().clamp(edges.amin(0), edges.amax(0))
+            edges = torch.cat([edges, centre[None]]).sort(0).values
+            for _ in range(2):  # first roughly, then between closer neighbours
+                edges = torch.cat([edges, self._bends_between(edges)]).sort(0).values
+        first, second = torch.zeros_like(centre), torch.zeros_like(centre)
+        step = max(1, AT_ONCE // (4 * max(1, self.batch_shape.numel())))
+        for i in range(0, len(edges) - 1, step):
+            some = edges[i : i + step + 1]
+            half, middle = some.diff(dim=0) / 2, (some[1:] + some[:-1]) / 2
+            for node, weight in ((-(0.6**0.5), 5 / 9), (0.0, 8 / 9), (0.6**0.5, 5 / 9)):
+                off = middle + node * half - centre
+                side = torch.where(off < 0, -1.0, 1.0)
+                beyond = weight * half * normal.cdf(-side * self.zscore(centre + off))
+                first, second = first + (side * beyond).sum(0), second + (2 * off.abs() * beyond).sum(0)
+        return centre + first, second - first.square()
+
+    def _bends_between(self, edges: Tensor) -> Tensor:
+        """About where the map's own bends lie among outcomes (m, *batch), ascending: (k, *batch)."""
+        bends = self.mapping.inverse_z(self.mapping.breaks.to(edges))
+        bends = bends.reshape(len(bends), *(1 for _ in edges.shape[bends.dim() :]), *bends.shape[1:])
+        bends = bends.expand(-1, *edges.shape[1:]).movedim(0, -1).contiguous()
+        z, y = (part.movedim(0, -1).contiguous() for part in (zscore(self.base, edges), edges))
+        after = torch.searchsorted(z, bends).clamp(1, z.shape[-1] - 1)
+        z0, z1, y0, y1 = (part.gather(-1, at) for part in (z, y) for at in (after - 1, after))
+        return torch.lerp(y0, y1, ((bends - z0) / (z1 - z0).clamp(min=1e-300)).clamp(0, 1)).movedim(-1, 0)
 
     def _quadrature(self) -> tuple[Tensor, Tensor]:
         """E and Var of F⁻¹(R⁻¹(Φ(ε))) over ε ~ N(0, 1), a few nodes at a time."""

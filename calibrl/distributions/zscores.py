@@ -12,9 +12,12 @@ import math
 from collections.abc import Callable, Iterator
 from typing import Any, TypeGuard, cast
 
+import numpy as np
 import torch
+from scipy import special
 from torch import Tensor
 from torch.distributions import (
+    Beta,
     Distribution,
     Exponential,
     Gamma,
@@ -23,6 +26,7 @@ from torch.distributions import (
     LogNormal,
     MixtureSameFamily,
     Normal,
+    StudentT,
     TransformedDistribution,
 )
 
@@ -165,6 +169,8 @@ def from_zscore(forecast: Distribution, z: Tensor) -> Tensor:
         return y
     if is_discrete(forecast):
         return torch.where(z.isnan(), torch.nan, count_from_zscore(forecast, z))
+    if isinstance(forecast, (StudentT, Beta)):
+        return searched(forecast, _inverse_by_scipy(forecast, z), z)
     # A float64 tells probabilities from 1 only below 8.2 σ, and some of torch's inverses lose the lower tail as well.
     u = normal.cdf(z.clamp(normal.LOWEST_Z, normal.HIGHEST_Z))
     try:
@@ -242,6 +248,12 @@ def _tails(forecast: Distribution, y: Tensor) -> tuple[Tensor, Tensor]:
     if isinstance(forecast, Gumbel):
         t = torch.exp((forecast.loc - y) / forecast.scale)
         return torch.exp(-t), -torch.expm1(-t)
+    if isinstance(forecast, StudentT):
+        t = (y - forecast.loc) / forecast.scale
+        return _by_scipy(special.stdtr, t, forecast.df), _by_scipy(special.stdtr, -t, forecast.df)
+    if isinstance(forecast, Beta):
+        a, b = forecast.concentration1, forecast.concentration0
+        return _by_scipy(_beta_below, y, a, b), _by_scipy(_beta_below, 1 - y, b, a)
     if isinstance(forecast, MixtureSameFamily):
         z, share = zscore(forecast.component_distribution, y.unsqueeze(-1)), forecast.mixture_distribution.probs
         return (share * normal.cdf(z)).sum(-1), (share * normal.cdf(-z)).sum(-1)
@@ -253,6 +265,52 @@ def _tails(forecast: Distribution, y: Tensor) -> tuple[Tensor, Tensor]:
         ) from None
     # Beyond, a float64 cannot tell the CDF from 1: both tails end alike, or they would look like a bias.
     return lower.clamp(min=2**-53), (1 - lower).clamp(min=2**-53)
+
+
+def _beta_below(a: Any, b: Any, y: Any) -> Any:
+    return special.betainc(a, b, y.clip(0, 1))
+
+
+def _by_scipy(below: Callable[..., Any], y: Tensor, *shape: Tensor) -> Tensor:
+    """P(Y ≤ y) of a family that torch has no CDF of, from scipy's function of its shape and y."""
+    if torch.is_grad_enabled() and any(part.requires_grad for part in shape):
+        raise CalibrlError(
+            "gradients with respect to the shape of a StudentT or Beta forecast are not known here; detach df, "
+            "concentration1 and concentration0, or work under torch.no_grad()"
+        )
+    found: Tensor = _Below.apply(y, below, *shape)  # type: ignore[no-untyped-call]
+    return found
+
+
+class _Below(torch.autograd.Function):
+    """A CDF by scipy; its slope is the density of the standard member of the family."""
+
+    @staticmethod
+    def forward(ctx: Any, y: Tensor, below: Callable[..., Any], *shape: Tensor) -> Tensor:
+        ctx.save_for_backward(y, *shape)
+        given = (part.detach().double().cpu().numpy() for part in (*shape, y))
+        return torch.as_tensor(below(*given), dtype=torch.float64, device=y.device)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        y, *shape = (part.double() for part in ctx.saved_tensors)
+        standard = StudentT(shape[0]) if len(shape) == 1 else Beta(shape[0], shape[1], validate_args=False)
+        return grad * cast(Distribution, standard).log_prob(y).exp(), *(None for _ in range(1 + len(shape)))
+
+
+def _inverse_by_scipy(forecast: StudentT | Beta, z: Tensor) -> Tensor:
+    """F⁻¹(Φ(z)), each half from its own tail."""
+    lower = normal.cdf(-z.detach().abs().clamp(max=-normal.LOWEST_Z)).cpu().numpy()
+    below = z.detach().cpu().numpy() < 0
+    if isinstance(forecast, StudentT):
+        t = special.stdtrit(forecast.df.detach().double().cpu().numpy(), lower)
+        far = torch.as_tensor(t).to(z)
+        y = forecast.loc.detach() + forecast.scale.detach() * torch.where(z < 0, far, -far)
+    else:
+        a, b = (part.detach().double().cpu().numpy() for part in (forecast.concentration1, forecast.concentration0))
+        found = np.where(below, special.betaincinv(a, b, lower), special.betainccinv(a, b, lower))
+        y = torch.as_tensor(found).to(z)
+    return torch.where(z.isnan(), torch.nan, y)
 
 
 class _IncompleteGamma(torch.autograd.Function):
@@ -339,6 +397,33 @@ def breaks(forecast: Distribution) -> Tensor:
         parts = [from_zscore(every, cut.expand(every.batch_shape)) for cut in COMPONENT_CUTS.to(device_of(forecast))]
         return zscore(forecast, torch.cat(parts, -1).movedim(-1, 0)).detach()
     return usual_breaks(forecast)
+
+
+def is_mixed(forecast: Distribution) -> bool:
+    """Whether a forecast is a mixture, torch's or ours."""
+    return isinstance(forecast, MixtureSameFamily) or hasattr(forecast, "components")
+
+
+def component_quantiles(forecast: Distribution, z: Tensor) -> Tensor:
+    """Quantiles of every component of a mixture at z-scores (k, *columns), unsorted: (m, *batch)."""
+    if isinstance(forecast, MixtureSameFamily):
+        every = forecast.component_distribution
+        found = [from_zscore(every, at.unsqueeze(-1).expand(every.batch_shape)) for at in z]
+        return torch.cat(found, -1).movedim(-1, 0)
+    parts: Any = forecast
+    shape = forecast.batch_shape
+    return torch.stack(
+        [from_zscore(part, at.expand(shape)) for part in parts.components for at in with_breaks(z, part)]
+    )
+
+
+def with_breaks(z: Tensor, forecast: Distribution) -> Tensor:
+    """z-scores (k, *columns), ascending, and behind them those between where a forecast bends."""
+    bends = breaks(forecast)
+    if bends.dim() > z.dim():  # at places of every row's own: these are followed without
+        return z
+    bends = bends.reshape(len(bends), *bends.shape[1:] or (1 for _ in z.shape[1:])).expand(-1, *z.shape[1:])
+    return torch.cat([z, bends.clamp(z[0], z[-1])])
 
 
 def _typical(forecast: Distribution) -> Tensor:

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from scipy import stats
+from scipy import integrate, stats
 from torch import distributions as td
 
 import calibrl as cal
@@ -13,6 +13,10 @@ from calibrl.diagnostics import crps_each
 from calibrl.distributions import cdf, from_zscore, zscore
 
 D = torch.float64
+
+
+def t(*values):
+    return torch.tensor(values, dtype=D)
 
 
 def test_the_identity_changes_nothing():
@@ -172,6 +176,45 @@ def test_moments_of_recalibrated_mixtures_see_every_peak(peer, apart):
     assert float(honest.variance) == pytest.approx(second - first**2, rel=1e-4)
 
 
+def test_moments_of_recalibrated_mixtures_are_integrals_over_the_density(generator):
+    centres, widths = 3 * torch.randn(5, 300, generator=generator, dtype=D), torch.linspace(0.1, 1.5, 5, dtype=D)
+    mixture = cal.Mixture([td.Normal(at, width) for at, width in zip(centres, widths, strict=True)])
+    mapping = cal.fit_smooth(z=1.4 * torch.randn(400, generator=generator, dtype=D) + 0.3)
+    honest = cal.Recalibrated(mixture, mapping)
+    mean, variance = honest.mean, honest.variance
+    shares = td.Categorical(torch.ones(300, 5, dtype=D))
+    same = td.MixtureSameFamily(shares, td.Normal(centres.T, widths.expand(300, 5)))
+    torch.testing.assert_close(cal.Recalibrated(same, mapping).variance, variance, rtol=1e-6, atol=0)
+    for row in (0, 299):
+        y = torch.linspace(-40, 40, 200_001, dtype=D)
+        density = honest[[row]].log_prob(y[:, None]).exp()[:, 0]
+        first = integrate.simpson(y * density, y)
+        second = integrate.simpson((y - first) ** 2 * density, y)
+        assert float(mean[row]) == pytest.approx(first, rel=1e-3, abs=1e-3)
+        assert float(variance[row]) == pytest.approx(second, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("forecast", "same"),
+    [
+        (td.StudentT(t(3.0), t(1.0), t(2.0)), stats.t(3, 1, 2)),
+        (td.Beta(t(2.0), t(0.5)), stats.beta(2, 0.5)),
+    ],
+)
+def test_families_that_torch_has_no_cdf_of(forecast, same):
+    honest = cal.Recalibrated(forecast, cal.maps.IDENTITY)
+    levels = t(1e-30, 1e-9, 0.01, 0.4, 0.9, 0.99999)[:, None]
+    np.testing.assert_allclose(honest.icdf(levels), same.ppf(levels), rtol=1e-10)
+    np.testing.assert_allclose(honest.cdf(honest.icdf(levels)), levels, rtol=1e-9)
+    y = torch.tensor([0.7], dtype=D, requires_grad=True)
+    np.testing.assert_allclose(cal.pit(forecast, y.detach()), same.cdf([0.7]))
+    (slope,) = torch.autograd.grad(honest.cdf(y).sum(), y)
+    np.testing.assert_allclose(slope, same.pdf(0.7))
+    shape = torch.tensor([2.0], dtype=D, requires_grad=True)
+    with pytest.raises(cal.CalibrlError, match="gradients with respect to the shape"):
+        cal.pit(type(forecast)(shape, t(1.0)), t(0.5))
+
+
 def test_two_quantiles_make_a_gaussian():
     forecast = cal.Quantiles([[-1.2815515655446004], [1.2815515655446004]], [0.1, 0.9])
     y = torch.linspace(-4, 4, 30, dtype=D)[:, None]
@@ -275,7 +318,7 @@ def normal(*shape):
         (lambda: cal.pit(normal(4, 2), torch.zeros(4)), "do not fit"),
         (lambda: cal.pit(normal(1, 1), torch.zeros(4)), "do not fit"),
         (lambda: cal.crps(normal(1, 1), torch.zeros(4)), "do not fit"),
-        (lambda: cal.pit(td.StudentT(torch.ones(3)), torch.zeros(3)), "has no cdf"),
+        (lambda: cal.pit(td.VonMises(torch.zeros(3), 1.0), torch.zeros(3)), "has no cdf"),
         (lambda: cal.pit(td.Exponential(torch.ones(2)), torch.tensor([1.0, -1.0])), "impossible"),
         (lambda: cal.pit(td.Normal(torch.tensor([math.nan]), 1.0, validate_args=False), torch.zeros(1)), "is NaN"),
         (lambda: cal.Empirical(torch.zeros(1, 3)), "s ≥ 2"),

@@ -189,7 +189,7 @@ def test_every_batch_shape_is_answered_in_kind(make, shape):
     [
         (stats.norm(0, 1), "rv_continuous_frozen is no distribution of torch; .*ppf"),
         (td.MultivariateNormal(torch.zeros(3, 2), torch.eye(2)), r"MultivariateNormal has event shape \(2,\)"),
-        (td.StudentT(5.0, torch.zeros(3)), "StudentT has no cdf; draw samples"),
+        (td.VonMises(torch.zeros(3), 5.0), "VonMises has no cdf; draw samples"),
     ],
 )
 def test_other_kinds_are_refused_with_a_cure(forecast, words):
