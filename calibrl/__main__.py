@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 from typing import NoReturn
@@ -24,10 +25,13 @@ def main() -> None:
         if file is None:
             raise
         _end(f"{file}: {problem.strerror}; choose a file or folder that can be read and written")
-    except MemoryError:
-        _end("there is not enough memory for this; see that files and settings ask for no more than they should")
     except (OverflowError, RecursionError) as problem:
         _end(f"a number or a file is beyond what can be computed with ({first_line(problem)}); check what was given")
+    except (MemoryError, RuntimeError) as problem:
+        # torch has no class of its own for memory that a CPU does not have.
+        if not isinstance(problem, MemoryError) and not re.search("allocate memory|out of memory", str(problem)):
+            raise
+        _end("there is not enough memory for this; see that files and settings ask for no more than they should")
 
 
 def _end(words: str) -> NoReturn:

@@ -212,10 +212,20 @@ def test_files_of_the_current_folder_are_not_run(tmp_path, way):
     assert not (tmp_path / "taken").exists()
 
 
+def test_an_error_of_ours_keeps_its_traceback(monkeypatch):
+    def fail():
+        raise RuntimeError("a shape is wrong")
+
+    monkeypatch.setattr("calibrl.cli.app", fail)
+    with pytest.raises(RuntimeError, match="a shape is wrong"):
+        main()
+
+
 @pytest.mark.parametrize(
     ("problem", "words"),
     [
         (MemoryError(), "not enough memory"),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes"), "enough memory"),
         (RecursionError("too deep"), r"beyond what can be computed with \(too deep\)"),
         (OverflowError("too large"), r"\(too large\)"),
     ],

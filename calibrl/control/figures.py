@@ -150,7 +150,7 @@ def calibration(rows: Sequence[Row]) -> Figure:
     arms = arms_of(scored)
     for arm in arms:
         for ending in ("", "_bare") if _has_map(arm) else ("",):
-            label = f"{arm}, without its map" if ending else arm
+            label = for_plot(f"{arm}, without its map" if ending else arm)
             for ax, metric in zip(axes, ("calibration_loss", "coverage_90"), strict=False):
                 _line(ax, scored, arm, metric + ending, label=label, dashed=bool(ending))
             _reliability(axes[2], scored, arm, ending)
@@ -181,7 +181,7 @@ def by_horizon(losses: Mapping[str, tuple[Sequence[int], Sequence[float], Sequen
     styles = {"without a map": ("#c8553d", "-"), "one map for one step": ("#1b7f79", "-")}
     for name, (steps, mean, error) in losses.items():
         color, style = styles.get(name, ("#3d6fb6", "--"))
-        ax.errorbar(steps, mean, error, color=color, ls=style, lw=2, marker="o", ms=4, capsize=3, label=name)
+        ax.errorbar(steps, mean, error, color=color, ls=style, lw=2, marker="o", ms=4, capsize=3, label=for_plot(name))
     _level(ax, floor, "chance alone", at=0.99, ha="right", va="bottom")
     ax.set(xscale="log", xlabel="steps ahead", ylabel="calibration loss")
     ticks = sorted({step for steps, _, _ in losses.values() for step in steps})
@@ -254,7 +254,7 @@ def _reliability(ax: Axes, rows: Sequence[Row], arm: str, ending: str) -> None:
 
 def _label(rows: Sequence[Row], arm: str) -> str:
     seeds = len({row.seed for row in rows if row.arm == arm})
-    return f"{arm} ({seeds} seed{'s' if seeds > 1 else ''})"
+    return for_plot(f"{arm} ({seeds} seed{'s' if seeds > 1 else ''})")
 
 
 def _last(rows: Sequence[Row], arm: str) -> list[Row]:

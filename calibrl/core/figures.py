@@ -26,7 +26,7 @@ def save(out: Path, found: Found) -> None:
     for column, problem in zip(axes.T, problems, strict=True):
         for arm, color in (("uncalibrated", plots.BEFORE), ("cross-fitted", plots.AFTER)):
             values = stacked(found, jobs[problem], f"pit, {arm}")
-            plots.reliability(values, column[0], label=arm, color=color)
+            plots.reliability(values, column[0], label=for_plot(arm), color=color)
             column[1].hist(values, bins=20, range=(0, 1), density=True, histtype="step", lw=2, color=color)
         column[0].set_title(for_plot(problem.split(", ")[1]), fontsize=11)
         column[1].axhline(1, color=plots.FAINT, ls="--", lw=1)
@@ -38,14 +38,14 @@ def save(out: Path, found: Found) -> None:
     figure, axes = plt.subplots(1, 2, figsize=(11, 4), sharey=True, layout="constrained")
     for ax, arm, color in zip(axes, ("uncalibrated", "cross-fitted"), (plots.BEFORE, plots.AFTER), strict=True):
         forecast = Quantiles(first[f"quantiles, {arm}"], np.array(LEVELS))
-        plots.intervals(forecast, first["y"], ax, label=f"{arm}: 90 % interval", color=color)
+        plots.intervals(forecast, first["y"], ax, label=for_plot(f"{arm}: 90 % interval"), color=color)
         ax.set(xlabel="patients, by forecast", ylabel="disease progression")
     drawn["intervals"] = figure
 
     figure, ax = plt.subplots(figsize=(4.6, 4.4), layout="constrained")
     for arm, color in (("uncalibrated", plots.BEFORE), ("cross-fitted", plots.AFTER)):
         probs, label = stacked(found, jobs[DIGITS], f"probs, {arm}"), stacked(found, jobs[DIGITS], "y")
-        plots.class_reliability_curve(probs, label, ax, label=arm, color=color)
+        plots.class_reliability_curve(probs, label, ax, label=for_plot(arm), color=color)
     ax.set(xlabel="confidence", ylabel="accuracy", title=DIGITS)
     drawn["digits"] = figure
     save_figures(drawn, out, dpi=110)

@@ -105,7 +105,7 @@ def _by_series(saved: NamedArrays, before: str, after: str, ax: Axes) -> None:
         pit = np.asarray(saved[f"{arm}, pit"], dtype=np.float64)[:, 0]
         # Rows come day by day, each with all series.
         shares = [coverage(pit[i::series], 0.8) for i in range(series)]
-        ax.hist(shares, bins=bins.tolist(), color=color, alpha=0.75, label=arm)
+        ax.hist(shares, bins=bins.tolist(), color=color, alpha=0.75, label=for_plot(arm))
     ax.axvline(0.8, color=TRUTH, lw=1.2, ls="--")
     ax.set(xlabel="share of days inside the 80 % interval, by series", ylabel="series")
     ax.set_title("series by series, one day ahead", fontsize=11, loc="left")

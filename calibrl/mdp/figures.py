@@ -115,7 +115,7 @@ def planning(rows: Sequence[Row]) -> Figure:
                     if row.settings["task"] == task and row.arm == arm:
                         by_amount.setdefault(row.settings["rows_per_state_and_action"], []).append(row.metrics[metric])
                 x, mean, error = zip(*((x, *mean_and_error(by_amount[x])) for x in sorted(by_amount)), strict=True)
-                ax.errorbar(x, mean, error, fmt=style, color=color, ms=4, lw=1.5, capsize=2, label=arm)
+                ax.errorbar(x, mean, error, fmt=style, color=color, ms=4, lw=1.5, capsize=2, label=for_plot(arm))
             ax.set_xscale("log")
             ax.set_xticks(x, [f"{value:g}" for value in x])
             ax.minorticks_off()

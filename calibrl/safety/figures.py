@@ -39,7 +39,7 @@ def violations(rows: Sequence[Row]) -> Figure:
             groups = [[row.metrics for row in own if row.settings["episodes"] == some] for some in episodes]
             spot = np.arange(len(episodes)) + (k - (len(COLORS) - 1) / 2) * wide
             mean, error = zip(*(mean_and_error([one["violations"] for one in group]) for group in groups), strict=True)
-            rates.bar(spot, mean, wide * 0.92, yerr=error, color=color, label=arm, capsize=2)
+            rates.bar(spot, mean, wide * 0.92, yerr=error, color=color, label=for_plot(arm), capsize=2)
             mean, error = zip(*(mean_and_error([one["return"] for one in group]) for group in groups), strict=True)
             returns.errorbar(spot, mean, error, fmt="o", color=color, ms=6, capsize=2)
         rates.axhline(1 - LEVEL, color=TRUTH, lw=1.2, ls="--", label="allowed")

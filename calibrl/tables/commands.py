@@ -32,7 +32,13 @@ LEVELS = "0.05,0.25,0.5,0.75,0.95"
 
 
 def read(
-    file: Path, kind: str | None, y: str | None, columns: list[str] | None, level: float | None, sheet: str | None
+    file: Path,
+    kind: str | None,
+    y: str | None,
+    columns: list[str] | None,
+    level: float | None,
+    sheet: str | None,
+    date_format: str | None,
 ) -> Forecasts:
     """The forecasts of a file, for a process that keeps to one thread from now on; what was done to them is told.
 
@@ -44,7 +50,8 @@ def read(
     from calibrl.tables.names import spread_lists
 
     torch.set_num_threads(1)
-    table = read_forecasts(file, kind=kind, y=y, columns=spread_lists(columns), level=level, sheet=sheet)
+    said = spread_lists(columns)
+    table = read_forecasts(file, kind=kind, y=y, columns=said, level=level, sheet=sheet, date_format=date_format)
     for note in table.notes:
         output.warn(f"{table.source}: {note}")
     return table
@@ -181,6 +188,7 @@ _Y = typer.Option(None, "--y", help="The column of outcomes, if its name does no
 _COLUMNS = typer.Option(None, help="What the file calls our columns, like mean=mu,std=sigma or samples=a,b,c.")
 _LEVEL = typer.Option(None, help="The probability of the interval in the columns lower and upper, like 0.9.")
 _SHEET = typer.Option(None, help="Which sheet of an Excel file.")
+_DATE_FORMAT = typer.Option(None, help="How the file writes dates: day-first, month-first or like %d.%m.%y.")
 _NEW_GROUPS = typer.Option("refuse", help="For groups unknown to the map: refuse, or pooled (use the map of all rows).")
 _JSON = typer.Option(False, "--json", help="Print one JSON object and nothing else.")
 
@@ -202,6 +210,7 @@ def check(
     columns: list[str] | None = _COLUMNS,
     level: float | None = _LEVEL,
     sheet: str | None = _SHEET,
+    date_format: str | None = _DATE_FORMAT,
     as_json: bool = _JSON,
 ) -> None:
     """Check whether forecasts are calibrated. Columns: y, and mean,std or q0.05 …, s0 …, p0 …, or others' names."""
@@ -212,7 +221,7 @@ def check(
         expect_suffix(plot, ".png", ".svg", ".pdf")
     if page is not None:
         expect_suffix(page, ".html", ".htm")
-    table = read(file, kind, y, columns, level, sheet)
+    table = read(file, kind, y, columns, level, sheet, date_format)
     seen, outcomes = table.seen()
     if horizon is not None and group is not None:
         raise CalibrlError(f"--horizon {horizon} and --group {group} report on the same rows; give one of them")
@@ -272,6 +281,7 @@ def fit(
     columns: list[str] | None = _COLUMNS,
     level: float | None = _LEVEL,
     sheet: str | None = _SHEET,
+    date_format: str | None = _DATE_FORMAT,
     as_json: bool = _JSON,
 ) -> None:
     """Learn a calibration map from forecasts and their outcomes, and save it.
@@ -286,7 +296,7 @@ def fit(
     from calibrl.tables.mapfile import FittedMap, How, MapFile, Sketch, fit_named, on_top_of, take
 
     expect_suffix(out, ".json")
-    table = read(file, kind, y, columns, level, sheet)
+    table = read(file, kind, y, columns, level, sheet, date_format)
     fit_map = fit_named(method, table.kind)
     dates = table.dates()
     how = How(block=block, forget=forget, in_time=dates is not None)
@@ -354,6 +364,7 @@ def apply(
     columns: list[str] | None = _COLUMNS,
     level: float | None = _LEVEL,
     sheet: str | None = _SHEET,
+    date_format: str | None = _DATE_FORMAT,
     as_json: bool = _JSON,
 ) -> None:
     """Correct new forecasts with a map. Writes quantiles, mean and std, or class probabilities; keeps other columns."""
@@ -366,7 +377,9 @@ def apply(
     expect_writable(out)
     if out.resolve() in {file.resolve(), map_file.resolve()}:
         raise CalibrlError(f"--out {out} would overwrite what is read; give the result another name")
-    table = read(file, kind, y, columns, level, sheet)
+    table = read(file, kind, y, columns, level, sheet, date_format)
+    if date_format is not None:
+        table.dates()  # rows stay in the file's order; that dates are as said is checked as in fit
     maps, groups = load_for(map_file, table)
     every = torch.arange(len(table))
     honest = maps.apply(table.distribution, every, groups, pool_new=pooled, source=str(file))

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -71,6 +71,8 @@ class Forecasts:
         How the file was read, as far as that is worth telling.
     notes : tuple of str
         What was done to the forecasts.
+    date_format : str, optional
+        How the file writes dates: as in `Cells`.
     """
 
     source: str
@@ -83,6 +85,7 @@ class Forecasts:
     number: NDArray[np.int64]
     how: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    date_format: str | None = None
 
     def __len__(self) -> int:
         return len(self.values)
@@ -143,7 +146,8 @@ class Forecasts:
     def dates(self) -> tuple[str, NDArray[np.int64]] | None:
         """The column that says when rows came, and their places in time, (n,); None if there is none that can be read.
 
-        A column of dates or times, or one that is called so and whose text can be read as dates.
+        A column of dates or times, or one that is called so and whose text can be read as dates. Where that would mean
+        one of two days it is an error, and so is one that is not written as `date_format` says.
         """
         for name in self.carried:
             column = self.frame[name]
@@ -151,10 +155,13 @@ class Forecasts:
                 # Of ISO dates and times the text itself is in order; of others the day is known.
                 text = column.str.strip_chars()
                 if not text.str.contains(r"^\d{4}-\d\d-\d\d").all():
+                    cells = Cells(self.source, self.frame, self.number, "row", date_format=self.date_format)
                     try:
-                        text = pl.Series(Cells(self.source, self.frame, self.number, "row").dates(name))
-                    except CalibrlError:
-                        continue
+                        text = pl.Series(cells.dates(name))
+                    except CalibrlError as problem:
+                        if self.date_format is None and " may be " not in str(problem):
+                            continue  # no dates at all
+                        raise
                 column = text
             elif not isinstance(column.dtype, pl.Date | pl.Datetime):
                 continue
@@ -193,6 +200,7 @@ def read_forecasts(
     columns: Mapping[str, str] | Sequence[str] | str | None = None,
     level: float | None = None,
     sheet: str | None = None,
+    date_format: str | None = None,
 ) -> Forecasts:
     """The forecasts of a file, every number checked.
 
@@ -210,6 +218,8 @@ def read_forecasts(
         The probability of the interval in the columns lower and upper.
     sheet : str, optional
         Which sheet of an Excel file.
+    date_format : str, optional
+        How it writes dates: "day-first", "month-first" or like "%d.%m.%y".
 
     Returns
     -------
@@ -219,7 +229,7 @@ def read_forecasts(
     frame, source = load(path, as_text=True, sheet=sheet)
     if not len(frame):
         raise CalibrlError(f"{source.name}: no rows below the header {some(frame.columns)}; expected at least one")
-    return _parse(frame, source, kind, y, columns, level)
+    return replace(_parse(frame, source, kind, y, columns, level), date_format=date_format)
 
 
 def parse_forecasts(

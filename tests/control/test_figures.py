@@ -10,7 +10,7 @@ from scipy import stats
 from typer.testing import CliRunner
 
 from calibrl.cli import app
-from calibrl.control.figures import endpoints_in_words, in_words, summary
+from calibrl.control.figures import endpoints_in_words, in_words, learning, summary
 from calibrl.control.scoring import ENDPOINTS, claim, endpoint
 from calibrl.runs.rows import Row, append
 
@@ -136,3 +136,14 @@ def test_a_file_without_such_rows_is_refused(tmp_path: Path) -> None:
     refused = CliRunner().invoke(app, ["run", "control", "--rows", str(file)])
     assert refused.exit_code != 0
     assert "holds no rows of control" in str(refused.exception)
+
+
+def test_an_arm_s_name_is_text_in_a_legend() -> None:
+    import matplotlib.pyplot as plt
+
+    figure = learning(rows(r"$\frac$", 0, QUICK))
+    figure.canvas.draw()
+    legend = figure.axes[1].get_legend()
+    assert legend is not None
+    assert legend.get_texts()[0].get_text() == r"\$\frac\$ (1 seed)"
+    plt.close(figure)

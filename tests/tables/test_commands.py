@@ -698,3 +698,25 @@ def test_rows_with_dates_are_judged_on_later_ones(shell: Shell, written: str) ->
     assert pl.read_csv("c.csv")["std"][0] > 3  # what came last; of all rows together 2.9
     assert shell("fit", "dated.csv", "--recent", "1", "--out", "recent.json").code == 2
     assert shell("fit", "dated.csv", "--forget", "2", "--out", "recent.json").code == 2
+
+
+def test_dates_that_may_be_two_days_are_asked_for_and_the_format_settles_them(shell: Shell) -> None:
+    day = [f"0{1 + k % 6}/0{1 + k // 6}/2022" for k in range(36)]  # day-first in order, month-first not
+    y = np.random.default_rng(0).normal(size=36) * np.linspace(0.5, 3, 36)
+    pl.DataFrame({"date": day, "mean": np.zeros(36), "std": np.ones(36), "y": y}).write_csv("f.csv")
+    refused = shell("fit", "f.csv", "--out", "map.json")
+    assert refused.code == 2
+    assert "may be 2022-01-02 or 2022-02-01; say which with --date-format day-first" in refused.err
+    told = {
+        form: shell("fit", "f.csv", "--recent", "6", "--out", f"{form[0]}.json", "--json", "--date-format", form).json
+        for form in ("day-first", "month-first", "%d/%m/%Y")
+    }
+    assert {each["in_time"] for each in told.values()} == {"date"}
+    assert told["day-first"]["pooled"] == told["%d/%m/%Y"]["pooled"] != told["month-first"]["pooled"]
+    wrong = shell("fit", "f.csv", "--out", "map.json", "--date-format", "%d.%m.%Y")
+    assert wrong.code == 2
+    assert "'01/01/2022' is not a date; write it like %d.%m.%Y" in wrong.err
+    assert shell("check", "f.csv", "--html", "f.html").code == 2
+    assert shell("check", "f.csv", "--html", "f.html", "--date-format", "day-first").code == 0
+    assert shell("apply", "d.json", "f.csv", "--out", "out.csv", "--date-format", "day-first").code == 0
+    assert shell("apply", "d.json", "f.csv", "--out", "out.csv", "--date-format", "%d.%m.%Y").code == 2
