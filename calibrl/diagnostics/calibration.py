@@ -251,7 +251,8 @@ def effective_rows(pit: Array, *, block: int | None = None) -> Effective:
         own, all_ = (float((np.add.reduceat(part, starts) ** 2).sum()) for part in (alone, together))
         inflation = max(1.0, own / total) if block > 1 else 1.0
         return Effective(float(seen.sum()) / max(1.0, all_ / total if block > 1 else shared), inflation)
-    return Effective(float(seen.sum()) / (shared * _inflation(together)), _inflation(alone))
+    own = _inflation(alone)
+    return Effective(float(seen.sum()) / (shared * (_inflation(together) if columns > 1 else own)), own)
 
 
 def is_sorted(values: np.ndarray) -> bool:
@@ -269,11 +270,11 @@ def _inflation(series: np.ndarray) -> float:
     n = len(series)
     together = series.T @ series
     chance = 2.5 * math.sqrt(float((together**2).sum()) / n) / float(np.trace(together))
-    spectrum = np.fft.rfft(series, 2 * n, axis=0)
-    covariance = np.fft.irfft(np.abs(spectrum) ** 2, axis=0)[: n // 2 * 2 // 2].sum(1)
-    rho = covariance / covariance[0]
-    if rho[1] <= chance:
+    if float(np.vdot(series[1:], series[:-1])) <= chance * float(np.trace(together)):
         return 1.0
+    power = (np.abs(np.fft.rfft(series, 2 * n, axis=0)) ** 2).sum(1)
+    covariance = np.fft.irfft(power)[: n // 2 * 2 // 2]
+    rho = covariance / covariance[0]
     found = 1.0
     for _ in range(8):
         # Series around their own mean look less alike than they are, by about found/n at each lag.
