@@ -173,6 +173,10 @@ class ArmModel(ABC):
         """Each arm's quantiles (k, n) at the same levels (n,), z-scores."""
 
     @abstractmethod
+    def means(self, x: Floats) -> Floats:
+        """What each arm (k,) pays on average, as far as is known; on a scale of its own where only order matters."""
+
+    @abstractmethod
     def forecast(self, x: Floats, offered: Ints) -> Distribution | Forecast:
         """What the arms at these positions (n,) are expected to pay: batch shape (n,)."""
 
@@ -218,6 +222,12 @@ class AnyForecaster(ArmModel):
         if self._warming:
             return np.repeat(self.quantiles(x, level)[:, None], len(level), axis=1)
         return self._curves(x, torch.from_numpy(level)[:, None, None].expand(-1, 1, len(self.pulls)))[:, 0].T
+
+    def means(self, x: Floats) -> Floats:
+        """Each arm's mean (k,); while warming up as `quantiles`."""
+        if self._warming:
+            return self.quantiles(x, np.zeros(len(self.pulls)))
+        return np.asarray(self._answer(x).mean[0].detach().double().cpu().numpy(), np.float64)
 
     def forecast(self, x: Floats, offered: Ints) -> Distribution:
         """What the arms at these positions (n,) are expected to pay: batch shape (n,)."""
@@ -307,6 +317,8 @@ def as_floats(value: Array, what: str) -> Floats:
         return NOTHING
     # Features may come from a network that is being trained, on a GPU, in half precision.
     given = value.detach().double().cpu() if isinstance(value, torch.Tensor) else value
+    if hasattr(given, "toarray"):  # SciPy's sparse rows
+        given = given.toarray()
     try:
         return np.asarray(given, np.float64, order="C")
     except (TypeError, ValueError, OverflowError):
@@ -328,6 +340,7 @@ class RidgeOptions(TypedDict, total=False):
     shared: bool
     min_rewards: int
     window: int
+    scale: bool
 
 
 LINKS = ("linear", "logistic")
@@ -382,6 +395,8 @@ class RidgeSettings:
         How much of what is known of an arm is left after one more reward of it, in (0, 1]: 0.999 forgets half in 700.
     watch
         Look for changes, and when there is one, let everything known count a twentieth.
+    scale
+        Scale the columns of contexts as they come (`calibrl.bandits.features`).
     """
 
     dim: int
@@ -397,11 +412,12 @@ class RidgeSettings:
     link: str = "linear"
     keep: float = 1.0
     watch: bool = False
+    scale: bool = False
 
     def __post_init__(self) -> None:
         plain_fields(self, "a whole number", operator.index, "dim", "min_rewards", "window")
         plain_fields(self, "a number", float, "ridge", "step", "target", "keep")
-        plain_fields(self, "True or False", bool, "calibrated", "shared", "noisy", "learnt", "watch")
+        plain_fields(self, "True or False", bool, "calibrated", "shared", "noisy", "learnt", "watch", "scale")
         if self.dim < 1:
             raise CalibrlError(f"dim {self.dim} is not a number of features; use 1 or more")
         if not 1e-9 <= self.ridge < math.inf:
@@ -492,6 +508,10 @@ class CompiledRidge(ArmModel):
         """Each arm's quantiles (k, n) at the same levels (n,), z-scores."""
         mean, sd, _ = self._scores(x, np.zeros(len(self.pulls)))
         return ridge_policy.quantiles(self.state, self.rules, mean, sd, level)
+
+    def means(self, x: Floats) -> Floats:
+        """Each arm's mean (k,), before the link."""
+        return self._scores(x, np.zeros(len(self.pulls)))[0]
 
     def forecast(self, x: Floats, offered: Ints) -> Distribution | Forecast:
         """What the arms at these positions (n,) are expected to pay: batch shape (n,)."""
@@ -738,6 +758,8 @@ def _check_heir(ours: RidgeSettings, theirs: RidgeSettings) -> None:
         raise CalibrlError(f"one policy has shared={ours.shared}, the other {theirs.shared}; build both alike")
     if ours.link != theirs.link:
         raise CalibrlError(f"one policy has link={ours.link!r}, the other {theirs.link!r}; build both alike")
+    if ours.scale != theirs.scale:
+        raise CalibrlError(f"one policy has scale={ours.scale}, the other {theirs.scale}; build both alike")
     if ours.noisy != theirs.noisy:
         raise CalibrlError(
             "ConformalLinUCB forecasts single rewards and the others expected ones, so they cannot use each other's "

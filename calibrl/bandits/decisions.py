@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import uuid
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self, TypeAlias
 
 from calibrl.bandits.arms import Arm
 from calibrl.errors import CalibrlError
 
+Context: TypeAlias = list[float] | dict[str, float | str]
+"""A context as it is kept: numbers, or a dict of numbers and text."""
 MOST = 10_000
 """How many decisions wait for a reward, and how many ids are remembered after it came; the oldest are dropped."""
 
@@ -42,9 +44,9 @@ class Decision(_Taken):
 
 
 class Waiting(NamedTuple):
-    """A decision that waits for its reward: the context, or the features of the arm taken, as a list of numbers."""
+    """A decision that waits for its reward: the context, or the features of the arm taken, as it was given."""
 
-    x: list[float]
+    x: Context
     arm: Arm
     probability: float
 
@@ -66,7 +68,7 @@ class Decisions:
             raise CalibrlError(f"decision {wanted!r} has had its reward; use another id for another decision")
         return wanted
 
-    def add(self, id: str, x: list[float], arm: Arm, probability: float) -> Decision:
+    def add(self, id: str, x: Context, arm: Arm, probability: float) -> Decision:
         """Have a decision wait."""
         _put(self.waiting, id, Waiting(x, arm, probability))
         return Decision(arm, probability, id)

@@ -21,9 +21,10 @@ from torch.distributions import Distribution
 
 from calibrl.arrays import Array
 from calibrl.bandits import storage
-from calibrl.bandits.arms import Among, Arm, Forecast, Rows
+from calibrl.bandits.arms import Among, Arm, Forecast
 from calibrl.bandits.decisions import Decision
-from calibrl.bandits.policy import Policy, check_keep, from_plain
+from calibrl.bandits.features import plain_rows
+from calibrl.bandits.policy import Policy, Taken, check_keep, from_plain
 from calibrl.bandits.storage import Journal, NotKept
 from calibrl.errors import CalibrlError
 from calibrl.files import lock_folder, sweep, unlock_folder
@@ -136,14 +137,14 @@ class Durable:
             waiting = self.policy.decisions.find(id)
             if waiting is None:
                 return False
-            rows = self.policy.rows(waiting.x, waiting.arm, reward)
-            self.policy.ridge.judge(rows)
+            taken = self.policy.take(waiting.x, waiting.arm, reward)
+            self.policy.ridge.judge(taken.rows)
 
-            def learn(rows: Rows) -> None:
-                self.policy.ridge.absorb(rows)
+            def learn(taken: Taken) -> None:
+                self.policy.absorb(taken)
                 self.policy.decisions.close(id)
 
-            self._change({"reward": {"id": id, "reward": float(rows.reward[0])}}, learn, rows)
+            self._change({"reward": {"id": id, "reward": float(taken.rows.reward[0])}}, learn, taken)
             return True
 
     def probabilities(self, x: Array = None, *, among: Among | None = None) -> dict[Arm, float]:
@@ -161,12 +162,12 @@ class Durable:
     def update(self, x: Array, arm: Arm | Sequence[Arm], reward: Array) -> None:
         """Learn what arms paid. When this returns, it is on the disk; when it raises, nothing was learnt."""
         with self._changing:
-            rows = self.policy.rows(x, arm, reward)
-            self.policy.ridge.judge(rows)
+            taken = self.policy.take(x, arm, reward)
+            self.policy.ridge.judge(taken.rows)
             arms = self.policy.arms
-            names = [arms[position] for position in rows.arm]
-            event = {"x": rows.x.tolist(), "arm": names, "reward": rows.reward.tolist()}
-            self._change({"update": event}, self.policy.ridge.absorb, rows)
+            names = [arms[position] for position in taken.rows.arm]
+            event = {"x": plain_rows(x, taken.given), "arm": names, "reward": taken.rows.reward.tolist()}
+            self._change({"update": event}, self.policy.absorb, taken)
 
     def fade(self, keep: float) -> None:
         """From now on what was learnt so far counts `keep` times as much."""

@@ -22,11 +22,12 @@ from __future__ import annotations
 import difflib
 import inspect
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, replace
 from pathlib import Path
-from typing import Any, ClassVar, Unpack
+from typing import Any, ClassVar, NamedTuple, Self, Unpack
 
 import numpy as np
+from numpy.typing import NDArray
 from torch.distributions import Distribution
 
 from calibrl.algorithm import Forecaster
@@ -51,6 +52,7 @@ from calibrl.bandits.arms import (
     first_names,
 )
 from calibrl.bandits.decisions import Decision, Decisions
+from calibrl.bandits.features import Features, plain_rows
 from calibrl.errors import CalibrlError, first_line
 from calibrl.files import writable
 from calibrl.kernels import ridge_policy
@@ -58,6 +60,14 @@ from calibrl.planning.quantile import Exploration
 
 FORMAT = "calibrl bandit 1"
 GREEDY = Exploration()
+
+
+class Taken(NamedTuple):
+    """An update before it is learnt: rows as the model sees them, what is known of features then, and rows unscaled."""
+
+    rows: Rows
+    features: Features | None
+    given: Floats
 
 
 class Policy:
@@ -113,8 +123,10 @@ class Policy:
         self.forecaster = forecaster
         self.offer = Arms().plus(names)
         self.decisions = Decisions()
+        self.features: Features | None = None
         if isinstance(forecaster, CompiledRidge):
             self.model: ArmModel = forecaster
+            self.features = Features(forecaster.settings.dim, forecaster.settings.scale)
             if len(forecaster.pulls) != len(names) or warm_up:
                 raise CalibrlError(
                     f"a CompiledRidge of {len(forecaster.pulls)} arms cannot serve {len(names)} arms with warm_up "
@@ -157,8 +169,8 @@ class Policy:
         Parameters
         ----------
         x
-            The context (dim,); with `shared`, (n, dim) holds the features of each arm on offer. None for arms without
-            context.
+            The context (dim,), a sparse row or a dict; with `shared`, (n, dim) holds the features of each arm on offer.
+            None for arms without context.
         among
             The arms this decision may take, if not all: their names, or a mask (k,) of True and False. With `shared` x
             has a row for each of them, in the order of the names, or of `arms` for a mask or a set.
@@ -197,8 +209,10 @@ class Policy:
         arm, probability = self.arms[offered[place]], float(chances[place])
         if name is None:
             return Decision(arm, probability)
-        row = rows[offered[place]] if self.model.shared else rows[0]
-        return self.decisions.add(name, row.tolist(), arm, probability)
+        if self.features:  # kept unscaled, and by name: both may change before the reward comes
+            rows = np.atleast_2d(as_floats(self.features.numbers(x)[0], "context"))
+        given = plain_rows(x, rows)
+        return self.decisions.add(name, given[place if self.model.shared else 0], arm, probability)
 
     def reward(self, id: str, reward: float) -> bool:
         """Learn the reward of a decision that was made with an id.
@@ -242,7 +256,32 @@ class Policy:
     def _request(self, x: Array, among: Among | None) -> tuple[Floats, Ints]:
         """What a decision is about: contexts as the model wants them, and the positions (n,) of the arms on offer."""
         offered = self.offer.everyone if among is None else self.offer.offered(among)
-        return self.model.request(x, offered), offered
+        # Arrays without scales take the short way: microseconds count here.
+        if self.features is None or (isinstance(x, np.ndarray) and not self.features.scale):
+            return self.model.request(x, offered), offered
+        rows = as_floats(self.features.numbers(x)[0], "context")
+        if hasattr(x, "toarray") and not self.model.shared and len(rows) == 1:
+            rows = rows[0]
+        return self.model.request(self.features.scaled(rows), offered), offered
+
+    def predict(self, x: Array) -> NDArray[Any]:
+        """Give the arm that pays most on average, as far as is known, at each of n contexts; nothing is tried out.
+
+        Parameters
+        ----------
+        x
+            Contexts (n, dim), sparse rows or n dicts; with `shared`, (n, arms, dim).
+
+        Returns
+        -------
+        NDArray
+            The names (n,) of the arms.
+        """
+        rows = x if isinstance(x, (list, tuple)) else as_floats(x, "contexts")
+        if not np.iterable(rows) or (isinstance(rows, np.ndarray) and rows.ndim < 2):
+            raise CalibrlError("predict takes contexts (n, dim); for one context use choose, or put it in a list")
+        best = [int(self.model.means(self._request(row, None)[0]).argmax()) for row in rows]
+        return np.array(self.arms)[best] if len({*map(type, self.arms)}) == 1 else np.array(self.arms, object)[best]
 
     def _choose(self, rows: Floats, offered: Ints) -> int:
         """The place in `offered` of the arm to take."""
@@ -272,18 +311,58 @@ class Policy:
         Parameters
         ----------
         x
-            The context (dim,) of one decision, or (n, dim) of n; with `shared`, features of the arms that were taken.
+            The context (dim,) of one decision, or (n, dim) of n, a sparse matrix or dicts; with `shared`, features of
+            the arms that were taken.
         arm
             The arm that was taken, or n of them.
         reward
             What it paid, or (n,).
         """
-        self.model.learn(self.rows(x, arm, reward))
+        taken = self.take(x, arm, reward)
+        self.model.learn(taken.rows)
+        self.features = taken.features
+
+    def fit(self, x: Array, arm: Sequence[Arm], reward: Array) -> Self:
+        """Learn a log from the beginning, row by row; what was learnt before is forgotten, unless a row is refused.
+
+        Parameters
+        ----------
+        x
+            Contexts (n, dim), a sparse matrix or n dicts; with `shared`, features of the arms that were taken.
+        arm
+            The n arms that were taken.
+        reward
+            What they paid, (n,).
+
+        Returns
+        -------
+        Policy
+            This one.
+        """
+        settings = self.ridge.settings
+        taken = self.take(x, arm, reward, Features(settings.dim, settings.scale))
+        model = CompiledRidge(len(self.arms), settings)
+        for i in range(len(taken.rows.arm)):
+            try:
+                model.learn(Rows._make(part[i : i + 1] for part in taken.rows))
+            except CalibrlError as problem:
+                raise CalibrlError(f"row {i} of the log: {problem}") from None
+        self.forecaster = self.model = model
+        self.features = taken.features
+        return self
 
     def rows(self, x: Array, arm: Arm | Sequence[Arm], reward: Array) -> Rows:
         """The rows of an update, checked for shapes and names, not judged yet."""
-        rewards = as_floats(reward, "reward")
-        rows = np.ones((*rewards.shape, 1)) if x is None else as_floats(x, "context")
+        return self.take(x, arm, reward).rows
+
+    def take(self, x: Array, arm: Arm | Sequence[Arm], reward: Array, known: Features | None = None) -> Taken:
+        """The rows of an update and what they teach of features, of which `known` is known if not the policy's own."""
+        rewards, features = as_floats(reward, "reward"), known or self.features
+        used = None if features is None or (isinstance(x, np.ndarray) and not features.scale) else features
+        numbers, columns = used.numbers(x) if used else (x, ())
+        rows = np.ones((*rewards.shape, 1)) if x is None else as_floats(numbers, "context")
+        if used and hasattr(x, "toarray") and not rewards.ndim and len(rows) == 1:
+            rows = rows[0]
         if rewards.ndim:
             names = list(np.asarray(arm, object).reshape(-1))
         else:
@@ -296,7 +375,15 @@ class Policy:
                 f"expected ({wanted}), n and (n,)"
             )
         positions = np.array([self.offer.at(name) for name in names], np.int64)
-        return Rows(rows, positions, rewards, *np.empty((3, len(names))))
+        given = rows
+        if used:
+            rows, features = used.learnt(rows, columns)
+        return Taken(Rows(rows, positions, rewards, *np.empty((3, len(names)))), features, given)
+
+    def absorb(self, taken: Taken) -> None:
+        """Learn rows that the forecaster has judged."""
+        self.ridge.absorb(taken.rows)
+        self.features = taken.features
 
     def fade(self, keep: float) -> None:
         """Let what was learnt so far count `keep` times as much from now on, in (0, 1]: for a world that changes.
@@ -314,6 +401,7 @@ class Policy:
         arms = [arm for arm in self.arms if arm in other.offer.position]
         here, there = ([some.offer.at(arm) for arm in arms] for some in (self, other))
         self.ridge.inherit(other.ridge, here, there)
+        self.features = replace(other.features, dim=self.ridge.settings.dim) if other.features else None
         return self
 
     def record(self, arm: Arm) -> Floats:
@@ -382,6 +470,7 @@ class Policy:
             "removed": list(self.removed),
             "generator": self.generator.bit_generator.state,
             "decisions": self.decisions.to_plain(),
+            **({"features": self.features.to_plain()} if self.features else {}),
             **self.ridge.to_plain(),
         }
 
@@ -408,6 +497,7 @@ def from_plain(saved: dict[str, Any]) -> Policy:
             "removed",
             "generator",
             "decisions",
+            "features",
             *SAVED,
         }:
             raise ValueError(f"it holds {', '.join(map(repr, sorted(unknown)))}")
@@ -427,6 +517,8 @@ def from_plain(saved: dict[str, Any]) -> Policy:
         policy.ridge.put_plain(saved, policy.arms)
         if "decisions" in saved:
             policy.decisions = Decisions.from_plain(saved["decisions"])
+        if "features" in saved or settings.scale:
+            policy.features = Features.from_plain(saved["features"], settings.dim, scale=settings.scale)
     except (ArithmeticError, AttributeError, LookupError, MemoryError, TypeError, ValueError) as problem:
         what = first_line(problem)
         raise CalibrlError(f"the saved policy is damaged ({what}); restore the file from a backup") from None
@@ -535,7 +627,7 @@ class LinUCB(_UpperBound, name="linucb", color="#c8553d"):
         The probability of an arm at random.
     seed
         Of the policy's random choices, 0 or more.
-    ridge, shared, min_rewards, window
+    ridge, shared, min_rewards, window, scale
         See `RidgeSettings`.
 
     Examples
@@ -575,7 +667,7 @@ class CalibratedUCB(RidgePolicy, name="calibrated-ucb", color="#0b5d8a"):
         The probability of an arm at random.
     seed
         Of the policy's random choices, 0 or more.
-    ridge, shared, min_rewards, window
+    ridge, shared, min_rewards, window, scale
         See `RidgeSettings`.
 
     Examples
@@ -618,7 +710,7 @@ class CalibratedThompson(RidgePolicy, name="calibrated-thompson", color="#6ba3c4
     ----------
     spread
         How wide samples are drawn, in widths of the bonus.
-    arms, dim, link, fade, watch, explore, seed, ridge, shared, min_rewards, window
+    arms, dim, link, fade, watch, explore, seed, ridge, shared, min_rewards, window, scale
         As of `CalibratedUCB`.
     """
 
@@ -649,7 +741,7 @@ class CalLinUCB(_UpperBound, name="callinucb", color="#1b7f79"):
 
     Parameters
     ----------
-    arms, dim, level, explore, seed, ridge, shared, min_rewards, window
+    arms, dim, level, explore, seed, ridge, shared, min_rewards, window, scale
         As of `LinUCB`.
     """
 
@@ -667,7 +759,7 @@ class ConformalLinUCB(RidgePolicy, name="conformal-linucb", color="#5b3f9e"):
     ----------
     step
         How far a reward moves its arm's levels, as z-scores.
-    arms, dim, level, explore, seed, ridge, shared, min_rewards, window
+    arms, dim, level, explore, seed, ridge, shared, min_rewards, window, scale
         As of `LinUCB`.
     """
 
@@ -692,7 +784,7 @@ class Greedy(RidgePolicy, name="greedy", label="greedy", color="#8a8d99"):
 
     Parameters
     ----------
-    arms, dim, seed, ridge, shared, min_rewards, window
+    arms, dim, seed, ridge, shared, min_rewards, window, scale
         As of `LinUCB`.
     """
 
@@ -723,7 +815,7 @@ class Thompson(_Sampled, name="thompson", color="#e09f3e"):
     ----------
     spread
         How wide samples are drawn, in sds of the forecast.
-    arms, dim, explore, seed, ridge, shared, min_rewards, window
+    arms, dim, explore, seed, ridge, shared, min_rewards, window, scale
         As of `LinUCB`.
     """
 
@@ -733,7 +825,7 @@ class CalThompson(_Sampled, name="calthompson", color="#3d7ea6"):
 
     Parameters
     ----------
-    arms, dim, spread, explore, seed, ridge, shared, min_rewards, window
+    arms, dim, spread, explore, seed, ridge, shared, min_rewards, window, scale
         As of `Thompson`.
     """
 
@@ -745,7 +837,7 @@ class EpsilonGreedy(RidgePolicy, name="epsilon-greedy", label="ε-greedy", color
 
     Parameters
     ----------
-    arms, dim, explore, seed, ridge, shared, min_rewards, window
+    arms, dim, explore, seed, ridge, shared, min_rewards, window, scale
         As of `LinUCB`.
     """
 
