@@ -5,6 +5,7 @@ import math
 import os
 import random
 import warnings
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -84,9 +85,9 @@ def test_rows_say_their_schema_and_older_and_newer_ones_are_told_apart(tmp_path)
     results.append(file, [row("a", 0, 1.0)])
     assert json.loads(file.read_text())["schema"] == results.SCHEMA == 3
     old = {"experiment": "e", "problem": "p", "arm": "a", "seed": 1, "metrics": {"m": 1}, "step": 0, "preset": ""}
-    new = old | {"schema": 99, "colour": "red"}
+    new = old | {"schema": 4, "colour": "red"}
     file.write_text(json.dumps(old) + "\n" + json.dumps(new) + "\n")
-    with pytest.warns(UserWarning, match=r"line 2: damaged row skipped \(schema 99 is newer than 3: update calibrl\)"):
+    with pytest.warns(UserWarning, match=r"line 2: damaged row skipped \(schema 4 is newer than 3: update calibrl\)"):
         assert results.read(file) == [Row("e", "p", "a", 1, {"m": 1})]
 
 
@@ -224,3 +225,30 @@ def test_a_name_that_is_no_text_is_kept_as_it_is(tmp_path):
     odd = Row("e", "p", "a", 0, {"m": 1.0}, origin={"command": "calibrl --out \udcff"})
     results.append(tmp_path / "rows.jsonl", [odd])
     assert results.read(tmp_path) == [odd]
+
+
+def test_one_row_too_few_is_noticed_unless_a_damaged_line_or_another_file_accounts_for_it(tmp_path):
+    (tmp_path / "finished.log").write_text(results.mark("j", 2, arrays=False))
+    first, second = (replace(row("a", seed, 1.0), job="j") for seed in (0, 1))
+    file = tmp_path / "rows.jsonl"
+    results.append(file, [first])
+    with pytest.warns(UserWarning, match="1 rows of 'j' are missing; --resume computes them again"):
+        assert results.read(tmp_path) == [first]
+    results.append(tmp_path / "more.jsonl", [second])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert results.read(tmp_path) == [second, first]
+        assert results.read(file) == [first]  # nobody knows which of two files a row should be in
+    (tmp_path / "more.jsonl").write_text("{}\n")
+    with pytest.warns(UserWarning, match="damaged row skipped") as told:
+        results.read(tmp_path)
+    assert len(told) == 1
+
+
+@pytest.mark.parametrize("name", ["seed", "step"])
+def test_true_is_no_number_of_a_row(tmp_path, name):
+    file = tmp_path / "rows.jsonl"
+    values = {"experiment": "e", "problem": "p", "arm": "a", "seed": 1, "metrics": {"m": 1}, name: True}
+    file.write_text(json.dumps(values) + "\n")
+    with pytest.warns(UserWarning, match="line 1: damaged row skipped"):
+        assert results.read(file) == []
