@@ -579,7 +579,8 @@ def widened(mapping: Map, allowance: Tensor) -> Map:
     """The map whose calibrated forecasts are `allowance` times as wide, but for columns it knows nothing of."""
     if bool((allowance == 1).all()):
         return mapping
-    return Chain(before=mapping, after=Affine(scale=torch.where(_unknown(mapping), 1.0, allowance)))
+    scale = torch.where(_unknown(mapping), 1.0, allowance)
+    return Chain(before=mapping, after=Affine(shift=torch.zeros_like(scale), scale=scale))
 
 
 def block_variance(rho: Any, block: int) -> Any:

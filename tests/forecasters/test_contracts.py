@@ -162,7 +162,7 @@ CHECKS = [
 @pytest.mark.parametrize("name", forecasters.__all__)
 def test_every_exported_forecaster_has_a_case(name):
     found = getattr(forecasters, name)
-    if inspect.isclass(found):
+    if inspect.isclass(found) and name != "CalibratedModel":  # is made of a fitted model: tests/forecasters/test_fitted.py
         assert any(case.split("-")[0] == name for case in CASES), f"{name} has no case here"
 
 
