@@ -162,7 +162,8 @@ CHECKS = [
 @pytest.mark.parametrize("name", forecasters.__all__)
 def test_every_exported_forecaster_has_a_case(name):
     found = getattr(forecasters, name)
-    if inspect.isclass(found) and name != "CalibratedModel":  # is made of a fitted model: tests/forecasters/test_fitted.py
+    # A CalibratedModel is made of a model that is fitted already: see test_fitted.py.
+    if inspect.isclass(found) and name != "CalibratedModel":
         assert any(case.split("-")[0] == name for case in CASES), f"{name} has no case here"
 
 
