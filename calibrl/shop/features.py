@@ -24,7 +24,7 @@ day of the month."""
 LEAD_IN = 7
 
 TRUST = 4.0
-"""How many past events it takes to believe their effect half-way: that on one item, and that on all."""
+"""How many past events it takes to believe their effect on one item half-way, and on how many days that on all."""
 
 
 @dataclass(frozen=True)
@@ -191,15 +191,18 @@ def _effect(record: Record, flag: NDArray[np.bool_], before: Floats) -> Floats:
     """(s, t): what events up to that evening did to the item's sales, as a factor.
 
     An item's own events count fully after many; until then it is taken to be like the others, and those like the
-    ordinary days until there are some.
+    ordinary days until there were some: on days of their own, since a thousand items on one Easter saw one Easter.
     """
     known = ~np.isnan(record.units) & (before > 0) & ~record.odd
     known[:, :28] = False
-    ratio = np.clip(np.where(known, record.units, 0.0) / np.where(before > 0, before, 1.0), 0, 4)
     hit = known & flag
-    total, count = (ratio * hit).cumsum(1), hit.cumsum(1)
-    shop = (total.sum(0) + TRUST) / (count.sum(0) + TRUST)
-    return (total + TRUST * shop) / (count + TRUST)
+    # Sums over sums: a mean of ratios would be pulled up by slow sellers, whose usual is close to nothing.
+    sold = np.where(hit, np.minimum(np.nan_to_num(record.units), 4 * before + 4), 0.0).cumsum(1)
+    usual = np.where(hit, before, 0.0).cumsum(1)
+    level = np.where(known, before, 0.0).cumsum(1) / np.maximum(known.cumsum(1), 1) + 0.1
+    days, events = hit.any(0).cumsum(), np.maximum((usual / level).sum(0), 1e-9)
+    shop = ((sold / level).sum(0) / events * days + TRUST) / (days + TRUST)
+    return np.clip((sold + TRUST * level * shop) / (usual + TRUST * level), 0.1, 4.0)
 
 
 def _lift(flags: dict[str, Flags], effect: dict[str, Floats]) -> Floats:

@@ -299,6 +299,8 @@ class Order:
         Units sold on an average open day; last week over the four before.
     promotion : bool
         Whether a day the order has to last for is on promotion.
+    promoted : int
+        Days on promotion that the item has sold on before: what the effect of this one rests on.
     days_on_record, sold_out, idle : int
         Days with known sales; days of the last 28 on which the shelf was empty; days since the last sale.
     mostly_sold_out : bool
@@ -327,6 +329,7 @@ class Order:
     level: float
     trend: float
     promotion: bool
+    promoted: int
     days_on_record: int
     sold_out: int
     mostly_sold_out: bool
@@ -522,6 +525,7 @@ def _order(
         level=_open_mean(record, k),
         trend=_trend(record, k),
         promotion=promotion is not None and bool(promotion[k, now + 1 :][cover].any()),
+        promoted=0 if promotion is None else int((promotion[k] & ~np.isnan(record.units[k]))[: now + 1].sum()),
         days_on_record=int(history.days_on_record[k]),
         sold_out=sold_out,
         mostly_sold_out=2 * sold_out > len(sold),

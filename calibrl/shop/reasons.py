@@ -19,6 +19,9 @@ OFTEN = 5
 NOTABLE = 0.15
 """A level or trend this far from the usual is worth a word."""
 
+FEW_PROMOTIONS = 10
+"""Days on promotion below which what one does is mostly a guess from other items, or from chance."""
+
 ENOUGH = 2.0
 """Sales of an average day below which such a difference is chance."""
 
@@ -65,7 +68,7 @@ def _drivers(order: Order) -> list[str]:
     closed = [day for day in order.when.cover if order.shut[day]]
     usual = order.daily[open_days].mean() / order.level if order.level > 0 and open_days else 1.0
     if order.promotion:
-        found.append("with the promotion")
+        found.append("with the promotion" + _sureness(order.promoted))
     if order.sold_out >= OFTEN:
         found.append(_sold_out(order))
     for ratio, words in ((usual, "{} an average day"), (order.trend, "after a week {} the month before")):
@@ -75,6 +78,14 @@ def _drivers(order: Order) -> list[str]:
     if closed and open_days:
         found.append(f"closed on {_listed([_when(order, order.day(day)) for day in closed])}")
     return found
+
+
+def _sureness(promoted: int) -> str:
+    """What the effect of a promotion rests on, where that is little."""
+    if promoted >= FEW_PROMOTIONS:
+        return ""
+    own = f"it was on promotion on only {promoted} {'day' if promoted == 1 else 'days'} before"
+    return f" ({own if promoted else 'its first, judged by other items if there are any'}: unsure)"
 
 
 def _sold_out(order: Order) -> str:

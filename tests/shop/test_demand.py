@@ -451,6 +451,21 @@ def test_a_promotion_of_one_item_is_believed(write):
     assert middle[1] == pytest.approx(30, rel=0.1)
 
 
+def test_one_holiday_of_many_items_is_one_holiday(write):
+    days = np.datetime64("2025-01-06") + np.arange(60)
+    units, holiday = np.full(60, 30.0), np.zeros(60, dtype=int)
+    effect = []
+    for off in ([40], [32, 36, 40, 44, 48, 52]):
+        units[off], holiday[off] = 60.0, 1
+        one = {"date": days, "units": units, "holiday": holiday}
+        frame = pl.concat([pl.DataFrame(one | {"item": [f"item {k}"] * 60}) for k in range(50)])
+        sums = features.moving_sums(make_record(read_sales(write(frame))))
+        effect.append(float(sums.effect["holiday"][0, 59]))
+    # Doubled on one day: the shop is believed 1 in 5, and the item 1 in 5 of the rest. On six days: 6 in 10 of each.
+    assert effect[0] == pytest.approx(1 + 1 / 5 + (4 / 5) * (1 / 5), abs=0.05)
+    assert effect[1] == pytest.approx(1 + 6 / 10 + (4 / 10) * (6 / 10), abs=0.1)
+
+
 def test_other_columns_are_learnt_from(write):
     rng = np.random.default_rng(0)
     days = np.datetime64("2025-01-01") + np.arange(260)

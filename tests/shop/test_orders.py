@@ -514,7 +514,9 @@ def test_reasons_name_packs_stock_and_minimum(shop):
     words = reason(small)
     assert "2 packs of 6, the least one can order" in words
     assert "9 are on the shelf" in words
-    assert "with the promotion" in words
+    assert "with the promotion (its first, judged by other items if there are any: unsure)" in words
+    assert "on promotion on only 1 day before: unsure" in reason(replace(small, promoted=1))
+    assert "unsure" not in reason(replace(small, promoted=10))
     waiting = replace(small, when=schedule(replace(item, delivery_days=on("Sat")), order.today), daily=np.ones(20))
     waiting = replace(waiting, shut=np.zeros(20, dtype=bool))
     assert "by Friday" in reason(waiting)
