@@ -476,3 +476,17 @@ def test_what_rescaled_inputs_do_to_the_released_recipe():
     assert "CRPS of {} on Cartpole and {} on Reacher".format(*bare) in text
     assert "those of the control {} and {} (".format(*control) in text
     assert "with it {} and {}.".format(*mapped) in text
+
+
+def test_where_a_shops_intervals_hold():
+    text, found = page("docs/order.md"), {name: only_step(one) for name, one in rows_of("shop/coverage.jsonl").items()}
+    later = {name: only_step(one) for name, one in rows_of("shop/short.jsonl").items()}
+    before, now = "one map for all (before)", "calibrated"
+    arms = [(found, problem, arm) for problem, arm in found["crps"] if arm in (before, now)]
+    for rows, problem, arm in [*arms, (later, "favorita-200", now)]:
+        (crps,), (held,) = (rows[name][problem, arm].values() for name in ("crps", "all"))
+        cells = [f"{crps:.2f}", f"{100 * held:.1f} %"]
+        for kind in ("quintile", "weekday"):
+            parts = [100 * v for name, one in rows.items() if name.startswith(kind) for v in one[problem, arm].values()]
+            cells.append(f"{min(parts):.1f} to {max(parts):.1f}")
+        says(text, *cells, *(f"{100 * value:.1f}" for value in rows["holidays"][problem, arm].values()))
