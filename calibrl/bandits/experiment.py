@@ -186,7 +186,7 @@ EXPERIMENT = Experiment(
         "learning": "Mean reward so far, and reliability on the chosen arms and on all arms",
         "beliefs": "What LinUCB and CalLinUCB expected of two arms where they disagreed: medians, 90 % intervals",
     },
-    subject="callinucb",
+    subject="calibrated-ucb",
     live=("table",),
     picks=("policies",),
     presets={preset.name: preset for preset in (SMALL, PAPER, NOISY_PRESET, LONG, REGRET)},

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import cycle
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,6 +26,7 @@ from calibrl.text import for_plot, for_rich
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from matplotlib.lines import Line2D
 
 Floats = NDArray[np.float64]
 
@@ -40,6 +42,7 @@ def learning_curves(rewards: dict[str, Floats], ax: Axes) -> Axes:
         ax.fill_between(
             rounds[seen], (middle - error)[seen], (middle + error)[seen], color=POLICIES[policy].color, alpha=0.2, lw=0
         )
+    _tell_apart(ax.lines)
     ax.set(xlabel="round", ylabel="mean reward per round so far")
     ax.spines[["top", "right"]].set_visible(False)
     ax.legend(frameon=False, fontsize=9)
@@ -198,8 +201,15 @@ def _learning(problem: str, found: Found, names: Sequence[str], policies: Sequen
         for policy in policies:
             pits = np.concatenate([trial[f"{policy}, {what}"] for trial in kept])
             plots.reliability(pits, ax, color=POLICIES[policy].color, band=False)
+        _tell_apart([line for line in ax.lines if line.get_linewidth() > 1])
         ax.set_title(for_plot(f"reliability, {title}"), fontsize=11, loc="left")
     return figure
+
+
+def _tell_apart(lines: Sequence[Line2D]) -> None:
+    """Dash curves from the second on, each in its own way: where they coincide, those below show through the gaps."""
+    for line, dashes in zip(lines[1:], cycle(((6, 3), (2, 3), (9, 3, 2, 3), (4, 6))), strict=False):
+        line.set_dashes(dashes)
 
 
 def _pair(kept: NamedArrays) -> tuple[Trial, Trial] | None:
