@@ -195,6 +195,13 @@ def test_too_few_seeds_for_an_interval_are_shown_one_by_one(page):
     assert drawn(page, "my-b-experiment-b.1", ".seed") == 2 * 3
 
 
+def test_groups_of_charts_have_the_whole_width(page):
+    """They stand one below the other; classes of other pages must not move them."""
+    for study in find(page, ".explore"):
+        groups = study.find_elements("css selector", ".group")
+        assert all(group.size["width"] > 0.95 * study.size["width"] for group in groups)
+
+
 def test_no_curve_hides_another(browser, tmp_path):
     rows = [replace(row, arm=arm) for row in core_rows() if row.arm == "calibrated" for arm in ("one", "two", "three")]
     append(tmp_path / "rows.jsonl", rows)
