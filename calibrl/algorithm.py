@@ -14,7 +14,7 @@ from calibrl.data import Data, SeenRows, random_split
 from calibrl.distributions import Recalibrated, pit_z
 from calibrl.distributions.kinds import by_column, class_rows
 from calibrl.distributions.recalibrated import Guarantee
-from calibrl.errors import CalibrlError
+from calibrl.errors import CalibrlError, check_count
 from calibrl.evidence import Evidence, HeldOut, Judged, Scores, fit_to
 from calibrl.guarantees import ByFolds, ByMisses
 from calibrl.maps import IDENTITY, FitMap, Identity, Map
@@ -94,9 +94,7 @@ def learn(collect: Callable[[Model], tuple[Data, Outcome]], model: Model, *, rou
     >>> list(learn(collect, Calibrated(Mean()), rounds=2))
     [0.0, 3.0]
     """
-    if rounds < 1:
-        raise CalibrlError(f"rounds {rounds} is not a number of rounds; use 1 or more")
-    for _ in range(rounds):
+    for _ in range(check_count("rounds", rounds)):
         data, outcome = collect(model)
         model.update(data)
         yield outcome
@@ -318,19 +316,15 @@ class CrossFitted:
         generator: torch.Generator | None = None,
         block: int = 1,
     ) -> None:
-        if folds < 2:
-            raise CalibrlError(f"folds {folds} cannot hold anything out; use 2 or more")
-        if block < 1:
-            raise CalibrlError(f"block {block} is not a number of rows; use 1 or more")
         self.forecaster = check_forecaster(make())
-        self.judges = [make() for _ in range(folds)]
+        self.judges = [make() for _ in range(check_count("folds", folds, "cannot hold anything out", least=2))]
         if len({id(model) for model in (self.forecaster, *self.judges)}) <= folds:
             raise CalibrlError(
                 "make() gave the same forecaster twice, which would judge rows it has learnt; build a new one each time"
             )
         self.fit_map = fit_map
         self.generator = generator or torch.Generator().manual_seed(0)
-        self.block = block
+        self.block = check_count("block", block)
         self.mapping: Map | ClassMap = IDENTITY
         self.seen = SeenRows()
         self._folds: list[Data | None] = [None] * folds

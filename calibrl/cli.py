@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from calibrl import __version__
 from calibrl.bandits import commands as bandits
-from calibrl.report import commands as report
 from calibrl.runs import commands as run
 from calibrl.runs import show
 from calibrl.shop import commands as order
 from calibrl.tables import commands as forecasts
+from calibrl.text import say
 
 app = typer.Typer(
     name="calibrl",
@@ -27,7 +28,29 @@ app.command(rich_help_panel=DECISIONS)(order.order)
 app.add_typer(bandits.app, name="bandit", rich_help_panel=DECISIONS)
 app.add_typer(run.app, name="run", rich_help_panel=EXPERIMENTS)
 app.command(rich_help_panel=EXPERIMENTS)(show.summary)
-app.command(rich_help_panel=EXPERIMENTS)(report.report)
+
+
+@app.command(rich_help_panel=EXPERIMENTS)
+def report(
+    folder: Annotated[Path, typer.Argument(help="Folder with the rows and figures of one or more runs.")],
+    out: Annotated[
+        Path | None, typer.Option(help="Where to write the page; default: report.html in the folder.")
+    ] = None,
+    show: Annotated[bool, typer.Option("--open", help="Open the page in a browser.")] = False,
+) -> None:
+    """Make one self-contained HTML page from a folder of results."""
+    from calibrl.report.page import write_report
+    from calibrl.runs.console import one_line_warnings
+
+    with one_line_warnings():
+        page = write_report(folder, out or folder / "report.html")
+    say(f"Open {page.resolve()} in a browser")
+    if show:
+        import webbrowser
+
+        webbrowser.open(page.resolve().as_uri())
+
+
 app.command("list", rich_help_panel=EXPERIMENTS)(show.list_)
 app.command(rich_help_panel=EXPERIMENTS)(show.show)
 

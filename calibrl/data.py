@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from calibrl.arrays import Array, as_tensor
-from calibrl.errors import CalibrlError
+from calibrl.errors import CalibrlError, check_count, check_within
 
 
 @dataclass(frozen=True, eq=False)
@@ -241,8 +241,7 @@ class _LastSplit:
     fraction: float
 
     def __post_init__(self) -> None:
-        if not 0 < self.fraction < 1:
-            raise CalibrlError(f"fraction {self.fraction} is not between 0 and 1; 0.2 holds out a fifth of the rows")
+        check_within("fraction", self.fraction, "(0, 1)", "0.2 holds out a fifth of the rows")
 
     def __call__(self, data: Data) -> Tensor:
         count = round(self.fraction * len(data))
@@ -258,8 +257,7 @@ class _RandomSplit(_LastSplit):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.block < 1:
-            raise CalibrlError(f"block {self.block} is not a number of rows; use 1 or more")
+        check_count("block", self.block)
 
     def __call__(self, data: Data) -> Tensor:
         blocks = -(-len(data) // self.block)

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from calibrl.data import Data, Split
-from calibrl.errors import CalibrlError
+from calibrl.errors import CalibrlError, check_count, check_within
 from calibrl.kernels import adaptive, normal
 from calibrl.maps import Affine, Chain, FitMap, Map, fit_smooth
 from calibrl.maps.base import WeightedRanks, percent
@@ -247,11 +247,9 @@ class Rolling(Evidence):
     """
 
     def __init__(self, window: int | None = None, *, forget: float = 1.0, refit_every: int = 1) -> None:
-        if window is not None and window < 1:
-            raise CalibrlError(f"window {window} keeps no rows; use 1 or more, or None for all")
-        self.window = window
+        self.window = None if window is None else check_count("window", window, "keeps no rows")
         self.forget = _check_forget(forget, "rows")
-        self.refit_every = _check_refits(refit_every)
+        self.refit_every = check_count("refit_every", refit_every)
         self.scores: Scores | None = None
         self.adaptive = self._record = Adaptive()
         self._updates = 0
@@ -324,11 +322,10 @@ class Newest(Evidence):
         warm_up: int = 0,
         taught: bool = False,
     ) -> None:
-        if updates is not None and updates < 1:
-            raise CalibrlError(f"updates {updates} keeps no rows; use 1 or more, or None for all")
-        self.updates, self.warm_up, self.taught = updates, warm_up, taught
+        self.updates = None if updates is None else check_count("updates", updates, "keeps no rows")
+        self.warm_up, self.taught = warm_up, taught
         self.forget = _check_forget(forget, "updates")
-        self.refit_every = _check_refits(refit_every)
+        self.refit_every = check_count("refit_every", refit_every)
         self.scores: list[Tensor] = []
         self.adaptive = self._record = Adaptive()
         self._updates = 0
@@ -463,9 +460,7 @@ class Trajectory(_Around):
 
     def __init__(self, evidence: Evidence, *, forget: float = 1.0, block: int = 10) -> None:
         super().__init__(evidence, forget)
-        if block < 2:
-            raise CalibrlError(f"block {block} sums up nothing; use 2 steps or more")
-        self.block = block
+        self.block = check_count("block", block, "sums up nothing", least=2)
         self.sums: Tensor | None = None
 
     def fit(self, judged: Judged, mapping: Map | ClassMap, fit_map: FitMap | FitClassMap | None) -> Map | ClassMap:
@@ -670,12 +665,4 @@ def _unknown(mapping: Map) -> Tensor:
 
 
 def _check_forget(forget: float, unit: str) -> float:
-    if not 0 < forget <= 1:
-        raise CalibrlError(f"forget {forget} is not in (0, 1]; 0.99 trusts about the last 100 {unit}")
-    return forget
-
-
-def _check_refits(refit_every: int) -> int:
-    if refit_every < 1:
-        raise CalibrlError(f"refit_every {refit_every} is not a number of updates; use 1 or more")
-    return refit_every
+    return check_within("forget", forget, "(0, 1]", f"0.99 trusts about the last 100 {unit}")

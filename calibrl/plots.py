@@ -23,7 +23,7 @@ from calibrl.diagnostics import (
 )
 from calibrl.diagnostics.calibration import share_interval
 from calibrl.distributions import from_zscore
-from calibrl.errors import CalibrlError
+from calibrl.errors import CalibrlError, check_within
 from calibrl.kernels import normal
 from calibrl.maps import Map
 from calibrl.text import for_plot
@@ -200,8 +200,7 @@ def intervals(
             f"forecasts of shape {tuple(shape)} and outcomes of shape {tuple(outcome.shape)} are not one column; "
             "pass (n,) of both"
         )
-    if not 0 < level < 1:
-        raise CalibrlError(f"level {level} is not between 0 and 1; 0.9 draws 90 % intervals")
+    check_within("level", level, "(0, 1)", "0.9 draws 90 % intervals")
     ax, outcome = _axes(ax), outcome[:most]
     z = float(normal.quantile(torch.tensor((1 + level) / 2, dtype=torch.float64)))
     low, middle, high = (

@@ -22,9 +22,10 @@ from calibrl.planning import search
 from calibrl.planning.quantile import Exploration
 from calibrl.planning.search import Bounds, Found, Search
 from calibrl.runs import experiment as registry
-from calibrl.runs.experiment import Experiment, Metric, setting
+from calibrl.runs.experiment import Experiment, Metric
 from calibrl.runs.jobs import Job
 from calibrl.runs.rows import Row, read
+from calibrl.runs.settings import setting
 
 
 def shell(*words):

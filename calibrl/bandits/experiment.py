@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from calibrl.errors import CalibrlError
-from calibrl.runs.experiment import AT_LEAST_0, LOSS, Experiment, Metric, Number, Options, Printed, setting
-from calibrl.runs.experiment import PAPER as PRINTED
+from calibrl.runs.experiment import AT_LEAST_0, LOSS, Experiment, Metric, Number, Options, Printed
 from calibrl.runs.jobs import Job
+from calibrl.runs.settings import PAPER as PRINTED
+from calibrl.runs.settings import setting
 
 if TYPE_CHECKING:
     from calibrl.runs.engine import Found

@@ -43,7 +43,7 @@ from calibrl.distributions import Mixture
 from calibrl.errors import CalibrlError
 from calibrl.maps import Map
 from calibrl.planning.rollout import matched
-from calibrl.runs.experiment import identity
+from calibrl.runs.settings import identity
 from calibrl.threads import check_device
 
 if TYPE_CHECKING:

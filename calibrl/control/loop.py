@@ -31,9 +31,9 @@ from calibrl.control.world import Environment, Trial, View, run_trial, view_of
 from calibrl.data import Data
 from calibrl.errors import CalibrlError
 from calibrl.runs.engine import Arrays, Yielded
-from calibrl.runs.experiment import identity
 from calibrl.runs.jobs import Job, Report, Status
 from calibrl.runs.rows import Row
+from calibrl.runs.settings import identity
 from calibrl.threads import check_device
 
 EXPERIMENT = "control"

@@ -11,7 +11,7 @@ from typing import Any
 from calibrl.errors import CalibrlError
 from calibrl.planning.risk import Risk
 from calibrl.planning.search import SEARCHES, CategoricalCEM, Search
-from calibrl.runs.experiment import OURS, PAPER, REFERENCE, identity, setting
+from calibrl.runs.settings import OURS, PAPER, REFERENCE, identity, setting
 
 TASKS = {
     "cartpole": "swing a pole up on a cart and keep it there",

@@ -16,7 +16,7 @@ from torch.distributions import Categorical, Normal
 
 from calibrl.arrays import Array, as_rows, as_tensor
 from calibrl.data import Data
-from calibrl.errors import CalibrlError
+from calibrl.errors import CalibrlError, check_within
 
 Floats = NDArray[np.float64]
 
@@ -44,11 +44,8 @@ class RidgeArms:
     def __init__(self, arms: int, dim: int, *, ridge: float = 1.0, noise: float = 0.0) -> None:
         if arms < 1 or dim < 1:
             raise CalibrlError(f"{arms} arms and {dim} features make no model; use 1 or more of each")
-        if not 0 < ridge < float("inf"):
-            raise CalibrlError(f"ridge {ridge} leaves the regression singular; use a number above 0, such as 1")
-        if not 0 <= noise < float("inf"):
-            raise CalibrlError(f"noise {noise} is not a standard deviation; use 0 or more")
-        self.noise = noise
+        check_within("ridge", ridge, "(0, inf)", "the regression would be singular; 1 is the default")
+        self.noise = check_within("noise", noise, "[0, inf)", "it is a standard deviation")
         self._gram = ridge * torch.eye(dim, dtype=torch.float64).repeat(arms, 1, 1)
         self._moment = torch.zeros(arms, dim, dtype=torch.float64)
 
@@ -127,12 +124,8 @@ class TabularTransitions:
         self, states: int, actions: int, outcomes: int, *, prior: float = 1.0, classes: Array | None = None
     ) -> None:
         check_sizes(states, actions, outcomes)
-        if not 0 <= prior < float("inf"):
-            raise CalibrlError(
-                f"prior {prior} is below 0 or infinite; use 0 for bare frequencies, 1 for one imagined row"
-            )
         self.shape = (states, actions, outcomes)
-        self.prior = prior
+        self.prior = check_within("prior", prior, "[0, inf)", "use 0 for bare frequencies, 1 for one imagined row")
         self.classes = torch.arange(states) if classes is None else check_state_classes(classes, states)
         self.counts = torch.zeros(int(self.classes.max()) + 1, actions, outcomes, dtype=torch.float64)
 
@@ -177,10 +170,8 @@ class SoftmaxTransitions:
                 f"features of shape {tuple(given.shape)} are not finite numbers (states, features); give a row each"
             )
         check_sizes(len(given), actions, outcomes)
-        if not ridge > 0:
-            raise CalibrlError(f"ridge {ridge} is not above 0; 0.01 is the default")
         self.features = torch.cat([given, torch.ones(len(given), 1, dtype=torch.float64)], 1)
-        self.ridge = ridge
+        self.ridge = check_within("ridge", ridge, "(0, inf)", "0.01 is the default")
         self.max_iter = max_iter
         self.counts = torch.zeros(len(given), actions, outcomes, dtype=torch.float64)
         self.weights = torch.zeros(actions, self.features.shape[1], outcomes, dtype=torch.float64)

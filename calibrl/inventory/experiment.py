@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from calibrl.errors import CalibrlError
-from calibrl.runs.experiment import ANY, AT_LEAST_0, LOSS, PAPER, Experiment, Metric, Number, Printed, setting
+from calibrl.runs.experiment import ANY, AT_LEAST_0, LOSS, Experiment, Metric, Number, Printed
 from calibrl.runs.jobs import Job
+from calibrl.runs.settings import PAPER, setting
 from calibrl.text import for_rich
 
 if TYPE_CHECKING:

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from calibrl.runs.experiment import AT_LEAST_0, Axis, Experiment, Metric, setting
+from calibrl.runs.experiment import AT_LEAST_0, Axis, Experiment, Metric
 from calibrl.runs.jobs import Job
+from calibrl.runs.settings import setting
 
 if TYPE_CHECKING:
     from calibrl.runs.engine import Found

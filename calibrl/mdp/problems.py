@@ -18,7 +18,7 @@ import torch
 from calibrl.algorithm import CrossFitted, Forecaster, learn
 from calibrl.arrays import Array
 from calibrl.data import Data
-from calibrl.errors import CalibrlError, MissingExtra
+from calibrl.errors import CalibrlError, MissingExtra, check_count, check_known, check_within
 from calibrl.forecasters.linear import SoftmaxTransitions, TabularTransitions
 from calibrl.maps.classes import (
     ClassMap,
@@ -107,8 +107,7 @@ def two_state(stay: float = 0.8, *, alternative: float = 0.7, recover: float = 0
     MDP
     """
     for name, chance in (("stay", stay), ("alternative", alternative), ("recover", recover)):
-        if not 0 <= chance <= 1:
-            raise CalibrlError(f"{name} {chance} is not a probability; use a number from 0 to 1")
+        check_within(name, chance, "[0, 1]", "it is a probability")
     to_good = np.array([[stay, alternative], [recover, recover]])
     probability = np.stack([to_good, 1 - to_good], -1)
     arrival = np.broadcast_to([1.0, -1.0], probability.shape)
@@ -279,9 +278,7 @@ def maze(size: int, *, generator: np.random.Generator, discount: float = 0.99) -
     -------
     Task
     """
-    if size < 4:
-        raise CalibrlError(f"size {size} leaves no room for a maze; use 4 or more")
-    cells = size * size
+    cells = check_count("size", size, "leaves no room for a maze", least=4) ** 2
     here, goal = np.arange(cells), cells - 1
     row, column = np.divmod(here, size)
     while True:
@@ -362,10 +359,8 @@ def gym_task(name: str, *, discount: float = 0.95) -> Task:
     -------
     Task
     """
-    if name not in GYM_TASKS:
-        raise CalibrlError(f"task {name!r} is unknown; use one of {', '.join(GYM_TASKS)}")
     try:
-        calm, noisy, places = GYM_TASKS[name]()
+        calm, noisy, places = GYM_TASKS[check_known("task", name, GYM_TASKS)]()
     except ModuleNotFoundError:
         raise MissingExtra("gymnasium", "control") from None
     states, actions = len(calm.P), len(calm.P[0])

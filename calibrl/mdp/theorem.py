@@ -15,7 +15,7 @@ from scipy import sparse
 from scipy.sparse import csgraph, linalg
 
 from calibrl.arrays import Array
-from calibrl.errors import CalibrlError
+from calibrl.errors import CalibrlError, check_within
 from calibrl.mdp.problems import GOOD, TRY, check_start, random_mdp, random_policy, two_state
 from calibrl.planning.value_iteration import (
     MDP,
@@ -229,9 +229,7 @@ def sharpen(mdp: MDP, power: float) -> MDP:
     -------
     MDP
     """
-    if not power > 0:
-        raise CalibrlError(f"power {power} is not above 0; above 1 sharpens, below 1 blunts")
-    raised = mdp.to_dense() ** power
+    raised = mdp.to_dense() ** check_within("power", power, "(0, inf)", "above 1 sharpens, below 1 blunts")
     return with_transitions(mdp, raised / raised.sum(-1, keepdims=True))
 
 

@@ -7,7 +7,6 @@ cannot tell a calibrated forecast from a bare one.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,7 +17,7 @@ from torch.distributions import Distribution
 
 from calibrl.arrays import plain_fields
 from calibrl.distributions import from_zscore
-from calibrl.errors import CalibrlError
+from calibrl.errors import CalibrlError, check_within
 
 
 @dataclass(frozen=True)
@@ -42,10 +41,9 @@ class Exploration:
 
     def __post_init__(self) -> None:
         plain_fields(self, "a number", float, "level", "spread", "explore")
-        if not math.isfinite(self.level) or not math.isfinite(self.spread) or self.spread < 0:
-            raise CalibrlError(f"level {self.level} and spread {self.spread} must be finite, the spread 0 or more")
-        if not 0 <= self.explore <= 1:
-            raise CalibrlError(f"explore {self.explore} is not a probability; use a number from 0 to 1")
+        check_within("level", self.level, "(-inf, inf)", "use a finite z-score")
+        check_within("spread", self.spread, "[0, inf)", "0 draws no levels")
+        check_within("explore", self.explore, "[0, 1]", "it is a probability")
 
     def levels(self, shape: int | tuple[int, ...], generator: np.random.Generator) -> NDArray[np.float64]:
         """Draw levels for decisions of this shape, (k,) or (t, k), as z-scores."""

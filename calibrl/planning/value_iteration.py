@@ -12,7 +12,7 @@ from scipy import sparse
 from scipy.sparse import linalg
 
 from calibrl.arrays import Array
-from calibrl.errors import CalibrlError
+from calibrl.errors import CalibrlError, check_count, check_within
 from calibrl.kernels import bellman
 
 __all__ = ["MDP", "Solution", "action_values", "policy_iteration", "policy_value", "value_iteration"]
@@ -310,10 +310,8 @@ def value_iteration(mdp: MDP, *, tolerance: float = 1e-10, max_iterations: int =
     >>> int(solution.policy[0])
     1
     """
-    if not tolerance > 0:
-        raise CalibrlError(f"tolerance {tolerance} is not above 0; 1e-10 is the default")
-    if max_iterations < 1:
-        raise CalibrlError(f"max_iterations {max_iterations} allows none; use 1 or more")
+    check_within("tolerance", tolerance, "(0, inf)", "1e-10 is the default")
+    check_count("max_iterations", max_iterations)
     value, new = np.zeros(mdp.states), np.empty(mdp.states)
     # Unsigned numbers cannot count from an array's end, which spares the compiled loop a check.
     successor = mdp.successor.astype(np.uint32)

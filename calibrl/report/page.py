@@ -21,8 +21,7 @@ from calibrl.files import writable, write_text
 from calibrl.pages import policy, style
 from calibrl.report.series import Charts, charts
 from calibrl.report.tables import readable, studies, table, verdict
-from calibrl.runs.benchmarks import BENCHMARKS, describe
-from calibrl.runs.experiment import EXPERIMENTS, Description, Metric
+from calibrl.runs.experiment import BENCHMARKS, EXPERIMENTS, Description, Metric, describe
 from calibrl.runs.rows import RELIABILITY_NAMES, Row, read_files
 from calibrl.runs.statistics import by_run, latest
 from calibrl.text import for_html

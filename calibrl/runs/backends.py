@@ -21,7 +21,6 @@ from collections.abc import Iterator
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from multiprocessing.reduction import ForkingPickler
-from types import TracebackType
 from typing import Any, Self, cast
 
 from calibrl import __version__
@@ -51,9 +50,7 @@ class Processes:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         # A worker in the middle of a job has nothing to tidy up: its rows are the driver's to write.
         for pipe, process in self._process.items():
             pipe.close()
@@ -200,9 +197,7 @@ class Cluster:
         self._perform = task(_perform)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for stream in self._stream:
             self._ray.cancel(stream, force=True)
         if self._ours:

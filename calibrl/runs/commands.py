@@ -13,17 +13,8 @@ import typer
 from typer.core import TyperGroup
 
 from calibrl.errors import CalibrlError, MissingExtra
-from calibrl.runs.experiment import (
-    EXPERIMENTS,
-    Experiment,
-    Leaf,
-    Options,
-    changed,
-    experiment,
-    leaves,
-    parse_changes,
-    parsed,
-)
+from calibrl.runs.experiment import EXPERIMENTS, Experiment, Options, experiment
+from calibrl.runs.settings import Leaf, changed, leaves, parse_changes, parsed
 from calibrl.text import say
 
 if TYPE_CHECKING:
@@ -160,10 +151,9 @@ def command_for(what: Experiment[Any]) -> Callable[..., None]:
 
 def execute(runs: Mapping[Path, Prepared[Any]], options: Options) -> list[Found]:
     """Run experiments, each into its folder, and show how it goes; Ctrl-C ends with exit code 130."""
-    from calibrl.runs.console import one_line_warnings
+    from calibrl.runs.console import Boards, Shown, one_line_warnings
     from calibrl.runs.engine import Workers as By
     from calibrl.runs.engine import run_all
-    from calibrl.runs.progress import Boards, Shown
 
     if options.resume and options.force:
         raise CalibrlError("--resume goes on with a run and --force replaces it; give one of them")

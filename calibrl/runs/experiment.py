@@ -1,22 +1,20 @@
 """An experiment as one value, off which flags, `calibrl list | show | summary | report` and `run all` are read.
 
-Settings are frozen dataclasses, one inside another where that helps; each field says with `setting` what it is for.
+And how to read rows by name: those of experiments, and those of benchmarks, which are described here.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import importlib
 import json
 import math
-import types
-import typing
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import MISSING, dataclass, field, fields, is_dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
-from calibrl.errors import CalibrlError
+from calibrl.errors import check_known
+from calibrl.runs.settings import leaves
 
 if TYPE_CHECKING:
     from calibrl.runs.engine import Found
@@ -33,9 +31,6 @@ EXPERIMENTS: dict[str, str] = {
 }
 """Where each experiment is, by name, in the order of `calibrl run all`; loaded when it is needed."""
 
-PAPER, REFERENCE, OURS = "paper", "reference code", "ours"
-"""Sources of a value: printed by Malik et al. (2019); read in the authors' code, which builds on PETS'; chosen here."""
-
 
 class Settings(Protocol):
     """Settings are frozen dataclasses with a name: that of their preset."""
@@ -46,63 +41,6 @@ class Settings(Protocol):
 
 
 S = TypeVar("S", bound=Settings)
-T = TypeVar("T")
-
-
-@dataclass(frozen=True)
-class Setting:
-    """What a field of settings says about itself: see `setting`."""
-
-    help: str = ""
-    source: str | Mapping[str, str] = OURS
-    flag: str | None = None
-    decides_rows: bool = True
-    fixed: bool = False
-    least: float | None = None
-
-
-def setting(
-    default: Any = MISSING,
-    *,
-    help: str,
-    source: str | Mapping[str, str] = OURS,
-    flag: str | None = None,
-    decides_rows: bool = True,
-    fixed: bool = False,
-    least: float | None = None,
-    default_factory: Any = MISSING,
-) -> Any:
-    """Declare a field of a frozen settings dataclass, with its help text and where its value comes from.
-
-    Parameters
-    ----------
-    default, default_factory
-        As for `dataclasses.field`.
-    help : str
-        What the field is for: the text of the option and of `calibrl show`.
-    source : str or mapping of str to str
-        Where the value comes from: "paper", "reference code" or "ours"; or by the name of the preset ("ours" for those
-        not named).
-    flag : str, optional
-        The option of `calibrl run NAME`. Default: for a field of the settings themselves its own name with dashes, for
-        a field inside another dataclass none. "" is none: only `--set field=value` changes it. A tuple whose flag is
-        another word than the field's (`problems`, "--problem") is given one at a time, otherwise with commas.
-    decides_rows : bool
-        False for what says which jobs there are (seeds, trials) or how they are shown, never what a row says. Such
-        changes are not written into rows, and a run may be continued with others.
-    fixed : bool
-        Whether neither an option nor `--set` may change it.
-    least : float, optional
-        The smallest number that may be given.
-
-    Returns
-    -------
-    dataclasses.Field
-    """
-    metadata = {"setting": Setting(help, source, flag, decides_rows, fixed, least)}
-    if default_factory is not MISSING:
-        return field(default_factory=default_factory, metadata=metadata)
-    return field(default=default, metadata=metadata)
 
 
 @dataclass(frozen=True)
@@ -327,9 +265,7 @@ class Experiment(Description, Generic[S]):
 
     def preset(self, name: str) -> S:
         """The preset of that name, or an error that lists the known ones."""
-        if name not in self.presets:
-            raise CalibrlError(f"preset {name!r} is unknown; known: {', '.join(self.presets)}")
-        return self.presets[name]
+        return self.presets[check_known("preset", name, self.presets)]
 
     def base_of(self, settings: S) -> S:
         """The preset that settings were made of: the one of the same name, or what `custom` gives for it."""
@@ -350,126 +286,100 @@ class Experiment(Description, Generic[S]):
 
 def experiment(name: str) -> Experiment[Any]:
     """The experiment of that name, or an error that lists the known ones."""
-    if name not in EXPERIMENTS:
-        raise CalibrlError(f"experiment {name!r} is unknown; known: {', '.join(EXPERIMENTS)}")
-    module, _, value = EXPERIMENTS[name].partition(":")
+    module, _, value = EXPERIMENTS[check_known("experiment", name, EXPERIMENTS)].partition(":")
     found: Experiment[Any] = getattr(importlib.import_module(module), value)
     return found
 
 
-@dataclass(frozen=True)
-class Leaf:
-    """One field of settings that is no dataclass itself: its path, value, type, and what it says about itself."""
-
-    path: str
-    value: Any
-    type: Any
-    about: Setting
-
-    @property
-    def nested(self) -> bool:
-        """Whether it is a field of settings inside others."""
-        return "." in self.path
-
-    @property
-    def settable(self) -> bool:
-        """Whether `--set` may change it."""
-        return not self.about.fixed and self.path != "name"
-
-    @property
-    def flag(self) -> str:
-        """Its option, or "" if it has none."""
-        if not self.settable:
-            return ""
-        if self.about.flag is not None:
-            return self.about.flag
-        return "" if self.nested else "--" + self.path.replace("_", "-")
-
-    @property
-    def repeatable(self) -> bool:
-        """Whether its option is given once for each value: `--problem a --problem b`, and not `--arms a,b`."""
-        return typing.get_origin(self.type) is tuple and self.flag != "--" + self.path.replace("_", "-")
+def describe(name: str, *, baseline: str = "") -> Description:
+    """How to read the rows of an experiment or benchmark; of one that is unknown, only its name and `baseline`."""
+    if name in EXPERIMENTS:
+        return experiment(name)
+    return BENCHMARKS.get(name, Description(title=name, question="", baseline=baseline))
 
 
-def leaves(settings: Any, prefix: str = "", *, decides_rows: bool = True, fixed: bool = False) -> Iterator[Leaf]:
-    """All fields of settings in order, those of dataclasses inside with dots: `planner.horizon`."""
-    kinds = typing.get_type_hints(type(settings))
-    for each in fields(settings):
-        # Settings of lower layers say in `help` what they are for.
-        about = each.metadata.get("setting", Setting(each.metadata.get("help", "")))
-        value = getattr(settings, each.name)
-        about = dataclasses.replace(about, decides_rows=about.decides_rows and decides_rows, fixed=about.fixed or fixed)
-        if is_dataclass(value):
-            inside = f"{prefix}{each.name}."
-            yield from leaves(value, inside, decides_rows=about.decides_rows, fixed=about.fixed)
-        else:
-            yield Leaf(prefix + each.name, value, _plain_type(kinds[each.name]), about)
+def _times(form: str, *, peer: str = "peer", end: str = "s") -> dict[str, Metric]:
+    """Our time and a peer's, in metrics whose names end so, and how many times faster we are."""
+    return {
+        "factor": Metric("times faster", form, "higher"),
+        f"ours_{end}": Metric("seconds, calibrl", ".2g", "lower"),
+        f"theirs_{end}": Metric(f"seconds, {peer}", ".2g"),
+    }
 
 
-def identity(settings: Any) -> dict[str, Any]:
-    """What decides what rows say, as JSON has it and nested as the settings are; what is None is left out."""
-    found: dict[str, Any] = {}
-    for leaf in leaves(settings):
-        if leaf.about.decides_rows and leaf.value is not None and leaf.path != "name":
-            *parts, last = leaf.path.split(".")
-            place = found
-            for part in parts:
-                place = place.setdefault(part, {})
-            place[last] = leaf.value
-    return dict(json.loads(json.dumps(found)))
-
-
-def changed(settings: T, changes: Mapping[str, Any]) -> T:
-    """Settings with the fields at some paths changed, all at once: those that must fit each other come in any order."""
-    own = {path: value for path, value in changes.items() if "." not in path}
-    parts = {path.partition(".")[0] for path in changes if "." in path}
-    for part in parts:
-        start = f"{part}."
-        inside = {path.removeprefix(start): value for path, value in changes.items() if path.startswith(start)}
-        own[part] = changed(getattr(settings, part), inside)
-    found: T = dataclasses.replace(settings, **own)  # type: ignore[type-var]
-    return found
-
-
-def parse_changes(settings: Any, words: Iterable[str]) -> dict[str, Any]:
-    """Values by path from words as `--set` takes them: "planner.horizon=30"; lists are written "64,64"."""
-    known = {leaf.path: leaf for leaf in leaves(settings) if leaf.settable}
-    found = {}
-    for change in words:
-        path, equals, text = change.partition("=")
-        if not equals or path not in known:
-            raise CalibrlError(f"--set {change!r}: no such field; write one of {', '.join(known)} and =VALUE")
-        found[path] = parsed(known[path], text, f"--set {path}={text!r}")
-    return found
-
-
-def parsed(leaf: Leaf, text: str, said: str) -> Any:
-    """The text as a value of the field's type; `said` is how somebody put it, for the error."""
-    if typing.get_origin(leaf.type) is tuple:
-        one = dataclasses.replace(leaf, type=typing.get_args(leaf.type)[0])
-        return tuple(parsed(one, part.strip(), said) for part in text.split(",") if part)
-    if leaf.type is bool:
-        if text.lower() not in ("true", "false"):
-            raise CalibrlError(f"{said} is not yes or no; write true or false")
-        return text.lower() == "true"
-    try:
-        value = leaf.type(text)
-    except ValueError:
-        what = {int: "a whole number", float: "a number"}.get(leaf.type, leaf.type.__name__)
-        raise CalibrlError(f"{said} is not {what}; the preset has {leaf.value}") from None
-    if leaf.about.least is not None and value < leaf.about.least:
-        raise CalibrlError(f"{said} is too small; use {leaf.about.least:g} or more")
-    return value
-
-
-def source_of(leaf: Leaf, preset: str) -> str:
-    """Where a preset's value comes from."""
-    source = leaf.about.source
-    return source if isinstance(source, str) else source.get(preset, OURS)
-
-
-def _plain_type(kind: Any) -> Any:
-    """A field's type without None: `int | None` → int."""
-    if isinstance(kind, types.UnionType) or typing.get_origin(kind) is typing.Union:
-        (kind,) = [part for part in typing.get_args(kind) if part is not type(None)] or [str]
-    return kind
+BENCHMARKS: dict[str, Description] = {
+    "quality": Description(
+        title="Which map corrects a forecast best",
+        question=(
+            "The forecast is a standard normal, the truth is something else. How far is the corrected forecast's score "
+            "from that of the truth, for each map and number of rows it learns from?"
+        ),
+        baseline="none",
+        metrics={"excess_crps_x1000": Metric("excess CRPS × 1000", ".3g", "lower")},
+        step="rows",
+    ),
+    "trust": Description(
+        title="Guarantees that hold, verdicts that are right",
+        question="On simulated truths, how much do guaranteed intervals hold, and how often is a verdict right?",
+        baseline="",
+        metrics={"share": Metric("share", ".3f")},
+        step="rows",
+    ),
+    "speed": Description(
+        title="Speed compared with other libraries",
+        question="How many times faster than a widely used library, in the same run on one thread?",
+        baseline="",
+        metrics=_times(".2f", end="seconds"),
+    ),
+    "mdp speed": Description(
+        title="Speed of planning compared with other libraries",
+        question="How many times faster is value iteration than loops in Python or a library, in the same run?",
+        baseline="",
+        metrics=_times(".1f"),
+    ),
+    "parallel speed": Description(
+        title="Two workers compared with one",
+        question="How many times faster do two workers produce the bandit table, by CPU time and by the wall clock?",
+        baseline="",
+        metrics={
+            "cpu_factor": Metric("times faster, CPU", ".2f", "higher"),
+            "wall_factor": Metric("times faster, wall", ".2f", "higher"),
+            "load": Metric("load of the two cores", ".1f"),
+        },
+    ),
+    "planning speed": Description(
+        title="Speed of control compared with eager PyTorch",
+        question=(
+            "How many times faster is one action, or training, on a CPU than the same in eager PyTorch, one network "
+            "after the other? And what does calibration cost, relative to the same without it (1.00)?"
+        ),
+        baseline="",
+        metrics=_times(".2f"),
+    ),
+    "inventory speed": Description(
+        title="Speed of ordering compared with NumPy",
+        question="How many times faster is one evening's plan than the same written in NumPy, in the same run?",
+        baseline="",
+        metrics=_times(".1f", peer="NumPy"),
+    ),
+    "inventory savings": Description(
+        title="What choices save in the shop",
+        question="What share of the cost of one arm does another save? With a 95 % interval from resampling series.",
+        baseline="",
+        metrics={
+            "saving": Metric("saving", ".1%", "higher"),
+            "low": Metric("from", ".1%"),
+            "high": Metric("to", ".1%"),
+        },
+    ),
+    "gpu speed": Description(
+        title="Planning and training on a GPU",
+        question="How long does one action or one training step take, and how many times faster than plain PyTorch?",
+        baseline="eager PyTorch",
+        metrics={
+            "speedup": Metric("times faster", ".1f", "higher"),
+            "ms": Metric("milliseconds", ".3g", "lower"),
+            "tflops": Metric("TFLOP/s", ".3g", "higher"),
+        },
+    ),
+}

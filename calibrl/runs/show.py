@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from calibrl.errors import CalibrlError
-from calibrl.runs.experiment import EXPERIMENTS, Leaf, Metric, experiment, leaves, source_of
+from calibrl.errors import CalibrlError, check_known
+from calibrl.runs.experiment import EXPERIMENTS, Metric, experiment
+from calibrl.runs.settings import Leaf, leaves, source_of
 from calibrl.text import for_json, for_rich
 
 if TYPE_CHECKING:
@@ -62,10 +63,8 @@ def kinds() -> dict[str, tuple[str, Callable[[], Mapping[str, str]]]]:
 def listed(kind: str | None = None) -> dict[str, dict[str, str]]:
     """{name: one line} of all kinds, or of one; each in the order it is used in."""
     known = kinds()
-    if kind is not None and kind not in known:
-        raise CalibrlError(f"kind {kind!r} is unknown; known: {', '.join(known)}")
     found = {}
-    for name in [kind] if kind else known:
+    for name in known if kind is None else [check_known("kind", kind, known)]:
         try:
             found[name] = dict(known[name][1]())
         except ImportError as problem:  # an extra that is not installed
@@ -134,11 +133,9 @@ def find(name: str) -> tuple[str, Any]:
     """The experiment and the preset of that name: whole, like bandits/paper, or short where no other has it."""
     known = preset_names()
     found = [each for each in known if name in (each, each.split("/", 1)[1])]
-    if not found:
-        raise CalibrlError(f"preset {name!r} is unknown; known: {', '.join(known)}")
     if len(found) > 1:
         raise CalibrlError(f"preset {name!r} could be any of {', '.join(found)}; write one of those")
-    home, short = found[0].split("/", 1)
+    home, short = (found or [check_known("preset", name, known)])[0].split("/", 1)
     return home, experiment(home).presets[short]
 
 
@@ -182,8 +179,8 @@ def summary(
     as_json: AsJson = False,
 ) -> None:
     """Print mean ± standard error by problem and arm, and paired differences to the baseline with 95 % intervals."""
-    from calibrl.runs.benchmarks import describe
     from calibrl.runs.console import one_line_warnings
+    from calibrl.runs.experiment import describe
     from calibrl.runs.rows import read
     from calibrl.runs.statistics import by_run, latest, stops, table
 

@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from calibrl.runs.benchmarks import describe
+from calibrl.runs.experiment import describe
 from calibrl.runs.rows import Row
 
 ENOUGH_SEEDS = 5

@@ -10,10 +10,9 @@ import os
 from collections import Counter, deque
 from collections.abc import Callable, Generator, Sequence
 from functools import partial
-from types import TracebackType
 from typing import Any, Protocol, Self
 
-from calibrl.errors import CalibrlError
+from calibrl.errors import CalibrlError, check_count, check_known
 from calibrl.runs.jobs import Done, Failed, Item, Job, Lost, Message, Status, one_thread, perform
 
 BACKENDS = ("serial", "processes", "ray")
@@ -27,9 +26,7 @@ class Pool(Protocol):
     """Workers: `submit` while there is `room`, and hear what comes of it with `hear`."""
 
     def __enter__(self) -> Self: ...
-    def __exit__(
-        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
+    def __exit__(self, *_: object) -> None: ...
 
     @property
     def room(self) -> bool:
@@ -139,12 +136,10 @@ class Serial:
         self._one_thread.__enter__()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._current is not None:
             self._current[1].close()  # a job that was stopped closes what it had opened
-        self._one_thread.__exit__(kind, problem, trace)
+        self._one_thread.__exit__(None, None, None)
 
     @property
     def room(self) -> bool:
@@ -179,9 +174,8 @@ def _pool(backend: str, workers: int | None, address: str | None, on_status: Cal
 
 def check_backend(backend: str, *, workers: int | None = None, address: str | None = None) -> None:
     """Refuse what `run_jobs` could not do."""
-    if backend not in BACKENDS:
-        raise CalibrlError(f"backend {backend!r} is unknown; use {', '.join(BACKENDS)}")
-    if workers is not None and workers < 1:
-        raise CalibrlError(f"{workers} workers can do nothing; use 1 or more")
+    check_known("backend", backend, BACKENDS)
+    if workers is not None:
+        check_count("workers", workers, "can do nothing")
     if address is not None and backend != "ray":
         raise CalibrlError(f"address {address!r} is a Ray cluster's, but the backend is {backend!r}; use backend 'ray'")

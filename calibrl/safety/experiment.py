@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from calibrl.planning.search import CEM
-from calibrl.runs.experiment import Axis, Experiment, Metric, setting
+from calibrl.runs.experiment import Axis, Experiment, Metric
 from calibrl.runs.jobs import Job
+from calibrl.runs.settings import setting
 
 if TYPE_CHECKING:
     from calibrl.runs.engine import Found

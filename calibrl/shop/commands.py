@@ -137,13 +137,14 @@ def _date(text: str | None) -> np.datetime64 | None:
 
 
 def _tested(shop: Shop, days: int, deliveries: Path | None, *, sales: Path, seed: int, workers: int) -> Backtest:
-    from calibrl.runs.console import progress
+    from calibrl.runs.console import Shown
     from calibrl.shop.backtest import WARM_UP, run_backtest
     from calibrl.shop.files import read_deliveries
 
     delivered = None if deliveries is None else read_deliveries(deliveries, shop.history, sales=str(sales))
-    with progress("backtest", total=days + WARM_UP) as step:
-        return run_backtest(shop, days, delivered=delivered, seed=seed, workers=workers, on_day=step)
+    with Shown("backtest", unit="days") as shown:
+        shown.started(days + WARM_UP, 0)
+        return run_backtest(shop, days, delivered=delivered, seed=seed, workers=workers, on_day=shown.finished)
 
 
 def _write(

@@ -25,8 +25,8 @@ from calibrl.control.settings import PRESETS, EnsembleSettings, with_defaults
 from calibrl.errors import CalibrlError
 from calibrl.runs import engine
 from calibrl.runs.engine import Watcher
-from calibrl.runs.experiment import identity
 from calibrl.runs.rows import read
+from calibrl.runs.settings import identity
 from calibrl.runs.store import Run, Store
 
 TINY = replace(PRESETS["tiny"], steps=12, trials=3, video=False)

@@ -22,9 +22,9 @@ from calibrl.control.settings import PRESETS, PUBLISHED, preset_for_env
 from calibrl.control.world import run_trial
 from calibrl.errors import CalibrlError
 from calibrl.runs.engine import run
-from calibrl.runs.experiment import changed as with_changes
-from calibrl.runs.experiment import parse_changes
 from calibrl.runs.rows import Row, read
+from calibrl.runs.settings import changed as with_changes
+from calibrl.runs.settings import parse_changes
 
 SMALL = ["--set", "steps=14", "--trials", "2", "--no-video"]
 overrides, preset = EXPERIMENT.overrides, EXPERIMENT.preset

@@ -14,7 +14,7 @@ from calibrl.control.loop import Record
 from calibrl.control.settings import PRESETS, preset_for_env
 from calibrl.errors import CalibrlError
 from calibrl.runs import engine
-from calibrl.runs.experiment import changed, parse_changes
+from calibrl.runs.settings import changed, parse_changes
 
 TIMES = ("acting_s", "scoring_s", "training_s")
 

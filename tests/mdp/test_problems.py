@@ -84,7 +84,7 @@ def test_samples_repeat_with_the_seed():
 
 
 def test_unknown_tasks_and_small_mazes_are_refused():
-    with pytest.raises(CalibrlError, match="'lake' is unknown; use one of frozen-lake"):
+    with pytest.raises(CalibrlError, match="'lake' is unknown; known: frozen-lake"):
         gym_task("lake")
     with pytest.raises(CalibrlError, match="size 2 leaves no room"):
         maze(2, generator=np.random.default_rng(0))

@@ -288,7 +288,7 @@ def test_two_state_numbers_of_the_paper():
         (lambda m, w: classwise_error(two_state(), m, w), r"model of \(states, actions\) \(2, 2\) cannot be held"),
         (lambda m, w: value_error(m, m, [0] * 10, [1] * 10), "the start's chances sum to 10, not 1"),
         (lambda m, w: value_error(m, m, [0] * 10, [1.0]), "expected a chance for each of 10 states"),
-        (lambda m, w: two_state(1.2), "stay 1.2 is not a probability"),
+        (lambda m, w: two_state(1.2), "stay 1.2 is not from 0 to 1"),
         (lambda m, w: random_mdp(0, 1, 1, generator=np.random.default_rng(0)), "make no MDP"),
     ],
 )

@@ -320,7 +320,7 @@ THIN = sparse.eye_array(2)
         (lambda: value_iteration(MDP.dense(HALF, [0, 1], discount=0.9), max_iterations=1), "1 iterations leave"),
         (
             lambda: value_iteration(MDP.dense(HALF, [0, 1], discount=0.9), max_iterations=0),
-            "max_iterations 0 allows none",
+            "max_iterations 0 is too few",
         ),
         (lambda: action_values(MDP.dense(HALF, [0, 1], discount=0.9), [1.0]), r"values of shape \(1,\)"),
     ],

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from calibrl.report.page import write_report
-from calibrl.runs.benchmarks import describe
+from calibrl.runs.experiment import describe
 from calibrl.runs.rows import Row, append
 from tests.report.conftest import HOSTILE, core_rows
 

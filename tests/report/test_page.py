@@ -214,7 +214,7 @@ def test_nothing_to_report_is_an_error(tmp_path):
 
 
 def test_the_command_opens_the_page_when_asked(results, tmp_path, monkeypatch):
-    from calibrl.report.commands import report
+    from calibrl.cli import report
 
     opened = []
     monkeypatch.setattr("webbrowser.open", opened.append)

@@ -8,8 +8,7 @@ import pytest
 
 from calibrl.report.series import POINTS, charts
 from calibrl.report.tables import studies
-from calibrl.runs.benchmarks import describe
-from calibrl.runs.experiment import Axis, Description, Metric
+from calibrl.runs.experiment import Axis, Description, Metric, describe
 from calibrl.runs.rows import Row
 from tests.report.conftest import bandit_rows, core_rows, learning_rows
 

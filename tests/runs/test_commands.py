@@ -99,7 +99,7 @@ def test_rows_of_an_older_calibrl_are_not_gone_on_with(tmp_path):
 
 def test_bad_options_are_named(tmp_path):
     for words, expected in (
-        (("bandits", "--backend", "threads"), "backend 'threads' is unknown; use serial, processes, ray"),
+        (("bandits", "--backend", "threads"), "backend 'threads' is unknown; known: serial, processes, ray"),
         (("bandits", "--backend", "serial", "--address", "auto"), "the backend is 'serial'"),
         (("all", "--only", "chess"), "experiment 'chess' is unknown; known: core, bandits"),
     ):

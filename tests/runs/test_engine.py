@@ -7,9 +7,10 @@ import pytest
 
 from calibrl.errors import CalibrlError
 from calibrl.runs.engine import Arrays, Watcher, Workers, run
-from calibrl.runs.experiment import Experiment, setting
+from calibrl.runs.experiment import Experiment
 from calibrl.runs.jobs import Job, Status
 from calibrl.runs.rows import Row, read
+from calibrl.runs.settings import setting
 
 
 @dataclass(frozen=True)

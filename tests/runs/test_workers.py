@@ -137,8 +137,8 @@ def test_what_cannot_travel_is_named():
 def test_bad_requests_are_refused():
     job = Job("a", square, (1,))
     for words, options in (
-        ("backend 'threads' is unknown; use serial, processes, ray", {"backend": "threads"}),
-        ("0 workers", {"workers": 0}),
+        ("backend 'threads' is unknown; known: serial, processes, ray", {"backend": "threads"}),
+        ("workers 0 can do nothing", {"workers": 0}),
         ("the backend is 'processes'", {"address": "10.0.0.1:6379"}),
     ):
         with pytest.raises(CalibrlError, match=words):
