@@ -89,9 +89,11 @@ class Best(NamedTuple):
         """Before any plan was tried."""
         return cls(start, start.new_full((len(start), 1, 1), -torch.inf))
 
-    def or_of(self, plans: Tensor, value: Tensor, where: Tensor | None = None) -> Best:
+    def or_of(self, plans: Tensor, value: Tensor, where: Tensor | None = None, *, alone: bool = False) -> Best:
         """The better of these and the best of plans (g, n, h, a) with values (g, n); where: for whom (g, 1, 1)."""
         highest, index = value.max(1, keepdim=True)
+        if alone:  # numbers may be read, which takes a third of the time
+            return Best(plans[:, int(index)], highest) if bool(highest > self.value) else self
         top = highest[:, :, None]
         better = top > self.value if where is None else where & (top > self.value)
         found = taken(plans, index).squeeze(1)
@@ -100,6 +102,8 @@ class Best(NamedTuple):
 
 def taken(plans: Tensor, index: Tensor) -> Tensor:
     """Plans (g, n, h, a) at index (g, k): (g, k, h, a)."""
+    if plans.shape[0] == 1:
+        return plans.index_select(1, index.view(-1))
     return plans.gather(1, index[:, :, None, None].expand(-1, -1, *plans.shape[2:]))
 
 
@@ -119,9 +123,8 @@ def refuse_lost_plans(plans: Tensor) -> Tensor:
 
 def around(mean: Tensor, width: Tensor, noise: Tensor, *, alone: bool) -> Tensor:
     """Plans mean + width · noise, (g, n, h, a), of mean and width (g, h, a)."""
-    mean, width = mean.unsqueeze(1), width.unsqueeze(1)
     # The two round differently; runs of either kind repeat to the last digit.
-    return mean + width * noise if alone else torch.addcmul(mean, width, noise)
+    return mean + width * noise if alone else torch.addcmul(mean.unsqueeze(1), width.unsqueeze(1), noise)
 
 
 def cut_normal(uniform: Tensor) -> Tensor:

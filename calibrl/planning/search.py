@@ -239,7 +239,7 @@ class RandomShooting(Search):
         best = Best.none(task.start)
         for i, uniform in enumerate(task.noise):
             plans = task.low + uniform * (task.high - task.low)
-            best = best.or_of(plans, task.value(plans, i))
+            best = best.or_of(plans, task.value(plans, i), alone=task.alone)
         return Found(best.plan, task.start, task.elites)
 
 
@@ -317,7 +317,7 @@ class CEM(Search):
             if not task.alone:  # an agent whose search has narrowed stays as it is while others go on
                 searching = (variance > narrow).flatten(1).any(1)[:, None, None]
             if self.keep_best:
-                best = best.or_of(plans, value, where=searching)
+                best = best.or_of(plans, value, where=searching, alone=task.alone)
             elite = taken(plans, value.topk(self.elites).indices)
             moved = momentum * mean + (1 - momentum) * elite.mean(1)
             spread = momentum * variance + (1 - momentum) * elite.var(1, correction=0)

@@ -86,7 +86,7 @@ def test_both_are_forecasters_that_can_be_calibrated(make):
     ("make", "words"),
     [
         (lambda: TabularTransitions(0, 1, 2), "make no table"),
-        (lambda: TabularTransitions(2, 1, 2, prior=-1), "prior -1 is below 0"),
+        (lambda: TabularTransitions(2, 1, 2, prior=-1), "prior -1 is not 0 or more"),
         (lambda: TabularTransitions(2, 1, 2, prior=float("inf")), "prior inf is not 0 or more and finite"),
         (lambda: TabularTransitions(2, 1, 2).update(Data.of([[0, 0]], [[1, 0]])), r"shape \(1, 2\); expected one"),
         (lambda: TabularTransitions(2, 1, 2, classes=[0, 2]), "state class 1 is empty"),
