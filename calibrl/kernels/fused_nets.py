@@ -43,14 +43,31 @@ class Networks(Protocol):
         """Mean and variance (g, e, n, d) for x (g, n, in) or (g, e, n, in)."""
 
 
+@dataclass(frozen=True)
+class Chance:
+    """What becomes of standard normal noise ε before it is a draw.
+
+    lines: None, or tables (g, d, cells, 2), perhaps strided in their first dimension; per_unit: cells per unit of ε.
+    lasting: None, or how much of its noise each of r rows keeps, (g, d), and what it was, (g, r, d), which every step
+    brings up to date.
+    """
+
+    lines: Tensor | None
+    per_unit: float
+    lasting: tuple[Tensor, Tensor] | None = None
+
+
 class Kernel(Protocol):
-    """One way to compute moments on a GPU from packed networks."""
+    """One way to compute with packed networks on a GPU."""
 
     def pack(self, nets: Networks) -> None:
         """Take over the networks as they are, in place."""
 
     def run(self, x: Tensor, mean: Tensor, variance: Tensor) -> None:
-        """Write the moments (g, e, n, d) of x (g, n, in) or (g, e, n, in)."""
+        """Write the moments (g, e, n, d) of x (g, n, in)."""
+
+    def draw(self, x: Tensor, order: Tensor, noise: Tensor, chance: Chance, *, first: bool) -> Tensor:
+        """What `FusedNets.draw` gives."""
 
 
 class FusedNets:
@@ -71,12 +88,20 @@ class FusedNets:
             self.kernel.pack(self.nets)
 
     def moments(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean and variance (g, e, n, d) by every network, for x (g, n, in) or (g, e, n, in), float32."""
+        """Mean and variance (g, e, n, d) by every network, for x (g, n, in), float32."""
         g, e, d = len(x), self.members, self.nets.max_logvar.shape[-1]
         mean = torch.empty(g, e, x.shape[-2], d, device=x.device)
         variance = torch.empty_like(mean)
         self.kernel.run(x.contiguous(), mean, variance)
         return mean, variance
+
+    def draw(self, x: Tensor, order: Tensor, noise: Tensor, chance: Chance, *, first: bool) -> Tensor:
+        """Draws (g, r, d) for r rows of each agent, each from the Gaussian of one network.
+
+        x: (g, n, in), of which every r/n rows in a row share one. order: (g, e, r/e) int32, the rows that each network
+        takes, every row once. noise: (g, r, ≥ d), perhaps strided. first: there is no noise yet that could last.
+        """
+        return self.kernel.draw(x.contiguous(), order, noise, chance, first=first)
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ from triton.experimental.gluon.language.nvidia.ampere import async_copy
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, warpgroup_mma, warpgroup_mma_wait
 
 from calibrl.kernels.fused_nets import (
+    Chance,
     Networks,
     Sizes,
     first_layer,
@@ -31,6 +32,7 @@ from calibrl.kernels.fused_nets import (
     pack_scales,
     power_of_two,
 )
+from calibrl.kernels.layered import draw_by_moments
 
 # Gluon is young: two names changed between Triton 3.6 and 3.9.
 _load_async: Any = getattr(async_copy, "async_load", None) or async_copy.async_copy_global_to_shared
@@ -267,3 +269,7 @@ class OnHopper:
         moments[grid](
             x, *self.packed.values(), mean, variance, n, **self.settings(own_rows=x.dim() == 4), num_warps=WARPS
         )
+
+    def draw(self, x: Tensor, order: Tensor, noise: Tensor, chance: Chance, *, first: bool) -> Tensor:
+        """What `FusedNets.draw` says."""
+        return draw_by_moments(self, x, order, noise, chance, self.sizes.outputs, first=first)

@@ -6,7 +6,7 @@ in float32.
 
 `matched_draw` is the rest of a step of DS, in one pass: an ensemble's Gaussians matched by one, and a calibrated draw
 μ + σ · g(ε) from it, with μ the mean of means, σ² the mean of variances and the variance of means, and g read from a
-table of lines as in `kernels.draws`.
+table of lines as in `kernels.draws`. Of TS1 and TSinf too, where each row has the Gaussian of one network.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import triton.language as tl
 from torch import Tensor
 
 from calibrl.kernels.draws import read_table_reference
-from calibrl.kernels.fused_nets import Networks, Sizes, memory, pack_scales, power_of_two
+from calibrl.kernels.fused_nets import Chance, Kernel, Networks, Sizes, memory, pack_scales, power_of_two
 
 ROWS, COLUMNS, DEPTH = 128, 128, 64
 """Of a tile: rows × units, and how many inputs at a time."""
@@ -183,6 +183,10 @@ class Layered:
         last: dict[str, Any] = {"E": sizes.members, "D": sizes.outputs, "KD": sizes.output_columns, "WIDTH": width}
         heads[(blocks, nets)](now, *ends, mean, variance, n, **last, ROWS=ROWS, DEPTH=DEPTH, num_warps=4)
 
+    def draw(self, x: Tensor, order: Tensor, noise: Tensor, chance: Chance, *, first: bool) -> Tensor:
+        """What `FusedNets.draw` says."""
+        return draw_by_moments(self, x, order, noise, chance, self.sizes.outputs, first=first)
+
     def _room(self, n: int) -> tuple[Tensor, Tensor]:
         """Memory for the activations of n rows, kept: a captured graph remembers where it was."""
         if n not in self._rooms:
@@ -197,13 +201,14 @@ BLOCK = 1024
 
 @triton.jit
 def _matched_draw(
-    mean, variance, noise, lines, kept, past, out, size, noise_stride, lines_stride, per_unit,
+    mean, variance, noise, lines, kept, past, order, out, size, noise_stride, noise_row, lines_stride, per_unit,
     E: tl.constexpr, D: tl.constexpr, REPEAT: tl.constexpr, CELLS: tl.constexpr, LASTS: tl.constexpr,
-    BLOCK: tl.constexpr,
+    SHARED: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Numbers [1024 · i, 1024 · (i + 1)) of agent j's `size` = rows · D, for program (i, j); CELLS 0: no tables.
 
     LASTS 0: noise is as it is; 1: it is the first step's, to be remembered; 2: it is mixed with what was remembered.
+    SHARED: answers are in the order of networks, noise and draws in that of rows.
     """
     agent = tl.program_id(1).to(tl.int64)
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
@@ -211,6 +216,8 @@ def _matched_draw(
     column = at % D
     asked = at // D // REPEAT * D + column
     of_net = size // REPEAT
+    row = tl.load(order + agent * (size // D) + at // D, mask=inside, other=0) if SHARED else at // D
+    place = agent * size + row * D + column
     middle = tl.zeros((BLOCK,), tl.float32)
     for e in tl.static_range(E):
         middle += tl.load(mean + (agent * E + e) * of_net + asked, mask=inside, other=0.0)
@@ -219,64 +226,73 @@ def _matched_draw(
     for e in tl.static_range(E):
         apart = tl.load(mean + (agent * E + e) * of_net + asked, mask=inside, other=0.0) - middle
         spread += apart * apart + tl.load(variance + (agent * E + e) * of_net + asked, mask=inside, other=0.0)
-    draw = tl.load(noise + agent * noise_stride + at, mask=inside, other=0.0)
+    draw = tl.load(noise + agent * noise_stride + row * noise_row + column, mask=inside, other=0.0)
     if LASTS == 2:
         share = tl.load(kept + agent * D + column)
-        draw = share * tl.load(past + agent * size + at, mask=inside, other=0.0) + tl.sqrt(1 - share * share) * draw
+        draw = share * tl.load(past + place, mask=inside, other=0.0) + tl.sqrt(1 - share * share) * draw
     if LASTS > 0:
-        tl.store(past + agent * size + at, draw, mask=inside)
+        tl.store(past + place, draw, mask=inside)
     if CELLS > 0:
         cell = (draw * per_unit + CELLS / 2).to(tl.int32)
         line = lines + agent * lines_stride + (column * CELLS + cell) * 2
         draw = tl.load(line, mask=inside, other=0.0) + tl.load(line + 1, mask=inside, other=0.0) * draw
-    tl.store(out + agent * size + at, middle + tl.sqrt(spread / E) * draw, mask=inside)
+    tl.store(out + place, middle + tl.sqrt(spread / E) * draw, mask=inside)
 
 
 def matched_draw(
-    mean: Tensor,
-    variance: Tensor,
-    noise: Tensor,
-    lines: Tensor | None,
-    per_unit: float,
-    *,
-    lasting: tuple[Tensor, Tensor] | None = None,
-    first: bool = True,
+    mean: Tensor, variance: Tensor, noise: Tensor, chance: Chance, *, first: bool = True, order: Tensor | None = None
 ) -> Tensor:
     """Draws (g, r, d) from the matched Gaussians of mean and variance (g, e, n, d), r a multiple of n.
 
-    noise: (g, r, d), standard normal. lines: None, or tables (g, d, cells, 2); per_unit: cells per unit of ε. Where r
-    is larger, r/n rows in a row are drawn from one Gaussian. Noise and lines may be strided in their first dimension.
-    lasting: how much of its noise each row keeps (g, d), and what it was (g, r, d), which is brought up to date; at the
-    `first` step there is nothing to keep.
+    noise: (g, r, ≥ d), standard normal, perhaps strided. Where r is larger, r/n rows in a row are drawn from one
+    Gaussian. At the `first` step there is no noise to keep. order: (g, e, n), where each network answered for rows of
+    its own, which rows these were: r = e · n, and nothing is matched.
     """
-    (g, e, n, d), rows = mean.shape, noise.shape[1]
+    if order is not None:
+        mean, variance = (part.flatten(1, 2)[:, None] for part in (mean, variance))
+    (g, e, n, d), rows, lines = mean.shape, noise.shape[1], chance.lines
     out = torch.empty(g, rows, d, device=mean.device)
     table, cells, stride = (noise, 0, 0) if lines is None else (lines, lines.shape[2], lines.stride(0))
-    kept, past, lasts = (noise, noise, 0) if lasting is None else (*lasting, 1 if first else 2)
+    kept, past, lasts = (noise, noise, 0) if chance.lasting is None else (*chance.lasting, 1 if first else 2)
     settings: dict[str, Any] = {"E": e, "D": d, "REPEAT": rows // n, "CELLS": cells, "LASTS": lasts, "BLOCK": BLOCK}
-    given = (mean, variance, noise, table, kept, past, out, rows * d, noise.stride(0), stride, per_unit)
-    _matched_draw[(-(-rows * d // BLOCK), g)](*given, **settings)
+    given = (mean, variance, noise, table, kept, past, noise if order is None else order, out)
+    strides = (rows * d, noise.stride(0), noise.stride(1), stride)
+    _matched_draw[(-(-rows * d // BLOCK), g)](*given, *strides, chance.per_unit, SHARED=order is not None, **settings)
     return out
 
 
+def draw_by_moments(
+    kernel: Kernel, x: Tensor, order: Tensor, noise: Tensor, chance: Chance, outputs: int, *, first: bool
+) -> Tensor:
+    """`FusedNets.draw` by a kernel that answers (g, e, n, in) with moments: rows are brought in order before."""
+    g, e, m = order.shape
+    asked = (order // (noise.shape[1] // x.shape[1])).flatten(1).long()
+    own = x.gather(1, asked[:, :, None].expand(-1, -1, x.shape[2])).unflatten(1, (e, m))
+    mean = torch.empty(g, e, m, outputs, device=x.device)
+    variance = torch.empty_like(mean)
+    kernel.run(own, mean, variance)
+    return matched_draw(mean, variance, noise, chance, first=first, order=order)
+
+
 def matched_draw_reference(
-    mean: Tensor,
-    variance: Tensor,
-    noise: Tensor,
-    lines: Tensor | None,
-    per_unit: float,
-    *,
-    lasting: tuple[Tensor, Tensor] | None = None,
-    first: bool = True,
+    mean: Tensor, variance: Tensor, noise: Tensor, chance: Chance, *, first: bool = True, order: Tensor | None = None
 ) -> Tensor:
     """What `matched_draw` should say, in plain torch."""
-    middle = mean.mean(1)
-    spread = (variance + (mean - middle.unsqueeze(1)).square()).mean(1).sqrt()
-    middle, spread = (part.repeat_interleave(noise.shape[1] // mean.shape[2], 1) for part in (middle, spread))
-    if lasting is not None:
-        kept, past = lasting[0][:, None], lasting[1]
+    d = mean.shape[-1]
+    if order is None:
+        middle = mean.mean(1)
+        spread = (variance + (mean - middle.unsqueeze(1)).square()).mean(1).sqrt()
+        middle, spread = (part.repeat_interleave(noise.shape[1] // mean.shape[2], 1) for part in (middle, spread))
+    else:
+        place = order.flatten(1).long()[:, :, None].expand(-1, -1, d)
+        parts = (part.flatten(1, 2) for part in (mean, variance.sqrt()))
+        middle, spread = (torch.empty_like(part).scatter_(1, place, part) for part in parts)
+    noise = noise[..., :d]
+    if chance.lasting is not None:
+        kept, past = chance.lasting[0][:, None], chance.lasting[1]
         noise = past.copy_(noise if first else kept * past + (1 - kept.square()).sqrt() * noise)
-    if lines is None:
+    if chance.lines is None:
         return middle + spread * noise
-    draw = torch.stack([read_table_reference(*pair, per_unit) for pair in zip(noise, lines, strict=True)])
+    pairs = zip(noise, chance.lines, strict=True)
+    draw = torch.stack([read_table_reference(*pair, chance.per_unit) for pair in pairs])
     return middle + spread * draw

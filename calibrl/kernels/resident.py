@@ -5,7 +5,8 @@ keeps one network and takes block after block of rows through it; what does not 
 a small ring. Layers are multiplied in their own width, padded to 16: Triton knows powers of two only, which is why
 this is CUDA C++ (`resident.cu`), compiled at run time by the library that comes with PyTorch: no toolkit, no headers.
 The arithmetic is that of `kernels.hopper`: halved weights, biases on two units that say LOUD, bfloat16 between hidden
-layers, float16 at both ends, float32 sums.
+layers, float16 at both ends, float32 sums. Where each row goes through one network only (TS1, TSinf), what leaves the
+chip is the draw.
 """
 
 from __future__ import annotations
@@ -21,7 +22,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from calibrl.kernels.fused_nets import SHARED_MEMORY, Networks, Sizes, first_layer, heads, hidden_layer, memory
+from calibrl.kernels.fused_nets import (
+    SHARED_MEMORY,
+    Chance,
+    Networks,
+    Sizes,
+    first_layer,
+    heads,
+    hidden_layer,
+    memory,
+)
 
 ROWS, THREADS = 128, 384
 """Rows that a program takes at a time; its threads: two groups that compute, one that fetches."""
@@ -101,7 +111,7 @@ class Resident:
         half = torch.float16
         self.packed = memory(shapes, self.device, w_in=half, w_hidden=torch.bfloat16, w_out=half)
         if self.device.type == "cuda":  # what cannot be compiled must be known before it is relied on
-            self.kernel(own_rows=False)
+            self.kernel()
 
     @staticmethod
     def fits(sizes: Sizes) -> bool:
@@ -124,15 +134,33 @@ class Resident:
         into["w_out"].copy_(in_slices(torch.cat(heads(nets, sizes, layout.width, layout.out8), -1)))
 
     def run(self, x: Tensor, mean: Tensor, variance: Tensor) -> None:
-        """Write the moments (g, e, n, d) of x (g, n, in) or (g, e, n, in)."""
-        n, nets = x.shape[-2], self.sizes.agents * self.sizes.members
-        blocks = -(-n // ROWS) * nets
-        programs = min(blocks, torch.cuda.get_device_properties(self.device).multi_processor_count)
-        self.kernel(own_rows=x.dim() == 4)(programs, THREADS, [x, *self.packed.values(), mean, variance, n, nets])
+        """Write the moments (g, e, n, d) of x (g, n, in)."""
+        nothing: list[Tensor | int | float] = [x] * 5
+        self._launch(self.kernel(), x, mean, variance, x.shape[1], [*nothing, 0.0, *(0,) * 6])
 
-    def kernel(self, *, own_rows: bool) -> Function:
+    def draw(self, x: Tensor, order: Tensor, noise: Tensor, chance: Chance, *, first: bool) -> Tensor:
+        """What `FusedNets.draw` says, in one go."""
+        rows, n = noise.shape[1], order.shape[-1]
+        out = torch.empty(len(x), rows, self.sizes.outputs, device=x.device)
+        lines, lasting = chance.lines, chance.lasting
+        given: list[Tensor | int | float] = [order, noise, noise if lines is None else lines]
+        given += [noise, noise] if lasting is None else lasting
+        strides = (noise.stride(0), noise.stride(1), 0 if lines is None else lines.stride(0))
+        given += [chance.per_unit, rows, rows // x.shape[1], *strides, int(first)]
+        cells = 0 if lines is None else lines.shape[2]
+        self._launch(self.kernel(shared=True, cells=cells, lasts=lasting is not None), x, out, out, n, given)
+        return out
+
+    def _launch(
+        self, kernel: Function, x: Tensor, mean: Tensor, variance: Tensor, n: int, share: list[Tensor | int | float]
+    ) -> None:
+        nets = self.sizes.agents * self.sizes.members
+        programs = min(-(-n // ROWS) * nets, torch.cuda.get_device_properties(self.device).multi_processor_count)
+        kernel(programs, THREADS, [x, *self.packed.values(), mean, variance, n, nets, *share])
+
+    def kernel(self, *, shared: bool = False, cells: int = 0, lasts: bool = False) -> Function:
         """Compiled, once for all networks of such sizes."""
-        text = source(self.sizes, self.layout, own_rows=own_rows)
+        text = source(self.sizes, self.layout, shared=shared, cells=cells, lasts=lasts)
         device = self.packed["centre"].device.index
         return function(text, "moments", "sm_90a", self.layout.shared, device)
 
@@ -147,9 +175,10 @@ def in_slices(weight: Tensor) -> Tensor:
     return pieces.permute(0, 1, 2, 5, 3, 6, 4).flatten(3)
 
 
-def source(sizes: Sizes, layout: Layout, *, own_rows: bool) -> str:
+def source(sizes: Sizes, layout: Layout, *, shared: bool = False, cells: int = 0, lasts: bool = False) -> str:
     """The CUDA C++ of the kernel for some sizes."""
-    numbers = {"E": sizes.members, "IN": sizes.inputs, "OUT": sizes.outputs, "OWN_ROWS": int(own_rows)}
+    numbers = {"E": sizes.members, "IN": sizes.inputs, "OUT": sizes.outputs}
+    numbers |= {"SHARED": int(shared), "CELLS": cells, "LASTS": int(lasts)}
     numbers |= {name.upper(): value for name, value in asdict(layout).items()}
     constants = "".join(f"constexpr int {name} = {value};\n" for name, value in numbers.items())
     products = (
@@ -198,11 +227,9 @@ class Function:
         self._check(self.driver.cuModuleGetFunction(ctypes.byref(self.function), self.module, name.encode()))
         self._check(self.driver.cuFuncSetAttribute(self.function, SHARED_MEMORY_LIMIT, shared))
 
-    def __call__(self, grid: int, block: int, arguments: Sequence[Tensor | int]) -> None:
-        """Launch on the current stream: tensors are passed as pointers, numbers as int."""
-        values: list[Any] = [
-            ctypes.c_void_p(one.data_ptr()) if isinstance(one, Tensor) else ctypes.c_int(one) for one in arguments
-        ]
+    def __call__(self, grid: int, block: int, arguments: Sequence[Tensor | int | float]) -> None:
+        """Launch on the current stream: tensors are passed as pointers, numbers as int or float."""
+        values = [_argument(one) for one in arguments]
         pointers = (ctypes.c_void_p * len(values))(*(ctypes.cast(ctypes.byref(one), ctypes.c_void_p) for one in values))
         stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
         self._check(
@@ -214,6 +241,12 @@ class Function:
             text = ctypes.c_char_p()
             self.driver.cuGetErrorString(code, ctypes.byref(text))
             raise CompilerError(f"CUDA driver: {(text.value or b'unknown error').decode()}")
+
+
+def _argument(value: Tensor | int | float) -> Any:
+    if isinstance(value, Tensor):
+        return ctypes.c_void_p(value.data_ptr())
+    return ctypes.c_float(value) if isinstance(value, float) else ctypes.c_int(value)
 
 
 @functools.cache

@@ -1,8 +1,8 @@
 """The planning of one action for many agents: a search by imagined returns, on a GPU one captured CUDA graph.
 
 Everything that planning reads lies in buffers that never move and no number is read back, so that the whole of it is
-captured once and replayed for every action. With propagation DS a GPU imagines in three kernels a step: all networks,
-the draw, and the world's own tensor functions, compiled by `torch.compile`.
+captured once and replayed for every action. A GPU imagines in three kernels a step: the networks, the draw, and the
+world's own tensor functions, compiled by `torch.compile`; in two where a draw is made of one network's answer.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from calibrl.errors import CalibrlError, first_line
-from calibrl.kernels.fused_nets import FusedNets, Kernel, Networks, Sizes, captured
+from calibrl.kernels.fused_nets import Chance, FusedNets, Kernel, Networks, Sizes, captured
 from calibrl.kernels.resident import CompilerError, Resident
 from calibrl.maps.gaussian import CELLS, REACH
 from calibrl.planning.risk import MEAN, Risk
@@ -27,6 +27,9 @@ from calibrl.planning.search import Found, Search
 __all__ = ["CapturedPlanner", "PlanInputs", "Planner", "for_device"]
 
 PER_UNIT = CELLS / (2 * REACH)
+
+FUSED = ("DS",)
+"""Propagations that a GPU imagines in fused kernels."""
 
 VERSIONS = 256
 """How often a world's functions are compiled for other sizes before PyTorch gives up; its own limit is 8 in all."""
@@ -138,7 +141,7 @@ class Planner:
     low, high
         Bounds of the actions, (a,) each.
     fused
-        Whether networks on a GPU may be computed by fused kernels, if there are any for their sizes and for DS.
+        Whether networks on a GPU may be computed by fused kernels, if there are any for their sizes and propagation.
     """
 
     def __init__(
@@ -146,7 +149,7 @@ class Planner:
     ) -> None:
         self.nets, self.world, self.inputs, self.low, self.high = nets, world, inputs, low, high
         on_gpu = low.device.type == "cuda"
-        self.fused = fuse(nets) if on_gpu and fused and inputs.propagation == "DS" else None
+        self.fused = fuse(nets) if on_gpu and fused and inputs.propagation in FUSED else None
         self.model = nets.ready()
 
     def __call__(self) -> Found:
@@ -163,9 +166,10 @@ class Planner:
         noise = noise[:, :, : noise.shape[2] // given.search.population_size * plans.shape[1]]
         how: dict[str, Any] = {"particles": given.particles, "noise": noise}
         how |= {"tables": given.tables, "persistence": given.persistence, "risk": given.risk}
+        how |= {"propagation": given.propagation}
         if self.fused is not None:
             return fused_returns(self.fused, self.world, given.observation, plans, **how)
-        return imagined_returns(self.model, self.world, given.observation, plans, propagation=given.propagation, **how)
+        return imagined_returns(self.model, self.world, given.observation, plans, **how)
 
     def networks_changed(self) -> None:
         """Make the networks ready as they are now, for all plans until they change again."""
@@ -220,12 +224,13 @@ def fused_returns(
     plans: Tensor,
     *,
     particles: int,
+    propagation: str,
     noise: Tensor,
     tables: Tensor | None = None,
     persistence: Tensor | None = None,
     risk: Risk = MEAN,
 ) -> Tensor:
-    """What `imagined_returns` gives by DS, (g, n), in fused kernels."""
+    """What `imagined_returns` gives by DS, TS1 or TSinf, (g, n), in fused kernels."""
     from calibrl.kernels.layered import matched_draw
 
     g, n, h, _ = plans.shape
@@ -236,18 +241,44 @@ def fused_returns(
     state = observation[:, None, None].expand(g, n, 1, -1)
     total = plans.new_zeros(g, n, particles)
     # The noise of each particle, as far as it has come.
-    lasting = None if persistence is None else (persistence, plans.new_empty(g, n * particles, noise.shape[-1]))
+    past = None if persistence is None else plans.new_empty(g, n * particles, persistence.shape[-1])
+    lasting = None if persistence is None or past is None else (persistence, past)
+    orders = None if propagation == "DS" else network_orders(propagation, noise, particles, nets.members)
     for t in range(h):
-        mean, variance = nets.moments(x)
         lines = tables if tables is None or tables.dim() == 4 else tables[:, t]
-        drawn = matched_draw(mean, variance, noise[:, t], lines, PER_UNIT, lasting=lasting, first=t == 0)
+        chance = Chance(lines, PER_UNIT, lasting)
+        if orders is None:
+            drawn = matched_draw(*nets.moments(x), noise[:, t], chance, first=t == 0)
+        else:
+            drawn = nets.draw(x, orders[t], noise[:, t], chance, first=t == 0)
         target = drawn.view(g, n, particles, -1)
         # The last step's next input is computed and not used: another version of `advance` would cost more.
         state, total, x = advance(state, plans[:, :, t], plans[:, :, min(t + 1, h - 1)], target, total)
+        if risk.exploration:
+            total = total + risk.novelty(state, world.units, networks=nets.members)
         if watched is not None:
             left = watched(state) <= 0
             broken = left if broken is None else broken | left
-    return risk(total, broken)
+    return risk(total, broken, networks=nets.members)
+
+
+def network_orders(propagation: str, noise: Tensor, particles: int, members: int) -> Sequence[Tensor]:
+    """For each step, which rows each network takes, (g, e, r/e) int32, as TS1 or TSinf says: see `rollout`.
+
+    noise: (g, h, r, ·), r rows in plans of so many particles; by its last column TS1 puts a plan's in a new order.
+    """
+    g, h, rows, _ = noise.shape
+    if particles % members:
+        raise CalibrlError(f"{particles} particles cannot be shared out evenly among {members} networks")
+    first = torch.arange(rows, dtype=torch.int32, device=noise.device).view(-1, members, particles // members)
+    fixed = first.transpose(0, 1).flatten(1).expand(g, -1, -1).contiguous()
+    if propagation == "TSinf" or h == 1:
+        return [fixed] * h
+    # All steps are sorted at once. In the first one, all particles of a plan are alike.
+    ranks = noise[:, 1:, :, -1].unflatten(2, (-1, particles)).argsort(-1).to(torch.int32)
+    places = ranks + first.view(-1, particles)[:, :1]
+    found = places.unflatten(3, (members, -1)).permute(1, 0, 3, 2, 4).flatten(3).contiguous()
+    return [fixed, *found]
 
 
 @functools.cache

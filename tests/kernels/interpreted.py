@@ -6,9 +6,12 @@ import sys
 import torch
 
 from calibrl.forecasters.nets import Nets, Shape
-from calibrl.kernels.fused_nets import FusedNets, Sizes
+from calibrl.kernels.fused_nets import Chance, FusedNets, Sizes
 from calibrl.kernels.layered import Layered, matched_draw, matched_draw_reference
 from calibrl.maps.gaussian import CELLS
+from calibrl.planning.graph import fused_returns
+from calibrl.planning.risk import MEAN, Risk
+from calibrl.planning.rollout import World, imagined_returns
 
 
 def nets_of(shape: Shape, agents: int) -> Nets:
@@ -39,28 +42,32 @@ def refreshed() -> float:
     return float((fused.moments(x)[0] - nets.moments(x)[0]).abs().max())
 
 
-def drawn(repeat: int, tables: bool, lasts: bool = False, device: str = "cpu") -> float:
-    """Two steps of one rollout; where noise lasts, the second keeps some of the first's."""
+def drawn(repeat: int, tables: bool, lasts: bool = False, shared: bool = False, device: str = "cpu") -> float:
+    """Two steps of one rollout; where noise lasts, the second keeps some of the first's.
+
+    shared: each of three networks answers for a third of the rows; noise has a column more, as TS1's has.
+    """
     generator = torch.Generator().manual_seed(repeat)
     mean, variance = torch.randn(2, 3, 70, 4, generator=generator), torch.rand(2, 3, 70, 4, generator=generator)
-    noise = torch.randn(2, 5, 70 * repeat, 4, generator=generator)[:, 2]
+    repeat = 3 if shared else repeat
+    noise = torch.randn(2, 5, 70 * repeat, 4 + shared, generator=generator)[:, 2].clamp(-3.5, 3.5).to(device)
+    rows = torch.stack([torch.randperm(210, generator=generator).view(3, 70) for _ in range(2)])
+    order = rows.to(device, torch.int32) if shared else None
     lines = torch.randn(2, 4, 64, 2, generator=generator) if tables else None
     share = torch.rand(2, 4, generator=generator).to(device)
-    mean, variance, noise = mean.to(device), variance.to(device), noise.to(device)
+    mean, variance = mean.to(device), variance.to(device)
     lines = None if lines is None else lines.to(device)
     found = []
     for draw in (matched_draw, matched_draw_reference):
         lasting = (share, torch.empty(2, 70 * repeat, 4, device=device)) if lasts else None
-        steps = [draw(mean, variance, noise, lines, 6.0, lasting=lasting, first=first) for first in (True, False)]
+        chance = Chance(lines, 6.0, lasting)
+        steps = [draw(mean, variance, noise, chance, first=first, order=order) for first in (True, False)]
         found.append(torch.stack(steps))
     return float((found[0] - found[1]).abs().max())
 
 
-def imagined(tables: bool, particles: int = 3, lasts: bool = False) -> float:
-    """A whole rollout by DS, beside `imagined_returns`; the world is not compiled here."""
-    from calibrl.planning.graph import fused_returns
-    from calibrl.planning.rollout import World, imagined_returns
-
+def imagined(propagation: str, *, tables: bool, lasts: bool = False, risk: Risk = MEAN) -> float:
+    """A whole rollout, beside `imagined_returns`; the world is not compiled here."""
     generator = torch.Generator().manual_seed(5)
     world = World(
         model_input=torch.sin,
@@ -71,12 +78,12 @@ def imagined(tables: bool, particles: int = 3, lasts: bool = False) -> float:
     nets = nets_of(Shape(inputs=5, outputs=3, hidden=(20, 20), members=2), agents=2)
     fused = FusedNets(nets, Layered(Sizes.of(nets), torch.device("cpu"), trunk=torch.float32))
     observation, plans = torch.randn(2, 3, generator=generator), torch.randn(2, 7, 4, 2, generator=generator)
-    noise = torch.randn(2, 4, 7 * particles, 3, generator=generator)
+    noise = torch.randn(2, 4, 7 * 6, 3 + (propagation == "TS1"), generator=generator)
     lines = torch.randn(2, 3, CELLS, 2, generator=generator) if tables else None
     share = torch.rand(2, 3, generator=generator) if lasts else None
-    given = {"particles": particles, "noise": noise, "tables": lines, "persistence": share}
-    got = fused_returns(fused, world, observation, plans, **given)
-    want = imagined_returns(nets, world, observation, plans, propagation="DS", **given)
+    given = {"particles": 6, "noise": noise, "tables": lines, "persistence": share, "risk": risk}
+    got = fused_returns(fused, world, observation, plans, propagation=propagation, **given)
+    want = imagined_returns(nets, world, observation, plans, propagation=propagation, **given)
     return float((got - want).abs().max() / want.abs().max())
 
 
@@ -93,6 +100,15 @@ if __name__ == "__main__":
         "drawn, noise lasts": drawn(5, tables=False, lasts=True),
         "drawn from tables, noise lasts": drawn(1, tables=True, lasts=True),
     }
-    found |= {"imagined": imagined(tables=False), "imagined from tables": imagined(tables=True)}
-    found |= {"imagined, noise lasts": imagined(tables=True, lasts=True)}
+    found |= {
+        f"drawn by one network, {tables}, {lasts}": drawn(1, tables=tables, lasts=lasts, shared=True)
+        for tables in (False, True)
+        for lasts in (False, True)
+    }
+    for way in ("DS", "TS1", "TSinf"):
+        found |= {f"imagined by {way}": imagined(way, tables=False)}
+        found |= {f"imagined by {way} from tables": imagined(way, tables=True)}
+        found |= {f"imagined by {way}, noise lasts": imagined(way, tables=True, lasts=True)}
+    curious = Risk(cvar=0.5, optimism=1.0, exploration=2.0)
+    found |= {"imagined by TSinf, curiously": imagined("TSinf", tables=True, risk=curious)}
     json.dump(found, sys.stdout)

@@ -10,12 +10,13 @@ import pytest
 import torch
 
 from calibrl.control.problems import task
+from calibrl.control.settings import PRESETS
 from calibrl.forecasters.nets import Nets, Shape
-from calibrl.kernels.fused_nets import Sizes
+from calibrl.kernels.fused_nets import Chance, Sizes
 from calibrl.maps import Affine
-from calibrl.planning.graph import fuse, fused_returns
+from calibrl.planning.graph import PER_UNIT, fuse, fused_returns, network_orders
 from calibrl.planning.risk import Risk
-from calibrl.planning.rollout import imagined_returns, stacked_tables
+from calibrl.planning.rollout import imagined_returns, noise_shape, stacked_tables
 from tests.kernels.interpreted import nets_of
 
 triton = pytest.importorskip("triton")
@@ -66,8 +67,38 @@ def test_fused_moments_agree_with_the_reference(name, agents):
     for rows in (1, 127, 1000):
         x = torch.randn(agents, rows, nets.shape.inputs, device="cuda")
         agree(fused.moments(x), exact(nets, x))
-        own = torch.randn(agents, nets.members, rows, nets.shape.inputs, device="cuda")
-        agree(fused.moments(own), exact(nets, own))
+
+
+@on_gpu
+@pytest.mark.parametrize("agents", [1, 3])
+@pytest.mark.parametrize("name", SHAPES)
+@pytest.mark.parametrize("how", ["plain", "tables", "lasts"])
+def test_draws_of_rows_that_go_through_one_network_each_agree_with_the_reference(name, agents, how):
+    """Two steps, the first of particles that are still alike, with a column of noise more, as TS1 has it."""
+    from calibrl.kernels.layered import matched_draw_reference
+
+    nets = nets_of(SHAPES[name], agents).to("cuda")
+    e, d, generator = nets.members, nets.shape.outputs, torch.Generator("cuda").manual_seed(0)
+    fused = fuse(nets)
+    maps = [Affine(scale=torch.tensor(0.5).double()), None, Affine(scale=torch.tensor(2.0).double())][:agents]
+    lines = None if how == "plain" else stacked_tables(maps, d, device="cuda")
+    kept = torch.rand(agents, d, generator=generator, device="cuda")
+    for plans in (1, 40, 500):
+        rows = 4 * e * plans
+        noise = torch.randn(agents, 2, rows, d + 1, generator=generator, device="cuda")
+        orders = network_orders("TS1", noise, 4 * e, e)
+        pasts = [torch.full((agents, rows, d), torch.nan, device="cuda") for _ in range(2)]
+        for step, asked in enumerate((plans, rows)):
+            x = torch.randn(agents, asked, nets.shape.inputs, generator=generator, device="cuda")
+            chances = [Chance(lines, PER_UNIT, (kept, past) if how == "lasts" else None) for past in pasts]
+            got = fused.draw(x, orders[step], noise[:, step], chances[0], first=step == 0)
+            taken = (orders[step] // (rows // asked)).long().flatten(1)
+            own = x.gather(1, taken[..., None].expand(-1, -1, x.shape[2])).unflatten(1, (e, -1))
+            moments = [part.float() for part in exact(nets, own)]
+            given = {"first": step == 0, "order": orders[step]}
+            want = matched_draw_reference(*moments, noise[:, step], chances[1], **given)
+            assert float((got - want).norm() / want.norm()) < 6e-3
+            assert how != "lasts" or torch.allclose(*pasts, atol=1e-5)
 
 
 @on_gpu
@@ -110,26 +141,49 @@ def test_a_particle_that_is_no_number_stays_lost_and_harms_no_other():
 @on_gpu
 @pytest.mark.parametrize("tables", [False, True])
 @pytest.mark.parametrize("lasts", [False, True])
-def test_draws_on_a_gpu_are_those_of_the_reference(tables, lasts):
+@pytest.mark.parametrize("shared", [False, True])
+def test_draws_on_a_gpu_are_those_of_the_reference(tables, lasts, shared):
     from tests.kernels.interpreted import drawn
 
-    assert drawn(5, tables=tables, lasts=lasts, device="cuda") < 2e-5
+    assert drawn(5, tables=tables, lasts=lasts, shared=shared, device="cuda") < 2e-5
 
 
 @on_gpu
+@pytest.mark.parametrize("propagation", ["DS", "TS1", "TSinf"])
 @pytest.mark.parametrize("risk", [Risk(), Risk(cvar=0.5), Risk(safety=0.9)])
-def test_a_fused_rollout_whose_noise_lasts_is_worth_what_the_plain_one_is(risk):
+def test_a_fused_rollout_whose_noise_lasts_is_worth_what_the_plain_one_is(risk, propagation):
     nets = nets_of(SHAPES["cartpole"], agents=2).to("cuda")
     generator = torch.Generator("cuda").manual_seed(0)
     world = task("cartpole-rail").world
     plans = torch.randn(2, 8, 5, 1, generator=generator, device="cuda")
-    noise = torch.randn(2, 5, 8 * 10, 4, generator=generator, device="cuda")
+    columns = 5 if propagation == "TS1" else 4
+    noise = torch.randn(2, 5, 8 * 10, columns, generator=generator, device="cuda")
     kept = torch.rand(2, 4, generator=generator, device="cuda")
     lines = stacked_tables([Affine(scale=torch.tensor(0.5).double()), None], 4, device="cuda")
     given = {"particles": 10, "noise": noise, "tables": lines, "persistence": kept, "risk": risk}
     seen = torch.zeros(2, 4, device="cuda")
-    got = fused_returns(fuse(nets), world, seen, plans, **given)
-    want = imagined_returns(nets, world, seen, plans, propagation="DS", **given)
+    got = fused_returns(fuse(nets), world, seen, plans, propagation=propagation, **given)
+    want = imagined_returns(nets, world, seen, plans, propagation=propagation, **given)
+    assert float((got - want).norm() / want.norm()) < 2e-2
+
+
+@on_gpu
+@pytest.mark.parametrize("propagation", ["DS", "TS1", "TSinf"])
+@pytest.mark.parametrize("name", ["halfcheetah", "pusher"])
+def test_a_fused_rollout_at_full_size_is_worth_what_the_plain_one_is(name, propagation):
+    preset, what = PRESETS[name], task(name)
+    nets = nets_of(SHAPES[name], agents=2).to("cuda")
+    nets.weights[-1].mul_(0.01)
+    generator = torch.Generator("cuda").manual_seed(0)
+    g, n, h, p, a, d = 2, 100, 10, preset.planner.particles, len(what.low), nets.shape.outputs
+    plans = 0.3 * torch.randn(g, n, h, a, generator=generator, device="cuda")
+    shape = noise_shape(propagation, agents=g, horizon=h, plans=n, particles=p, outputs=d)
+    noise = torch.randn(shape, generator=generator, device="cuda")
+    lines = stacked_tables([Affine(scale=torch.tensor(0.5).double()), None], d, device="cuda")
+    given = {"propagation": propagation, "particles": p, "noise": noise, "tables": lines}
+    seen = torch.zeros(g, what.observation_size, device="cuda")
+    got = fused_returns(fuse(nets), what.world, seen, plans, **given)
+    want = imagined_returns(nets, what.world, seen, plans, **given)
     assert float((got - want).norm() / want.norm()) < 2e-2
 
 
