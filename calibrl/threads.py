@@ -22,6 +22,12 @@ def check_device(device: torch.device | str) -> None:
         raise CalibrlError(f"device {name!r} is not there; use cpu, or a machine whose torch sees a GPU")
 
 
+def visible_devices(device: str) -> list[str]:
+    """The devices that a name stands for: cuda is every GPU that torch sees, anything else itself."""
+    count = torch.cuda.device_count() if device == "cuda" else 0
+    return [f"cuda:{number}" for number in range(count)] if count > 1 else [device]
+
+
 @contextmanager
 def one_thread() -> Iterator[None]:
     """One thread while many small things are computed: several would wait for each other longer than they compute."""

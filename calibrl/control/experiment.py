@@ -21,7 +21,7 @@ AGENTS = ("model", "sac")
 
 
 def _prepare(settings: ControlSettings, options: Options) -> ControlSettings:
-    """Refuse what does not go together; on many workers, each agent is a job of its own."""
+    """Refuse what does not go together; workers get an agent each, on a GPU a share of them."""
     if settings.agent not in AGENTS:
         raise CalibrlError(f"--agent {settings.agent!r} is unknown; use {' or '.join(AGENTS)}")
     sac = settings.agent == "sac"
@@ -31,7 +31,9 @@ def _prepare(settings: ControlSettings, options: Options) -> ControlSettings:
         )
     if sac and settings.light:
         raise CalibrlError("--light is for agents that plan; leave it out: SAC has to keep its networks")
-    return replace(settings, together=not options.parallel)
+    if settings.device == "cpu" or sac:
+        return replace(settings, fleets=0 if options.parallel else 1)
+    return replace(settings, fleets=options.workers or 1)
 
 
 def _jobs(settings: ControlSettings) -> Sequence[Job]:
@@ -117,8 +119,8 @@ EXPERIMENT = Experiment(
     presets=PRESETS,
     default="cartpole-small",
     # Published sizes of the other tasks are for a GPU, as fleets.
-    small=replace(PRESETS["cartpole-demo"], together=False, video=False),
-    full=replace(PRESETS["cartpole-small"], seeds=10, together=False, video=False),
+    small=replace(PRESETS["cartpole-demo"], fleets=0, video=False),
+    full=replace(PRESETS["cartpole-small"], seeds=10, fleets=0, video=False),
     needs=("mujoco", "control"),
     folder="out/control/{preset}",
     jobs=_jobs,

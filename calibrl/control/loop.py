@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -34,7 +34,7 @@ from calibrl.runs.engine import Arrays, Yielded
 from calibrl.runs.jobs import Job, Report, Status
 from calibrl.runs.rows import Row
 from calibrl.runs.settings import identity
-from calibrl.threads import check_device
+from calibrl.threads import check_device, visible_devices
 
 EXPERIMENT = "control"
 REMEMBERED_TRIALS = (1, 2, 3, 5, 10, 15)
@@ -45,17 +45,30 @@ REMEMBERED_TRIALS = (1, 2, 3, 5, 10, 15)
 
 
 def jobs(settings: ControlSettings) -> list[Job]:
-    """All agents as one job, a fleet in this process; or a job for each of them, for many workers."""
+    """All agents as one job, a fleet in this process; or fleets that share them out among GPUs; or each by itself."""
     refuse_impossible(settings)
     seeds = range(settings.seed, settings.seed + settings.seeds)
     members = [Member(arm_named(name), seed) for seed in seeds for name in dict.fromkeys(settings.arms)]
-    groups = [members] if settings.together else [[member] for member in members]
+    devices = visible_devices(settings.device)
+    count = min(max(settings.fleets, len(devices)) if settings.fleets else len(members), len(members))
     found = []
-    for group in groups:
+    for number in range(count):
+        first, last = (len(members) * end // count for end in (number, number + 1))
+        group = tuple(members[first:last])
         names = tuple(job_name(settings, member) for member in group)
-        name = names[0] if len(names) == 1 else f"{settings.task}, {len(names)} agents"
-        arguments, until = (settings, tuple(group)), (settings.trials + 1) * settings.steps
-        found.append(Job(name, learn_together, arguments, parts=names, checkpoint="*.pt", until=until))
+        which = f"{len(names)} agents" if count == 1 else f"agents {first + 1} to {last}"
+        on_its_own = replace(settings, device=devices[number % len(devices)])
+        found.append(
+            Job(
+                names[0] if len(names) == 1 else f"{settings.task}, {which}",
+                learn_together,
+                (on_its_own, group),
+                parts=names,
+                checkpoint="*.pt",
+                until=(settings.trials + 1) * settings.steps,
+                beside=len(devices) > 1,
+            )
+        )
     return found
 
 
@@ -97,6 +110,8 @@ def learn_together(
     with ExitStack() as stack:
         # Before agents are put together: those saved without their networks learn again, as they first did.
         stack.enter_context(threads_for(settings, within_a_job=True))
+        if settings.device.startswith("cuda:"):  # where kernels are launched that do not ask
+            stack.enter_context(torch.cuda.device(settings.device))
         view = view_of(what, device=settings.device)
         progress = Progress(settings, len(missing), report)
         groups = assemble(checkpoint, what, view, settings, missing, progress)

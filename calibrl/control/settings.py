@@ -248,8 +248,8 @@ class ControlSettings:
         Save agents without their networks, which are trained again when a run goes on.
     video : bool
         Make a video of each arm's best trial.
-    together : bool
-        Whether all agents learn in one batch; if not, each is a job of its own.
+    fleets : int
+        In how many batches agents learn, each a job of its own, at least one on every GPU; 0: each agent by itself.
     """
 
     name: str
@@ -274,8 +274,8 @@ class ControlSettings:
     device: str = setting("cpu", help="where agents plan and learn: cpu or cuda", decides_rows=False)
     light: bool = setting(False, help="save agents without their networks; --resume retrains them", decides_rows=False)
     video: bool = setting(True, help="make a video of each arm's best trial", decides_rows=False)
-    together: bool = setting(
-        True, help="whether agents learn in one batch, not each as a job", fixed=True, decides_rows=False
+    fleets: int = setting(
+        1, help="batches in which agents learn, each a job; 0: each agent by itself", fixed=True, decides_rows=False
     )
 
     def __post_init__(self) -> None:
@@ -393,6 +393,6 @@ def threads_for(settings: ControlSettings, *, within_a_job: bool = False) -> Abs
     # Runs side by side on one GPU took thirty times as long for their maps and scores, each with all threads.
     numbers = planner.population_size * planner.particles * ensemble.members * max(ensemble.hidden)
     numbers = numbers if settings.device == "cpu" else 0
-    if within_a_job and settings.together and numbers >= MANY_NUMBERS:
+    if within_a_job and settings.fleets == 1 and numbers >= MANY_NUMBERS:
         return all_threads()
     return threads_worth(numbers)

@@ -167,7 +167,7 @@ def execute(runs: Mapping[Path, Prepared[Any]], options: Options) -> list[Found]
         try:
             return run_all(
                 runs,
-                by=By(options.chosen_backend, options.workers, options.address),
+                by=By(options.chosen_backend, options.workers, options.address) if options.parallel else None,
                 resume=options.resume,
                 force=options.force,
                 minutes=options.minutes,

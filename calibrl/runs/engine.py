@@ -150,7 +150,7 @@ def run(
     out : path
         The folder. One that holds rows is refused, unless told what to do with them.
     by : Workers, optional
-        Who does the work. Default: this process.
+        Who does the work. Default: this process, or one for each job that has a device of its own.
     resume, force : bool
         Go on with the rows in the folder, or replace them.
     minutes : float, optional
@@ -176,7 +176,8 @@ def run_all(
     watchers: Sequence[Watcher] = (),
 ) -> list[Found]:
     """As `run`, for several experiments, each with a folder of its own, by one set of workers."""
-    by = by or Workers()
+    apart = sum(job.beside for each in runs.values() for job in each.jobs)
+    by = by or (Workers("processes", apart) if apart > 1 else Workers())
     check_backend(by.backend, workers=by.workers, address=by.address)  # before any file is touched
     deadline = math.inf if minutes is None else time.monotonic() + 60 * minutes
     with ExitStack() as stack:

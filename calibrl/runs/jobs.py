@@ -46,6 +46,8 @@ class Job:
     until : int
         A part whose last row has a smaller step is not finished, whatever was said: more trials go on from a
         checkpoint.
+    beside : bool
+        In an experiment: it has a device of its own, and runs beside other such jobs unless somebody says who works.
     """
 
     name: str
@@ -55,6 +57,7 @@ class Job:
     parts: tuple[str, ...] = ()
     checkpoint: str = ""
     until: int = 0
+    beside: bool = False
 
     @property
     def pieces(self) -> tuple[str, ...]:

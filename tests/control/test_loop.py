@@ -3,25 +3,29 @@
 import gymnasium
 import numpy as np
 import pytest
+import torch
 from gymnasium.spaces import Box
 
 pytest.importorskip("mujoco")
 
 from dataclasses import replace
 
+from calibrl.control import loop
 from calibrl.control.experiment import EXPERIMENT
 from calibrl.control.loop import Record
 from calibrl.control.settings import PRESETS, preset_for_env
 from calibrl.errors import CalibrlError
-from calibrl.runs import engine
+from calibrl.runs import engine, workers
+from calibrl.runs.experiment import Options
 from calibrl.runs.settings import changed, parse_changes
+from calibrl.threads import visible_devices
 
 TIMES = ("acting_s", "scoring_s", "training_s")
 
 
 def run(out, settings, *, together, words=(), **options):
     """As a fleet, or each agent by itself; with some settings changed."""
-    settings = changed(replace(settings, together=together, video=False), parse_changes(settings, words))
+    settings = changed(replace(settings, fleets=int(together), video=False), parse_changes(settings, words))
     return engine.run(EXPERIMENT, settings, out, **options)
 
 
@@ -53,6 +57,40 @@ def test_a_fleet_goes_on_with_what_jobs_began_and_jobs_with_a_fleet(tmp_path, fi
     for row in run(tmp_path / "turns", preset, together=not first, resume=True).rows:
         assert without_times(row) == pytest.approx(whole.pop(row.key), rel=1e-4, nan_ok=True)
     assert not whole
+
+
+@pytest.mark.usefixtures("blank_figures")
+def test_agents_are_shared_out_among_devices_and_give_the_same_rows(tmp_path, monkeypatch):
+    preset = replace(PRESETS["tiny"], seeds=2)
+    whole = run(tmp_path / "whole", preset, together=True).rows
+    monkeypatch.setattr(loop, "visible_devices", lambda _: ["cpu", "cpu"])
+    first, second = loop.jobs(preset)
+    assert (len(first.parts), len(second.parts)) == (2, 2)
+    assert first.name != second.name
+    # Nobody said who works: as there are two devices, there are two processes.
+    seen = []
+    pool = workers._pool
+    monkeypatch.setattr(workers, "_pool", lambda *how: seen.append(how[:2]) or pool(*how))
+    shared = run(tmp_path / "shared", preset, together=True).rows
+    assert seen == [("processes", 2)]
+    assert [(row.key, without_times(row)) for row in shared] == [(row.key, without_times(row)) for row in whole]
+
+
+@pytest.mark.parametrize(("fleets", "sizes"), [(0, [1] * 6), (1, [6]), (2, [3, 3]), (4, [1, 2, 1, 2]), (9, [1] * 6)])
+def test_as_many_fleets_as_asked_for_share_the_agents(fleets, sizes):
+    found = loop.jobs(replace(PRESETS["tiny"], seeds=3, fleets=fleets))
+    assert [len(job.parts) for job in found] == sizes
+    assert len({job.name for job in found}) == len(found)
+
+
+def test_cuda_is_every_gpu_there_is_and_a_worker_on_one_takes_a_share_of_the_agents(monkeypatch):
+    for count, found in ((1, ["cuda"]), (2, ["cuda:0", "cuda:1"])):
+        monkeypatch.setattr(torch.cuda, "device_count", lambda count=count: count)
+        assert visible_devices("cuda") == found
+    assert visible_devices("cuda:1") == ["cuda:1"]
+    for device, workers_, fleets in (("cuda", 3, 3), ("cuda", None, 1), ("cpu", 3, 0), ("cpu", None, 1)):
+        settings = replace(PRESETS["tiny"], device=device)
+        assert EXPERIMENT.prepare(settings, Options(workers=workers_)).fleets == fleets
 
 
 class Falls(gymnasium.Env):
