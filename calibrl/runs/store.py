@@ -162,8 +162,9 @@ class Store:
         """What a job saved for figures; nothing if it saved nothing."""
         if not self._arrays(job).exists():
             return {}
-        with np.load(self._arrays(job), allow_pickle=False) as file:
-            return dict(file)
+        # Opened here: numpy leaves a file open that it cannot read.
+        with self._arrays(job).open("rb") as file, np.load(file, allow_pickle=False) as arrays:
+            return dict(arrays)
 
     def put_in_order(self, jobs: Sequence[str]) -> None:
         """Have the file as one process alone would have written it, job after job, whoever finished first."""

@@ -13,6 +13,7 @@ import io
 import itertools
 import os
 import re
+import struct
 import zipfile
 import zlib
 from collections import Counter
@@ -26,6 +27,7 @@ import polars as pl
 
 from calibrl.errors import CalibrlError, MissingExtra, cut, first_line, some
 from calibrl.files import replacing, writable
+from calibrl.tables.sizes import expect_room, feather_size, parquet_size, sheet_size
 from calibrl.text import FORMULA
 
 TEXT, COLUMNAR, SHEETS = (".csv", ".tsv", ".txt"), (".parquet", ".feather"), (".xlsx", ".xls", ".ods")
@@ -127,33 +129,6 @@ def reason(problem: BaseException) -> str:
     return cut(first_line(problem), 160)
 
 
-# How much may be read.
-
-
-def memory_left() -> int:
-    """Bytes of memory that this process could still have: of the machine, or of its container if that is less."""
-    found = []
-    try:
-        found.append(os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
-        meminfo = Path("/proc/meminfo").read_text(encoding="ascii")
-        found[0] = max(found[0], 1024 * int(meminfo.split("MemAvailable:")[1].split()[0]))
-        most, used = (Path("/sys/fs/cgroup", name).read_text() for name in ("memory.max", "memory.current"))
-        found.append(int(most) - int(used))
-    except (OSError, ValueError, IndexError, AttributeError):
-        pass  # other systems say it elsewhere
-    return min(found, default=1 << 33)
-
-
-def _expect_room(size: float, file: Path, what: str) -> None:
-    """Refuse a file before memory is asked for that is not there. A diagnosis needs about as much again."""
-    room = memory_left()
-    if 2 * size > room:
-        raise CalibrlError(
-            f"{file}: {what} would take {size / 1e9:.1f} GB to read, of {room / 1e9:.1f} GB of memory left; split the "
-            "file, or keep only the columns that are needed"
-        )
-
-
 # Text.
 
 
@@ -165,7 +140,7 @@ def _read_text(file: Path, *, as_text: bool) -> tuple[pl.DataFrame, Source]:
         content: bytes | None = None
         if packed or encoding != "utf-8":
             content = _decoded(head + _rest(cast(BinaryIO, stream), file), encoding, file)
-    _expect_room(file.stat().st_size if content is None else len(content), file, "the text")
+    expect_room(file.stat().st_size if content is None else len(content), file, "the text")
     try:
         return _parse(file, content, encoding, as_text=as_text)
     except (pl.exceptions.PolarsError, UnicodeError):
@@ -203,7 +178,7 @@ def _rest(stream: BinaryIO, file: Path) -> bytes:
     parts, size = [], 0
     while part := stream.read(1 << 24):
         size += len(part)
-        _expect_room(size, file, f"more than {size / 1e9:.2g} GB of text")
+        expect_room(size, file, f"more than {size / 1e9:.2g} GB of text")
         parts.append(part)
     return b"".join(parts)
 
@@ -212,7 +187,7 @@ def _decoded(data: bytes, encoding: str, file: Path) -> bytes:
     """The same text in UTF-8; bytes that Windows' Latin-1 leaves open stand for themselves."""
     if encoding == "utf-8":
         return data
-    _expect_room(2 * len(data), file, "the text")
+    expect_room(2 * len(data), file, "the text")
     if encoding == "cp1252":
         try:
             return data.decode("cp1252").encode()
@@ -326,11 +301,11 @@ def _quietly() -> Iterator[None]:
 
 def _read_columnar(file: Path, suffix: str) -> pl.DataFrame:
     with _quietly(), file.open("rb") as stream:
-        lazy = pl.scan_parquet(stream) if suffix == ".parquet" else pl.scan_ipc(stream)
-        rows = lazy.select(pl.len()).collect().item()
-        # Text is kept as views of 16 bytes; a list is at least that.
-        width = sum(8 if dtype.is_numeric() else 16 for dtype in lazy.collect_schema().dtypes())
-        _expect_room(rows * width, file, f"{rows} rows")
+        try:
+            size = parquet_size(stream) if suffix == ".parquet" else feather_size(stream)
+        except (ValueError, LookupError, AttributeError, TypeError, OverflowError, RecursionError, struct.error):
+            raise OSError("it is damaged") from None
+        expect_room(size, file, "its columns")
         stream.seek(0)
         return pl.read_parquet(stream) if suffix == ".parquet" else pl.read_ipc(stream)
 
@@ -340,9 +315,7 @@ def _read_sheet(file: Path, sheet: str | None) -> tuple[pl.DataFrame, Source]:
         import fastexcel
     except ImportError:
         raise MissingExtra("fastexcel, which reads Excel,", "excel") from None
-    if zipfile.is_zipfile(file):
-        with zipfile.ZipFile(file) as packed:
-            _expect_room(4 * sum(part.file_size for part in packed.infolist()), file, "the sheets")
+    expect_room(sheet_size(file), file, "the sheets")
     try:
         book = fastexcel.read_excel(file)
         if sheet is not None and sheet not in book.sheet_names:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import os
 import sys
+import zipfile
 from datetime import date, datetime
 from pathlib import Path
 
@@ -14,7 +15,7 @@ import pytest
 
 from calibrl import CalibrlError
 from calibrl.errors import MissingExtra
-from calibrl.tables import formats, read_forecasts, read_table, write_table
+from calibrl.tables import read_forecasts, read_table, sizes, write_table
 from calibrl.tables.reader import Cells, find_columns, parse_columns, read_cells
 
 FRAME = pl.DataFrame({"größe": ["é", "ü"], "x": [1.5, -2.25], "n": [1, 2]})
@@ -77,20 +78,80 @@ def test_pipes_and_devices_are_refused(tmp_path: Path) -> None:
             read_table(tmp_path / name)
 
 
+def ods(path: Path, rows: str) -> None:
+    """A sheet of OpenDocument whose rows are these."""
+    spaces = " ".join(f'xmlns:{n}="urn:oasis:names:tc:opendocument:xmlns:{n}:1.0"' for n in ("office", "table", "text"))
+    with zipfile.ZipFile(path, "w") as packed:
+        packed.writestr("mimetype", "application/vnd.oasis.opendocument.spreadsheet")
+        packed.writestr("META-INF/manifest.xml", "<manifest/>")
+        packed.writestr(
+            "content.xml",
+            f"<office:document-content {spaces}><office:body><office:spreadsheet><table:table table:name='a'>{rows}"
+            "</table:table></office:spreadsheet></office:body></office:document-content>",
+        )
+
+
+NUMBER = '<table:table-cell office:value-type="float" office:value="1" {}/>'
+MANY_ROWS, MANY_COLUMNS = (f'table:number-{what}-repeated="{n}"' for what, n in (("rows", 99_999), ("columns", 9_999)))
+
+
+def small_files_that_ask_for_everything(folder: Path) -> dict[str, str]:
+    """Files of less than 120 kB that would take far more than 4 MB, and what is said of each."""
+    zeros = pl.DataFrame({"x": np.zeros(600_000)})
+    lists = pl.DataFrame({"x": [1.0], "y": pl.Series([np.zeros(600_000)], dtype=pl.List(pl.Float64))})
+    text = pl.DataFrame({"x": [1.0], "y": ["-" * 5_000_000]})
+    said = {}
+    for name, frame in (("zeros", zeros), ("lists", lists), ("text", text)):
+        frame.write_parquet(folder / f"{name}.parquet")
+        frame.write_ipc(folder / f"{name}.feather", compression="zstd")
+        said |= {f"{name}.parquet": "its columns would take", f"{name}.feather": "its columns would take"}
+    (folder / "a.csv.gz").write_bytes(gzip.compress(b"x\n" + b"0\n" * 20_000_000))
+    write_table(pl.DataFrame({"x": np.zeros(20_000)}), folder / "long.xlsx")
+    with pytest.importorskip("xlsxwriter").Workbook(folder / "sparse.xlsx") as book:
+        book.add_worksheet().write("XFD1048576", 1)
+    row = f"<table:table-row>{NUMBER.format('')}</table:table-row>"
+    empty = f"<table:table-row {MANY_ROWS}><table:table-cell {MANY_COLUMNS}/></table:table-row>"
+    wide = f"<table:table-row>{NUMBER.format(MANY_COLUMNS)}</table:table-row>"
+    ods(folder / "repeated.ods", wide + f"<table:table-row {MANY_ROWS}>{NUMBER.format('')}</table:table-row>")
+    ods(folder / "sparse.ods", wide + empty + row)
+    return (
+        said
+        | {"a.csv.gz": "GB of text"}
+        | dict.fromkeys(("long.xlsx", "sparse.xlsx", "repeated.ods", "sparse.ods"), "the sheets")
+    )
+
+
 def test_a_small_file_that_asks_for_everything_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_table(pl.DataFrame({"x": np.zeros(300_000)}), tmp_path / "a.parquet")
-    (tmp_path / "a.csv.gz").write_bytes(gzip.compress(b"x\n" + b"0\n" * 20_000_000))
-    assert max((tmp_path / name).stat().st_size for name in ("a.parquet", "a.csv.gz")) < 100_000
-    write_table(pl.DataFrame({"x": np.zeros(20_000)}), tmp_path / "a.xlsx")
-    monkeypatch.setattr(formats, "memory_left", lambda: 4_000_000)
-    for name, what in (("a.parquet", "300000 rows would take"), ("a.csv.gz", "GB of text"), ("a.xlsx", "the sheets")):
+    found = small_files_that_ask_for_everything(tmp_path)
+    assert max((tmp_path / name).stat().st_size for name in found) < 120_000
+    monkeypatch.setattr(sizes, "memory_left", lambda: 4_000_000)
+    for name, what in found.items():
         with pytest.raises(CalibrlError, match=what) as caught:
             read_table(tmp_path / name)
         assert "keep only the columns" in str(caught.value)
 
 
+def test_files_that_take_what_they_hold_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    random = np.random.default_rng(0).standard_normal(20_000)
+    frame = pl.DataFrame({"x": random, "y": [f"{value}" for value in random], "z": [[1.0, 2.0]] * len(random)})
+    monkeypatch.setattr(sizes, "memory_left", lambda: 4 * frame.estimated_size())
+    for compression in ("zstd", "lz4", "uncompressed"):
+        frame.write_parquet(tmp_path / "a.parquet", compression=compression, data_page_size=9_999, row_group_size=7_777)
+        frame.write_ipc(tmp_path / "a.feather", compression=compression)
+        assert read_table(tmp_path / "a.parquet").equals(frame)
+        assert read_table(tmp_path / "a.feather").equals(frame)
+    # What LibreOffice writes: empty rows and columns as far as a sheet goes.
+    row = f"<table:table-row>{NUMBER.format('')}<table:table-cell {MANY_COLUMNS}/></table:table-row>"
+    ods(
+        tmp_path / "a.ods",
+        row * 3 + f"<table:table-row {MANY_ROWS}><table:table-cell {MANY_COLUMNS}/></table:table-row>",
+    )
+    pytest.importorskip("fastexcel")
+    assert len(read_table(tmp_path / "a.ods")) == 2
+
+
 def test_memory_is_measured() -> None:
-    assert 1 << 20 < formats.memory_left() < 1 << 50
+    assert 1 << 20 < sizes.memory_left() < 1 << 50
 
 
 def test_one_of_several_sheets_is_asked_for(tmp_path: Path) -> None:
