@@ -7,6 +7,7 @@ the number of the last one stands in a file beside it, so that lines that were c
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import warnings
@@ -223,12 +224,23 @@ def read(file: Path) -> Any:
         ) from None
 
 
+MANY = 100
+"""Decisions that wait are written so many at a time."""
+
+
 def _pieces(content: Any) -> Iterator[str]:
     """JSON, a row of numbers at a time: between them other threads have their turn, and decisions go on.
 
     In one piece a thousand arms take seconds, and `dump`, which encodes number by number in Python, ten times as long.
     """
-    if isinstance(content, dict):
+    if isinstance(content, dict) and len(content) > MANY:
+        items = iter(content.items())
+        start = "{"
+        while part := dict(itertools.islice(items, MANY)):
+            yield start + json.dumps(part)[1:-1]
+            start = ", "
+        yield "}"
+    elif isinstance(content, dict):
         yield "{"
         for i, (key, value) in enumerate(content.items()):
             yield f"{', ' if i else ''}{json.dumps(key)}: "

@@ -69,10 +69,7 @@ class Processes:
         try:
             words = ForkingPickler.dumps(job)
         except (pickle.PicklingError, AttributeError, TypeError) as problem:
-            raise CalibrlError(
-                f"job {job.name!r} cannot be sent to a worker ({problem}); use a function of a module and plain "
-                "arguments, or backend 'serial'"
-            ) from None
+            raise _unsendable(job, problem) from None
         pipe = self._idle.pop() if self._idle else self._start()
         self._job[pipe] = number
         try:
@@ -104,7 +101,12 @@ class Processes:
         with one_thread():
             words = (theirs, dict(os.environ))
             process = self._context.Process(target=serve, args=words, daemon=True)  # type: ignore[attr-defined]
-            process.start()
+            # Python would look in the current folder first, until it has our path, and run a stranger's threading.py.
+            os.environ["PYTHONSAFEPATH"] = "1"
+            try:
+                process.start()
+            finally:
+                del os.environ["PYTHONSAFEPATH"]
         theirs.close()
         self._process[ours] = process
         return ours
@@ -194,7 +196,7 @@ class Cluster:
         ours = {name: value for name, value in os.environ.items() if name.startswith("CALIBRL_")}
         environment = {"env_vars": {**ours, **THREADS}}
         task = ray.remote(num_cpus=1, max_retries=0, num_returns="streaming", runtime_env=environment)
-        self._perform = task(_perform)
+        self._perform = task(_perform_elsewhere)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -211,12 +213,9 @@ class Cluster:
     def submit(self, number: int, job: Job) -> None:
         """Give a job to Ray."""
         try:
-            self._stream[self._perform.remote(job, __version__)] = number
-        except TypeError as problem:
-            raise CalibrlError(
-                f"job {job.name!r} cannot be sent to a worker ({first_line(problem)}); use plain arguments, or backend "
-                "'serial'"
-            ) from None
+            self._stream[self._perform.remote(ForkingPickler.dumps(job).tobytes(), __version__, os.getcwd())] = number
+        except (pickle.PicklingError, AttributeError, TypeError) as problem:
+            raise _unsendable(job, problem) from None
 
     def hear(self) -> tuple[int, Message]:
         """Wait for the next message of any job."""
@@ -246,6 +245,28 @@ def _nobody(address: str | None, problem: Exception) -> CalibrlError:
         return CalibrlError(f"Ray does not start on this machine ({first_line(problem)}); use backend 'processes'")
     return CalibrlError(
         f"no Ray cluster answers at {address!r} ({first_line(problem)}); start one with: ray start --head"
+    )
+
+
+def _perform_elsewhere(job: bytes, version: str, folder: str) -> Iterator[Message]:
+    """What a Ray worker does, before it imports anything: it takes the driver's current folder, which Ray puts first on
+    the path, to its end, where a file of that folder shadows nothing."""
+    import pickle
+    import sys
+
+    sys.path[:] = [place for place in sys.path if place != folder] + [folder]
+    from calibrl.runs.backends import _perform
+
+    yield from _perform(pickle.loads(job), version)
+
+
+_perform_elsewhere.__module__ = "__main__"  # sent as code: a worker need not import this module to know it
+
+
+def _unsendable(job: Job, problem: Exception) -> CalibrlError:
+    return CalibrlError(
+        f"job {job.name!r} cannot be sent to a worker ({first_line(problem)}); use a function of a module and plain "
+        "arguments, or backend 'serial'"
     )
 
 
