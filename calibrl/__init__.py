@@ -6,6 +6,16 @@ The names that most programs need are here, the rest in the modules, such as `ca
 
 from __future__ import annotations
 
+import os
+import sys
+
+# `python -m calibrl` has Python look in the current folder first, where any file may be called like a package.
+if sys.argv[:1] == ["-m"] and "calibrl" in sys.orig_argv:
+    here = os.getcwd()  # noqa: PTH109 (a pathlib.py may be there)
+    if sys.path[0] == here != os.path.dirname(__path__[0]):  # noqa: PTH120
+        del sys.path[0]
+    del here
+
 from typing import TYPE_CHECKING
 
 from calibrl.lazy import exports

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import re
 import sys
-from pathlib import Path
 from typing import NoReturn
 
-import calibrl
 from calibrl.errors import CalibrlError, MissingExtra, first_line
 from calibrl.text import for_terminal
 
@@ -39,12 +37,5 @@ def _end(words: str) -> NoReturn:
     raise SystemExit(2) from None
 
 
-def _leave_current_folder() -> None:
-    """`python -m calibrl` has Python look in the current folder first, where any file may be called like a package."""
-    if Path(sys.path[0]).resolve() == Path.cwd() != Path(calibrl.__file__).parents[1]:
-        del sys.path[0]
-
-
 if __name__ == "__main__":
-    _leave_current_folder()
     main()

@@ -202,6 +202,7 @@ def test_pipes_are_not_read(tmp_path):
 def test_files_of_the_current_folder_are_not_run(tmp_path, way):
     """A folder that somebody else filled, with modules that are called like packages we import."""
     names = ("typer", "click", "numpy", "torch", "polars", "gymnasium", "rich", "matplotlib", "sitecustomize")
+    names += ("ast", "typing", "pathlib", "json", "html", "importlib", "threading", "csv")
     for name in names:
         (tmp_path / f"{name}.py").write_text("import pathlib; pathlib.Path('taken').touch(); raise SystemExit(7)")
     path = {"PYTHONPATH": str(Path(calibrl.__file__).parents[1]), "PYTHONSAFEPATH": "" if "-m" in way else "1"}

@@ -21,6 +21,7 @@ from collections.abc import Iterator
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from multiprocessing.reduction import ForkingPickler
+from pathlib import Path
 from typing import Any, Self, cast
 
 from calibrl import __version__
@@ -213,9 +214,11 @@ class Cluster:
     def submit(self, number: int, job: Job) -> None:
         """Give a job to Ray."""
         try:
-            self._stream[self._perform.remote(ForkingPickler.dumps(job).tobytes(), __version__, os.getcwd())] = number
+            words = ForkingPickler.dumps(job).tobytes()
         except (pickle.PicklingError, AttributeError, TypeError) as problem:
             raise _unsendable(job, problem) from None
+        here = str(Path.cwd())
+        self._stream[self._perform.remote(words, __version__, here, bool({"", here} & {*sys.path}))] = number
 
     def hear(self) -> tuple[int, Message]:
         """Wait for the next message of any job."""
@@ -248,13 +251,17 @@ def _nobody(address: str | None, problem: Exception) -> CalibrlError:
     )
 
 
-def _perform_elsewhere(job: bytes, version: str, folder: str) -> Iterator[Message]:
-    """What a Ray worker does, before it imports anything: it takes the driver's current folder, which Ray puts first on
-    the path, to its end, where a file of that folder shadows nothing."""
+def _perform_elsewhere(job: bytes, version: str, folder: str, wanted: bool) -> Iterator[Message]:
+    """What a Ray worker does, before it imports anything of ours.
+
+    Ray puts the current folder first on the path, where any file may be called like a package. It goes, or to the end
+    of the path if the driver's `folder` is `wanted` there.
+    """
     import pickle
     import sys
+    from pathlib import Path
 
-    sys.path[:] = [place for place in sys.path if place != folder] + [folder]
+    sys.path[:] = [place for place in sys.path if place not in (folder, str(Path.cwd()))] + [folder] * wanted
     from calibrl.runs.backends import _perform
 
     yield from _perform(pickle.loads(job), version)

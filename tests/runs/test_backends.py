@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import pickle
 import random
 import signal
 import subprocess
@@ -12,6 +13,7 @@ import pytest
 
 ray = pytest.importorskip("ray")
 
+from calibrl import __version__  # noqa: E402
 from calibrl.errors import CalibrlError, MissingExtra  # noqa: E402
 from calibrl.runs import backends as cluster  # noqa: E402
 from calibrl.runs.engine import Workers, run  # noqa: E402
@@ -26,11 +28,14 @@ pytestmark = [pytest.mark.filterwarnings("ignore::ResourceWarning"), pytest.mark
 
 
 @pytest.fixture(scope="module")
-def local():
+def local(tmp_path_factory):
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     os.environ["RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"] = "0"
+    folder = tmp_path_factory.mktemp("of a stranger")
+    (folder / "numpy.py").write_text("raise SystemExit(7)")
     # One core's worth of work at a time: this machine may be busy with other tests.
-    ray.init("local", num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="error")
+    with contextlib.chdir(folder):
+        ray.init("local", num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="error")
     yield
     ray.shutdown()
 
@@ -157,3 +162,30 @@ def is_busy(process):
         return "_perform" in " ".join([process.name(), *process.cmdline()])
     except psutil.NoSuchProcess:
         return False
+
+
+@pytest.mark.parametrize("wanted", [False, True])
+def test_a_current_folder_is_last_on_the_path_of_a_worker_or_not_there(tmp_path, monkeypatch, wanted):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    job = pickle.dumps(Job("square", square, (3,)))
+    assert list(cluster._perform_elsewhere(job, __version__, str(tmp_path), wanted))[-1].value == 9
+    assert str(tmp_path) not in sys.path[:-1]
+    assert (sys.path[-1] == str(tmp_path)) == wanted
+
+
+def test_a_stranger_s_modules_are_not_run_by_processes(tmp_path):
+    for name in ("threading", "socket", "selectors", "struct", "signal", "numpy"):
+        (tmp_path / f"{name}.py").write_text("import os; os.mkdir('taken'); raise SystemExit(7)")
+    words = "from calibrl.runs.workers import run_jobs; from calibrl.runs.jobs import Job; "
+    words += "print(run_jobs([Job('a', abs, (-3,))], backend='processes', workers=1))"
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", words],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert not (tmp_path / "taken").exists()
+    assert done.stdout == "[3]\n", done.stderr

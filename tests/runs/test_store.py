@@ -131,6 +131,7 @@ def test_runs_that_share_a_folder_leave_each_other_alone(tmp_path, resume):
         assert [store.finished(job) for job in "abc"] == [resume, resume, False]
         assert store.rows("abc") == [row for job in "ab" for row in rows_of(job, arm=job) if resume]
         assert [bool(store.arrays(job)) for job in "abc"] == [resume, resume, True]
+        assert [row.job for row in read(tmp_path / "rows.jsonl")] == [*"aaaabbbb"] * resume + [*"cccc"]
         store.put_in_order(["b", "a"])
     order = "cba" if resume else "c"
     assert read(tmp_path / "rows.jsonl") == [row for job in order for row in rows_of(job, arm=job)]
