@@ -37,9 +37,6 @@ from calibrl.runs.settings import identity
 from calibrl.threads import check_device, visible_devices
 
 EXPERIMENT = "control"
-REMEMBERED_TRIALS = (1, 2, 3, 5, 10, 15)
-"""Trials whose one-step forecasts are kept for the figure of predictions."""
-
 
 # Which jobs there are.
 
@@ -281,7 +278,7 @@ def record_trial(
     earned, score = outcome.trial.returns[agent], outcome.scores[agent]
     if score.pits is not None:
         record.pits.append(score.pits)
-    if score.forecast is not None and number in REMEMBERED_TRIALS and member.seed == settings.seed:
+    if score.forecast is not None:
         record.forecasts[number] = score.forecast
     before = [row["metrics"]["return"] for row in record.rows]
     if not before or earned > max(before):

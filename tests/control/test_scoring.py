@@ -8,7 +8,8 @@ import torch
 from scipy import stats
 
 from calibrl.control import scoring
-from calibrl.diagnostics import calibration_loss, noise_floor
+from calibrl.control.settings import PRESETS
+from calibrl.diagnostics import calibration_loss, coverage, noise_floor
 from calibrl.errors import CalibrlError
 from calibrl.maps import IDENTITY, Affine, fit_named
 from calibrl.planning.rollout import World
@@ -176,3 +177,14 @@ def test_a_map_repairs_what_it_was_fitted_for(name, generator):
     assert found["calibration_loss_bare"] > 0.1
     assert found["coverage_90"] == pytest.approx(0.9, abs=0.02)
     assert found["crps"] < found["crps_bare"]
+
+
+def test_horizons_are_scored_as_each_would_be_by_itself(generator):
+    settings = PRESETS["cartpole"]
+    steps = scoring.horizons_of(settings)
+    pits = torch.rand(len(steps), 20, 4, generator=generator, dtype=torch.float64)
+    returns = torch.rand(3, len(steps), 20, generator=generator, dtype=torch.float64)
+    found = scoring.score_ahead(scoring.Ahead(pits, *returns), settings)
+    for h, part in zip(steps, pits, strict=True):
+        assert found[f"calibration_loss_ahead_{h}"] == pytest.approx(calibration_loss(part), rel=1e-12)
+        assert found[f"coverage_90_ahead_{h}"] == coverage(part, 0.9)
