@@ -23,6 +23,7 @@ from torch import Tensor
 from torch.distributions import Distribution, Normal
 
 from calibrl.algorithm import learn, recalibrate
+from calibrl.arrays import check_device
 from calibrl.control import checkpoint
 from calibrl.control.arms import arm_named
 from calibrl.control.checkpoint import agent_state, load_agents
@@ -44,7 +45,6 @@ from calibrl.errors import CalibrlError
 from calibrl.maps import Map
 from calibrl.planning.rollout import matched
 from calibrl.runs.settings import identity
-from calibrl.threads import check_device
 
 if TYPE_CHECKING:
     import gymnasium

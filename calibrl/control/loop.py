@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from calibrl.algorithm import learn
+from calibrl.arrays import check_device, visible_devices
 from calibrl.control import checkpoint as files
 from calibrl.control.arms import arm_named
 from calibrl.control.checkpoint import agent_state, load_agents, relearn
@@ -34,7 +35,6 @@ from calibrl.runs.engine import Arrays, Yielded
 from calibrl.runs.jobs import Job, Report, Status
 from calibrl.runs.rows import Row
 from calibrl.runs.settings import identity
-from calibrl.threads import check_device, visible_devices
 
 EXPERIMENT = "control"
 

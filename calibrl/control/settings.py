@@ -377,7 +377,7 @@ MANY_NUMBERS = 2_000_000
 
 def threads_worth(numbers: int) -> AbstractContextManager[None]:
     """One thread while a layer computes few numbers at a time: more would wait for each other longer than they work."""
-    from calibrl.threads import one_thread
+    from calibrl.arrays import one_thread
 
     return one_thread() if numbers < MANY_NUMBERS else nullcontext()
 
@@ -387,7 +387,7 @@ def threads_for(settings: ControlSettings, *, within_a_job: bool = False) -> Abs
 
     within_a_job: jobs are given one thread each; a fleet that has the process to itself takes all where that pays.
     """
-    from calibrl.threads import all_threads
+    from calibrl.arrays import all_threads
 
     planner, ensemble = settings.planner, settings.ensemble
     # Runs side by side on one GPU took thirty times as long for their maps and scores, each with all threads.

@@ -11,10 +11,10 @@ import torch
 from torch import Tensor, nn
 from torch.distributions import Normal
 
+from calibrl.arrays import check_device
 from calibrl.data import Data, Remembered
 from calibrl.errors import CalibrlError
 from calibrl.forecasters.torch import fitting, new_seed, seeded
-from calibrl.threads import check_device
 
 CHUNK = 1024
 """Rows asked at once: their activations stay in the processor's cache."""

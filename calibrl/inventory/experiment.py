@@ -166,8 +166,8 @@ Settings were chosen on the period "tuning" and on seeds below 100.
 
 def check(settings: InventorySettings) -> None:
     """Refuse what cannot be run before anything is."""
+    from calibrl.arrays import check_device
     from calibrl.inventory.problems import PROBLEMS
-    from calibrl.threads import check_device
 
     for kind, names, known in (
         ("arm", settings.arms, tuple(ARMS)),

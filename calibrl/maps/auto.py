@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from calibrl.arrays import Array
+from calibrl.arrays import Array, one_thread
 from calibrl.kernels import normal
 from calibrl.maps import fit
 from calibrl.maps.base import Map
@@ -16,7 +16,6 @@ from calibrl.maps.columns import FURTHEST, Floats, column_of, columns_of, matrix
 from calibrl.maps.gaussian import rough_law
 from calibrl.maps.parametric import IDENTITY
 from calibrl.maps.spline import Knots, rising, stacked
-from calibrl.threads import one_thread
 
 CANDIDATES: dict[str, fit.Learn[Map]] = {
     "smooth": fit.smooth,

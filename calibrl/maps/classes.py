@@ -17,11 +17,10 @@ from scipy.optimize import isotonic_regression, minimize_scalar
 from torch import Tensor
 from torch.distributions import Bernoulli, Categorical
 
-from calibrl.arrays import Array, as_tensor, returns_what_was_given
+from calibrl.arrays import Array, as_tensor, one_thread, returns_what_was_given
 from calibrl.errors import CalibrlError
 from calibrl.maps.base import Frozen, from_dict
 from calibrl.maps.fit import PRIOR_POINTS, logistic_fit
-from calibrl.threads import one_thread
 
 SMALLEST = 1e-12
 """Probabilities are kept this far from 0 and 1 before a logit is taken."""

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from scipy import sparse
+from scipy.sparse import csgraph
 
 from calibrl.algorithm import CrossFitted, Forecaster, learn
 from calibrl.arrays import Array
@@ -316,13 +318,10 @@ def maze(size: int, *, generator: np.random.Generator, discount: float = 0.99) -
 
 def _dry_path(to: Ints, pit: np.ndarray[tuple[int], np.dtype[np.bool_]], goal: int) -> bool:
     """Whether the goal can be reached from the first cell without stepping into a pit."""
-    seen, open_cells = {0}, [0]
-    while open_cells:
-        for ahead in to[open_cells.pop()].tolist():
-            if ahead not in seen and not pit[ahead]:
-                seen.add(ahead)
-                open_cells.append(ahead)
-    return goal in seen
+    here, ahead = np.repeat(np.arange(len(to)), to.shape[1]), to.ravel()
+    dry = ~pit[ahead]
+    steps = sparse.csr_array((np.ones(dry.sum()), (here[dry], ahead[dry])), shape=(len(to), len(to)))
+    return goal in csgraph.breadth_first_order(steps, 0, return_predecessors=False)
 
 
 def _merge_twins(to: Ints, pays: Floats, chance: Floats) -> Floats:

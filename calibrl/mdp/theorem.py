@@ -8,7 +8,6 @@ calibrated: where a policy spends its time, and what it does there; a policy is 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 from scipy import sparse
@@ -411,19 +410,12 @@ def two_state_rows(seed: int) -> Iterator[Row]:
         yield Row("mdp", TWO_STATES, f"{percent} %", seed, metrics)
 
 
-@dataclass(frozen=True)
-class Judged:
-    """One model of one random MDP; errors of the policy's value, and their bound, are shares of the range of V."""
+def judge_random_mdp(generator: np.random.Generator) -> dict[str, tuple[float, float, float, float]]:
+    """A random MDP and policy, valued by the truth, by blunt calibrated models, and by sharp or blunt wrong ones.
 
-    model: str
-    calibration: float
-    brier: float
-    error: float
-    bound: float
-
-
-def judge_random_mdp(generator: np.random.Generator) -> list[Judged]:
-    """A random MDP and policy, valued by the truth, by blunt calibrated models, and by sharp or blunt wrong ones."""
+    By model: the calibration error, the Brier score, the error of the policy's value and its bound, both as shares of
+    the range of V.
+    """
     states, actions = 12, 3
     truth = random_mdp(states, actions, states, generator=generator, discount=0.9)
     policy = random_policy(states, actions, generator=generator)
@@ -436,13 +428,13 @@ def judge_random_mdp(generator: np.random.Generator) -> list[Judged]:
     models |= {f"too {'sharp' if power > 1 else 'blunt'}, T^{power:g}": sharpen(truth, power) for power in POWERS}
     value = policy_value(truth, policy)
     span = float(np.ptp(value))
-    found = []
+    found = {}
     for name, model in models.items():
         believed = policy_value(model, policy)
         calibration = classwise_error(model, truth, weights)
         error = abs(float(share @ (believed - value)))
         bound = value_error_bound(calibration, believed, truth.discount)
-        found.append(Judged(name, calibration, brier(model, truth, weights), error / span, bound / span))
+        found[name] = calibration, brier(model, truth, weights), error / span, bound / span
     return found
 
 
@@ -450,19 +442,17 @@ def theory_job(problems: int, seed: int) -> Iterator[Row | Arrays]:
     """So many random MDPs: for each kind of model a row of how wrong it is, and all their numbers for the figure."""
     generator = np.random.default_rng(seed)
     judged = [judge_random_mdp(generator) for _ in range(problems)]
-    blunt = np.array([one[0].brier for one in judged])
-    for column in zip(*judged, strict=True):
-        error, score = np.array([one.error for one in column]), np.array([one.brier for one in column])
+    numbers = np.array([list(models.values()) for models in judged])  # (problems, models, 4)
+    for model, (calibration, score, error, bound) in zip(judged[0], numbers.transpose(1, 2, 0), strict=True):
         metrics = {
-            "problems": float(len(column)),
-            "calibration_error": float(np.mean([one.calibration for one in column])),
-            "brier": float(score.mean()),
-            "value_error": float(error.mean()),
-            "value_error_worst": float(error.max()),
-            "value_error_bound": float(np.mean([one.bound for one in column])),
-            "better_brier_than_blunt": float((score < blunt).mean()),
+            "problems": problems,
+            "calibration_error": calibration.mean(),
+            "brier": score.mean(),
+            "value_error": error.mean(),
+            "value_error_worst": error.max(),
+            "value_error_bound": bound.mean(),
+            "better_brier_than_blunt": (score < numbers[:, 0, 1]).mean(),
         }
-        yield Row("mdp", RANDOM, column[0].model, seed, metrics)
-    every = [one for models in judged for one in models]
-    numbers = np.array([(one.calibration, one.brier, one.error) for one in every])
-    yield Arrays({"model": np.array([one.model for one in every]), "calibration, brier, error": numbers})
+        yield Row("mdp", RANDOM, model, seed, {name: float(value) for name, value in metrics.items()})
+    models = np.tile(np.array(list(judged[0])), problems)
+    yield Arrays({"model": models, "calibration, brier, error": numbers[..., :3].reshape(-1, 3)})

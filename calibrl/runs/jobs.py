@@ -134,7 +134,7 @@ def perform(job: Job, report: Report) -> Generator[Message]:
 
 
 @contextlib.contextmanager
-def one_thread() -> Iterator[None]:
+def single_threaded() -> Iterator[None]:
     """Compute on one thread: libraries that are loaded already, and those that this or a new process loads yet."""
     from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 

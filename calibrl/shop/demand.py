@@ -43,7 +43,7 @@ from calibrl.evidence import Censored
 from calibrl.inventory.problems import Flags, Floats
 from calibrl.kernels import normal
 from calibrl.maps import Map, fit_isotonic
-from calibrl.runs.jobs import one_thread
+from calibrl.runs.jobs import single_threaded
 from calibrl.shop.features import HISTORY, LEAD_IN, MONTHDAY, NEAR, SCALE, SHUT, SPREAD, WEEKDAY, MovingSums, rows
 from calibrl.shop.record import draw_at_least
 
@@ -412,7 +412,7 @@ class DemandModel:
         return found
 
 
-@one_thread()  # trees of this size are grown no sooner by two, and three times as late beside other work
+@single_threaded()  # trees of this size are grown no sooner by two, and three times as late beside other work
 def train(
     sums: MovingSums, *, leads: int, rng: np.random.Generator, make_forecaster: Callable[[], Forecaster] = boosted
 ) -> DemandModel:
@@ -423,7 +423,7 @@ def train(
     return _learn(make_forecaster(), past, sums, leads=leads, since=cut, rng=rng)
 
 
-@one_thread()
+@single_threaded()
 def calibrate(known: DemandModel, sums: MovingSums, *, rng: np.random.Generator) -> DemandModel:
     """Learn the map of a forecaster anew, from the latest days after those it was trained on."""
     return _learn(known.model.forecaster, None, sums, leads=len(known.rho), since=known.trained_until, rng=rng)

@@ -15,7 +15,7 @@ ray = pytest.importorskip("ray")
 
 from calibrl import __version__  # noqa: E402
 from calibrl.errors import CalibrlError, MissingExtra  # noqa: E402
-from calibrl.runs import backends as cluster  # noqa: E402
+from calibrl.runs import workers as cluster  # noqa: E402
 from calibrl.runs.engine import Workers, run  # noqa: E402
 from calibrl.runs.jobs import Job  # noqa: E402
 from calibrl.runs.rows import read  # noqa: E402
