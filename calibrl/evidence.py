@@ -230,7 +230,36 @@ class Resplit(Evidence):
         )
 
 
-class Rolling(Evidence):
+class _InTurn(Evidence, ABC):
+    """Rows that are judged before T learns them, update after update; T trains on all rows."""
+
+    scores: Any
+    """What is remembered of past rows."""
+
+    def __init__(self, forget: float, refit_every: int) -> None:
+        self.forget = forget
+        self.refit_every = check_count("refit_every", refit_every)
+        self.adaptive = self._record = Adaptive()
+        self._updates = 0
+
+    def judges_new(self, updates: int) -> bool:
+        return True
+
+    def _follow(self, mapping: Map | ClassMap, scores: Scores) -> None:
+        """Count an update, and what its rows said of the forecasts as they were; classes have no intervals."""
+        if isinstance(mapping, Map) and isinstance(scores, Tensor):
+            self._record.add(mapping.forward_z(scores))
+        self._updates += 1
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"scores": self.scores, "updates": self._updates, "adaptive": self._record.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.scores, self._updates = state["scores"], state["updates"]
+        self._record.load_state_dict(state.get("adaptive", {"batches": []}))  # earlier checkpoints have none
+
+
+class Rolling(_InTurn):
     """Each row is judged before T learns it (prequential): for streams, and for data that drift. T trains on all rows.
 
     T must be able to forecast from the start: train it on something first.
@@ -247,31 +276,17 @@ class Rolling(Evidence):
     """
 
     def __init__(self, window: int | None = None, *, forget: float = 1.0, refit_every: int = 1) -> None:
+        super().__init__(_check_forget(forget, "rows"), refit_every)
         self.window = None if window is None else check_count("window", window, "keeps no rows")
-        self.forget = _check_forget(forget, "rows")
-        self.refit_every = check_count("refit_every", refit_every)
         self.scores: Scores | None = None
-        self.adaptive = self._record = Adaptive()
-        self._updates = 0
-
-    def judges_new(self, updates: int) -> bool:
-        return True
 
     def fit(self, judged: Judged, mapping: Map | ClassMap, fit_map: FitMap | FitClassMap | None) -> Map | ClassMap:
         assert judged.new is not None
-        _follow(self._record, mapping, judged.new)
+        self._follow(mapping, judged.new)
         self.scores = self._remembered(judged.new if self.scores is None else _joined([self.scores, judged.new]))
-        self._updates += 1
         if self._updates % self.refit_every:
             return mapping
         return _unpromised(fit_to([self.scores], fit_map, weight=self.weights(self.scores)), IN_TURN)
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"scores": self.scores, "updates": self._updates, "adaptive": self._record.state_dict()}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.scores, self._updates = state["scores"], state["updates"]
-        self._record.load_state_dict(state.get("adaptive", {"batches": []}))  # earlier checkpoints have none
 
     def weights(self, scores: Scores) -> Tensor | None:
         """The weight of each z-score, of the shape of `scores`; None if all weigh alike."""
@@ -294,7 +309,7 @@ class Rolling(Evidence):
         return z[counts.reshape(len(z), -1).any(-1)]
 
 
-class Newest(Evidence):
+class Newest(_InTurn):
     """The rows of the last updates, each judged before T learnt it. T trains on all rows.
 
     Like `Rolling`, but counted in updates (trials, evenings) instead of rows.
@@ -322,13 +337,10 @@ class Newest(Evidence):
         warm_up: int = 0,
         taught: bool = False,
     ) -> None:
+        super().__init__(_check_forget(forget, "updates"), refit_every)
         self.updates = None if updates is None else check_count("updates", updates, "keeps no rows")
         self.warm_up, self.taught = warm_up, taught
-        self.forget = _check_forget(forget, "updates")
-        self.refit_every = check_count("refit_every", refit_every)
         self.scores: list[Tensor] = []
-        self.adaptive = self._record = Adaptive()
-        self._updates = 0
 
     def judges_new(self, updates: int) -> bool:
         return self.taught or updates > 0
@@ -336,9 +348,8 @@ class Newest(Evidence):
     def fit(self, judged: Judged, mapping: Map | ClassMap, fit_map: FitMap | FitClassMap | None) -> Map | ClassMap:
         if judged.new is None:
             return mapping
-        _follow(self._record, mapping, judged.new)
+        self._follow(mapping, judged.new)
         self.scores = [*self.scores, _continuous(judged.new)][-(self.updates or 0) :]
-        self._updates += 1
         due = self._updates - 1 - self.warm_up
         if due < 0 or due % self.refit_every:
             return mapping
@@ -346,13 +357,6 @@ class Newest(Evidence):
         age = torch.cat([torch.full((len(part),), age) for age, part in enumerate(newest_first)])
         z = torch.cat(newest_first)
         return _unpromised(fit_to([z], fit_map, weight=_faded(self.forget, age, z)), IN_TURN)
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"scores": self.scores, "updates": self._updates, "adaptive": self._record.state_dict()}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.scores, self._updates = list(state["scores"]), state["updates"]
-        self._record.load_state_dict(state.get("adaptive", {"batches": []}))  # earlier checkpoints have none
 
 
 class _Around(Evidence, ABC):
@@ -623,12 +627,6 @@ IN_TURN = (
 
 def _unpromised(mapping: Map | ClassMap, why: str) -> Map | ClassMap:
     return mapping.unpromised(why) if isinstance(mapping, Map) else mapping
-
-
-def _follow(record: Adaptive, mapping: Map | ClassMap, scores: Scores) -> None:
-    """Classes have no intervals."""
-    if isinstance(mapping, Map) and isinstance(scores, Tensor):
-        record.add(mapping.forward_z(scores))
 
 
 def _joined(parts: Sequence[Scores]) -> Scores:

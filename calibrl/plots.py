@@ -256,13 +256,13 @@ def class_reliability_curve(
     curve = class_reliability(given[:, 1] if given.dim() == 2 and given.shape[1] == 2 else given, outcome, bins=bins)
     full = (curve.rows > max(1.0, 0.005 * float(curve.rows.sum()))).numpy()
     x, y, rows = (part.numpy()[full] for part in curve)
-    if not bars:
-        low, high = share_interval(y, rows)
+    low, high = share_interval(y, rows)
+    if bars:
+        ax.vlines(x, low, high, color=color, lw=1.5)
+    else:
         ax.fill_between(x, low, high, color=color, alpha=0.18, lw=0)
     ax.plot(x, y, color=color, lw=2, label=label)
     ax.scatter(x, y, s=12 + 160 * rows / rows.sum(), color=color, alpha=0.55, lw=0, clip_on=False)
-    if bars:
-        ax.vlines(x, *_wilson(y, rows), color=color, lw=1.5)
     return _tidy(ax, label)
 
 
@@ -344,7 +344,7 @@ def share_dots(
     ax = _axes(ax)
     p, n = as_tensor(share).double().numpy(), as_tensor(rows).double().numpy()
     wanted = np.broadcast_to(as_tensor(target).double().numpy(), p.shape)
-    low, high = _wilson(p, n)
+    low, high = share_interval(p, n)
     place = np.arange(len(p))[::-1]
     ax.hlines(place, low, high, color=color, lw=2)
     ax.scatter(p, place, color=color, zorder=3)
@@ -384,12 +384,6 @@ def overview(pits: dict[str, Array], *, title: str = "") -> Figure:
         ax.set_ylim(top=top)
     figure.suptitle(for_plot(title))
     return figure
-
-
-def _wilson(share: np.ndarray, rows: np.ndarray, z: float = 1.645) -> tuple[np.ndarray, np.ndarray]:
-    """A 90 % interval of a share: right for few rows, and for shares near 0 and 1."""
-    centre, half = share + z**2 / (2 * rows), z * np.sqrt(share * (1 - share) / rows + z**2 / (4 * rows**2))
-    return (centre - half) / (1 + z**2 / rows), (centre + half) / (1 + z**2 / rows)
 
 
 def _axes(ax: Axes | None) -> Axes:

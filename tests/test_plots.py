@@ -52,11 +52,11 @@ def test_the_curve_drawn_is_the_curve_computed():
     np.testing.assert_allclose(drawn[:, 1], cal.diagnostics.reliability_curve(PITS, plots.FINE_LEVELS).observed)
 
 
-def test_shares_have_wilson_intervals():
+def test_shares_have_exact_intervals():
     ax = plots.share_dots(["a", "b"], [0.8, 1.0], [50, 5], 0.9)
     low, high = np.array(ax.collections[0].get_segments())[:, :, 0].T
     for share, n, ends in ((0.8, 50, (low[0], high[0])), (1.0, 5, (low[1], high[1]))):
-        found = stats.binomtest(round(share * n), n).proportion_ci(0.9, "wilson")
+        found = stats.binomtest(round(share * n), n).proportion_ci(0.9, "exact")
         assert ends == pytest.approx((found.low, found.high), abs=1e-4)
 
 
