@@ -10,6 +10,7 @@ pytest.importorskip("mujoco")
 
 from dataclasses import replace
 
+from calibrl.arrays import visible_devices
 from calibrl.control import loop
 from calibrl.control.experiment import EXPERIMENT
 from calibrl.control.loop import Record
@@ -18,7 +19,6 @@ from calibrl.errors import CalibrlError
 from calibrl.runs import engine, workers
 from calibrl.runs.experiment import Options
 from calibrl.runs.settings import changed, parse_changes
-from calibrl.threads import visible_devices
 
 TIMES = ("acting_s", "scoring_s", "training_s")
 
