@@ -2,6 +2,7 @@
 // networks, and puts in front of this text the sizes as constants and one function for each shape of product:
 //
 //   E, IN, OUT                    networks of an agent, inputs, outputs
+//   EARLY                         whether it is launched before what it waits for has ended
 //   SHARED, CELLS, LASTS          whether each row goes through one network only, and what is written is a draw from its
 //                                 answer: through tables of so many cells, or 0; of noise that lasts, or not
 //   KS_IN, KS, LAYERS, OUT8       slices of 16 inputs (first layer; others), hidden products, outputs padded to 8
@@ -254,6 +255,8 @@ __device__ __forceinline__ void consume(u32 room, int first, int last, int block
   int net = -1, nets_seen = -1;
   u32 chunk = 0;
 
+  // Weights have been there for long, and may come already: what the kernel before wrote is read from here on.
+  if (EARLY) asm volatile("griddepcontrol.wait;" ::: "memory");
   if (group == 1) give_turn(1);
   for (int tile = first; tile < last; ++tile) {
     const bool other = tile / blocks != net;
