@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
-from typing import Any, ParamSpec, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeAlias, TypeGuard, TypeVar
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from calibrl.errors import CalibrlError
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
 
 Array: TypeAlias = Any
 """A tensor, a NumPy array, a pandas or polars column, or nested lists of numbers."""
@@ -21,14 +24,22 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
+def is_tensor(value: object) -> TypeGuard[Tensor]:
+    """Whether `value` is a tensor; does not load PyTorch, without which there is none."""
+    loaded = sys.modules.get("torch")
+    return loaded is not None and isinstance(value, loaded.Tensor)
+
+
 def is_foreign(value: object) -> bool:
     """Whether `value` is array data that is not a tensor (NumPy, a data-frame column, a list)."""
-    return not isinstance(value, Tensor) and (hasattr(value, "__array__") or isinstance(value, (list, tuple)))
+    return not is_tensor(value) and (hasattr(value, "__array__") or isinstance(value, (list, tuple)))
 
 
 def as_tensor(value: Array, name: str = "value") -> Tensor:
     """`value` as a floating tensor; tensors keep their dtype and device, integers become float64."""
-    if not isinstance(value, Tensor):
+    if not is_tensor(value):
+        import torch
+
         try:
             # A copy, because a tensor over read-only memory (a data frame's column) would be unsafe to write.
             value = torch.from_numpy(np.array(value, dtype=np.result_type(np.asarray(value), np.float32)))
@@ -39,7 +50,7 @@ def as_tensor(value: Array, name: str = "value") -> Tensor:
 
 def as_rows(x: Array) -> Tensor:
     """Rows to ask a model about, as a tensor; a tensor stays what it is, whole numbers too."""
-    return x if isinstance(x, Tensor) else as_tensor(x, "x")
+    return x if is_tensor(x) else as_tensor(x, "x")
 
 
 def returns_what_was_given(function: Callable[P, T]) -> Callable[P, T]:
@@ -52,7 +63,7 @@ def returns_what_was_given(function: Callable[P, T]) -> Callable[P, T]:
     def wrapped(*args: P.args, **kwargs: P.kwargs) -> T:
         result = function(*args, **kwargs)
         given = [*args, *kwargs.values()]
-        if any(isinstance(value, Tensor) for value in given) or not any(is_foreign(value) for value in given):
+        if any(is_tensor(value) for value in given) or not any(is_foreign(value) for value in given):
             return result
         return _to_numpy(result)
 
@@ -60,9 +71,9 @@ def returns_what_was_given(function: Callable[P, T]) -> Callable[P, T]:
 
 
 def _to_numpy(result: Any) -> Any:
-    if isinstance(result, Tensor):
+    if is_tensor(result):
         plain = result.detach().cpu()
-        return (plain.float() if plain.dtype == torch.bfloat16 else plain).numpy()  # NumPy has no bfloat16
+        return (plain.float() if str(plain.dtype) == "torch.bfloat16" else plain).numpy()  # NumPy has no bfloat16
     if isinstance(result, tuple):
         items = [_to_numpy(item) for item in result]
         return type(result)(*items) if hasattr(result, "_fields") else tuple(items)
@@ -86,12 +97,16 @@ def check_device(device: torch.device | str) -> None:
     if kind not in ("cpu", "cuda"):
         why = ": Apple's GPU has no float64, in which maps compute" if kind == "mps" else ""
         raise CalibrlError(f"device {name!r} is unknown; use cpu or cuda{why}")
+    import torch
+
     if kind == "cuda" and not torch.cuda.is_available():
         raise CalibrlError(f"device {name!r} is not there; use cpu, or a machine whose torch sees a GPU")
 
 
 def visible_devices(device: str) -> list[str]:
     """The devices that a name stands for: cuda is every GPU that torch sees, anything else itself."""
+    import torch
+
     count = torch.cuda.device_count() if device == "cuda" else 0
     return [f"cuda:{number}" for number in range(count)] if count > 1 else [device]
 
@@ -112,6 +127,8 @@ def all_threads() -> Iterator[None]:
 
 @contextmanager
 def _threads(count: int) -> Iterator[None]:
+    import torch
+
     before = torch.get_num_threads()
     torch.set_num_threads(count)
     try:

@@ -1,8 +1,9 @@
 """The arms of a policy, by name and by position, and the models that forecast what each pays.
 
-A model is any forecaster (`AnyForecaster`) or the compiled ridge regressions of LinUCB and its relatives, whose
+A model is any forecaster (`any_forecaster.py`) or the compiled ridge regressions of LinUCB and its relatives, whose
 decisions take microseconds: `CompiledRidge` is `Calibrated(RidgeArms(…), evidence=Rolling(), fit_map=fit_ecdf())`, or
-`RidgeArms` alone, tested against these.
+`RidgeArms` alone, tested against these. Only forecasts as distributions need PyTorch, and load it: a service that
+decides and learns starts without.
 """
 
 from __future__ import annotations
@@ -11,27 +12,25 @@ import math
 import operator
 import reprlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence, Set
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple, TypeAlias, TypedDict
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypedDict
 
 import numpy as np
-import torch
 from numpy.typing import DTypeLike, NDArray
 from scipy.special import ndtri
-from torch import Tensor
-from torch.distributions import Bernoulli, Distribution, Normal, SigmoidTransform, TransformedDistribution
 
-from calibrl.algorithm import Forecaster, check_forecast, check_forecaster, recalibrate
-from calibrl.arrays import Array, plain_fields
-from calibrl.data import Data
-from calibrl.distributions import from_zscore, zscore, zscore_left
-from calibrl.distributions.kinds import Scored
+from calibrl.arrays import Array, is_tensor, plain_fields
 from calibrl.errors import CalibrlError
 from calibrl.kernels import arm_noise, ridge, ridge_policy
 from calibrl.kernels.ridge_policy import Rules, State
-from calibrl.maps.ecdf import ecdf_of
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from torch.distributions import Distribution
+
+    from calibrl.data import Data
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -88,7 +87,7 @@ class Arms:
         """The positions (n,) of the arms that a decision may take: in the order of names, or of all arms for a mask."""
         if isinstance(among, str) or not np.iterable(among):
             raise CalibrlError(f"among {among!r} is not a list; pass names such as ['news', 'music'], or a mask")
-        values = among.tolist() if isinstance(among, (np.ndarray, Tensor)) else list(among)
+        values = among.tolist() if isinstance(among, np.ndarray) or is_tensor(among) else list(among)
         if values and all(isinstance(value, (bool, np.bool_)) for value in values):
             if len(values) != len(self):
                 raise CalibrlError(f"among is a mask of {len(values)} for {len(self)} arms; pass a value for each")
@@ -185,128 +184,6 @@ class ArmModel(ABC):
         """Learn rows, each judged by the forecast as it stood before any of them; or an error, and nothing changes."""
 
 
-class AnyForecaster(ArmModel):
-    """Any forecaster with one column per arm: x (n, …) in, forecasts of batch shape (n, k) out.
-
-    Parameters
-    ----------
-    forecaster
-        `update(data)` gets rows y (n, k), NaN for the arms that were not pulled.
-    arms
-        k, how many arms there are.
-    warm_up
-        Rewards that every arm gets before the forecaster learns and is asked; until then arms that lack some are
-        tried first. 0 for a forecaster that can answer before it has learnt.
-    """
-
-    def __init__(self, forecaster: Forecaster, arms: int, *, warm_up: int = 0) -> None:
-        self.forecaster = check_forecaster(forecaster)
-        self.warm_up = warm_up
-        self.pulls = np.zeros(arms, np.int64)
-        self._waiting: list[Data] = []
-
-    def request(self, x: Array, offered: Ints) -> Floats:  # noqa: ARG002 (asked for by shared features only)
-        """The context as one row (1, …)."""
-        rows = as_floats(x, "context")[None]
-        check_finite(rows, "context")
-        return rows
-
-    def quantiles(self, x: Floats, level: Floats) -> Floats:
-        """Each arm's quantile (k,) at its level (k,); while warming up 1 for arms that lack rewards, 0 for others."""
-        if self._warming:
-            return (self.pulls < self.warm_up).astype(np.float64)
-        return self._curves(x, torch.from_numpy(level)[None])[0]
-
-    def curves(self, x: Floats, level: Floats) -> Floats:
-        """Each arm's quantiles (k, n) at the same levels (n,), z-scores."""
-        if self._warming:
-            return np.repeat(self.quantiles(x, level)[:, None], len(level), axis=1)
-        return self._curves(x, torch.from_numpy(level)[:, None, None].expand(-1, 1, len(self.pulls)))[:, 0].T
-
-    def means(self, x: Floats) -> Floats:
-        """Each arm's mean (k,); while warming up as `quantiles`."""
-        if self._warming:
-            return self.quantiles(x, np.zeros(len(self.pulls)))
-        return np.asarray(self._answer(x).mean[0].detach().double().cpu().numpy(), np.float64)
-
-    def forecast(self, x: Floats, offered: Ints) -> Distribution:
-        """What the arms at these positions (n,) are expected to pay: batch shape (n,)."""
-        return Columns(self._answer(x), torch.from_numpy(offered))
-
-    def learn(self, rows: Rows) -> None:
-        """Learn rows, through the forecaster's own `update`; kept for later while some arm is warming up."""
-        check_finite(rows.x, "context")
-        check_finite(rows.reward, "reward")
-        y = torch.full((len(rows.arm), len(self.pulls)), torch.nan, dtype=torch.float64)
-        y[torch.arange(len(rows.arm)), torch.from_numpy(rows.arm)] = torch.from_numpy(rows.reward)
-        data = Data(torch.from_numpy(rows.x), y)
-        pulls = self.pulls + np.bincount(rows.arm, minlength=len(self.pulls))
-        waiting = [*self._waiting, data]
-        if (pulls >= self.warm_up).all():
-            self.forecaster.update(sum(waiting[1:], waiting[0]))
-            waiting = []
-        self.pulls, self._waiting = pulls, waiting
-
-    @property
-    def _warming(self) -> bool:
-        return bool((self.pulls < self.warm_up).any())
-
-    def _curves(self, x: Floats, level: Tensor) -> Floats:
-        with torch.no_grad():
-            found = from_zscore(self._answer(x), level)
-        if not bool(found.isfinite().all()):
-            raise CalibrlError("an arm's quantile is NaN or infinite; the forecast is broken, repair the forecaster")
-        return np.asarray(found.double().cpu().numpy(), np.float64)
-
-    def _answer(self, x: Floats) -> Distribution:
-        forecast = check_forecast(self.forecaster(torch.from_numpy(x)))
-        if forecast.batch_shape != (1, len(self.pulls)):
-            raise CalibrlError(
-                f"the forecaster answers a context with batch shape {tuple(forecast.batch_shape)}; expected "
-                f"(1, {len(self.pulls)}): one column per arm"
-            )
-        return forecast
-
-
-class Columns(Scored):
-    """Some columns of a forecast of one row. base: batch shape (1, k); column: (n,) positions."""
-
-    def __init__(self, base: Distribution, column: Tensor) -> None:
-        self.base, self.column = base, column
-        super().__init__(torch.Size([len(column)]), validate_args=False)
-
-    def zscore(self, y: Tensor) -> Tensor:
-        """Each outcome's z-score, its own column's."""
-        return self._each(zscore, y)
-
-    def zscore_left(self, y: Tensor) -> Tensor:
-        """The z-score of what is lower than each outcome, its own column's."""
-        return self._each(zscore_left, y)
-
-    def from_zscore(self, z: Tensor) -> Tensor:
-        """The quantiles at these z-scores, each of its own column."""
-        return self._each(from_zscore, z)
-
-    def log_prob(self, value: Tensor) -> Tensor:
-        """Each outcome's log density in its own column."""
-        return self._each(type(self.base).log_prob, value)
-
-    @property
-    def mean(self) -> Tensor:
-        """Each column's mean."""
-        return self.base.mean[0, self.column]
-
-    @property
-    def variance(self) -> Tensor:
-        """Each column's variance."""
-        return self.base.variance[0, self.column]
-
-    def _each(self, of: Callable[[Distribution, Tensor], Tensor], value: Tensor) -> Tensor:
-        wide = torch.zeros(*value.shape[:-1], *self.base.batch_shape, dtype=value.dtype)
-        wide[..., 0, self.column] = value
-        return of(self.base, wide)[..., 0, self.column]
-
-
 NOTHING = np.ones(1)
 """The context of arms that have none."""
 
@@ -316,7 +193,7 @@ def as_floats(value: Array, what: str) -> Floats:
     if value is None and what == "context":
         return NOTHING
     # Features may come from a network that is being trained, on a GPU, in half precision.
-    given = value.detach().double().cpu() if isinstance(value, torch.Tensor) else value
+    given = value.detach().double().cpu() if is_tensor(value) else value
     if hasattr(given, "toarray"):  # SciPy's sparse rows
         given = given.toarray()
     try:
@@ -520,12 +397,11 @@ class CompiledRidge(ArmModel):
             return self._calibrated(mean[offered], sd[offered], offered)
         single = np.empty(len(self.pulls))
         ridge_policy.say(self.state, self.rules, x, mean, sd, single)
-        known = Normal(torch.from_numpy(mean[offered]), torch.from_numpy(sd[offered]), validate_args=False)
-        if self.rules.logistic:
-            chance = TransformedDistribution(known, SigmoidTransform(), validate_args=False)
-            return Forecast(chance, Bernoulli(torch.from_numpy(single[offered])))
-        if ridge_policy.binary(self.state):
-            return Forecast(known, Bernoulli(torch.from_numpy(single[offered])))
+        known = self._known(mean[offered], sd[offered])
+        if self.rules.logistic or ridge_policy.binary(self.state):
+            import torch
+
+            return Forecast(known, torch.distributions.Bernoulli(torch.from_numpy(single[offered])))
         tau = single / np.sqrt(1 + self._variances(x))
         return Forecast(known, self._calibrated(mean[offered], single[offered], offered, tau[offered]))
 
@@ -538,13 +414,25 @@ class CompiledRidge(ArmModel):
 
     def _calibrated(self, mean: Floats, sd: Floats, offered: Ints, unit: Floats | None = None) -> Distribution:
         """Forecasts by the arms' records, given in `unit` (n,)."""
-        bare = Normal(torch.from_numpy(mean), torch.from_numpy(sd), validate_args=False)
+        bare = _normal(mean, sd)
         if not (self.settings.calibrated or self.settings.learnt):
             return bare
+        from calibrl.algorithm import recalibrate
+        from calibrl.maps.ecdf import ecdf_of
+
         units = np.ones(len(offered)) if unit is None else unit
         columns = [self.record(a) / size for a, size in zip(offered.tolist(), units, strict=True)]
         kept = [column if len(column) >= self.settings.min_rewards else column[:0] for column in columns]
         return recalibrate(bare, ecdf_of(kept, (len(kept),), shift=self.state.shift[offered]))
+
+    def _known(self, mean: Floats, sd: Floats) -> Distribution:
+        """What is known of means, from mean and sd before the link."""
+        bare = _normal(mean, sd)
+        if not self.rules.logistic:
+            return bare
+        from torch.distributions import SigmoidTransform, TransformedDistribution
+
+        return TransformedDistribution(bare, SigmoidTransform(), validate_args=False)
 
     def _scores(self, x: Floats, level: Floats) -> tuple[Floats, Floats, Floats]:
         mean, sd, score = np.empty((3, len(level)))
@@ -605,11 +493,8 @@ class CompiledRidge(ArmModel):
         level = np.zeros(len(everyone))
         scored = [self._scores(row[None], level) for row in as_floats(x, "context")]
         mean, sd = (np.stack([one[i] for one in scored]) for i in (0, 1))
-        if self.settings.learnt:
-            # What planners are to look at: the bonus.
-            bare = Normal(torch.from_numpy(mean), torch.from_numpy(sd), validate_args=False)
-            return TransformedDistribution(bare, SigmoidTransform()) if self.rules.logistic else bare
-        return self._calibrated(mean, sd, everyone)
+        # Where noise is learnt, planners are to look at the bonus.
+        return self._known(mean, sd) if self.settings.learnt else self._calibrated(mean, sd, everyone)
 
     def _refuse_shared(self) -> None:
         if self.settings.shared:
@@ -718,6 +603,12 @@ class CompiledRidge(ArmModel):
     def _blank(self, models: int, arms: int) -> State:
         settings = self.settings
         return ridge_policy.blank(models, arms, settings.dim, ridge_=settings.ridge, window=settings.window)
+
+
+def _normal(mean: Floats, sd: Floats) -> Distribution:
+    import torch
+
+    return torch.distributions.Normal(torch.from_numpy(mean), torch.from_numpy(sd), validate_args=False)
 
 
 NEWER = ("noise", "largest", "changes")

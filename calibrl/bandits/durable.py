@@ -15,9 +15,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any, Self, TypeVar
-
-from torch.distributions import Distribution
+from typing import IO, TYPE_CHECKING, Any, Self, TypeVar
 
 from calibrl.arrays import Array
 from calibrl.bandits import storage
@@ -28,6 +26,9 @@ from calibrl.bandits.policy import Policy, Taken, check_keep, from_plain
 from calibrl.bandits.storage import Journal, NotKept
 from calibrl.errors import CalibrlError
 from calibrl.files import lock_folder, sweep, unlock_folder
+
+if TYPE_CHECKING:
+    from torch.distributions import Distribution
 
 T = TypeVar("T")
 

@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrl.arrays import as_tensor
-from calibrl.bandits.arms import Arm
+from calibrl.bandits.arms import Arm, as_floats
 from calibrl.errors import CalibrlError
 from calibrl.tables import read_table
 
@@ -64,7 +63,7 @@ class Log:
 
     def __post_init__(self) -> None:
         for name in ("x", "reward", "propensity"):
-            object.__setattr__(self, name, as_tensor(getattr(self, name), name).double().numpy())
+            object.__setattr__(self, name, as_floats(getattr(self, name), name))
         object.__setattr__(self, "arm", tuple(np.asarray(self.arm, object).tolist()))
         n = len(self.arm)
         object.__setattr__(self, "names", tuple(np.asarray(self.names, object).tolist()))

@@ -24,19 +24,16 @@ import inspect
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, fields, replace
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple, Self, Unpack
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
-from torch.distributions import Distribution
 
-from calibrl.algorithm import Forecaster
 from calibrl.arrays import Array
 from calibrl.bandits import storage
 from calibrl.bandits.arms import (
     SAVED,
     Among,
-    AnyForecaster,
     Arm,
     ArmModel,
     Arms,
@@ -57,6 +54,11 @@ from calibrl.errors import CalibrlError, first_line
 from calibrl.files import writable
 from calibrl.kernels import ridge_policy
 from calibrl.planning.quantile import Exploration
+
+if TYPE_CHECKING:
+    from torch.distributions import Distribution
+
+    from calibrl.algorithm import Forecaster
 
 FORMAT = "calibrl bandit 1"
 GREEDY = Exploration()
@@ -133,6 +135,8 @@ class Policy:
                     f"{warm_up}; build it with {len(names)} arms, and leave warm_up at 0"
                 )
         else:
+            from calibrl.bandits.any_forecaster import AnyForecaster
+
             self.model = AnyForecaster(forecaster, len(names), warm_up=warm_up)
 
     @property

@@ -8,16 +8,18 @@ cannot tell a calibrated forecast from a bare one.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
-from torch.distributions import Distribution
 
 from calibrl.arrays import plain_fields
-from calibrl.distributions import from_zscore
 from calibrl.errors import CalibrlError, check_within
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+    from torch.distributions import Distribution
 
 
 @dataclass(frozen=True)
@@ -84,6 +86,10 @@ def highest_quantile(
     Tensor
         (n,) whole numbers 0 … k-1.
     """
+    import torch
+
+    from calibrl.distributions import from_zscore
+
     if len(forecast.batch_shape) != 2:
         raise CalibrlError(f"the forecast has batch shape {tuple(forecast.batch_shape)}; expected (n, arms)")
     z = torch.as_tensor(level, dtype=torch.float64).expand(forecast.batch_shape)
@@ -96,6 +102,8 @@ def argmax(score: Tensor, *, generator: torch.Generator | None = None, tie: Tens
         raise CalibrlError("an arm's score is NaN or infinite; the forecast is broken, repair it before planning")
     best = score == score.amax(-1, keepdim=True)
     if tie is None:
+        import torch
+
         tie = torch.rand(len(score), generator=generator, dtype=torch.float64)
     skip = (tie * best.sum(-1)).long()
     return (best & (best.cumsum(-1) == skip[:, None] + 1)).long().argmax(-1)
