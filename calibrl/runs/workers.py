@@ -386,7 +386,7 @@ class Cluster:
     def submit(self, number: int, job: Job) -> None:
         """Give a job to Ray."""
         try:
-            words = ForkingPickler.dumps(job).tobytes()
+            words = self._ray.cloudpickle.dumps(job)  # by value what is defined in the script itself
         except (pickle.PicklingError, AttributeError, TypeError) as problem:
             raise _unsendable(job, problem) from None
         here = str(Path.cwd())
