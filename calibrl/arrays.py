@@ -48,6 +48,11 @@ def as_tensor(value: Array, name: str = "value") -> Tensor:
     return value if value.is_floating_point() else value.double()
 
 
+def off_mps(value: Tensor) -> Tensor:
+    """The tensor where float64 can be had: Apple's GPU has none, so what is there moves to the CPU."""
+    return value.cpu() if value.device.type == "mps" else value
+
+
 def as_rows(x: Array) -> Tensor:
     """Rows to ask a model about, as a tensor; a tensor stays what it is, whole numbers too."""
     return x if is_tensor(x) else as_tensor(x, "x")
@@ -90,17 +95,27 @@ def plain_fields(of: object, kind: str, plain: Callable[[Any], Any], *names: str
             raise CalibrlError(f"{name} {value!r} is not {kind}, and has to be") from None
 
 
-def check_device(device: torch.device | str) -> None:
-    """Refuse a device that is not there, before anything is done for it."""
+def device_named(device: torch.device | str, *, float64: bool = False) -> str:
+    """The name of a device that is there; "auto" is the GPU where there is one. Any other is refused.
+
+    float64: whether something is to compute in it there, which Apple's GPU (mps) cannot.
+    """
     name = str(device)
     kind = name.partition(":")[0]
-    if kind not in ("cpu", "cuda"):
-        why = ": Apple's GPU has no float64, in which maps compute" if kind == "mps" else ""
-        raise CalibrlError(f"device {name!r} is unknown; use cpu or cuda{why}")
+    if kind == "cpu":
+        return name
     import torch
 
-    if kind == "cuda" and not torch.cuda.is_available():
-        raise CalibrlError(f"device {name!r} is not there; use cpu, or a machine whose torch sees a GPU")
+    there = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available() and not float64, "cpu": True}
+    if name == "auto":
+        return next(kind for kind, found in there.items() if found)
+    if kind == "mps" and float64:
+        raise CalibrlError(f"device {name!r}: Apple's GPU has no float64, in which this computes; use cpu or cuda")
+    if kind not in there:
+        raise CalibrlError(f"device {name!r} is unknown; use cpu, cuda{'' if float64 else ', mps'} or auto")
+    if not there[kind]:
+        raise CalibrlError(f"device {name!r} is not there; use cpu or auto, or a machine whose torch sees a GPU")
+    return name
 
 
 def visible_devices(device: str) -> list[str]:

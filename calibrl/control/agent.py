@@ -23,7 +23,7 @@ from torch import Tensor
 from torch.distributions import Distribution, Normal
 
 from calibrl.algorithm import learn, recalibrate
-from calibrl.arrays import check_device
+from calibrl.arrays import device_named, off_mps
 from calibrl.control import checkpoint
 from calibrl.control.arms import arm_named
 from calibrl.control.checkpoint import agent_state, load_agents
@@ -117,7 +117,8 @@ class Agent:
     seed : int
         Decides all random draws.
     device : str or torch.device
-        Where the networks train and plans are made.
+        Where the networks train and plans are made: cpu, cuda, mps (Apple's GPU), or auto, the GPU where there is one.
+        Maps are fitted in float64, which mps does not have, on the CPU.
     **of_task
         reward, terminated, steps, and options of the environment: as in `task_from_env`.
 
@@ -165,7 +166,7 @@ class Agent:
             raise CalibrlError(f"arm {chosen.name!r} fits a map, calibrated=False asks for none; leave one of them out")
         if not isinstance(seed, (int, np.integer)) or seed < 0:
             raise CalibrlError(f"seed {seed} is no seed; use a whole number, 0 or more")
-        check_device(device)
+        device = device_named(device)
         self.task = task
         base = preset_for_env(task.name, task.steps)
         self.settings: ControlSettings = replace(
@@ -397,7 +398,7 @@ class Agent:
             mean, variance = self.fleet.ensemble.nets.moments(x[None])
         if self.settings.planner.propagation not in SHARED_OUT:
             mean, variance = (part[:, None] for part in matched(mean, variance))
-        means, sds = view.units * mean[0], view.units * variance[0].sqrt()
+        means, sds = (off_mps(view.units * part) for part in (mean[0], variance[0].sqrt()))
         parts = [recalibrate(Normal(*each, validate_args=False), self.mapping) for each in zip(means, sds, strict=True)]
         return parts[0] if len(parts) == 1 else Mixture(parts)
 

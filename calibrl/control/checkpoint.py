@@ -288,7 +288,7 @@ def _refuse_other_device(fleet: Fleet, states: Sequence[dict[str, Any]]) -> None
         here = fleet.planning[0].device.type
         raise CalibrlError(
             f"this run was begun on another kind of device than {here}, whose chance cannot be continued there; "
-            f"add --device {'cpu' if here == 'cuda' else 'cuda'}"
+            f"add --device {'cuda or mps' if here == 'cpu' else 'cpu'}, where it began"
         )
 
 

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from calibrl.algorithm import learn
-from calibrl.arrays import check_device, visible_devices
+from calibrl.arrays import device_named, visible_devices
 from calibrl.control import checkpoint as files
 from calibrl.control.arms import arm_named
 from calibrl.control.checkpoint import agent_state, load_agents, relearn
@@ -46,7 +46,7 @@ def jobs(settings: ControlSettings) -> list[Job]:
     refuse_impossible(settings)
     seeds = range(settings.seed, settings.seed + settings.seeds)
     members = [Member(arm_named(name), seed) for seed in seeds for name in dict.fromkeys(settings.arms)]
-    devices = visible_devices(settings.device)
+    devices = visible_devices(device_named(settings.device))
     count = min(max(settings.fleets, len(devices)) if settings.fleets else len(members), len(members))
     found = []
     for number in range(count):
@@ -76,7 +76,7 @@ def job_name(settings: ControlSettings, member: Member) -> str:
 
 def refuse_impossible(settings: ControlSettings) -> None:
     """Raise an error if no agent could learn so, before anything is written."""
-    check_device(settings.device)
+    device_named(settings.device)
     for name in settings.arms:
         arm_named(name)
     if settings.steps < 2:
@@ -109,7 +109,7 @@ def learn_together(
         stack.enter_context(threads_for(settings, within_a_job=True))
         if settings.device.startswith("cuda:"):  # where kernels are launched that do not ask
             stack.enter_context(torch.cuda.device(settings.device))
-        view = view_of(what, device=settings.device)
+        view = view_of(what, device=device_named(settings.device))
         progress = Progress(settings, len(missing), report)
         groups = assemble(checkpoint, what, view, settings, missing, progress)
         for group in groups:
@@ -136,7 +136,7 @@ def assemble(
     for fleet_members in fleets(settings.arms, range(settings.seed, settings.seed + settings.seeds)):
         for done, together in files.together(folder, [member for member in fleet_members if member in members]):
             bounds: dict[str, Any] = {"low": what.low, "high": what.high, "choices": what.choices}
-            fleet = Fleet(view, together, settings, **bounds, device=settings.device)
+            fleet = Fleet(view, together, settings, **bounds, device=device_named(settings.device))
             group = Group(fleet, [what.make() for _ in together], [Record() for _ in together])
             if done is not None:
                 states = [files.load(folder, member, done, identity(settings)) for member in together]

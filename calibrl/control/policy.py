@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.distributions import Normal
 
 from calibrl.algorithm import Calibrated, Forecaster
-from calibrl.arrays import Array
+from calibrl.arrays import Array, off_mps
 from calibrl.control.arms import Arm, arm_named
 from calibrl.control.settings import SHARED_OUT, ControlSettings
 from calibrl.control.world import View
@@ -133,13 +133,13 @@ def zscores(nets: Model, data: Data, *, by_member: bool, chunk: int = CHUNK) -> 
     """Z-scores and standard deviations of rows under networks: see `AgentEnsembles.zscores`."""
     found = []
     for some_x, some_y in zip(data.x.split(chunk, 1), data.y.split(chunk, 1), strict=True):
-        mean, variance = (part.double() for part in nets.moments(some_x))
+        mean, variance = (off_mps(part).double() for part in nets.moments(some_x))
         if not by_member:
             spread = mean.var(1, correction=0, keepdim=True)
             mean, variance = mean.mean(1, keepdim=True), variance.mean(1, keepdim=True) + spread
         # Deterministic networks that agree say they are certain; a certainty has no z-score.
         sd = variance.clamp(min=1e-12).sqrt()
-        z = (some_y.double()[:, None] - mean) / sd
+        z = (some_y.to(mean)[:, None] - mean) / sd
         # Networks last, then flat: rows stay together.
         found.append(torch.stack([z, sd]).movedim(2, 3).flatten(2, 3).cpu())
     z, sd = torch.cat(found, 2).unbind(0)

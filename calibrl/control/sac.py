@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from calibrl.arrays import device_named
 from calibrl.control.checkpoint import drop_damaged, keep, unpack
 from calibrl.control.loop import EXPERIMENT, Progress, refuse_impossible
 from calibrl.control.policy import episode_seed
@@ -327,7 +328,7 @@ def learn_alone(settings: ControlSettings, seed: int, *, checkpoint: Path, repor
         what,
         steps=(settings.trials + 1) * settings.steps,
         seed=seed,
-        device=settings.device,
+        device=device_named(settings.device),
         checkpoint=checkpoint / f"{ARM}-{seed}.sac",
         resume=True,
         every=max(1, settings.trials // 20),

@@ -21,6 +21,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from calibrl.arrays import off_mps
 from calibrl.control.policy import Fleet, stream_seed
 from calibrl.control.settings import SHARED_OUT, ControlSettings
 from calibrl.control.world import Trial
@@ -62,7 +63,7 @@ def score_trial(fleet: Fleet, trial: Trial, data: Data, number: int) -> list[Sco
     found = []
     for agent, mapping in enumerate(fleet.maps):
         # Where networks are judged one by one, each row has as many z-scores as there are networks.
-        outcome = data.y[agent].double().cpu().repeat_interleave(z.shape[1] // len(data), 0)
+        outcome = data.y[agent].cpu().double().repeat_interleave(z.shape[1] // len(data), 0)
         metrics = score_one_step(z[agent], sd[agent], outcome, mapping)
         both = ahead[agent]
         for ending, found_ahead in () if both is None else zip(("", "_bare"), both, strict=True):
@@ -241,8 +242,8 @@ def pits_ahead(
     reward = world.reward
     assert reward is not None
     before = imagined[agent[:, None], window]
-    realised = reward(before, plans, real).double().cumsum(2).cpu()
-    earned = plans.new_zeros(g, m, particles)
+    realised = off_mps(reward(before, plans, real)).double().cumsum(2).cpu()
+    earned = plans.new_zeros(g, m, 1)  # as many as there are particles from the first step on
     steps = imagine(
         nets,
         world,
@@ -258,8 +259,8 @@ def pits_ahead(
         earned = earned + reward(*step)
         if ahead in horizons:
             came, value = real[:, :, ahead - 1], realised[:, :, ahead - 1]
-            drawn = torch.cat([step.after, earned[..., None]], -1).double()
-            outcome = torch.cat([came.double(), value[..., None].to(came.device)], -1)[:, :, None]
+            drawn = off_mps(torch.cat([step.after, earned[..., None]], -1)).double()
+            outcome = torch.cat([came.to(drawn), value[..., None].to(drawn)], -1)[:, :, None]
             below, level = ((drawn < outcome).double().sum(2).cpu(), (drawn == outcome).double().sum(2).cpu())
             pits = (below + jitter[len(found)] * (level + 1)) / (drawn.shape[2] + 1)
             found.append((pits[..., :-1], pits[..., -1], drawn[..., -1].mean(2).cpu(), value))

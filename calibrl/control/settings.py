@@ -243,7 +243,7 @@ class ControlSettings:
     agent : str
         "model", agents that plan; "sac", the model-free baseline.
     device : str
-        "cpu" or "cuda".
+        "cpu", "cuda", "mps" or "auto".
     light : bool
         Save agents without their networks, which are trained again when a run goes on.
     video : bool
@@ -271,7 +271,7 @@ class ControlSettings:
         None, help="what scores plans, as module:function, if not the task's own or a learnt one", source=_PETS
     )
     agent: str = setting("model", help="who acts: model, or sac for the model-free baseline", decides_rows=False)
-    device: str = setting("cpu", help="where agents plan and learn: cpu or cuda", decides_rows=False)
+    device: str = setting("cpu", help="where agents plan and learn: cpu, cuda, mps or auto", decides_rows=False)
     light: bool = setting(False, help="save agents without their networks; --resume retrains them", decides_rows=False)
     video: bool = setting(True, help="make a video of each arm's best trial", decides_rows=False)
     fleets: int = setting(
@@ -387,12 +387,12 @@ def threads_for(settings: ControlSettings, *, within_a_job: bool = False) -> Abs
 
     within_a_job: jobs are given one thread each; a fleet that has the process to itself takes all where that pays.
     """
-    from calibrl.arrays import all_threads
+    from calibrl.arrays import all_threads, device_named
 
     planner, ensemble = settings.planner, settings.ensemble
     # Runs side by side on one GPU took thirty times as long for their maps and scores, each with all threads.
     numbers = planner.population_size * planner.particles * ensemble.members * max(ensemble.hidden)
-    numbers = numbers if settings.device == "cpu" else 0
+    numbers = numbers if device_named(settings.device) == "cpu" else 0
     if within_a_job and settings.fleets == 1 and numbers >= MANY_NUMBERS:
         return all_threads()
     return threads_worth(numbers)

@@ -15,7 +15,7 @@ from torch.distributions import Bernoulli, Categorical, Distribution, Normal, Po
 
 from calibrl.arrays import Array, as_rows, as_tensor
 from calibrl.distributions.empirical import Empirical, Quantiles
-from calibrl.distributions.kinds import by_column
+from calibrl.distributions.kinds import answer_off_mps, by_column
 from calibrl.distributions.recalibrated import Promise, Recalibrated
 from calibrl.errors import CalibrlError
 from calibrl.maps import IDENTITY
@@ -289,7 +289,7 @@ def _ask_module(module: nn.Module, x: Rows) -> Any:
     training = module.training
     module.eval()
     try:
-        return module(rows)
+        return answer_off_mps(module(rows))
     finally:
         module.train(training)
 

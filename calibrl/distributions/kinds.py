@@ -22,7 +22,7 @@ from torch.distributions import (
     TransformedDistribution,
 )
 
-from calibrl.arrays import Array, as_tensor, returns_what_was_given
+from calibrl.arrays import Array, as_tensor, off_mps, returns_what_was_given
 from calibrl.errors import CalibrlError
 from calibrl.kernels import normal
 
@@ -99,6 +99,19 @@ def _parameter(forecast: Distribution) -> Tensor:
             return _parameter(first)
     mean: Tensor = forecast.mean
     return mean
+
+
+def answer_off_mps(answer: Any) -> Any:
+    """What a network answered, tensors or a distribution, where float64 can be had: see `off_mps`."""
+    if isinstance(answer, Tensor):
+        return off_mps(answer)
+    if isinstance(answer, (tuple, list)):
+        return type(answer)(map(answer_off_mps, answer))
+    if isinstance(answer, Distribution) and device_of(answer).type == "mps":
+        found = copy.copy(answer)
+        vars(found).update({name: answer_off_mps(part) for name, part in vars(answer).items()})
+        return found
+    return answer
 
 
 def take_rows(forecast: Distribution, rows: Any) -> Distribution:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributions import Normal
 
-from calibrl.arrays import check_device
+from calibrl.arrays import device_named
 from calibrl.data import Data, Remembered
 from calibrl.errors import CalibrlError
 from calibrl.forecasters.torch import fitting, new_seed, seeded
@@ -250,7 +250,7 @@ class BayesianDenseNet:
     ) -> None:
         if passes < 2:
             raise CalibrlError(f"passes {passes} cannot show a spread; use 2 or more")
-        check_device(device)
+        device = device_named(device, float64=True)
         self.passes, self.noise, self.device = passes, noise, device
         self.training = training or DropoutTraining()
         self._shape: dict[str, Any] = {"layers": layers, "width": width, "dropout": dropout}

@@ -18,7 +18,7 @@ from calibrl.algorithm import Forecaster
 from calibrl.arrays import Array, as_rows
 from calibrl.data import Data, Remembered
 from calibrl.distributions import Empirical, draw
-from calibrl.distributions.kinds import by_column, refuse_joint
+from calibrl.distributions.kinds import answer_off_mps, by_column, refuse_joint
 from calibrl.errors import CalibrlError
 
 _GLOBAL_GENERATOR = threading.RLock()
@@ -138,10 +138,15 @@ def seeded(module: nn.Module, seed: int) -> Iterator[None]:
 
     There is one such generator for all threads: only one of them is inside at a time.
     """
-    devices = {parameter.device for parameter in module.parameters() if parameter.device.type == "cuda"}
-    with _GLOBAL_GENERATOR, torch.random.fork_rng(devices=list(devices)):
+    devices = {parameter.device for parameter in module.parameters()}
+    with _GLOBAL_GENERATOR, torch.random.fork_rng(devices=[device for device in devices if device.type == "cuda"]):
+        apples = torch.mps.get_rng_state() if any(device.type == "mps" for device in devices) else None
         torch.manual_seed(seed)
-        yield
+        try:
+            yield
+        finally:
+            if apples is not None:
+                torch.mps.set_rng_state(apples)
 
 
 @contextlib.contextmanager
@@ -381,7 +386,7 @@ def _resampled(data: Data, generator: torch.Generator) -> Data:
 def _answer(module: nn.Module, x: Tensor) -> Any:
     """What the module returns for x, with gradients to x alone: a forecast is no place to train weights from."""
     weights = {name: weight.detach() for name, weight in module.named_parameters()}
-    return torch.func.functional_call(module, weights, (x,))
+    return answer_off_mps(torch.func.functional_call(module, weights, (x,)))
 
 
 def _input(x: Tensor, module: nn.Module) -> Tensor:

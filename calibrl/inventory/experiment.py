@@ -142,7 +142,7 @@ class InventorySettings:
     series: int | None = setting(None, flag="", help="number of series; all if None", least=1)
     days: int | None = setting(None, flag="", help="number of days; all if None", least=1)
     device: str = setting(
-        "cpu", help="where to train networks and run the paper's planner: cpu or cuda", decides_rows=False
+        "cpu", help="where to train networks and run the paper's planner: cpu, cuda or auto", decides_rows=False
     )
 
 
@@ -166,7 +166,7 @@ Settings were chosen on the period "tuning" and on seeds below 100.
 
 def check(settings: InventorySettings) -> None:
     """Refuse what cannot be run before anything is."""
-    from calibrl.arrays import check_device
+    from calibrl.arrays import device_named
     from calibrl.inventory.problems import PROBLEMS
 
     for kind, names, known in (
@@ -180,7 +180,7 @@ def check(settings: InventorySettings) -> None:
     wrong = [days for days in settings.shelf_lives if days < 1]
     if wrong or not settings.shelf_lives:
         raise CalibrlError(f"shelf life {wrong[0] if wrong else 'none'} cannot be sold; use 1 day or more")
-    check_device(settings.device)
+    device_named(settings.device, float64=True)
 
 
 def jobs(settings: InventorySettings) -> Sequence[Job]:

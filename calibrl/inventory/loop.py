@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.distributions import Distribution
 
 from calibrl.algorithm import Forecaster
+from calibrl.arrays import device_named
 from calibrl.data import Data
 from calibrl.distributions import Recalibrated
 from calibrl.errors import CalibrlError
@@ -221,6 +222,7 @@ def play(
             "and (s, d)"
         )
     together = None
+    device = device_named(device, float64=True)
     if device != "cpu" and isinstance(planner, RandomTrajectories):
         together = BatchedTrajectories(planner, device=device, seed=seed)
     shipped, sold, wasted, unmet = (np.zeros((series, days), dtype=np.int64) for _ in range(4))

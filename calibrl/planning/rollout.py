@@ -25,6 +25,7 @@ from typing import NamedTuple, Protocol, TypeAlias, runtime_checkable
 import torch
 from torch import Tensor
 
+from calibrl.arrays import off_mps
 from calibrl.errors import CalibrlError
 from calibrl.kernels import normal
 from calibrl.kernels.draws import read_table
@@ -209,10 +210,10 @@ def persistent(noise: Tensor, persistence: Tensor | None) -> Tensor:
 
 def expected_draw(tables: Tensor) -> Tensor:
     """E[g(ε)] of each table (…, CELLS, 2) → (…): lines integrated against the normal density, cell by cell."""
-    ends = torch.linspace(-REACH, REACH, CELLS + 1, dtype=torch.float64, device=tables.device)
+    lines = off_mps(tables).double()
+    ends = torch.linspace(-REACH, REACH, CELLS + 1, dtype=torch.float64, device=lines.device)
     mass, pull = normal.cdf(ends).diff(), -torch.exp(normal.log_density(ends)).diff()
-    lines = tables.double()
-    return (lines[..., 0] @ mass + lines[..., 1] @ pull).to(tables.dtype)
+    return (lines[..., 0] @ mass + lines[..., 1] @ pull).to(tables)
 
 
 def _matched_answers(model: Model, x: Tensor) -> tuple[Tensor, Tensor]:
