@@ -282,7 +282,7 @@ class Agent:
         return tuple(earned)
 
     def record(self, path: str | Path, *, seed: int = 10_000, fps: float = 25.0) -> Path:
-        """Write a video of an episode: .gif or .webp anywhere, .mp4 where ffmpeg is installed.
+        """Write a video of an episode: .gif, .webp or, with ffmpeg or the extra "video", .mp4.
 
         Parameters
         ----------

@@ -90,7 +90,6 @@ def _unknown(env_id: str, problem: Exception) -> str:
     """An unknown id, with those that look like it."""
     import gymnasium
 
-    our_module()
     known = {name.lower(): name for name in gymnasium.registry}
     near = difflib.get_close_matches(env_id.lower(), known, n=4, cutoff=0.5)
     if not near:
@@ -274,6 +273,8 @@ def task_from_env(
     """
     if steps is not None and (not isinstance(steps, int) or steps < 1):
         raise CalibrlError(f"{steps} steps are no trial; use a whole number, 1 or more")
+    if isinstance(env, str) and ":calibrl/" in env:
+        env = env.rpartition(":")[2]  # ours are registered already
     name = env if isinstance(env, str) else _name(env)
     # Only where one may be meant: other environments need no MuJoCo.
     ours = map(task, TASKS if name.startswith("calibrl/") and isinstance(env, str) and not options else ())

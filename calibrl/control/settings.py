@@ -25,6 +25,13 @@ TASKS = {
 }
 """Every MuJoCo task: see `calibrl.control.envs.tasks`."""
 
+ENVIRONMENTS = {
+    **dict.fromkeys(("Cartpole", "CartpoleRail", "CartpoleEffort"), 200),
+    **dict.fromkeys(("HalfCheetah", "HalfCheetahFall"), 1000),
+    **dict.fromkeys(("Pusher", "Reacher", "ReacherNear"), 150),
+}
+"""The classes of their environments, calibrl/Cartpole-v0 and so on in Gymnasium, and the steps of an episode."""
+
 _PETS = dict.fromkeys(("cartpole", "halfcheetah", "pusher", "reacher", "pusher-reference"), REFERENCE)
 _PAPERS_TASKS = dict.fromkeys(("cartpole", "halfcheetah", "pusher"), PAPER)
 """Presets with published settings: of PETS, whose settings the paper took over, and of the paper."""

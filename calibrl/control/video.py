@@ -1,4 +1,4 @@
-"""Frames of an episode, and files to show them: an animation that needs only Pillow, or MP4 where there is ffmpeg."""
+"""Frames of an episode, and files to show them: an animation that needs only Pillow, or MP4, which ffmpeg writes."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ class _Script:
 
 
 def save(frames: Iterable[Frame], path: str | Path, *, fps: float = 25.0) -> Path:
-    """Write frames as an animation: .gif or .webp anywhere, .mp4 where ffmpeg is installed. Whole or not at all."""
+    """Write frames as an animation, .gif, .webp or (with ffmpeg, or the extra "video") .mp4. Whole or not at all."""
     target = Path(path)
     pictures = [_checked(pixels) for pixels in frames]
     if not pictures:
@@ -162,7 +162,14 @@ def _palette(images: Sequence[Image.Image]) -> Image.Image:
 def _mp4(pictures: Sequence[Frame], path: Path, fps: float) -> None:
     program = shutil.which("ffmpeg")
     if program is None:
-        raise CalibrlError(f".mp4 needs ffmpeg, which is not installed; use {' or '.join(ANIMATIONS)}")
+        try:
+            from imageio_ffmpeg import get_ffmpeg_exe
+        except ImportError:
+            raise CalibrlError(
+                f".mp4 needs ffmpeg, which is not installed; run: pip install 'calibrl[video]', or use "
+                f"{' or '.join(ANIMATIONS)}"
+            ) from None
+        program = get_ffmpeg_exe()
     height, width, _ = pictures[0].shape
     # yuv420p, which every player shows, needs even sides.
     command = [program, "-y", "-loglevel", "error", "-f", "rawvideo", "-pix_fmt", "rgb24"]

@@ -1,3 +1,4 @@
+import subprocess
 import sys
 import types
 import warnings
@@ -9,8 +10,7 @@ import pytest
 from gymnasium.utils.env_checker import check_env
 from scipy.integrate import solve_ivp
 
-from calibrl.control import TASKS, task
-from calibrl.control.envs import register
+from calibrl.control import TASKS, register, task, task_from_env
 from calibrl.control.envs.tasks import Pusher
 from calibrl.errors import CalibrlError
 
@@ -68,6 +68,23 @@ def test_limits_and_spaces():
         np.testing.assert_array_equal(env.action_space.high, limit)
         np.testing.assert_array_equal(env.action_space.low, -limit)
     assert [gymnasium.make(i).unwrapped.dt for i in IDS[:4]] == pytest.approx([0.04, 0.05, 0.04, 0.02])
+
+
+@pytest.mark.parametrize(
+    "lines", ["import calibrl.control, gymnasium", "import gymnasium, calibrl.control", "import gymnasium"]
+)
+def test_gymnasium_makes_them_where_calibrl_was_imported(lines):
+    """Gymnasium reads no entry points (none since 1.0): `module:id` imports what registers them."""
+    env_id = "calibrl/Cartpole-v0" if "calibrl" in lines else "calibrl.control:calibrl/Cartpole-v0"
+    program = f"{lines}, sys\nassert 'mujoco' not in sys.modules\n"
+    program += f"env = gymnasium.make('{env_id}')\nenv.reset(seed=0)\nprint(env.spec.max_episode_steps)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == "200\n"
+
+
+def test_the_world_of_a_task_comes_with_its_id():
+    for module in ("", "calibrl.control:", "calibrl.control.envs:"):
+        assert task_from_env(f"{module}calibrl/Reacher-v0") == task("reacher")
 
 
 def test_registering_twice_changes_nothing():

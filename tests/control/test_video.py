@@ -1,3 +1,6 @@
+import re
+import subprocess
+import sys
 from itertools import pairwise
 
 import gymnasium
@@ -241,9 +244,21 @@ def test_an_animation_reads_back(tmp_path, kind):
     assert [p.name for p in tmp_path.iterdir()] == [f"clip.{kind}"]
 
 
+def test_mp4_is_a_video_of_that_size_and_length(tmp_path, monkeypatch):
+    program = pytest.importorskip("imageio_ffmpeg").get_ffmpeg_exe()
+    monkeypatch.setattr(video.shutil, "which", lambda name: None)
+    path = video.save(moving(), tmp_path / "clip.mp4", fps=10)
+    told = subprocess.run([program, "-i", str(path), "-f", "null", "-"], capture_output=True, text=True, check=True)
+    frames, height, width = len(moving()), *moving()[0].shape[:2]
+    assert f"{width + width % 2}x{height + height % 2}" in told.stderr
+    assert re.search(r"Video: h264|Video: mpeg4", told.stderr)
+    assert re.findall(r"frame= *(\d+)", told.stderr)[-1] == str(frames)
+
+
 def test_mp4_without_ffmpeg_says_so(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "imageio_ffmpeg", None)
     monkeypatch.setattr("shutil.which", lambda _: None)
-    with pytest.raises(CalibrlError, match=r"needs ffmpeg.*use .gif or .webp"):
+    with pytest.raises(CalibrlError, match=r"needs ffmpeg.*calibrl\[video\].*use .gif or .webp"):
         video.save(moving(), tmp_path / "clip.mp4")
     assert not list(tmp_path.iterdir())
 

@@ -1,7 +1,4 @@
-"""The MuJoCo tasks as Gymnasium environments, and what they share: seeded starts, steps that do not diverge, pictures.
-
-Importing this registers them: `calibrl/Cartpole-v0` and so on.
-"""
+"""The MuJoCo tasks as Gymnasium environments, and what these share: seeded starts, pictures, no silent divergence."""
 
 from __future__ import annotations
 
@@ -24,8 +21,8 @@ except ImportError as problem:
     raise MissingExtra(problem.name or "gymnasium", "control") from None
 
 from calibrl.control.envs.rendering import Camera, Picture, picture
-from calibrl.control.problems import Task, task
-from calibrl.control.settings import TASKS
+from calibrl.control.problems import Task
+from calibrl.control.settings import ENVIRONMENTS
 from calibrl.planning.rollout import World
 
 Floats = NDArray[np.float64]
@@ -149,7 +146,6 @@ def mujoco_task(
     world: World,
     sizes: tuple[int, int],
     limit: float,
-    steps: int,
     solved: float | None = None,
     solved_by: str = "",
     name: str = "",
@@ -171,21 +167,9 @@ def mujoco_task(
         target_size=observation,
         low=-high,
         high=high,
-        steps=steps,
+        steps=ENVIRONMENTS[kind.__name__],
         solved=solved,
         solved_by=solved_by,
         terminates=False,
         measure=measure,
     )
-
-
-def register() -> None:
-    """Make `gymnasium.make("calibrl/Cartpole-v0")` and the others work. Calling it again changes nothing."""
-    for found in map(task, TASKS):
-        if found.env_id not in gymnasium.registry:
-            _, _, kind = found.env_id.removesuffix("-v0").partition("/")
-            entry = f"calibrl.control.envs.tasks:{kind}"
-            gymnasium.register(found.env_id, entry_point=entry, max_episode_steps=found.steps)
-
-
-register()

@@ -68,7 +68,6 @@ CARTPOLE = mujoco_task(
     world=World(cartpole_model_input, difference, added, cartpole_reward),
     sizes=(4, 1),
     limit=3,
-    steps=200,
     solved=181,
     solved_by="PETS, published",
 )
@@ -102,7 +101,6 @@ CARTPOLE_RAIL = mujoco_task(
     world=World(cartpole_model_input, difference, added, cartpole_rail_reward, safe=cartpole_rail_margin),
     sizes=(4, 1),
     limit=3,
-    steps=200,
     name="cartpole-rail",
 )
 
@@ -124,7 +122,6 @@ CARTPOLE_EFFORT = mujoco_task(
     world=World(cartpole_model_input, difference, added, cartpole_effort_reward),
     sizes=(4, 1),
     limit=3,
-    steps=200,
     name="cartpole-effort",
 )
 
@@ -201,7 +198,6 @@ HALFCHEETAH = mujoco_task(
     world=World(halfcheetah_model_input, halfcheetah_target, halfcheetah_next_observation, halfcheetah_reward),
     sizes=(18, 6),
     limit=1,
-    steps=1000,
     solved=9600,
     solved_by="SAC, published, at 1 M steps",
     measure=halfcheetah_measure,
@@ -235,7 +231,6 @@ HALFCHEETAH_FALL = mujoco_task(
     world=replace(HALFCHEETAH.world, reward=halfcheetah_fall_reward, safe=halfcheetah_fall_margin),
     sizes=(18, 6),
     limit=1,
-    steps=1000,
     name="halfcheetah-fall",
     measure=halfcheetah_measure,
 )
@@ -316,7 +311,6 @@ PUSHER = mujoco_task(
     world=World(same, difference, added, pusher_reward),
     sizes=(20, 7),
     limit=2,
-    steps=150,
     solved=-68,
     solved_by="published, at 15 000 steps",
 )
@@ -378,7 +372,7 @@ def tip_position(angles: Tensor) -> Tensor:
     return tip
 
 
-REACHER = mujoco_task(Reacher, world=World(same, difference, added, reacher_reward), sizes=(17, 7), limit=20, steps=150)
+REACHER = mujoco_task(Reacher, world=World(same, difference, added, reacher_reward), sizes=(17, 7), limit=20)
 
 NEAR = 0.2
 """How near the goal the tip must be to be paid, in metres, where only that pays."""
@@ -403,7 +397,6 @@ REACHER_NEAR = mujoco_task(
     world=World(same, difference, added, reacher_near_reward),
     sizes=(17, 7),
     limit=20,
-    steps=150,
     name="reacher-near",
 )
 
