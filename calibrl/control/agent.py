@@ -398,7 +398,7 @@ class Agent:
             mean, variance = self.fleet.ensemble.nets.moments(x[None])
         if self.settings.planner.propagation not in SHARED_OUT:
             mean, variance = (part[:, None] for part in matched(mean, variance))
-        means, sds = (off_mps(view.units * part) for part in (mean[0], variance[0].sqrt()))
+        means, sds = (off_mps(view.units.to(device) * part) for part in (mean[0], variance[0].sqrt()))
         parts = [recalibrate(Normal(*each, validate_args=False), self.mapping) for each in zip(means, sds, strict=True)]
         return parts[0] if len(parts) == 1 else Mixture(parts)
 

@@ -22,6 +22,8 @@ AGENTS = ("model", "sac")
 
 def _prepare(settings: ControlSettings, options: Options) -> ControlSettings:
     """Refuse what does not go together; workers get an agent each, on a GPU a share of them."""
+    from calibrl.arrays import device_named
+
     if settings.agent not in AGENTS:
         raise CalibrlError(f"--agent {settings.agent!r} is unknown; use {' or '.join(AGENTS)}")
     sac = settings.agent == "sac"
@@ -31,7 +33,7 @@ def _prepare(settings: ControlSettings, options: Options) -> ControlSettings:
         )
     if sac and settings.light:
         raise CalibrlError("--light is for agents that plan; leave it out: SAC has to keep its networks")
-    if settings.device == "cpu" or sac:
+    if device_named(settings.device) == "cpu" or sac:
         return replace(settings, fleets=0 if options.parallel else 1)
     return replace(settings, fleets=options.workers or 1)
 
