@@ -33,7 +33,7 @@ def _prepare(settings: ControlSettings, options: Options) -> ControlSettings:
         )
     if sac and settings.light:
         raise CalibrlError("--light is for agents that plan; leave it out: SAC has to keep its networks")
-    if device_named(settings.device) == "cpu" or sac:
+    if sac or (device_named("auto") if settings.device == "auto" else settings.device) == "cpu":
         return replace(settings, fleets=0 if options.parallel else 1)
     return replace(settings, fleets=options.workers or 1)
 
