@@ -43,20 +43,6 @@ class Networks(Protocol):
         """Mean and variance (g, e, n, d) for x (g, n, in) or (g, e, n, in)."""
 
 
-@dataclass(frozen=True)
-class Chance:
-    """What becomes of standard normal noise ε before it is a draw.
-
-    lines: None, or tables (g, d, cells, 2), perhaps strided in their first dimension; per_unit: cells per unit of ε.
-    lasting: None, or how much of its noise each of r rows keeps, (g, d), and what it was, (g, r, d), which every step
-    brings up to date.
-    """
-
-    lines: Tensor | None
-    per_unit: float
-    lasting: tuple[Tensor, Tensor] | None = None
-
-
 class Kernel(Protocol):
     """One way to compute with packed networks on a GPU."""
 
@@ -66,7 +52,7 @@ class Kernel(Protocol):
     def run(self, x: Tensor, mean: Tensor, variance: Tensor) -> None:
         """Write the moments (g, e, n, d) of x (g, n, in)."""
 
-    def draw(self, x: Tensor, order: Tensor, noise: Tensor, chance: Chance, *, first: bool) -> Tensor:
+    def draw(self, x: Tensor, draws: Tensor, order: Tensor | None) -> Tensor:
         """What `FusedNets.draw` gives."""
 
 
@@ -95,13 +81,13 @@ class FusedNets:
         self.kernel.run(x.contiguous(), mean, variance)
         return mean, variance
 
-    def draw(self, x: Tensor, order: Tensor, noise: Tensor, chance: Chance, *, first: bool) -> Tensor:
-        """Draws (g, r, d) for r rows of each agent, each from the Gaussian of one network.
+    def draw(self, x: Tensor, draws: Tensor, order: Tensor | None = None) -> Tensor:
+        """μ + σ · draw (g · e, n, d) of rows x (g · e, n, in) that go through one network each: n through every one.
 
-        x: (g, n, in), of which every r/n rows in a row share one. order: (g, e, r/e) int32, the rows that each network
-        takes, every row once. noise: (g, r, ≥ d), perhaps strided. first: there is no noise yet that could last.
+        draws: (g · e, n, d), as networks take their rows. order: (g · e, n) int32, which of its agent's e · n rows a
+        network takes, every row once; by default its own n, in turn. Answers lie where x does.
         """
-        return self.kernel.draw(x.contiguous(), order, noise, chance, first=first)
+        return self.kernel.draw(x.contiguous(), draws, order)
 
 
 @dataclass(frozen=True)

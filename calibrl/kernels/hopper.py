@@ -22,7 +22,6 @@ from triton.experimental.gluon.language.nvidia.ampere import async_copy
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, warpgroup_mma, warpgroup_mma_wait
 
 from calibrl.kernels.fused_nets import (
-    Chance,
     Networks,
     Sizes,
     first_layer,
@@ -270,6 +269,6 @@ class OnHopper:
             x, *self.packed.values(), mean, variance, n, **self.settings(own_rows=x.dim() == 4), num_warps=WARPS
         )
 
-    def draw(self, x: Tensor, order: Tensor, noise: Tensor, chance: Chance, *, first: bool) -> Tensor:
+    def draw(self, x: Tensor, draws: Tensor, order: Tensor | None) -> Tensor:
         """What `FusedNets.draw` says."""
-        return draw_by_moments(self, x, order, noise, chance, self.sizes.outputs, first=first)
+        return draw_by_moments(self, x, draws, order, agents=self.sizes.agents)

@@ -6,7 +6,8 @@ in float32.
 
 `matched_draw` is the rest of a step of DS, in one pass: an ensemble's Gaussians matched by one, and a calibrated draw
 μ + σ · g(ε) from it, with μ the mean of means, σ² the mean of variances and the variance of means, and g read from a
-table of lines as in `kernels.draws`. Of TS1 and TSinf too, where each row has the Gaussian of one network.
+table of lines as in `kernels.draws`. `arranged_draws` reads all draws of a rollout from such tables at once, for TS1
+and TSinf, where every network has its own rows.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import triton.language as tl
 from torch import Tensor
 
 from calibrl.kernels.draws import read_table_reference
-from calibrl.kernels.fused_nets import Chance, Kernel, Networks, Sizes, memory, pack_scales, power_of_two
+from calibrl.kernels.fused_nets import Kernel, Networks, Sizes, memory, pack_scales, power_of_two
 
 ROWS, COLUMNS, DEPTH = 128, 128, 64
 """Of a tile: rows × units, and how many inputs at a time."""
@@ -183,9 +184,9 @@ class Layered:
         last: dict[str, Any] = {"E": sizes.members, "D": sizes.outputs, "KD": sizes.output_columns, "WIDTH": width}
         heads[(blocks, nets)](now, *ends, mean, variance, n, **last, ROWS=ROWS, DEPTH=DEPTH, num_warps=4)
 
-    def draw(self, x: Tensor, order: Tensor, noise: Tensor, chance: Chance, *, first: bool) -> Tensor:
+    def draw(self, x: Tensor, draws: Tensor, order: Tensor | None) -> Tensor:
         """What `FusedNets.draw` says."""
-        return draw_by_moments(self, x, order, noise, chance, self.sizes.outputs, first=first)
+        return draw_by_moments(self, x, draws, order, agents=self.sizes.agents)
 
     def _room(self, n: int) -> tuple[Tensor, Tensor]:
         """Memory for the activations of n rows, kept: a captured graph remembers where it was."""
@@ -201,23 +202,16 @@ BLOCK = 1024
 
 @triton.jit
 def _matched_draw(
-    mean, variance, noise, lines, kept, past, order, out, size, noise_stride, noise_row, lines_stride, per_unit,
-    E: tl.constexpr, D: tl.constexpr, REPEAT: tl.constexpr, CELLS: tl.constexpr, LASTS: tl.constexpr,
-    SHARED: tl.constexpr, BLOCK: tl.constexpr,
+    mean, variance, noise, lines, out, size, noise_stride, lines_stride, per_unit,
+    E: tl.constexpr, D: tl.constexpr, REPEAT: tl.constexpr, CELLS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Numbers [1024 · i, 1024 · (i + 1)) of agent j's `size` = rows · D, for program (i, j); CELLS 0: no tables.
-
-    LASTS 0: noise is as it is; 1: it is the first step's, to be remembered; 2: it is mixed with what was remembered.
-    SHARED: answers are in the order of networks, noise and draws in that of rows.
-    """
+    """Numbers [1024 · i, 1024 · (i + 1)) of agent j's `size` = rows · D, for program (i, j); CELLS 0: no tables."""
     agent = tl.program_id(1).to(tl.int64)
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     inside = at < size
     column = at % D
     asked = at // D // REPEAT * D + column
     of_net = size // REPEAT
-    row = tl.load(order + agent * (size // D) + at // D, mask=inside, other=0) if SHARED else at // D
-    place = agent * size + row * D + column
     middle = tl.zeros((BLOCK,), tl.float32)
     for e in tl.static_range(E):
         middle += tl.load(mean + (agent * E + e) * of_net + asked, mask=inside, other=0.0)
@@ -226,73 +220,109 @@ def _matched_draw(
     for e in tl.static_range(E):
         apart = tl.load(mean + (agent * E + e) * of_net + asked, mask=inside, other=0.0) - middle
         spread += apart * apart + tl.load(variance + (agent * E + e) * of_net + asked, mask=inside, other=0.0)
-    draw = tl.load(noise + agent * noise_stride + row * noise_row + column, mask=inside, other=0.0)
-    if LASTS == 2:
-        share = tl.load(kept + agent * D + column)
-        draw = share * tl.load(past + place, mask=inside, other=0.0) + tl.sqrt(1 - share * share) * draw
-    if LASTS > 0:
-        tl.store(past + place, draw, mask=inside)
+    draw = tl.load(noise + agent * noise_stride + at, mask=inside, other=0.0)
     if CELLS > 0:
-        cell = (draw * per_unit + CELLS / 2).to(tl.int32)
-        line = lines + agent * lines_stride + (column * CELLS + cell) * 2
-        draw = tl.load(line, mask=inside, other=0.0) + tl.load(line + 1, mask=inside, other=0.0) * draw
-    tl.store(out + place, middle + tl.sqrt(spread / E) * draw, mask=inside)
+        draw = _read(draw, lines + agent * lines_stride, column, inside, per_unit, CELLS)
+    tl.store(out + agent * size + at, middle + tl.sqrt(spread / E) * draw, mask=inside)
+
+
+@triton.jit
+def _read(draw, lines, column, inside, per_unit, CELLS: tl.constexpr):
+    """Draws from the tables of an agent's columns."""
+    cell = (draw * per_unit + CELLS / 2).to(tl.int32)
+    line = lines + (column * CELLS + cell) * 2
+    return tl.load(line, mask=inside, other=0.0) + tl.load(line + 1, mask=inside, other=0.0) * draw
 
 
 def matched_draw(
-    mean: Tensor, variance: Tensor, noise: Tensor, chance: Chance, *, first: bool = True, order: Tensor | None = None
+    mean: Tensor, variance: Tensor, noise: Tensor, lines: Tensor | None = None, per_unit: float = 1.0
 ) -> Tensor:
     """Draws (g, r, d) from the matched Gaussians of mean and variance (g, e, n, d), r a multiple of n.
 
-    noise: (g, r, ≥ d), standard normal, perhaps strided. Where r is larger, r/n rows in a row are drawn from one
-    Gaussian. At the `first` step there is no noise to keep. order: (g, e, n), where each network answered for rows of
-    its own, which rows these were: r = e · n, and nothing is matched.
+    noise: (g, r, d), standard normal. lines: None, or tables (g, d, cells, 2); per_unit: cells per unit of ε. Where r
+    is larger, r/n rows in a row are drawn from one Gaussian. Noise and lines may be strided in their first dimension.
     """
-    if order is not None:
-        mean, variance = (part.flatten(1, 2)[:, None] for part in (mean, variance))
-    (g, e, n, d), rows, lines = mean.shape, noise.shape[1], chance.lines
+    (g, e, n, d), rows = mean.shape, noise.shape[1]
     out = torch.empty(g, rows, d, device=mean.device)
     table, cells, stride = (noise, 0, 0) if lines is None else (lines, lines.shape[2], lines.stride(0))
-    kept, past, lasts = (noise, noise, 0) if chance.lasting is None else (*chance.lasting, 1 if first else 2)
-    settings: dict[str, Any] = {"E": e, "D": d, "REPEAT": rows // n, "CELLS": cells, "LASTS": lasts, "BLOCK": BLOCK}
-    given = (mean, variance, noise, table, kept, past, noise if order is None else order, out)
-    strides = (rows * d, noise.stride(0), noise.stride(1), stride)
-    _matched_draw[(-(-rows * d // BLOCK), g)](*given, *strides, chance.per_unit, SHARED=order is not None, **settings)
+    settings: dict[str, Any] = {"E": e, "D": d, "REPEAT": rows // n, "CELLS": cells, "BLOCK": BLOCK}
+    given = (mean, variance, noise, table, out, rows * d, noise.stride(0), stride, per_unit)
+    _matched_draw[(-(-rows * d // BLOCK), g)](*given, **settings)
     return out
 
 
-def draw_by_moments(
-    kernel: Kernel, x: Tensor, order: Tensor, noise: Tensor, chance: Chance, outputs: int, *, first: bool
-) -> Tensor:
-    """`FusedNets.draw` by a kernel that answers (g, e, n, in) with moments: rows are brought in order before."""
-    g, e, m = order.shape
-    asked = (order // (noise.shape[1] // x.shape[1])).flatten(1).long()
-    own = x.gather(1, asked[:, :, None].expand(-1, -1, x.shape[2])).unflatten(1, (e, m))
-    mean = torch.empty(g, e, m, outputs, device=x.device)
-    variance = torch.empty_like(mean)
-    kernel.run(own, mean, variance)
-    return matched_draw(mean, variance, noise, chance, first=first, order=order)
-
-
 def matched_draw_reference(
-    mean: Tensor, variance: Tensor, noise: Tensor, chance: Chance, *, first: bool = True, order: Tensor | None = None
+    mean: Tensor, variance: Tensor, noise: Tensor, lines: Tensor | None, per_unit: float
 ) -> Tensor:
     """What `matched_draw` should say, in plain torch."""
-    d = mean.shape[-1]
-    if order is None:
-        middle = mean.mean(1)
-        spread = (variance + (mean - middle.unsqueeze(1)).square()).mean(1).sqrt()
-        middle, spread = (part.repeat_interleave(noise.shape[1] // mean.shape[2], 1) for part in (middle, spread))
-    else:
-        place = order.flatten(1).long()[:, :, None].expand(-1, -1, d)
-        parts = (part.flatten(1, 2) for part in (mean, variance.sqrt()))
-        middle, spread = (torch.empty_like(part).scatter_(1, place, part) for part in parts)
-    noise = noise[..., :d]
-    if chance.lasting is not None:
-        kept, past = chance.lasting[0][:, None], chance.lasting[1]
-        noise = past.copy_(noise if first else kept * past + (1 - kept.square()).sqrt() * noise)
-    if chance.lines is None:
+    middle = mean.mean(1)
+    spread = (variance + (mean - middle.unsqueeze(1)).square()).mean(1).sqrt()
+    middle, spread = (part.repeat_interleave(noise.shape[1] // mean.shape[2], 1) for part in (middle, spread))
+    if lines is None:
         return middle + spread * noise
-    pairs = zip(noise, chance.lines, strict=True)
-    draw = torch.stack([read_table_reference(*pair, chance.per_unit) for pair in pairs])
+    draw = torch.stack([read_table_reference(*pair, per_unit) for pair in zip(noise, lines, strict=True)])
     return middle + spread * draw
+
+
+# Rows of their own for every network.
+
+
+@triton.jit
+def _arranged_draws(
+    noise, lines, ranks, out, plans, size, noise_agent, noise_step, noise_row, lines_agent, lines_step, per_unit,
+    D: tl.constexpr, P: tl.constexpr, E: tl.constexpr, CELLS: tl.constexpr, RANKED: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Numbers [1024 · i, 1024 · (i + 1)) of the `size` = plans · P · D of agent j in step t, for program (i, j, t)."""
+    agent, step = tl.program_id(1).to(tl.int64), tl.program_id(2).to(tl.int64)
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    inside = at < size
+    column, row = at % D, at // D
+    own: tl.constexpr = P // E
+    plan, particle = row // own % plans, row // own // plans * own + row % own
+    if RANKED:
+        place = ((agent * tl.num_programs(2) + step) * plans + plan) * P + particle
+        particle = tl.load(ranks + place, mask=inside, other=0)
+    begin = noise + agent * noise_agent + step * noise_step
+    draw = tl.load(begin + (plan * P + particle) * noise_row + column, mask=inside, other=0.0)
+    if CELLS > 0:
+        draw = _read(draw, lines + agent * lines_agent + step * lines_step, column, inside, per_unit, CELLS)
+    tl.store(out + (step * tl.num_programs(1) + agent) * size + at, draw, mask=inside)
+
+
+def arranged_draws(
+    noise: Tensor, lines: Tensor | None, per_unit: float, ranks: Tensor | None, *, particles: int, members: int, d: int
+) -> Tensor:
+    """All draws of a rollout, (h, g · e, n · p/e, d), in the order in which networks take particles.
+
+    noise: (g, h, n · p, ≥ d), standard normal, perhaps strided; lines: None, or tables (g, d, cells, 2), or one more
+    for each step, (g, h, d, cells, 2). Network i takes the i-th of e equal shares of each plan's p particles; ranks:
+    (g, h, n, p) int32, after they were put in this order.
+    """
+    (g, h, rows, _), size = noise.shape, noise.shape[2] * d
+    out = torch.empty(h, g * members, rows // members, d, device=noise.device)
+    table, cells, by_agent, by_step = noise, 0, 0, 0
+    if lines is not None:
+        table, cells, by_agent = lines, lines.shape[-2], lines.stride(0)
+        by_step = lines.stride(1) if lines.dim() == 5 else 0
+    settings: dict[str, Any] = {"D": d, "P": particles, "E": members, "CELLS": cells, "RANKED": ranks is not None}
+    strides = (*noise.stride()[:3], by_agent, by_step)
+    given = (noise, table, noise if ranks is None else ranks, out, rows // particles, size, *strides, per_unit)
+    _arranged_draws[(-(-size // BLOCK), g, h)](*given, **settings, BLOCK=BLOCK)
+    return out
+
+
+def draw_by_moments(kernel: Kernel, x: Tensor, draws: Tensor, order: Tensor | None, *, agents: int) -> Tensor:
+    """`FusedNets.draw` by a kernel that answers rows (g, e, n, in) with moments."""
+    (nets, n, d), members = draws.shape, len(draws) // agents
+    places = None if order is None else order.view(agents, -1, 1).long()
+    own = x.view(agents, members * n, -1)
+    if places is not None:
+        own = own.gather(1, places.expand_as(own))
+    mean = torch.empty(agents, members, n, d, device=x.device)
+    variance = torch.empty_like(mean)
+    kernel.run(own.view(agents, members, n, -1), mean, variance)
+    mean, variance = mean.view(nets, 1, n, d), variance.view(nets, 1, n, d)
+    found = matched_draw(mean, variance, draws).view(agents, -1, d)
+    if places is not None:
+        found = torch.empty_like(found).scatter_(1, places.expand_as(found), found)
+    return found.view(nets, n, d)

@@ -2,9 +2,9 @@
 // networks, and puts in front of this text the sizes as constants and one function for each shape of product:
 //
 //   E, IN, OUT                    networks of an agent, inputs, outputs
+//   SHARED, ORDERED               whether each network has rows of its own, and what is written are draws from its
+//                                 answers; whether its rows are scattered among its agent's
 //   EARLY                         whether it is launched before what it waits for has ended
-//   SHARED, CELLS, LASTS          whether each row goes through one network only, and what is written is a draw from its
-//                                 answer: through tables of so many cells, or 0; of noise that lasts, or not
 //   KS_IN, KS, LAYERS, OUT8       slices of 16 inputs (first layer; others), hidden products, outputs padded to 8
 //   KEPT, SLOTS                   slices of a layer that stay on the chip, places of the ring for the others
 //   into, onward, outward         d (64 × units) = or += a (64 × 16, registers) · b (16 × units, shared memory)
@@ -19,18 +19,6 @@ constexpr int WIDTH = 16 * KS, SLICE = 32 * WIDTH, OUT_SLICE = 32 * 2 * OUT8;
 constexpr int SLOT = 2, CHUNKS = (KS - KEPT) / SLOT;  // slices in a place; places that a layer needs
 constexpr u32 RING = SLOTS ? SLOTS : 1;
 constexpr float LARGEST = 60000.0f;
-
-// How rows are shared out among networks, and what draws from their answers are made of. Agents have `rows` each, of
-// which `repeat` in a row share an input; a network takes those that its part of `order` (g, e, n) names.
-struct Share {
-  const int *order;
-  const float *noise;  // an agent's begins at a multiple of `apart`, a row's at a multiple of `wide`
-  const float *lines;  // (g, OUT, CELLS, 2), an agent's at a multiple of `table`
-  const float *kept;   // (g, OUT), how much of its noise a row keeps
-  float *past;         // (g, rows, OUT), what its noise was
-  float per_unit;
-  int rows, repeat, apart, wide, table, first;
-};
 
 // Shared memory, in bytes from its beginning.
 constexpr int AT_KEPT = KS_IN * SLICE;
@@ -131,23 +119,23 @@ __device__ __forceinline__ void produce(u32 room, int first, int last, int block
   }
 }
 
+// Where row r of a network lies: n rows each, of its own or all of its agent's.
+__device__ __forceinline__ u64 place(const int *order, int net, int r, int n) {
+  if (ORDERED) return (u64)(net / E * E) * n + (r < n ? __ldg(order + (u64)net * n + r) : 0);
+  return (u64)(SHARED ? net : net / E) * n + r;
+}
+
 // Inputs of a thread's two rows, as they are; 0 beyond the last row or column.
-__device__ __forceinline__ void look(float (&seen)[KS_IN][8], const float *x, const Share &share, u64 net, int row,
-                                     int n, int lane) {
-  u64 source[2];
-#pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    const int r = row + 8 * half;
-    if (SHARED) source[half] = r < n ? net / E * (share.rows / share.repeat) + share.order[net * n + r] / share.repeat : 0;
-    else source[half] = net / E * n + r;
-  }
+__device__ __forceinline__ void look(float (&seen)[KS_IN][8], const float *x, const int *order, int net, int row, int n,
+                                     int lane) {
+  const u64 places[2] = {place(order, net, row, n), place(order, net, row + 8, n)};
 #pragma unroll
   for (int s = 0; s < KS_IN; ++s)
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      const int k = 16 * s + 8 * (i / 2) + 2 * (lane % 4);
-      const float *at = x + source[i & 1] * IN + k;
-      const bool inside = row + 8 * (i & 1) < n;
+      const int r = row + 8 * (i & 1), k = 16 * s + 8 * (i / 2) + 2 * (lane % 4);
+      const float *at = x + places[i & 1] * IN + k;
+      const bool inside = r < n;
       if (IN % 2 == 0) {
         float2 two = make_float2(0.0f, 0.0f);
         if (inside && k < IN) two = *reinterpret_cast<const float2 *>(at);
@@ -182,59 +170,61 @@ __device__ __forceinline__ void standardise(u32 (&a)[KS_IN][4], const float (&se
     }
 }
 
-// Noise, as far as it lasts, through the agent's table.
-__device__ __forceinline__ float drawn(const Share &share, u64 agent, int at, int k) {
-  float noise = share.noise[agent * share.apart + (u64)at * share.wide + k];
-  if (LASTS) {
-    float *past = share.past + (agent * share.rows + at) * OUT + k;
-    if (!share.first) {
-      const float kept = __ldg(share.kept + agent * OUT + k);
-      noise = kept * *past + sqrtf(1.0f - kept * kept) * noise;
+// Draws of a thread's two rows, in the order of its network; they come while the tensor cores work.
+__device__ __forceinline__ void prepare_draws(float (&drawn)[OUT8 / 2], const float *draws, int net, int row, int n,
+                                              int lane) {
+#pragma unroll
+  for (int i = 0; i < OUT8 / 4; ++i) {
+    const int r = row + 8 * (i & 1), k = 8 * (i / 2) + 2 * (lane % 4);
+    const float *at = draws + ((u64)net * n + r) * OUT + k;
+    if (OUT % 2 == 0) {
+      float2 two = make_float2(0.0f, 0.0f);
+      if (r < n && k < OUT) two = *reinterpret_cast<const float2 *>(at);
+      drawn[2 * i] = two.x, drawn[2 * i + 1] = two.y;
+    } else {
+      drawn[2 * i] = r < n && k < OUT ? at[0] : 0.0f;
+      drawn[2 * i + 1] = r < n && k + 1 < OUT ? at[1] : 0.0f;
     }
-    *past = noise;
   }
-  if (CELLS) {
-    const int cell = (int)(noise * share.per_unit + CELLS / 2);
-    const float2 line = __ldg(reinterpret_cast<const float2 *>(share.lines + agent * share.table) + k * CELLS + cell);
-    noise = line.x + line.y * noise;
-  }
-  return noise;
 }
 
 // Means, and variances between soft bounds: exp of the usual two softpluses is floor + 1 / (1 / ceiling + exp(−v)).
-// Where rows are shared out, draws from them, in the rows' own order: `mean` has room for them.
-__device__ __forceinline__ void answer(const float (&d)[OUT8], const float *floor_, const float *ceiling, float *mean,
-                                       float *variance, const Share &share, u64 net, int row, int n, int lane) {
+// Where rows are shared out, draws from them instead, in the place of the means.
+__device__ __forceinline__ void answer(const float (&d)[OUT8], const float (&drawn)[OUT8 / 2], const float *floor_,
+                                       const float *ceiling, float *mean, float *variance, const int *order, u64 net,
+                                       int row, int n, int lane) {
   constexpr int GROUPS = OUT8 / 8;
 #pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    const int r = row + 8 * half;
-    if (r >= n) continue;
-    const int at = SHARED ? share.order[net * n + r] : 0;
-    const u64 begin = (SHARED ? net / E * share.rows + at : net * n + r) * OUT;
+  for (int j = 0; j < GROUPS; ++j) {
+    const int k = 8 * j + 2 * (lane % 4);
+    float low[2] = {0.0f, 0.0f}, high[2] = {0.0f, 0.0f};
 #pragma unroll
-    for (int j = 0; j < GROUPS; ++j) {
-      const int k = 8 * j + 2 * (lane % 4);
+    for (int c = 0; c < 2; ++c)
+      if (k + c < OUT) low[c] = __ldg(floor_ + k + c), high[c] = __ldg(ceiling + k + c);
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int r = row + 8 * half;
+      if (r >= n) continue;
+      const u64 at = (ORDERED ? place(order, net, r, n) : net * n + r) * OUT + k;
       float m[2], v[2];
 #pragma unroll
       for (int c = 0; c < 2; ++c) {
-        const bool inside = k + c < OUT;
-        const float low = inside ? __ldg(floor_ + k + c) : 0.0f, high = inside ? __ldg(ceiling + k + c) : 0.0f;
         m[c] = d[4 * j + 2 * half + c];
-        v[c] = low + __fdividef(1.0f, high + __expf(-d[4 * (j + GROUPS) + 2 * half + c]));
-        if (SHARED && inside) m[c] += sqrtf(v[c]) * drawn(share, net / E, at, k + c);
+        v[c] = low[c] + __fdividef(1.0f, high[c] + __expf(-d[4 * (j + GROUPS) + 2 * half + c]));
+        if (SHARED) m[c] = fmaf(sqrtf(v[c]), drawn[4 * j + 2 * half + c], m[c]);
       }
-      float *to[2] = {mean + begin + k, variance + begin + k};
-#pragma unroll
-      for (int part = 0; part < (SHARED ? 1 : 2); ++part) {
-        const float *from = part ? v : m;
-        if (OUT % 2 == 0) {
-          if (k < OUT) *reinterpret_cast<float2 *>(to[part]) = make_float2(from[0], from[1]);
-        } else {
-#pragma unroll
-          for (int c = 0; c < 2; ++c)
-            if (k + c < OUT) to[part][c] = from[c];
+      if (OUT % 2 == 0) {
+        if (k < OUT) {
+          *reinterpret_cast<float2 *>(mean + at) = make_float2(m[0], m[1]);
+          if (!SHARED) *reinterpret_cast<float2 *>(variance + at) = make_float2(v[0], v[1]);
         }
+      } else {
+#pragma unroll
+        for (int c = 0; c < 2; ++c)
+          if (k + c < OUT) {
+            mean[at + c] = m[c];
+            if (!SHARED) variance[at + c] = v[c];
+          }
       }
     }
   }
@@ -242,14 +232,14 @@ __device__ __forceinline__ void answer(const float (&d)[OUT8], const float *floo
 
 __device__ __forceinline__ void consume(u32 room, int first, int last, int blocks, const float *x, const float *centre,
                                         const float *spread, const float *floor_, const float *ceiling, float *mean,
-                                        float *variance, const Share &share, int n) {
+                                        float *variance, const int *order, const float *draws, int n) {
   const u32 bar = room + AT_BARRIERS;
   const int group = threadIdx.x / 128, lane = threadIdx.x % 32;
   const int own = 64 * group + 16 * (threadIdx.x / 32 % 4) + lane / 4;
   const u64 to_in = operand(room), to_kept = operand(room + AT_KEPT), to_ring = operand(room + AT_RING);
   const u64 to_out = operand(room + AT_OUT);
   float d[WIDTH / 2], out[OUT8];
-  float seen[KS_IN][8];
+  float seen[KS_IN][8], drawn[OUT8 / 2];
   u32 a[KS][4], given[KS_IN][4];
   const float *middle = centre, *scale = spread, *low = floor_, *high = ceiling;
   int net = -1, nets_seen = -1;
@@ -264,7 +254,7 @@ __device__ __forceinline__ void consume(u32 room, int first, int last, int block
       net = tile / blocks, ++nets_seen;
       middle = centre + net / E * (16 * KS_IN), scale = spread + net / E * (16 * KS_IN);
       low = floor_ + net / E * OUT8, high = ceiling + net / E * OUT8;
-      look(seen, x, share, net, tile % blocks * 128 + own, n, lane);
+      look(seen, x, order, net, tile % blocks * 128 + own, n, lane);
       standardise(given, seen, middle, scale, lane);
       take_turn(group);
       await(bar + 8 * HAS_IN, nets_seen & 1);
@@ -284,7 +274,7 @@ __device__ __forceinline__ void consume(u32 room, int first, int last, int block
     for (int layer = 0; layer < LAYERS; ++layer) {
       // The next rows are asked for early: they come while the tensor cores work.
       if (layer + 1 == LAYERS)
-        look(seen, x, share, net, more ? row + 128 : n, n, lane);
+        look(seen, x, order, net, more ? row + 128 : n, n, lane);
       take_turn(group);
       if (other && KEPT) await(bar + 8 * (HAS_KEPT + layer), nets_seen & 1);
       begin();
@@ -309,8 +299,11 @@ __device__ __forceinline__ void consume(u32 room, int first, int last, int block
         if (lane == 0) arrive(bar + 8 * (USED_CHUNK + (chunk + c) % RING));
       }
       // What nobody waits for is done here, while the group has nothing else to do.
-      if (layer == 0 && !other) answer(out, low, high, mean, variance, share, net, row - 128, n, lane);
-      if (layer + 1 == LAYERS) standardise(given, seen, middle, scale, lane);
+      if (layer == 0 && !other) answer(out, drawn, low, high, mean, variance, order, net, row - 128, n, lane);
+      if (layer + 1 == LAYERS) {
+        standardise(given, seen, middle, scale, lane);
+        if (SHARED) prepare_draws(drawn, draws, net, row, n, lane);
+      }
       finish<0>();
       if (CHUNKS && lane == 0) arrive(bar + 8 * (USED_CHUNK + (chunk + CHUNKS - 1) % RING));
       chunk += CHUNKS;
@@ -335,7 +328,7 @@ __device__ __forceinline__ void consume(u32 room, int first, int last, int block
     if (more) {
       bend<false>(a, d);
     } else {
-      answer(out, low, high, mean, variance, share, net, row, n, lane);
+      answer(out, drawn, low, high, mean, variance, order, net, row, n, lane);
       if (lane == 0) arrive(bar + 8 * USED);
     }
   }
@@ -344,9 +337,8 @@ __device__ __forceinline__ void consume(u32 room, int first, int last, int block
 
 extern "C" __global__ void __launch_bounds__(384, 1)
     moments(const float *x, const float *centre, const float *spread, const char *w_in, const char *w_hidden,
-            const char *w_out, const float *floor_, const float *ceiling, float *mean, float *variance, int n,
-            int nets, const int *order, const float *noise, const float *lines, const float *kept, float *past,
-            float per_unit, int rows, int repeat, int apart, int wide, int table, int first_step) {
+            const char *w_out, const float *floor_, const float *ceiling, float *mean, float *variance,
+            const int *order, const float *draws, int n, int nets) {
   extern __shared__ __align__(128) char memory[];
   const u32 room = (u32)__cvta_generic_to_shared(memory);
   const int blocks = (n + 127) / 128;
@@ -362,7 +354,6 @@ extern "C" __global__ void __launch_bounds__(384, 1)
     if (threadIdx.x == 256) produce(room, first, last, blocks, w_in, w_hidden, w_out);
   } else {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 240;");
-    const Share share = {order, noise, lines, kept, past, per_unit, rows, repeat, apart, wide, table, first_step};
-    consume(room, first, last, blocks, x, centre, spread, floor_, ceiling, mean, variance, share, n);
+    consume(room, first, last, blocks, x, centre, spread, floor_, ceiling, mean, variance, order, draws, n);
   }
 }

@@ -24,7 +24,6 @@ from torch import Tensor
 
 from calibrl.kernels.fused_nets import (
     SHARED_MEMORY,
-    Chance,
     Networks,
     Sizes,
     first_layer,
@@ -138,32 +137,23 @@ class Resident:
 
     def run(self, x: Tensor, mean: Tensor, variance: Tensor) -> None:
         """Write the moments (g, e, n, d) of x (g, n, in)."""
-        nothing: list[Tensor | int | float] = [x] * 5
-        self._launch(self.kernel(), x, mean, variance, x.shape[1], [*nothing, 0.0, *(0,) * 6])
+        self._launch(self.kernel(), x, mean, variance, x, x)
 
-    def draw(self, x: Tensor, order: Tensor, noise: Tensor, chance: Chance, *, first: bool) -> Tensor:
+    def draw(self, x: Tensor, draws: Tensor, order: Tensor | None) -> Tensor:
         """What `FusedNets.draw` says, in one go."""
-        rows, n = noise.shape[1], order.shape[-1]
-        out = torch.empty(len(x), rows, self.sizes.outputs, device=x.device)
-        lines, lasting = chance.lines, chance.lasting
-        given: list[Tensor | int | float] = [order, noise, noise if lines is None else lines]
-        given += [noise, noise] if lasting is None else lasting
-        strides = (noise.stride(0), noise.stride(1), 0 if lines is None else lines.stride(0))
-        given += [chance.per_unit, rows, rows // x.shape[1], *strides, int(first)]
-        cells = 0 if lines is None else lines.shape[2]
-        self._launch(self.kernel(shared=True, cells=cells, lasts=lasting is not None), x, out, out, n, given)
+        out = torch.empty_like(draws)
+        kernel = self.kernel(shared=True, ordered=order is not None)
+        self._launch(kernel, x, out, out, x if order is None else order, draws)
         return out
 
-    def _launch(
-        self, kernel: Function, x: Tensor, mean: Tensor, variance: Tensor, n: int, share: list[Tensor | int | float]
-    ) -> None:
-        nets = self.sizes.agents * self.sizes.members
+    def _launch(self, kernel: Function, x: Tensor, *given: Tensor) -> None:
+        n, nets = x.shape[1], self.sizes.agents * self.sizes.members
         programs = min(-(-n // ROWS) * nets, torch.cuda.get_device_properties(self.device).multi_processor_count)
-        kernel(programs, THREADS, [x, *self.packed.values(), mean, variance, n, nets, *share])
+        kernel(programs, THREADS, [x, *self.packed.values(), *given, n, nets])
 
-    def kernel(self, *, shared: bool = False, cells: int = 0, lasts: bool = False) -> Function:
+    def kernel(self, *, shared: bool = False, ordered: bool = False) -> Function:
         """Compiled, once for all networks of such sizes."""
-        text = source(self.sizes, self.layout, shared=shared, cells=cells, lasts=lasts)
+        text = source(self.sizes, self.layout, shared=shared, ordered=ordered)
         device = self.packed["centre"].device.index
         return function(text, "moments", "sm_90a", self.layout.shared, device)
 
@@ -178,10 +168,10 @@ def in_slices(weight: Tensor) -> Tensor:
     return pieces.permute(0, 1, 2, 5, 3, 6, 4).flatten(3)
 
 
-def source(sizes: Sizes, layout: Layout, *, shared: bool = False, cells: int = 0, lasts: bool = False) -> str:
+def source(sizes: Sizes, layout: Layout, *, shared: bool = False, ordered: bool = False) -> str:
     """The CUDA C++ of the kernel for some sizes."""
     numbers = {"E": sizes.members, "IN": sizes.inputs, "OUT": sizes.outputs}
-    numbers |= {"SHARED": int(shared), "CELLS": cells, "LASTS": int(lasts), "EARLY": int(EARLY)}
+    numbers |= {"SHARED": int(shared), "ORDERED": int(ordered), "EARLY": int(EARLY)}
     numbers |= {name.upper(): value for name, value in asdict(layout).items()}
     constants = "".join(f"constexpr int {name} = {value};\n" for name, value in numbers.items())
     products = (
@@ -251,9 +241,11 @@ class Function:
         self._check(self.driver.cuModuleGetFunction(ctypes.byref(self.function), self.module, name.encode()))
         self._check(self.driver.cuFuncSetAttribute(self.function, SHARED_MEMORY_LIMIT, shared))
 
-    def __call__(self, grid: int, block: int, arguments: Sequence[Tensor | int | float]) -> None:
-        """Launch on the current stream: tensors are passed as pointers, numbers as int or float."""
-        values = [_argument(one) for one in arguments]
+    def __call__(self, grid: int, block: int, arguments: Sequence[Tensor | int]) -> None:
+        """Launch on the current stream: tensors are passed as pointers, numbers as int."""
+        values: list[Any] = [
+            ctypes.c_void_p(one.data_ptr()) if isinstance(one, Tensor) else ctypes.c_int(one) for one in arguments
+        ]
         pointers = (ctypes.c_void_p * len(values))(*(ctypes.cast(ctypes.byref(one), ctypes.c_void_p) for one in values))
         stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
         if EARLY:
@@ -271,12 +263,6 @@ class Function:
             text = ctypes.c_char_p()
             self.driver.cuGetErrorString(code, ctypes.byref(text))
             raise CompilerError(f"CUDA driver: {(text.value or b'unknown error').decode()}")
-
-
-def _argument(value: Tensor | int | float) -> Any:
-    if isinstance(value, Tensor):
-        return ctypes.c_void_p(value.data_ptr())
-    return ctypes.c_float(value) if isinstance(value, float) else ctypes.c_int(value)
 
 
 @functools.cache

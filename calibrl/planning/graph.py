@@ -17,11 +17,11 @@ import torch
 from torch import Tensor
 
 from calibrl.errors import CalibrlError, first_line
-from calibrl.kernels.fused_nets import Chance, FusedNets, Kernel, Networks, Sizes, captured
+from calibrl.kernels.fused_nets import FusedNets, Kernel, Networks, Sizes, captured
 from calibrl.kernels.resident import CompilerError, Resident
 from calibrl.maps.gaussian import CELLS, REACH
 from calibrl.planning.risk import MEAN, Risk
-from calibrl.planning.rollout import Model, World, imagined_returns, noise_shape
+from calibrl.planning.rollout import Model, World, imagined_returns, noise_shape, persistent
 from calibrl.planning.search import Found, Search
 
 __all__ = ["CapturedPlanner", "PlanInputs", "Planner", "for_device"]
@@ -231,54 +231,75 @@ def fused_returns(
     risk: Risk = MEAN,
 ) -> Tensor:
     """What `imagined_returns` gives by DS, TS1 or TSinf, (g, n), in fused kernels."""
-    from calibrl.kernels.layered import matched_draw
+    from calibrl.kernels.layered import arranged_draws, matched_draw
 
-    g, n, h, _ = plans.shape
+    (g, n, h, _), e, d = plans.shape, nets.members, nets.nets.max_logvar.shape[-1]
+    noise = noise if persistence is None else _persistent()(noise, persistence)
+    # By TS1 and TSinf networks stand side by side like agents, each with its share of every plan's particles.
+    shares = 1 if propagation == "DS" else e
+    if particles % shares:
+        raise CalibrlError(f"{particles} particles cannot be shared out evenly among {e} networks")
+    ranks, orders, draws = None, None, None
+    if propagation == "TS1":
+        ranks, orders = network_orders(noise, particles, e)
+    if propagation != "DS":
+        draws = arranged_draws(noise, tables, PER_UNIT, ranks, particles=particles, members=e, d=d)
     begin, advance = _compiled(world)
-    watched = world.safe if risk.safety else None
-    broken = None
     x = begin(observation, plans[:, :, 0])
-    state = observation[:, None, None].expand(g, n, 1, -1)
-    total = plans.new_zeros(g, n, particles)
-    # The noise of each particle, as far as it has come.
-    past = None if persistence is None else plans.new_empty(g, n * particles, persistence.shape[-1])
-    lasting = None if persistence is None or past is None else (persistence, past)
-    orders = None if propagation == "DS" else network_orders(propagation, noise, particles, nets.members)
+    if shares > 1:
+        observation, plans = (part.repeat_interleave(shares, 0) for part in (observation, plans))
+    state = observation[:, None, None].expand(g * shares, n, 1, -1)
+    total = plans.new_zeros(g * shares, n, particles // shares)
+    broken = None
+
+    def by_plan(values: Tensor) -> Tensor:
+        """(g · shares, n, p / shares, …) → (g, n, p, …)."""
+        return values.unflatten(0, (g, shares)).transpose(1, 2).flatten(2, 3)
+
     for t in range(h):
-        lines = tables if tables is None or tables.dim() == 4 else tables[:, t]
-        chance = Chance(lines, PER_UNIT, lasting)
-        if orders is None:
-            drawn = matched_draw(*nets.moments(x), noise[:, t], chance, first=t == 0)
+        if draws is None:
+            lines = tables if tables is None or tables.dim() == 4 else tables[:, t]
+            drawn = matched_draw(*nets.moments(x), noise[:, t], lines, PER_UNIT)
+        elif t == 0:
+            # All particles of a plan are in one state: every network is asked once for all that it takes.
+            mean, variance = (part.flatten(0, 1)[:, None] for part in nets.moments(x))
+            drawn = matched_draw(mean, variance, draws[0])
         else:
-            drawn = nets.draw(x, orders[t], noise[:, t], chance, first=t == 0)
-        target = drawn.view(g, n, particles, -1)
+            drawn = nets.draw(x, draws[t], None if orders is None else orders[t])
         # The last step's next input is computed and not used: another version of `advance` would cost more.
-        state, total, x = advance(state, plans[:, :, t], plans[:, :, min(t + 1, h - 1)], target, total)
+        following = plans[:, :, min(t + 1, h - 1)]
+        state, total, x = advance(state, plans[:, :, t], following, drawn.view(*total.shape, d), total)
         if risk.exploration:
-            total = total + risk.novelty(state, world.units, networks=nets.members)
-        if watched is not None:
-            left = watched(state) <= 0
+            total = total + risk.novelty(by_plan(state), world.units, networks=e).repeat_interleave(shares, 0)
+        if risk.safety and world.safe is not None:
+            left = world.safe(state) <= 0
             broken = left if broken is None else broken | left
-    return risk(total, broken, networks=nets.members)
+    return risk(by_plan(total), None if broken is None else by_plan(broken), networks=e)
 
 
-def network_orders(propagation: str, noise: Tensor, particles: int, members: int) -> Sequence[Tensor]:
-    """For each step, which rows each network takes, (g, e, r/e) int32, as TS1 or TSinf says: see `rollout`.
+@functools.cache
+def _persistent() -> Callable[..., Any]:
+    """`persistent` as one pass over all steps of a rollout."""
+    return _compile(persistent)
 
-    noise: (g, h, r, ·), r rows in plans of so many particles; by its last column TS1 puts a plan's in a new order.
+
+def network_orders(noise: Tensor, particles: int, members: int) -> tuple[Tensor, Tensor]:
+    """Which particles the networks take in each step of TS1: the ranks of noise's last column say it, but in the first.
+
+    Returns
+    -------
+    tuple of Tensor, Tensor
+        Of each plan's particles, (g, h, n, p) int32; and where these are among an agent's rows, network by network as
+        in the first step, (h, g · e, n · p/e) int32.
     """
-    g, h, rows, _ = noise.shape
-    if particles % members:
-        raise CalibrlError(f"{particles} particles cannot be shared out evenly among {members} networks")
-    first = torch.arange(rows, dtype=torch.int32, device=noise.device).view(-1, members, particles // members)
-    fixed = first.transpose(0, 1).flatten(1).expand(g, -1, -1).contiguous()
-    if propagation == "TSinf" or h == 1:
-        return [fixed] * h
-    # All steps are sorted at once. In the first one, all particles of a plan are alike.
-    ranks = noise[:, 1:, :, -1].unflatten(2, (-1, particles)).argsort(-1).to(torch.int32)
-    places = ranks + first.view(-1, particles)[:, :1]
-    found = places.unflatten(3, (members, -1)).permute(1, 0, 3, 2, 4).flatten(3).contiguous()
-    return [fixed, *found]
+    g, h, _, own = *noise.shape[:3], particles // members
+    first = torch.arange(particles, device=noise.device).expand(g, 1, noise.shape[2] // particles, -1)
+    later = noise[:, 1:, :, -1].unflatten(2, (-1, particles)).argsort(-1)
+    ranks = torch.cat([first, later], 1).to(torch.int32)
+    n = ranks.shape[2]
+    plan = torch.arange(n, dtype=torch.int32, device=noise.device)[:, None]
+    rows = ranks // own * (n * own) + plan * own + ranks % own
+    return ranks, rows.unflatten(3, (members, own)).permute(1, 0, 3, 2, 4).reshape(h, g * members, n * own)
 
 
 @functools.cache

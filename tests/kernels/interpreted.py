@@ -6,7 +6,7 @@ import sys
 import torch
 
 from calibrl.forecasters.nets import Nets, Shape
-from calibrl.kernels.fused_nets import Chance, FusedNets, Sizes
+from calibrl.kernels.fused_nets import FusedNets, Sizes
 from calibrl.kernels.layered import Layered, matched_draw, matched_draw_reference
 from calibrl.maps.gaussian import CELLS
 from calibrl.planning.graph import fused_returns
@@ -42,28 +42,15 @@ def refreshed() -> float:
     return float((fused.moments(x)[0] - nets.moments(x)[0]).abs().max())
 
 
-def drawn(repeat: int, tables: bool, lasts: bool = False, shared: bool = False, device: str = "cpu") -> float:
-    """Two steps of one rollout; where noise lasts, the second keeps some of the first's.
-
-    shared: each of three networks answers for a third of the rows; noise has a column more, as TS1's has.
-    """
+def drawn(repeat: int, tables: bool, device: str = "cpu") -> float:
     generator = torch.Generator().manual_seed(repeat)
     mean, variance = torch.randn(2, 3, 70, 4, generator=generator), torch.rand(2, 3, 70, 4, generator=generator)
-    repeat = 3 if shared else repeat
-    noise = torch.randn(2, 5, 70 * repeat, 4 + shared, generator=generator)[:, 2].clamp(-3.5, 3.5).to(device)
-    rows = torch.stack([torch.randperm(210, generator=generator).view(3, 70) for _ in range(2)])
-    order = rows.to(device, torch.int32) if shared else None
+    noise = torch.randn(2, 5, 70 * repeat, 4, generator=generator)[:, 2]
     lines = torch.randn(2, 4, 64, 2, generator=generator) if tables else None
-    share = torch.rand(2, 4, generator=generator).to(device)
-    mean, variance = mean.to(device), variance.to(device)
+    mean, variance, noise = mean.to(device), variance.to(device), noise.to(device)
     lines = None if lines is None else lines.to(device)
-    found = []
-    for draw in (matched_draw, matched_draw_reference):
-        lasting = (share, torch.empty(2, 70 * repeat, 4, device=device)) if lasts else None
-        chance = Chance(lines, 6.0, lasting)
-        steps = [draw(mean, variance, noise, chance, first=first, order=order) for first in (True, False)]
-        found.append(torch.stack(steps))
-    return float((found[0] - found[1]).abs().max())
+    got, want = (draw(mean, variance, noise, lines, 6.0) for draw in (matched_draw, matched_draw_reference))
+    return float((got - want).abs().max())
 
 
 def imagined(propagation: str, *, tables: bool, lasts: bool = False, risk: Risk = MEAN) -> float:
@@ -97,13 +84,6 @@ if __name__ == "__main__":
         "drawn repeated": drawn(5, tables=False),
         "drawn from tables": drawn(1, tables=True),
         "drawn repeated from tables": drawn(5, tables=True),
-        "drawn, noise lasts": drawn(5, tables=False, lasts=True),
-        "drawn from tables, noise lasts": drawn(1, tables=True, lasts=True),
-    }
-    found |= {
-        f"drawn by one network, {tables}, {lasts}": drawn(1, tables=tables, lasts=lasts, shared=True)
-        for tables in (False, True)
-        for lasts in (False, True)
     }
     for way in ("DS", "TS1", "TSinf"):
         found |= {f"imagined by {way}": imagined(way, tables=False)}

@@ -12,9 +12,9 @@ import torch
 from calibrl.control.problems import task
 from calibrl.control.settings import PRESETS
 from calibrl.forecasters.nets import Nets, Shape
-from calibrl.kernels.fused_nets import Chance, Sizes
+from calibrl.kernels.fused_nets import Sizes
 from calibrl.maps import Affine
-from calibrl.planning.graph import PER_UNIT, fuse, fused_returns, network_orders
+from calibrl.planning.graph import fuse, fused_returns
 from calibrl.planning.risk import Risk
 from calibrl.planning.rollout import imagined_returns, noise_shape, stacked_tables
 from tests.kernels.interpreted import nets_of
@@ -70,35 +70,25 @@ def test_fused_moments_agree_with_the_reference(name, agents):
 
 
 @on_gpu
-@pytest.mark.parametrize("agents", [1, 3])
+@pytest.mark.parametrize("ordered", [False, True])
 @pytest.mark.parametrize("name", SHAPES)
-@pytest.mark.parametrize("how", ["plain", "tables", "lasts"])
-def test_draws_of_rows_that_go_through_one_network_each_agree_with_the_reference(name, agents, how):
-    """Two steps, the first of particles that are still alike, with a column of noise more, as TS1 has it."""
-    from calibrl.kernels.layered import matched_draw_reference
-
+def test_draws_of_rows_that_go_through_one_network_each_agree_with_the_reference(name, ordered):
+    agents, generator = 2, torch.Generator("cuda").manual_seed(0)
     nets = nets_of(SHAPES[name], agents).to("cuda")
-    e, d, generator = nets.members, nets.shape.outputs, torch.Generator("cuda").manual_seed(0)
-    fused = fuse(nets)
-    maps = [Affine(scale=torch.tensor(0.5).double()), None, Affine(scale=torch.tensor(2.0).double())][:agents]
-    lines = None if how == "plain" else stacked_tables(maps, d, device="cuda")
-    kept = torch.rand(agents, d, generator=generator, device="cuda")
-    for plans in (1, 40, 500):
-        rows = 4 * e * plans
-        noise = torch.randn(agents, 2, rows, d + 1, generator=generator, device="cuda")
-        orders = network_orders("TS1", noise, 4 * e, e)
-        pasts = [torch.full((agents, rows, d), torch.nan, device="cuda") for _ in range(2)]
-        for step, asked in enumerate((plans, rows)):
-            x = torch.randn(agents, asked, nets.shape.inputs, generator=generator, device="cuda")
-            chances = [Chance(lines, PER_UNIT, (kept, past) if how == "lasts" else None) for past in pasts]
-            got = fused.draw(x, orders[step], noise[:, step], chances[0], first=step == 0)
-            taken = (orders[step] // (rows // asked)).long().flatten(1)
-            own = x.gather(1, taken[..., None].expand(-1, -1, x.shape[2])).unflatten(1, (e, -1))
-            moments = [part.float() for part in exact(nets, own)]
-            given = {"first": step == 0, "order": orders[step]}
-            want = matched_draw_reference(*moments, noise[:, step], chances[1], **given)
-            assert float((got - want).norm() / want.norm()) < 6e-3
-            assert how != "lasts" or torch.allclose(*pasts, atol=1e-5)
+    e, d, fused = nets.members, nets.shape.outputs, fuse(nets)
+    for rows in (1, 129, 2000):
+        draws = torch.randn(agents * e, rows, d, generator=generator, device="cuda")
+        x = torch.randn(agents * e, rows, nets.shape.inputs, generator=generator, device="cuda")
+        place = torch.arange(e * rows, device="cuda").repeat(agents, 1)
+        if ordered:
+            place = torch.rand(agents, e * rows, generator=generator, device="cuda").argsort(1)
+        order = place.view(agents * e, rows).to(torch.int32) if ordered else None
+        taken = x.view(agents, e * rows, -1).gather(1, place[..., None].expand(-1, -1, x.shape[2]))
+        mean, variance = exact(nets, taken.unflatten(1, (e, rows)))
+        want = (mean + variance.sqrt() * draws.view_as(mean)).flatten(1, 2)
+        got = fused.draw(x, draws, order).view(agents, e * rows, d)
+        got = got.gather(1, place[..., None].expand_as(got))
+        assert float((got - want).norm() / want.norm()) < 6e-3
 
 
 @on_gpu
@@ -140,12 +130,10 @@ def test_a_particle_that_is_no_number_stays_lost_and_harms_no_other():
 
 @on_gpu
 @pytest.mark.parametrize("tables", [False, True])
-@pytest.mark.parametrize("lasts", [False, True])
-@pytest.mark.parametrize("shared", [False, True])
-def test_draws_on_a_gpu_are_those_of_the_reference(tables, lasts, shared):
+def test_draws_on_a_gpu_are_those_of_the_reference(tables):
     from tests.kernels.interpreted import drawn
 
-    assert drawn(5, tables=tables, lasts=lasts, shared=shared, device="cuda") < 2e-5
+    assert drawn(5, tables=tables, device="cuda") < 2e-5
 
 
 @on_gpu

@@ -75,10 +75,10 @@ def _whole(slices, units):
     ("name", "how"),
     [
         ("halfcheetah", {}),
-        ("halfcheetah", {"shared": True, "cells": 2048, "lasts": True}),
+        ("halfcheetah", {"shared": True}),
         ("pusher", {}),
-        ("pusher", {"shared": True}),
-        ("two layers", {"shared": True, "cells": 2048}),
+        ("pusher", {"shared": True, "ordered": True}),
+        ("two layers", {"shared": True}),
     ],
 )
 def test_the_kernel_compiles_without_spilling_or_waiting(name, how, tmp_path):
