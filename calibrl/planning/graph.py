@@ -103,7 +103,8 @@ class PlanInputs:
             start=start.expand(agents, -1, -1).clone(),
             elites=torch.full((agents, search.carried, *start.shape), torch.nan, device=device),
             search_noise=torch.zeros(search.iterations, agents, plans, *start.shape, device=device),
-            particle_noise=torch.zeros(search.iterations, *shape, device=device),
+            # Agent by agent in memory: each draws its own in place.
+            particle_noise=torch.zeros(agents, search.iterations, *shape[1:], device=device).transpose(0, 1),
             tables=tables,
             persistence=persistence,
             risk=risk,
@@ -121,12 +122,11 @@ class PlanInputs:
 
     def draw(self, generators: Sequence[torch.Generator]) -> None:
         """Fresh chance for every agent, each from its own generator."""
-        # Drawn in one piece and then put in place: what torch draws depends on how a tensor lies in memory.
-        device = self.search_noise.device
+        # What torch draws depends on how a tensor lies in memory: each agent's is drawn in one piece.
         for agent, generator in enumerate(generators):
-            for noise, draw in ((self.search_noise, self.search.draw), (self.particle_noise, torch.randn)):
-                own = noise[:, agent]
-                own.copy_(draw(own.shape, generator=generator, device=device))
+            search, particles = self.search_noise[:, agent], self.particle_noise[:, agent]
+            search.copy_(self.search.draw(search.shape, generator=generator, device=search.device))
+            torch.randn(particles.shape, generator=generator, out=particles)
 
 
 class Planner:
