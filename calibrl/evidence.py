@@ -11,7 +11,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias, cast
+from typing import Any, NamedTuple, TypeAlias, cast
 
 import numpy as np
 import torch
@@ -112,6 +112,64 @@ class Adaptive:
             )
 
 
+class Expected(NamedTuple):
+    """What the next error is expected to be, and the variance of that beyond what is always new: (…, d) each."""
+
+    mean: Tensor
+    doubt: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Lasting:
+    """How errors go on along a trajectory, column by column, in recalibrated z-scores.
+
+    An error is what was to be expected and something new, z = m + σ ε; of both a part is to be expected next,
+    m' = ρ (m + K σ ε). K = 1 is an autoregression; a small K, a slow error under white noise. This is a Kalman filter:
+    what came before an episode is not known, and as much wider are forecasts of its first steps.
+
+    Parameters
+    ----------
+    kept, gain, spread : Tensor (…, d)
+        ρ in [0, 1), K in [0, 1] and σ. Where ρ is 0 and σ is 1, errors are independent, N(0, 1).
+    """
+
+    kept: Tensor
+    gain: Tensor
+    spread: Tensor
+
+    def unknown(self) -> Expected:
+        """What is expected where nothing was seen."""
+        carried = (self.kept * self.gain * self.spread).square()
+        return Expected(torch.zeros_like(self.kept), carried / (1 - self.kept.square()))
+
+    def seen(self, before: Expected, z: Tensor) -> Expected:
+        """What is expected once an error z (…, d) was seen; where it is NaN, what was expected before."""
+        share, doubt = self._learnt(before.doubt)
+        mean = self.kept * (before.mean + share * (z - before.mean))
+        return Expected(torch.where(z.isnan(), before.mean, mean), torch.where(z.isnan(), before.doubt, doubt))
+
+    def ahead(self, doubt: Tensor, steps: int) -> Tensor:
+        """How to draw errors of so many steps from N(0, 1), where the first one's doubt (…, d) is known.
+
+        Returns
+        -------
+        Tensor (…, steps, 3, d)
+            Of each step a, b, c: the error is m + a ε, and m' = b ε + c m.
+        """
+        found = []
+        for _ in range(steps):
+            spread = (doubt + self.spread.square()).sqrt()
+            share, doubt = self._learnt(doubt)
+            found.append(torch.stack([spread, self.kept * share * spread, self.kept.expand_as(spread)], -2))
+        return torch.stack(found, -3)
+
+    def _learnt(self, doubt: Tensor) -> tuple[Tensor, Tensor]:
+        """The share of a surprise that is expected to go on, and the doubt of the next step."""
+        new = self.spread.square()
+        share = self.gain + (1 - self.gain) * doubt / (doubt + new)
+        return share, (self.kept * (1 - self.gain)).square() * doubt * new / (doubt + new)
+
+
 class Evidence(ABC):
     """What R is fitted on. One object serves one forecaster: it may remember what it saw."""
 
@@ -119,10 +177,10 @@ class Evidence(ABC):
     """Whether rows held out are judged after T was trained."""
     redraws = False
     """Whether rows change sides: T is then trained anew on all rows of its side."""
-    persists = False
-    """Whether it says how long errors last, in `persistence`."""
-    persistence: Tensor | None = None
-    """How much of an error is left a step later, (d,) in [0, 1): see `Trajectory`. None: errors are independent."""
+    lasts = False
+    """Whether it says how errors go on, in `lasting`."""
+    lasting: Lasting | None = None
+    """How errors go on along a trajectory: see `Trajectory`. None: they are independent."""
     adaptive: Adaptive | None = None
     """What is promised of forecasts that come one after another, of evidence that is judged so."""
     _split: Split | None = None
@@ -366,7 +424,6 @@ class _Around(Evidence, ABC):
         self.evidence = evidence
         self.forget = _check_forget(forget, "updates")
         self.judges_held, self.redraws = evidence.judges_held, evidence.redraws
-        self.persists = self.persists or evidence.persists
 
     def judges_new(self, updates: int) -> bool:
         return updates > 0 or self.evidence.judges_new(updates)
@@ -391,33 +448,25 @@ class Wary(_Around):
         What R is fitted on in the first place.
     forget : float
         The factor in (0, 1] by which a surprise's weight shrinks with each later one.
-    by_column : bool
-        Whether each column is widened by its own surprises, averaged with those of all; otherwise all are alike.
     """
 
-    def __init__(self, evidence: Evidence, *, forget: float = 1.0, by_column: bool = False) -> None:
+    def __init__(self, evidence: Evidence, *, forget: float = 1.0) -> None:
         super().__init__(evidence, forget)
-        self.by_column = by_column
         self.surprises = torch.zeros(0, dtype=torch.float64)
 
     def fit(self, judged: Judged, mapping: Map | ClassMap, fit_map: FitMap | FitClassMap | None) -> Map | ClassMap:
         if judged.new is not None:
             found = surprise(_cdf_map(mapping), _continuous(judged.new), self.allowance)
-            found = found[None] if self.by_column else found.nanmean()[None]
-            self.surprises = torch.cat([self.surprises.reshape(-1, *found.shape[1:]), found])
-        fitted = widened(_cdf_map(self.evidence.fit(judged, mapping, fit_map)), self.allowance)
-        self.persistence = self.evidence.persistence
-        return fitted
+            self.surprises = torch.cat([self.surprises, found[None]])
+        return widened(_cdf_map(self.evidence.fit(judged, mapping, fit_map)), self.allowance)
 
     @property
     def allowance(self) -> Tensor:
-        """By how much forecasts are widened, at least 1: a scalar, or with `by_column` (d,)."""
+        """By how much forecasts are widened, at least 1."""
         if not len(self.surprises):
             return torch.ones((), dtype=torch.float64)
         weight = self.forget ** torch.arange(len(self.surprises)).flip(0).double()
-        mean = torch.tensordot(weight, self.surprises, 1) / weight.sum()
-        if self.by_column:
-            mean = ((mean + mean.nanmean()) / 2).nan_to_num(1.0)
+        mean = weight @ self.surprises / weight.sum()
         return torch.where(mean > 1, mean.sqrt(), 1.0)
 
     def state_dict(self) -> dict[str, Any]:
@@ -426,18 +475,16 @@ class Wary(_Around):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.surprises = state["surprises"]
         self.evidence.load_state_dict(state["evidence"])
-        self.persistence = self.evidence.persistence
 
 
 class Trajectory(_Around):
-    """Another kind of evidence, and how long errors last: for forecasts of many steps, each made from the one before.
+    """Another kind of evidence, and how errors go on: for forecasts of many steps, each made from the one before.
 
-    Steps that are calibrated one by one add up to a future that is too sure if errors go on in one direction while
-    imagined ones are drawn afresh. A rollout whose noise persists, z' = ρ z + √(1 - ρ²) ε, keeps every single step's
-    calibrated forecast and is wider many steps ahead. The rows of an update are one trajectory, in order of time.
-    Before T learns them, their recalibrated z-scores, cut off at ±4, say how much sums of `block` successive errors
-    vary, beside single ones: ρ of each column is the one under which sums of draws vary as much. It is shrunk to a half
-    with `PRIOR_ROWS` pseudo-rows, and newer trajectories weigh more.
+    Steps that are calibrated one by one do not add up to an honest future if errors go on in one direction while
+    imagined ones are drawn afresh. Here imagined errors go on as real ones do, from those just seen: see `Lasting`. The
+    rows of an update are one trajectory, in order of time. Before T learns them, their recalibrated z-scores, cut off
+    at ±6, say which ρ and K would have forecast them best, column by column, averaged with what is best for all; and
+    how large what could not be forecast was: σ. Newer trajectories weigh more, and `PRIOR_ROWS` rows speak for ρ = ½.
 
     Parameters
     ----------
@@ -445,8 +492,6 @@ class Trajectory(_Around):
         What R is fitted on.
     forget : float
         The factor in (0, 1] by which a trajectory's weight shrinks with each later one.
-    block : int
-        How many steps' errors are summed, 2 or more: about as far ahead as forecasts are to be honest.
 
     Examples
     --------
@@ -455,38 +500,48 @@ class Trajectory(_Around):
     >>> for t in range(1, 2000):
     ...     z[t] = 0.8 * z[t - 1] + 0.6 * z[t]
     >>> mapping = evidence.fit(Judged(new=z, held=z, age=torch.zeros(2000)), Affine(), None)
-    >>> round(float(evidence.persistence), 1)
-    0.8
+    >>> [round(float(part), 1) for part in (evidence.lasting.kept, evidence.lasting.gain, evidence.lasting.spread)]
+    [0.8, 1.0, 0.6]
     """
 
-    PRIOR, PRIOR_ROWS, FURTHEST = 0.5, 20.0, 4.0
-    persists = True
+    PRIOR_ROWS, FURTHEST = 20.0, 6.0
+    KEPT = torch.tensor([0.0, 0.3, 0.5, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99]).double().repeat_interleave(6)
+    GAIN = torch.tensor([0.1, 0.2, 0.3, 0.5, 0.7, 1.0]).double().repeat(9)
+    lasts = True
 
-    def __init__(self, evidence: Evidence, *, forget: float = 1.0, block: int = 10) -> None:
+    def __init__(self, evidence: Evidence, *, forget: float = 1.0) -> None:
         super().__init__(evidence, forget)
-        self.block = check_count("block", block, "sums up nothing", least=2)
-        self.sums: Tensor | None = None
+        self.squares: Tensor | None = None
+        self.rows = 0.0
 
     def fit(self, judged: Judged, mapping: Map | ClassMap, fit_map: FitMap | FitClassMap | None) -> Map | ClassMap:
         seen = judged.held if judged.new is None else judged.new
         if seen is not None:
             z = _cdf_map(mapping).forward_z(_continuous(seen)).clamp(-self.FURTHEST, self.FURTHEST).nan_to_num(0)
             # A row that several networks were judged on, one after the other, is one step of several series.
-            z = z.unflatten(0, (-1, _times(judged)))
-            if self.sums is None:
-                self.sums = torch.zeros(2, *z.shape[2:], dtype=torch.float64)
-            if judged.new is not None and len(z) >= self.block:
-                self.sums = self.forget * self.sums + len(z) * _variances(z, self.block).mean(1)
-            prior = self.PRIOR_ROWS * torch.tensor([block_variance(self.PRIOR, self.block), 1.0]).double()
-            together, single = (self.sums + prior.reshape(2, *(1 for _ in z.shape[2:]))).unbind(0)
-            self.persistence = persistence_of(together / single, self.block)
+            z = z.reshape(len(z) // _times(judged), _times(judged), -1)
+            if self.squares is None:
+                self.squares = torch.zeros(len(self.KEPT), z.shape[-1], dtype=torch.float64)
+            if judged.new is not None:
+                self.squares = self.forget * self.squares + _unforeseen(z, self.KEPT, self.GAIN)
+                self.rows = self.forget * self.rows + len(z)
+            self.lasting = self._best(self.squares)
         return self.evidence.fit(judged, mapping, fit_map)
 
+    def _best(self, squares: Tensor) -> Lasting:
+        """What fits squares (candidates, d) of what could not be forecast best."""
+        squares = squares + self.PRIOR_ROWS * _unforeseen_of_half(self.KEPT, self.GAIN)[:, None]
+        share = squares / squares[0]
+        best = (share + share.mean(1, keepdim=True)).argmin(0)
+        left = squares.gather(0, best[None])[0] / (self.rows + self.PRIOR_ROWS)
+        return Lasting(self.KEPT[best], self.GAIN[best], left.sqrt())
+
     def state_dict(self) -> dict[str, Any]:
-        return {"sums": self.sums, "persistence": self.persistence, "evidence": self.evidence.state_dict()}
+        return {"squares": self.squares, "rows": self.rows, "evidence": self.evidence.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.sums, self.persistence = state["sums"], state["persistence"]
+        self.squares, self.rows = state["squares"], state["rows"]
+        self.lasting = None if self.squares is None else self._best(self.squares)
         self.evidence.load_state_dict(state["evidence"])
 
 
@@ -564,14 +619,14 @@ def fit_to(
 
 
 def surprise(mapping: Map, z: Tensor, allowance: Tensor) -> Tensor:
-    """How far out new rows z (n, d) lay, in units of what held-out rows had promised, (d,): 1 if they were right.
+    """How far out new rows z (n, d) lay, in units of what held-out rows had promised: 1 if they were right.
 
-    The mean square of what should be N(0, 1), NaN for columns that `mapping` knows nothing of. allowance: by how much
+    The mean square of what should be N(0, 1), without columns that `mapping` knows nothing of. allowance: by how much
     `mapping` widens beyond what held-out rows say.
     """
     found = (allowance * mapping.forward_z(z)).masked_fill(_unknown(mapping), torch.nan)
     # Cut off, lest a single wild row make all forecasts boundless.
-    return found.clamp(-normal.HIGHEST_Z, normal.HIGHEST_Z).square().nanmean(0)
+    return found.clamp(-normal.HIGHEST_Z, normal.HIGHEST_Z).square().nanmean(0).nanmean()
 
 
 def widened(mapping: Map, allowance: Tensor) -> Map:
@@ -582,21 +637,6 @@ def widened(mapping: Map, allowance: Tensor) -> Map:
     return Chain(before=mapping, after=Affine(shift=torch.zeros_like(scale), scale=scale))
 
 
-def block_variance(rho: Any, block: int) -> Any:
-    """The variance of a sum of so many draws, each ρ times the one before and noise, over that of independent ones."""
-    return (1 + rho) / (1 - rho) - 2 * rho * (1 - rho**block) / (block * (1 - rho) ** 2)
-
-
-LONGEST = 0.99
-"""The largest persistence: errors that last 100 steps."""
-
-
-def persistence_of(ratio: Tensor, block: int) -> Tensor:
-    """The ρ in [0, 0.99] at which `block_variance` is the ratio, of the ratio's shape."""
-    rho = np.linspace(0, LONGEST, 1000)
-    return torch.from_numpy(np.interp(ratio.numpy(), block_variance(rho, block), rho))
-
-
 def _times(judged: Judged) -> int:
     """How often each row was judged."""
     if judged.held is None or judged.age is None:
@@ -604,10 +644,23 @@ def _times(judged: Judged) -> int:
     return max(len(_continuous(judged.held)) // max(len(judged.age), 1), 1)
 
 
-def _variances(z: Tensor, block: int) -> Tensor:
-    """Of successive z (n, …): mean squares of sums of `block` in a row, over `block`, and of single ones: (2, …)."""
-    sums = z.unfold(0, block, 1).sum(-1)
-    return torch.stack([sums.square().mean(0) / block, z.square().mean(0)])
+def _unforeseen(z: Tensor, kept: Tensor, gain: Tensor) -> Tensor:
+    """Sums of squares (k, d) of what k pairs of ρ and K do not forecast in z (n, series, d), averaged over series."""
+    kept, gain = kept[:, None, None], gain[:, None, None]
+    expected = z.new_zeros(len(kept), *z.shape[1:])
+    found = z.new_zeros(expected.shape)
+    for now in z:
+        error = now - expected
+        found += error.square()
+        expected = kept * (expected + gain * error)
+    return found.mean(1)
+
+
+def _unforeseen_of_half(kept: Tensor, gain: Tensor) -> Tensor:
+    """The mean square (k,) of what pairs of ρ and K do not forecast where errors are N(0, 1) and half of each lasts."""
+    # m is the sum over j ≥ 1 of now · old^(j - 1) · z of j steps ago.
+    now, old = kept * gain, kept * (1 - gain)
+    return 1 - now / (1 - old / 2) + now.square() * (1 + old / 2) / ((1 - old.square()) * (1 - old / 2))
 
 
 def _faded(forget: float, age: Tensor, scores: Scores) -> Tensor | None:

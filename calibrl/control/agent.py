@@ -80,13 +80,13 @@ class OneForAll:
 
     def __init__(self, fleet: Fleet, environments: int) -> None:
         self.fleet = fleet
-        self.plans: list[tuple[Tensor, Tensor]] = [(fleet.inputs.start, fleet.inputs.elites)] * environments
+        self.plans = [fleet.memory()] * environments
 
     def begin(self, agents: Sequence[int]) -> None:
         """Episodes begin in these environments."""
         self.fleet.begin([0])
         for k in agents:
-            self.plans[k] = self.fleet.inputs.start.clone(), self.fleet.inputs.elites.clone()
+            self.plans[k] = self.fleet.memory()
 
     def act(self, observation: Tensor) -> Tensor:
         """Actions (n, a) at observations (n, o)."""
@@ -94,10 +94,9 @@ class OneForAll:
             return self.fleet.act(observation)
         actions = []
         for k, seen in enumerate(observation):
-            for buffer, own in zip((self.fleet.inputs.start, self.fleet.inputs.elites), self.plans[k], strict=True):
-                buffer.copy_(own)
+            self.fleet.recall(self.plans[k])
             actions.append(self.fleet.act(seen[None])[0])
-            self.plans[k] = self.fleet.inputs.start.clone(), self.fleet.inputs.elites.clone()
+            self.plans[k] = self.fleet.memory()
         return torch.stack(actions)
 
 
@@ -270,15 +269,14 @@ class Agent:
         tuple of float
             The return of each.
         """
-        planned = self.fleet.inputs.start.clone(), self.fleet.inputs.elites.clone()
+        planned = self.fleet.memory()
         earned = []
         with closing(self.task.make()) as environment, threads_for(self.settings):
             for episode in range(episodes):
                 trial = run_trial(self.fleet, [environment], steps=self.task.steps, seeds=[seed + episode])
                 first = trial.episodes(0)[0]
                 earned.append(float(trial.reward[0, first].double().sum()))
-        self.fleet.inputs.start.copy_(planned[0])
-        self.fleet.inputs.elites.copy_(planned[1])
+        self.fleet.recall(planned)
         return tuple(earned)
 
     def record(self, path: str | Path, *, seed: int = 10_000, fps: float = 25.0) -> Path:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numba
@@ -14,7 +15,7 @@ from torch import Tensor
 from calibrl.arrays import Array
 from calibrl.control.settings import CalibrationSettings
 from calibrl.data import Split, exact_split
-from calibrl.errors import CalibrlError
+from calibrl.errors import check_known
 from calibrl.evidence import Evidence, HeldOut, Judged, Newest, Resplit, Trajectory, Uncalibrated, Wary
 from calibrl.kernels import normal
 from calibrl.maps import Affine, FitMap, Map, Sigmoid
@@ -73,24 +74,13 @@ def _wary(settings: CalibrationSettings, generator: torch.Generator) -> Evidence
 
 
 def _trajectory(settings: CalibrationSettings, generator: torch.Generator) -> Evidence:
-    """The same again, and imagined errors that last as long as those along new trajectories did."""
-    lasting = Trajectory(_held_out(settings, generator), forget=settings.forget)
-    return Wary(lasting, forget=settings.forget, by_column=True)
+    """The same rows, and imagined errors that go on from those just seen as they did along new trajectories."""
+    return Trajectory(_held_out(settings, generator), forget=settings.forget)
 
 
-def _resplit(settings: CalibrationSettings, generator: torch.Generator) -> Evidence:
+def _resplit(settings: CalibrationSettings, generator: torch.Generator, kind: type[Resplit] = Resplit) -> Evidence:
     """The same share, but every row draws its side anew after every trial, as the paper's released code does."""
-    return Resplit(_split(settings, generator), generator=generator)
-
-
-def _released(settings: CalibrationSettings, generator: torch.Generator) -> Evidence:
-    """Split so, and R fitted as the paper's released code fits it."""
-    return Released(_split(settings, generator), generator=generator)
-
-
-def _released_no_map(settings: CalibrationSettings, generator: torch.Generator) -> Evidence:
-    """Split so, and no R."""
-    return ResplitWithoutMap(_split(settings, generator), generator=generator)
+    return kind(_split(settings, generator), generator=generator)
 
 
 def _fresh(settings: CalibrationSettings, generator: torch.Generator) -> Evidence:  # noqa: ARG001 (nothing to draw)
@@ -228,8 +218,8 @@ ARMS = {
         Arm("calibrated-fresh", _fresh, holds_out=False),
         Arm("calibrated-wary", _wary, holds_out=True),
         Arm("calibrated-trajectory", _trajectory, holds_out=True),
-        Arm("released", _released, holds_out=True, map="sigmoid", rescales=True),
-        Arm("released-control", _released_no_map, holds_out=True, calibrated=False),
+        Arm("released", partial(_resplit, kind=Released), holds_out=True, map="sigmoid", rescales=True),
+        Arm("released-control", partial(_resplit, kind=ResplitWithoutMap), holds_out=True, calibrated=False),
         _width(0.5),
         _width(1.4),
     )
@@ -238,6 +228,4 @@ ARMS = {
 
 def arm_named(name: str) -> Arm:
     """The arm of that name, or an error that lists the known ones."""
-    if name not in ARMS:
-        raise CalibrlError(f"arm {name!r} is unknown; use one of {', '.join(ARMS)}")
-    return ARMS[name]
+    return ARMS[check_known("arm", name, ARMS)]

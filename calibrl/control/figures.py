@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 import typer
 from rich import box
 from rich.table import Table
@@ -23,18 +22,18 @@ from calibrl.control.policy import Member, fleets
 from calibrl.control.problems import Task, task, task_of
 from calibrl.control.scoring import (
     ENDPOINTS,
+    HORIZONS,
     PAIRS,
+    STARTS,
     Claim,
     Floats,
     Samples,
     claim,
-    corrected_by_earlier,
     decimals,
     endpoint,
-    horizons_of,
 )
 from calibrl.control.settings import PUBLISHED, TASKS, ControlSettings
-from calibrl.diagnostics import calibration_loss, noise_floor
+from calibrl.diagnostics import noise_floor
 from calibrl.errors import CalibrlError
 from calibrl.files import explain_os_error
 from calibrl.runs.console import table_console
@@ -170,22 +169,26 @@ def calibration(rows: Sequence[Row]) -> Figure:
     return figure
 
 
-def by_horizon(losses: Mapping[str, tuple[Sequence[int], Sequence[float], Sequence[float]]], *, floor: float) -> Figure:
-    """Calibration loss of forecasts h steps ahead.
-
-    losses: {name: (horizons, mean, standard error)}. floor: what a perfect forecaster would show by chance.
-    """
+def by_horizon(rows: Sequence[Row]) -> Figure:
+    """Calibration loss of what arms imagined h steps ahead, mean over trials; dashed without their maps."""
     import matplotlib.pyplot as plt
 
     figure, ax = plt.subplots(figsize=(6.4, 4.2), layout="constrained")
-    styles = {"without a map": ("#c8553d", "-"), "one map for one step": ("#1b7f79", "-")}
-    for name, (steps, mean, error) in losses.items():
-        color, style = styles.get(name, ("#3d6fb6", "--"))
-        ax.errorbar(steps, mean, error, color=color, ls=style, lw=2, marker="o", ms=4, capsize=3, label=for_plot(name))
-    _level(ax, floor, "chance alone", at=0.99, ha="right", va="bottom")
+    rows = [row for row in rows if "calibration_loss_ahead_1" in row.metrics]
+    seeds = sorted({row.seed for row in rows})
+    steps = [step for step in HORIZONS if f"calibration_loss_ahead_{step}" in rows[0].metrics]
+    for arm in arms_of(rows):
+        for ending in ("", "_bare") if _has_map(arm) else ("",):
+            names = [f"calibration_loss_ahead_{step}{ending}" for step in steps]
+            mine = [row for row in rows if row.arm == arm]
+            losses = [[[row.metrics[name] for name in names] for row in mine if row.seed == seed] for seed in seeds]
+            means = [np.mean(trials, 0).tolist() for trials in losses if trials]
+            mean, error = zip(*(_over_seeds(each) for each in zip(*means, strict=True)), strict=True)
+            label, style = arm + (" without its map" if ending else ""), "--" if ending else "-"
+            ax.errorbar(steps, mean, error, color=COLORS.get(arm), ls=style, marker="o", ms=4, label=for_plot(label))
+    _level(ax, noise_floor(STARTS), "chance alone, were starts independent", at=0.99, ha="right", va="bottom")
     ax.set(xscale="log", xlabel="steps ahead", ylabel="calibration loss")
-    ticks = sorted({step for steps, _, _ in losses.values() for step in steps})
-    ax.set_xticks(ticks, [str(tick) for tick in ticks])
+    ax.set_xticks(steps, [str(step) for step in steps])
     ax.minorticks_off()
     ax.set_ylim(bottom=0)
     _tidy(ax).legend(frameon=False, fontsize=9)
@@ -280,9 +283,6 @@ def _tidy(ax: Axes) -> Axes:
     return ax
 
 
-Losses = dict[str, tuple[Sequence[int], Sequence[float], Sequence[float]]]
-
-
 def draw(out: Path, settings: ControlSettings, found: Found) -> None:
     """All figures of the rows in a folder, and of a whole run the videos, where the environment can be drawn."""
     what, records = task_of(settings), records_of(out, settings, found)
@@ -290,9 +290,8 @@ def draw(out: Path, settings: ControlSettings, found: Found) -> None:
     figures = {"control-learning": learning(rows, solved=what.solved)}
     if any("calibration_loss" in row.metrics for row in rows):
         figures["control-calibration"] = calibration(rows)
-    losses, count = losses_by_horizon(records, horizons_of(settings))
-    if losses:
-        figures["control-horizon"] = by_horizon(losses, floor=noise_floor(count))
+    if any("calibration_loss_ahead_1" in row.metrics for row in rows):
+        figures["control-horizon"] = by_horizon(rows)
     forecasts = {
         member.arm.name: {trial: part.numpy().astype(float) for trial, part in record.forecasts.items()}
         for member, record in records.items()
@@ -316,35 +315,8 @@ def records_of(out: Path, settings: ControlSettings, found: Found) -> dict[Membe
             records[member] = Record.from_arrays(arrays)
         elif done is not None:
             state = checkpoint.load(out / "checkpoint", member, done, identity(settings))
-            records[member] = Record(**state["record"])
+            records[member] = Record.from_state(state["record"])
     return records
-
-
-def losses_by_horizon(records: Mapping[Member, Record], horizons: Sequence[int]) -> tuple[Losses, int]:
-    """Calibration loss by horizon over agents that fit a map, and how many outcomes of each agent it is from.
-
-    Mean and standard error over agents, of trials from the second on, where a map per horizon has evidence.
-    """
-    found: dict[str, list[list[float]]] = {}
-    count = 0
-    for member, record in records.items():
-        if not member.arm.calibrated or len(record.pits) < 2:
-            continue
-        mapped, bare = ([part[i].double() for part in record.pits] for i in (0, 1))
-        sets = {
-            "without a map": bare[1:],
-            "one map for one step": mapped[1:],
-            "and a map for each horizon": corrected_by_earlier(mapped),
-        }
-        for name, parts in sets.items():
-            together = torch.cat(parts, 1)
-            count = together.shape[1]
-            found.setdefault(name, []).append([calibration_loss(part) for part in together])
-    losses: Losses = {}
-    for name, values in found.items():
-        mean, error = zip(*(_over_seeds(each) for each in zip(*values, strict=True)), strict=True)
-        losses[name] = (horizons, mean, error)
-    return losses, count
 
 
 def videos(out: Path, what: Task, records: Mapping[Member, Record]) -> None:

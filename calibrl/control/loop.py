@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -148,40 +148,37 @@ def assemble(
 
 @dataclass
 class Record:
-    """What is kept of one agent: its rows, PITs by horizon, some forecasts, and the actions of its best trial.
+    """What is kept of one agent: its rows, some forecasts, and the actions of its best trial.
 
-    pits: for each trial since the first, {horizon: …} stacked (2, horizons, starts, o): under R∘T and under the bare
-    T. forecasts: {trial: (T, d, 4)}: outcome, and the 5 %, 50 % and 95 % quantiles. best: actions (T, a), the seed of
+    forecasts: {trial: (T, d, 4)}: outcome, and the 5 %, 50 % and 95 % quantiles. best: actions (T, a), the seed of
     the episode, what it earned.
     """
 
     rows: list[dict[str, Any]] = field(default_factory=list)
-    pits: list[Tensor] = field(default_factory=list)
     forecasts: dict[int, Tensor] = field(default_factory=dict)
     best: dict[str, Any] = field(default_factory=dict)
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """What figures need, by name."""
         found = {f"forecasts, {trial}": part.numpy() for trial, part in self.forecasts.items()}
-        # One array for each trial: where episodes end, trials differ in how many starts they leave.
-        found |= {f"pits, {number}": part.numpy() for number, part in enumerate(self.pits)}
         return found | {f"best, {name}": np.asarray(part) for name, part in self.best.items()}
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> Record:
         """What `arrays` gave; without rows."""
         found = cls()
-        pits: dict[int, Tensor] = {}
         for name, values in arrays.items():
             kind, which = name.split(", ")
             if kind == "forecasts":
                 found.forecasts[int(which)] = torch.from_numpy(values)
-            elif kind == "pits":
-                pits[int(which)] = torch.from_numpy(values)
-            else:
+            elif kind == "best":
                 found.best[which] = torch.from_numpy(values) if values.ndim else values.item()
-        found.pits = [part for _, part in sorted(pits.items())]
         return found
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any]) -> Record:
+        """What an agent's file holds; earlier ones hold more."""
+        return cls(**{each.name: state[each.name] for each in fields(cls)})
 
 
 @dataclass
@@ -204,7 +201,7 @@ class Group:
             load_agents(self.fleet, agents)
         else:
             relearn(self.fleet, agents, progress.relearnt)
-        self.records, self.done = [Record(**state["record"]) for state in states], done
+        self.records, self.done = [Record.from_state(state["record"]) for state in states], done
 
     def save(self, folder: Path, settings: ControlSettings) -> None:
         """All of each agent, or with `light` all but what it can learn again."""
@@ -276,8 +273,6 @@ def record_trial(
     """Write down what an agent did in a trial; returns the row."""
     member, record, number = group.fleet.members[agent], group.records[agent], group.done
     earned, score = outcome.trial.returns[agent], outcome.scores[agent]
-    if score.pits is not None:
-        record.pits.append(score.pits)
     if score.forecast is not None:
         record.forecasts[number] = score.forecast
     before = [row["metrics"]["return"] for row in record.rows]

@@ -23,13 +23,14 @@ from calibrl.control.settings import SHARED_OUT, ControlSettings
 from calibrl.control.world import View
 from calibrl.data import Data
 from calibrl.errors import CalibrlError
+from calibrl.evidence import Expected, Lasting, Trajectory
 from calibrl.forecasters.ensemble import BatchedEnsemble
 from calibrl.forecasters.ensemble_training import EnsembleTraining, input_scale
 from calibrl.forecasters.nets import Shape
 from calibrl.maps import IDENTITY, FitMap, Map, fit_named
 from calibrl.planning.candidates import chosen, refuse_lost_plans
 from calibrl.planning.graph import CapturedPlanner, PlanInputs, Planner, for_device
-from calibrl.planning.rollout import Model, matched, stacked_tables
+from calibrl.planning.rollout import Errors, Model, matched, stacked_tables
 
 CHUNK = 4096
 """Rows that the networks are asked about at once."""
@@ -223,6 +224,7 @@ class Fleet:
             judge=judge,
             remember=True,
         )
+        self.following = Following(self) if any(one.lasts for one in self.model.evidence) else None
         self.inputs = PlanInputs.empty(
             planner.search_among(choices),
             propagation=planner.propagation,
@@ -232,7 +234,7 @@ class Fleet:
             outputs=view.outputs,
             start=self._middle,
             tables=self.tables() if any(member.arm.calibrated for member in members) else None,
-            persistence=self.persistence(),
+            errors=None if self.following is None else self.following.here(),
             risk=planner.risk,
         )
         self._plan: Planner | CapturedPlanner | None = None
@@ -245,6 +247,21 @@ class Fleet:
     def begin(self, agents: Sequence[int]) -> None:
         """These agents' episodes begin: what they had planned is over."""
         self.inputs.begin(agents, self._middle)
+        if self.following is not None:
+            self.following.begin(agents)
+
+    def memory(self) -> list[Tensor]:
+        """What agents have in mind in the middle of an episode, for `recall` after another one."""
+        return [part.clone() for part in self._in_mind]
+
+    def recall(self, memory: Sequence[Tensor]) -> None:
+        """Go on where `memory` was asked for."""
+        for part, was in zip(self._in_mind, memory, strict=True):
+            part.copy_(was)
+
+    @property
+    def _in_mind(self) -> list[Tensor]:
+        return [self.inputs.start, self.inputs.elites, *(() if self.following is None else self.following.buffers)]
 
     @torch.no_grad()
     def act(self, observation: Tensor) -> Tensor:
@@ -266,12 +283,20 @@ class Fleet:
         if self._plan is None:
             nets, world = self.ensemble.nets, self.view.world
             self._plan = for_device(Planner(nets, world, self.inputs, low=self.low, high=self.high))
-        self.inputs.observation.copy_(self.view.before(observation.to(self.device)))
+        before = self.view.before(observation.to(self.device))
+        self.inputs.observation.copy_(before)
+        if self.following is not None:
+            assert self.inputs.errors is not None
+            self.following.look(observation.to(self.device))
+            for buffer, now in zip(self.inputs.errors, self.following.here(), strict=True):
+                buffer.copy_(now)
         self.inputs.draw(self.planning)
         found = self._plan()
         # What rounding put beyond a bound is put back.
         action = refuse_lost_plans(found.plan)[:, 0].clamp(self.low, self.high)
         self.inputs.go_on(found)
+        if self.following is not None:
+            self.following.act(before, action)
         return action
 
     # Steps 2 to 4: split, train T, train R.
@@ -311,23 +336,14 @@ class Fleet:
         mappings = [None if mapping is IDENTITY else mapping for mapping in self.maps]
         return stacked_tables(mappings, self.view.outputs, device=self.device)
 
-    def persistence(self) -> Tensor | None:
-        """How much of its noise an imagined particle keeps from step to step, (g, d); None where nobody's lasts."""
-        evidence = self.model.evidence
-        if not any(one.persists for one in evidence):
-            return None
-        none = torch.zeros(self.view.outputs, dtype=torch.float64)
-        kept = torch.stack([none if one.persistence is None else one.persistence for one in evidence])
-        return kept.masked_fill(self.forecaster.events, 0.0).float().to(self.device)
-
     def show_to_planner(self) -> None:
         """Let planning know that the networks have changed, and put the maps where it reads them."""
         if self._plan is not None:
             self._plan.networks_changed()
         if self.inputs.tables is not None:
             self.inputs.tables.copy_(self.tables())
-        if self.inputs.persistence is not None and (kept := self.persistence()) is not None:
-            self.inputs.persistence.copy_(kept)
+        if self.following is not None:
+            self.following.learn()
 
     def _events(self, data: Data) -> Tensor:
         """Which outcomes (g, d) are events of which both kinds were seen; until then there is nothing to tell apart."""
@@ -344,6 +360,102 @@ class Fleet:
     def _middle(self) -> Tensor:
         """The plan (h, a) that stays between the bounds."""
         return ((self.low + self.high) / 2).expand(self.settings.planner.horizon, -1)
+
+
+class Following:
+    """What agents' newest errors say of the next ones, step by step while they act: see `calibrl.evidence.Lasting`.
+
+    Parameters
+    ----------
+    fleet : Fleet
+        The g agents. Of those whose evidence says nothing of how errors go on, errors are independent.
+
+    Attributes
+    ----------
+    lasting : Lasting (g, 1, d)
+        How errors go on.
+    expected : Expected (g, e, d)
+        What the next error is expected to be: of e networks, or with e = 1 of all together.
+    """
+
+    def __init__(self, fleet: Fleet) -> None:
+        self.fleet = fleet
+        self.networks = fleet.settings.ensemble.members if fleet.forecaster.by_member else 1
+        # What was seen when the last action was chosen, NaN where there was none, and what networks were asked then.
+        self._before = torch.zeros(len(fleet), fleet.view.observation_size, device=fleet.device)
+        self._x = torch.zeros(len(fleet), 1, fleet.view.inputs, device=fleet.device)
+        self.learn()
+
+    def learn(self) -> None:
+        """Take over what evidence says now; what was expected before networks were trained again is forgotten."""
+        free = torch.zeros(3, self.fleet.view.outputs, dtype=torch.float64)
+        free[2] = 1
+        found = [one.lasting for one in self.fleet.model.evidence]
+        parts = [free if one is None else torch.stack([one.kept, one.gain, one.spread]) for one in found]
+        # Where 0 or 1 lies in an event's forecast is no error that could go on.
+        stacked = torch.where(self.fleet.forecaster.events, free[:, None], torch.stack(parts, 1))
+        self.lasting = Lasting(*stacked[:, :, None])
+        self.expected = Expected(*(part.repeat(1, self.networks, 1) for part in self.lasting.unknown()))
+        self._before.fill_(torch.nan)
+
+    def begin(self, agents: Sequence[int]) -> None:
+        """Episodes of these agents begin: nothing is known of their errors."""
+        for now, unknown in zip(self.expected, self.lasting.unknown(), strict=True):
+            now[list(agents)] = unknown[list(agents)]
+        self._before[list(agents)] = torch.nan
+
+    def act(self, before: Tensor, action: Tensor) -> None:
+        """Agents that are at (g, o) choose actions (g, a)."""
+        self._before.copy_(before)
+        self._x[:, 0] = torch.cat([self.fleet.view.world.model_input(before), action], -1)
+
+    def look(self, observation: Tensor) -> None:
+        """They see what came of it, (g, o)."""
+        view = self.fleet.view
+        # What it paid is not asked for here.
+        unpaid = torch.full(observation.shape[:1], torch.nan, device=observation.device)
+        came = view.world.target(self._before, view.after(observation, unpaid, torch.zeros_like(unpaid)))
+        error = self._errors(self.fleet.forecaster.zscores(Data(self._x, came[:, None]))[0])
+        for buffer, now in zip(self.expected, self.lasting.seen(self.expected, error), strict=True):
+            buffer.copy_(now)
+
+    def ahead(self, expected: Expected, steps: int, particles: int) -> Errors:
+        """How errors of so many particles go on from what is expected where n plans begin, (g, n, e, d) each."""
+        start = expected.mean
+        if self.fleet.settings.planner.propagation == "TSinf":
+            start = start.repeat_interleave(particles // self.networks, 2)
+        elif self.networks > 1:  # particles of TS1 change networks all the time
+            start = start.mean(2, keepdim=True)
+        found = (start, self.lasting.ahead(expected.doubt[:, :, 0], steps))
+        return Errors(*(part.float().to(self.fleet.device) for part in found))
+
+    def here(self) -> Errors:
+        """How imagined errors of a plan go on from here."""
+        planner = self.fleet.settings.planner
+        return self.ahead(Expected(*(part[:, None] for part in self.expected)), planner.horizon, planner.particles)
+
+    def along(self, z: Tensor, last: Tensor) -> Expected:
+        """What was expected before each of T steps, (g, T, e, d), that were z (g, T · e, d) off; last: (g, T)."""
+        errors = self._errors(z).unflatten(1, (-1, self.networks))
+        if self.fleet.view.events:
+            errors[..., -1 - self.fleet.view.events] = torch.nan  # what a step paid: nobody tells while they act
+        unknown = Expected(*(part.expand(errors[:, 0].shape) for part in self.lasting.unknown()))
+        now, found = unknown, []
+        for error, ended in zip(errors.unbind(1), last[:, :, None, None].unbind(1), strict=True):
+            found.append(now)
+            seen = self.lasting.seen(now, error)
+            now = Expected(*(torch.where(ended, *pair) for pair in zip(unknown, seen, strict=True)))
+        return Expected(*(torch.stack(part, 1) for part in zip(*found, strict=True)))
+
+    def _errors(self, z: Tensor) -> Tensor:
+        """Recalibrated z-scores (g, n, d), cut off as evidence cuts them off."""
+        recalibrated = [mapping.forward_z(one) for mapping, one in zip(self.fleet.maps, z, strict=True)]
+        return torch.stack(recalibrated).clamp(-Trajectory.FURTHEST, Trajectory.FURTHEST)
+
+    @property
+    def buffers(self) -> list[Tensor]:
+        """All that changes while they act."""
+        return [*self.expected, self._before, self._x]
 
 
 def check_rows(x: Tensor, y: Tensor) -> None:

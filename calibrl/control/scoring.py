@@ -28,9 +28,10 @@ from calibrl.control.world import Trial
 from calibrl.data import Data
 from calibrl.diagnostics import LEVELS, calibration_loss, coverage, reliability_curve
 from calibrl.errors import CalibrlError
+from calibrl.evidence import Expected
 from calibrl.kernels import normal
-from calibrl.maps import IDENTITY, Map, fit_smooth, gaussian_law
-from calibrl.planning.rollout import Model, World, imagine, noise_shape
+from calibrl.maps import IDENTITY, Map, gaussian_law
+from calibrl.planning.rollout import Errors, Model, World, imagine, noise_shape
 from calibrl.runs.rows import Row
 
 HORIZONS = (1, 2, 5, 10, 20, 30)
@@ -43,15 +44,13 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class Score:
-    """One agent's score for one trial; all empty where there was no model yet.
+    """One agent's score for one trial; empty where there was no model yet.
 
-    pits: (2, horizons, starts, o) float32, by horizon, under R∘T and under the bare T; None also where no episode was
-    long enough. forecast: (n, d, 4) float32, outcomes with the 5 %, 50 % and 95 % quantiles of their forecasts, in the
+    forecast: (n, d, 4) float32, outcomes with the 5 %, 50 % and 95 % quantiles of their forecasts, in the
     environment's units; of the first seed, in `REMEMBERED_TRIALS`.
     """
 
     metrics: dict[str, float] = field(default_factory=dict)
-    pits: Tensor | None = None
     forecast: Tensor | None = None
 
 
@@ -59,7 +58,7 @@ class Score:
 def score_trial(fleet: Fleet, trial: Trial, data: Data, number: int) -> list[Score]:
     """Every agent's score for trial `number`, with its rows x (g, n, k), y (g, n, d), before they are learnt."""
     z, sd = fleet.forecaster.zscores(data)
-    ahead = pits_by_horizon(fleet, trial, number)
+    ahead = pits_by_horizon(fleet, trial, number, z)
     found = []
     for agent, mapping in enumerate(fleet.maps):
         # Where networks are judged one by one, each row has as many z-scores as there are networks.
@@ -68,11 +67,10 @@ def score_trial(fleet: Fleet, trial: Trial, data: Data, number: int) -> list[Sco
         both = ahead[agent]
         for ending, found_ahead in () if both is None else zip(("", "_bare"), both, strict=True):
             metrics |= {name + ending: value for name, value in score_ahead(found_ahead, fleet.settings).items()}
-        pits = None if both is None else torch.stack([one.pits for one in both])
         forecast = None
         if number in REMEMBERED_TRIALS and fleet.members[agent].seed == fleet.settings.seed:
             forecast = quantiles(z[agent], sd[agent], outcome, mapping) * fleet.view.units.cpu()[:, None]
-        found.append(Score(metrics, None if pits is None else pits.float(), forecast))
+        found.append(Score(metrics, forecast))
     return found
 
 
@@ -145,10 +143,11 @@ def score_ahead(ahead: Ahead, settings: ControlSettings) -> dict[str, float]:
     return found
 
 
-def pits_by_horizon(fleet: Fleet, trial: Trial, number: int) -> list[tuple[Ahead, Ahead] | None]:
+def pits_by_horizon(fleet: Fleet, trial: Trial, number: int, z: Tensor) -> list[tuple[Ahead, Ahead] | None]:
     """What each agent imagined under the actions taken, beside what happened: under R∘T and under T.
 
-    An agent starts where its own episodes leave room for the furthest horizon: None if none does.
+    An agent starts where its own episodes leave room for the furthest horizon: None if none does. z: z-scores of the
+    trial's steps, (g, T, d) or (g, T · e, d).
     """
     ahead = horizons_of(fleet.settings)
     own = [starting_steps(last, max(ahead)) for last in trial.last] if ahead else []
@@ -164,7 +163,13 @@ def pits_by_horizon(fleet: Fleet, trial: Trial, number: int) -> list[tuple[Ahead
     following = view.after(trial.next_observation.to(device), trial.reward.to(device), trial.terminated.to(device))
     members = fleet.settings.ensemble.members
     spare = PARTICLES % members if planner.propagation in SHARED_OUT else 0
-    ways = ((fleet.tables(), fleet.persistence()), (None, None))
+    particles, errors = PARTICLES - spare, None
+    if fleet.following is not None:
+        # Imagined errors go on from those seen until then, as when plans were made.
+        whole = fleet.following.along(z, trial.last)
+        expected = Expected(*(part[torch.arange(len(starts))[:, None], starts] for part in whole))
+        errors = fleet.following.ahead(expected, max(ahead), particles)
+    ways = ((fleet.tables(), errors), (None, None))
     mapped, bare = (
         pits_ahead(
             fleet.ensemble.nets,
@@ -176,11 +181,11 @@ def pits_by_horizon(fleet: Fleet, trial: Trial, number: int) -> list[tuple[Ahead
             horizons=ahead,
             propagation=planner.propagation,
             tables=tables,
-            persistence=persistence,
+            errors=errors,
             generator=torch.Generator().manual_seed(stream_seed(0, "horizon", number)),
-            particles=PARTICLES - spare,
+            particles=particles,
         )
-        for tables, persistence in ways
+        for tables, errors in ways
     )
 
     def of(ahead: Ahead, agent: int) -> Ahead:
@@ -217,7 +222,7 @@ def pits_ahead(
     tables: Tensor | None,
     generator: torch.Generator,
     particles: int = PARTICLES,
-    persistence: Tensor | None = None,
+    errors: Errors | None = None,
 ) -> Ahead:
     """What was imagined of h steps after each of m starts, and what happened: (g, horizons, m, …).
 
@@ -253,7 +258,7 @@ def pits_ahead(
         particles=particles,
         noise=noise,
         tables=tables,
-        persistence=persistence,
+        errors=errors,
     )
     for ahead, step in enumerate(steps, start=1):
         earned = earned + reward(*step)
@@ -265,41 +270,6 @@ def pits_ahead(
             pits = (below + jitter[len(found)] * (level + 1)) / (drawn.shape[2] + 1)
             found.append((pits[..., :-1], pits[..., -1], drawn[..., -1].mean(2).cpu(), value))
     return Ahead(*(torch.stack(part, 1) for part in zip(*found, strict=True)))
-
-
-def fit_by_horizon(pits: Tensor) -> list[Map]:
-    """One map for each horizon and dimension, from PITs (horizons, n, o) of trajectories that are over."""
-    return [fit_smooth(part) for part in pits]
-
-
-def corrected_by_earlier(pits: Sequence[Tensor]) -> list[Tensor]:
-    """What a map for each horizon makes of PITs, trial by trial, each fitted on the trials before: (horizons, m, o).
-
-    The first trial has none before it and is left out.
-    """
-    found = []
-    # No rank is 1; what is kept of it in float32 may be.
-    pits = [part.double().clamp(max=1 - 2**-24) for part in pits]
-    for trial in range(1, len(pits)):
-        maps = fit_by_horizon(torch.cat(pits[:trial], 1))
-        found.append(torch.stack([mapping(part) for mapping, part in zip(maps, pits[trial], strict=True)]))
-    return found
-
-
-def recalibrate_particles(particles: Tensor, mapping: Map) -> Tensor:
-    """Particles of one horizon (p, …, o) moved so that their quantiles are R's, each keeping its rank.
-
-    What belongs together stays together: the particle that was highest in a dimension stays the highest.
-    """
-    count = len(particles)
-    ordered, order = particles.double().sort(0)
-    rank = torch.arange(count, dtype=torch.float64) + 0.5
-    wide = (rank / count).reshape(-1, *(1 for _ in particles.shape[1:])).expand_as(particles)
-    position = (normal.cdf(mapping.inverse_z(normal.quantile(wide))) * count - 0.5).clamp(0, count - 1)
-    lower = position.floor().long().clamp(max=max(count - 2, 0))
-    share = position - lower
-    values = ordered.gather(0, lower) * (1 - share) + ordered.gather(0, (lower + 1).clamp(max=count - 1)) * share
-    return torch.empty_like(values).scatter_(0, order, values).to(particles.dtype)
 
 
 WAYS = (0.5, 0.75, 0.95)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-from calibrl.errors import CalibrlError
+from calibrl.errors import CalibrlError, check_count, check_known, check_within
 from calibrl.planning.risk import Risk
 from calibrl.planning.search import SEARCHES, CategoricalCEM, Search
 from calibrl.runs.settings import OURS, PAPER, REFERENCE, identity, setting
@@ -69,22 +68,17 @@ class EnsembleSettings:
     probabilistic: bool = setting(True, help="whether networks predict a variance", source=_PETS)
 
     def __post_init__(self) -> None:
-        if self.members < 1 or self.batch_size < 1 or self.epochs < 1 or not self.hidden or min(self.hidden) < 1:
-            raise CalibrlError(
-                f"{self.members} members of layers {self.hidden}, batches of {self.batch_size}, {self.epochs} epochs: "
-                "all must be 1 or more"
-            )
+        for name in ("members", "batch_size", "epochs"):
+            check_count(f"ensemble.{name}", getattr(self, name))
+        check_count("ensemble.hidden", min(self.hidden, default=0), "is no width of a layer")
         if len(self.weight_decay) not in (1, len(self.hidden) + 1):
             raise CalibrlError(
                 f"{len(self.weight_decay)} weight decays for {len(self.hidden) + 1} layers; set "
                 "ensemble.weight_decay to one number for all, or one for each hidden layer and one for the last"
             )
-        if not (self.lr > 0 and math.isfinite(self.lr)):
-            raise CalibrlError(f"ensemble.lr {self.lr} is not a step size; use a number above 0, like 0.001")
-        if not all(0 <= one < math.inf for one in self.weight_decay):
-            raise CalibrlError(
-                f"ensemble.weight_decay {self.weight_decay} must be finite numbers of 0 or more; 0 decays nothing"
-            )
+        check_within("ensemble.lr", self.lr, "(0, inf)", "0.001 is usual")
+        for one in self.weight_decay:
+            check_within("ensemble.weight_decay", one, "[0, inf)", "0 decays nothing")
 
     @property
     def weight_decay_by_layer(self) -> tuple[float, ...]:
@@ -144,13 +138,9 @@ population_decay, keep_best, control_cost
     safety: float = setting(0.0, help="probability with which plans must stay in the task's safe set; 0 asks nothing")
 
     def __post_init__(self) -> None:
-        if self.propagation not in PROPAGATIONS:
-            raise CalibrlError(f"propagation {self.propagation!r} is unknown; use one of {', '.join(PROPAGATIONS)}")
-        if self.horizon < 1 or self.particles < 1:
-            raise CalibrlError(
-                f"planner.horizon {self.horizon} and planner.particles {self.particles} must both be 1 or more"
-            )
-
+        check_known("propagation", self.propagation, PROPAGATIONS)
+        for name in ("horizon", "particles"):
+            check_count(f"planner.{name}", getattr(self, name))
         for name in ("optimism", "exploration"):
             if getattr(self, name) and self.propagation != "TSinf":
                 raise CalibrlError(
@@ -170,8 +160,7 @@ population_decay, keep_best, control_cost
     @property
     def search(self) -> Search:
         """The search that `method` names, with these settings, or an error that says which of them cannot be."""
-        if self.method not in SEARCHES:
-            raise CalibrlError(f"planner.method {self.method!r} is unknown; use one of {', '.join(SEARCHES)}")
+        check_known("planner.method", self.method, SEARCHES)
         # Every search refuses what it cannot do, also those that are not used: nonsense is nobody's wish.
         found = {}
         for name, kind in SEARCHES.items():
@@ -216,14 +205,9 @@ class CalibrationSettings:
             from calibrl.maps import fit_named  # PyTorch comes with it
 
             fit_named(self.map)
-        if not 0 < self.held_out < 1:
-            raise CalibrlError(f"calibration.held_out {self.held_out} is not between 0 and 1; 0.2 keeps a fifth")
-        if self.block < 1:
-            raise CalibrlError(f"calibration.block {self.block} is not a number of rows; use 1 or more")
-        if not 0 < self.forget <= 1:
-            raise CalibrlError(
-                f"calibration.forget {self.forget} is not in (0, 1]; 0.5 halves a row's weight each trial"
-            )
+        check_within("calibration.held_out", self.held_out, "(0, 1)", "0.2 keeps a fifth")
+        check_count("calibration.block", self.block)
+        check_within("calibration.forget", self.forget, "(0, 1]", "0.5 halves a row's weight each trial")
 
 
 ARMS_OF_THE_PAPER = ("calibrated", "uncalibrated")
@@ -288,10 +272,8 @@ class ControlSettings:
     def __post_init__(self) -> None:
         if not self.arms:
             raise CalibrlError(f"no arm was named; give one or more, like arms={','.join(ARMS_OF_THE_PAPER)}")
-        if self.steps < 1 or self.trials < 1 or self.seeds < 1:
-            raise CalibrlError(
-                f"{self.trials} trials of {self.steps} steps with {self.seeds} seeds: use 1 or more each"
-            )
+        for name in ("steps", "trials", "seeds"):
+            check_count(name, getattr(self, name))
         if self.calibration.block >= self.steps > 1:
             raise CalibrlError(
                 f"calibration.block {self.calibration.block} holds out all or nothing of a trial of {self.steps} "

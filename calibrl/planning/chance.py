@@ -13,7 +13,7 @@ from torch.distributions import Normal
 
 from calibrl.distributions import Recalibrated
 from calibrl.distributions.recalibrated import Promise
-from calibrl.errors import CalibrlError
+from calibrl.errors import CalibrlError, check_within
 from calibrl.maps import Map
 from calibrl.planning.candidates import Objective
 
@@ -75,12 +75,10 @@ class ChanceConstraint:
     confidence: float = 0.95
 
     def __post_init__(self) -> None:
-        if not 0 < self.level < 1:
-            raise CalibrlError(f"level {self.level} is not between 0 and 1; ask for 0.9 to be safe nine times in ten")
+        check_within("level", self.level, "(0, 1)", "ask for 0.9 to be safe nine times in ten")
         if self.guarantee not in (None, "conformal", "tolerance"):
             raise CalibrlError(f'guarantee {self.guarantee!r} is unknown; use "conformal", "tolerance" or None')
-        if not 0 < self.confidence < 1:
-            raise CalibrlError(f"confidence {self.confidence} is not between 0 and 1; 0.95 is wrong once in twenty")
+        check_within("confidence", self.confidence, "(0, 1)", "0.95 is wrong once in twenty")
         if self.guarantee is not None and not bool(self._lowest_z().isfinite().all()):
             needed = 1 / (1 - self.level) - 1
             if self.guarantee == "tolerance":  # all n scores lie below once in level^n

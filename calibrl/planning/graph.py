@@ -21,7 +21,7 @@ from calibrl.kernels.fused_nets import FusedNets, Kernel, Networks, Sizes, captu
 from calibrl.kernels.resident import CompilerError, Resident
 from calibrl.maps.gaussian import CELLS, REACH
 from calibrl.planning.risk import MEAN, Risk
-from calibrl.planning.rollout import Model, World, imagined_returns, noise_shape, persistent
+from calibrl.planning.rollout import Errors, Model, World, imagined_returns, lasting, noise_shape
 from calibrl.planning.search import Found, Search
 
 __all__ = ["CapturedPlanner", "PlanInputs", "Planner", "for_device"]
@@ -59,8 +59,8 @@ class PlanInputs:
         Chance of the search, (iterations, g, population_size, h, a), and of futures, (iterations, *noise_shape).
     tables
         The agents' calibrated draws, (g, d, cells, 2), or None where nobody is calibrated.
-    persistence
-        How much of its noise a particle keeps from step to step, (g, d), or None where nobody's errors last.
+    errors
+        How imagined errors go on from those just seen, or None where nobody's last.
     risk
         What a plan's particles make of it.
     """
@@ -74,7 +74,7 @@ class PlanInputs:
     search_noise: Tensor
     particle_noise: Tensor
     tables: Tensor | None
-    persistence: Tensor | None = None
+    errors: Errors | None = None
     risk: Risk = MEAN
 
     @classmethod
@@ -89,7 +89,7 @@ class PlanInputs:
         outputs: int,
         start: Tensor,
         tables: Tensor | None,
-        persistence: Tensor | None = None,
+        errors: Errors | None = None,
         risk: Risk = MEAN,
     ) -> PlanInputs:
         """Buffers for so many agents, on the device of the plan (h, a) that all begin from."""
@@ -106,7 +106,7 @@ class PlanInputs:
             # Agent by agent in memory: each draws its own in place.
             particle_noise=torch.zeros(agents, search.iterations, *shape[1:], device=device).transpose(0, 1),
             tables=tables,
-            persistence=persistence,
+            errors=errors,
             risk=risk,
         )
 
@@ -165,7 +165,7 @@ class Planner:
         # An iteration with fewer plans takes the first rows.
         noise = noise[:, :, : noise.shape[2] // given.search.population_size * plans.shape[1]]
         how: dict[str, Any] = {"particles": given.particles, "noise": noise}
-        how |= {"tables": given.tables, "persistence": given.persistence, "risk": given.risk}
+        how |= {"tables": given.tables, "errors": given.errors, "risk": given.risk}
         how |= {"propagation": given.propagation}
         if self.fused is not None:
             return fused_returns(self.fused, self.world, given.observation, plans, **how)
@@ -227,14 +227,14 @@ def fused_returns(
     propagation: str,
     noise: Tensor,
     tables: Tensor | None = None,
-    persistence: Tensor | None = None,
+    errors: Errors | None = None,
     risk: Risk = MEAN,
 ) -> Tensor:
     """What `imagined_returns` gives by DS, TS1 or TSinf, (g, n), in fused kernels."""
     from calibrl.kernels.layered import arranged_draws, matched_draw
 
     (g, n, h, _), e, d = plans.shape, nets.members, nets.nets.max_logvar.shape[-1]
-    noise = noise if persistence is None else _persistent()(noise, persistence)
+    noise = _lasting()(noise.unflatten(2, (n, particles)), errors).flatten(2, 3) if errors is not None else noise
     # By TS1 and TSinf networks stand side by side like agents, each with its share of every plan's particles.
     shares = 1 if propagation == "DS" else e
     if particles % shares:
@@ -258,8 +258,7 @@ def fused_returns(
 
     for t in range(h):
         if draws is None:
-            lines = tables if tables is None or tables.dim() == 4 else tables[:, t]
-            drawn = matched_draw(*nets.moments(x), noise[:, t], lines, PER_UNIT)
+            drawn = matched_draw(*nets.moments(x), noise[:, t], tables, PER_UNIT)
         elif t == 0:
             # All particles of a plan are in one state: every network is asked once for all that it takes.
             mean, variance = (part.flatten(0, 1)[:, None] for part in nets.moments(x))
@@ -278,9 +277,9 @@ def fused_returns(
 
 
 @functools.cache
-def _persistent() -> Callable[..., Any]:
-    """`persistent` as one pass over all steps of a rollout."""
-    return _compile(persistent)
+def _lasting() -> Callable[..., Any]:
+    """`lasting` as one pass over all steps of a rollout."""
+    return _compile(lasting)
 
 
 def network_orders(noise: Tensor, particles: int, members: int) -> tuple[Tensor, Tensor]:

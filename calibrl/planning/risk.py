@@ -9,7 +9,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from calibrl.errors import CalibrlError
+from calibrl.errors import check_within
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -57,15 +57,10 @@ class Risk:
     exploration: float = 0.0
 
     def __post_init__(self) -> None:
-        if not 0 < self.cvar <= 1:
-            raise CalibrlError(f"cvar {self.cvar} is not in (0, 1]; 0.2 looks at the worst fifth, 1 at all")
-        if not 0 <= self.safety < 1:
-            raise CalibrlError(f"safety {self.safety} is not in [0, 1); 0.9 asks to be safe nine times in ten")
-        if not math.isfinite(self.optimism):
-            raise CalibrlError(f"optimism {self.optimism} is not a number of standard deviations; use 1, or 0 for none")
-
-        if not 0 <= self.exploration < math.inf:
-            raise CalibrlError(f"exploration {self.exploration} is not a reward; use 0 for none, or a number above it")
+        check_within("cvar", self.cvar, "(0, 1]", "0.2 looks at the worst fifth, 1 at all")
+        check_within("safety", self.safety, "[0, 1)", "0.9 asks to be safe nine times in ten")
+        check_within("optimism", self.optimism, "(-inf, inf)", "1 adds a standard deviation, 0 nothing")
+        check_within("exploration", self.exploration, "[0, inf)", "it is a reward, 0 for none")
 
     def novelty(self, states: Tensor, units: Tensor | None, *, networks: int) -> Tensor:
         """What imagined steps earn by what is not known of them.

@@ -12,7 +12,7 @@ d in what the model forecasts. Uncertainty travels by one of the five propagatio
 Every one ends in a Gaussian per output dimension, N(μ, σ²), and a draw μ + σ · g(ε) from it. Calibrated, g is the map's
 table for that agent and dimension; uncalibrated, g(ε) = ε. g does not depend on the state, so all draws of a
 rollout are read from the tables at once, before its first step: a calibrated rollout is the same loop as a bare one.
-Errors that last along a trajectory are noise that persists, ε′ = ρ ε + √(1 - ρ²) ξ, before it is read from the tables.
+Errors that last along a trajectory are noise that goes on from step to step before it is read from the tables.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ import torch
 from torch import Tensor
 
 from calibrl.arrays import off_mps
-from calibrl.errors import CalibrlError
+from calibrl.errors import CalibrlError, check_known
 from calibrl.kernels import normal
 from calibrl.kernels.draws import read_table
 from calibrl.maps import Map
 from calibrl.maps.gaussian import CELLS, REACH, draw_table
 from calibrl.planning.risk import MEAN, Risk
 
-__all__ = ["PROPAGATIONS", "Step", "World", "imagine", "imagined_returns", "noise_shape", "stacked_tables"]
+__all__ = ["PROPAGATIONS", "Errors", "Step", "World", "imagine", "imagined_returns", "noise_shape", "stacked_tables"]
 
 
 class Model(Protocol):
@@ -139,9 +139,7 @@ PROPAGATIONS = {
 
 def propagation_named(name: str) -> Propagation:
     """The propagation of that name, or an error that lists them."""
-    if name not in PROPAGATIONS:
-        raise CalibrlError(f"no propagation is called {name!r}; choose one of {', '.join(PROPAGATIONS)}")
-    return PROPAGATIONS[name]
+    return PROPAGATIONS[check_known("propagation", name, PROPAGATIONS)]
 
 
 def matched(mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
@@ -181,30 +179,41 @@ def stacked_tables(
 def calibrated_draws(noise: Tensor, tables: Tensor | None) -> Tensor:
     """g(ε) of standard normal noise (g, h, n, ≥ d); columns after the d-th stay as they are.
 
-    tables: None for g(ε) = ε, or (g, d, CELLS, 2), one per agent; or (g, h, d, CELLS, 2), one per step as well.
+    tables: None for g(ε) = ε, or (g, d, CELLS, 2), one per agent.
     """
     if tables is None:
         return noise
     draws = noise.clone()
     d, per_unit = tables.shape[-3], CELLS / (2 * REACH)
-    for i in range(len(tables)):
-        parts = [(draws[i], tables[i])] if tables.dim() == 4 else zip(draws[i], tables[i], strict=True)
-        for part, lines in parts:
-            part[..., :d] = read_table(part[..., :d], lines, per_unit, reuse=True)
+    for part, lines in zip(draws, tables, strict=True):
+        part[..., :d] = read_table(part[..., :d], lines, per_unit, reuse=True)
     return draws
 
 
-def persistent(noise: Tensor, persistence: Tensor | None) -> Tensor:
-    """Noise (g, h, n, ≥ d) whose first d columns keep a share (g, d) of the step before; each stays standard normal.
+class Errors(NamedTuple):
+    """How imagined errors go on, from those just seen: see `calibrl.evidence.Lasting`.
 
-    None: noise as it is.
+    start: what the first is expected to be, (g, n or 1, p or 1, d). steps: (g, n or 1, h, 3, d), of each step a, b, c:
+    from noise ε and what is expected, m, the error is m + a ε, and m' = b ε + c m.
     """
-    if persistence is None:
+
+    start: Tensor
+    steps: Tensor
+
+
+FURTHEST = REACH * (1 - 2 / CELLS)
+"""No error is further out: tables of draws end there."""
+
+
+def lasting(noise: Tensor, errors: Errors | None) -> Tensor:
+    """Noise (g, h, n, p, ≥ d) whose first d columns go on as errors do; None: noise as it is."""
+    if errors is None:
         return noise
-    found, d = noise.clone(), persistence.shape[-1]
-    kept, fresh = persistence[:, None], (1 - persistence.square()).sqrt()[:, None]
-    for t in range(1, noise.shape[1]):
-        found[:, t, :, :d] = torch.addcmul(kept * found[:, t - 1, :, :d], fresh, noise[:, t, :, :d])
+    found, d, expected = noise.clone(), errors.start.shape[-1], errors.start
+    for t, fresh in enumerate(noise[..., :d].unbind(1)):
+        spread, carried, kept = errors.steps[:, :, t, :, None].unbind(2)
+        found[:, t, ..., :d] = torch.addcmul(expected, spread, fresh).clamp(-FURTHEST, FURTHEST)
+        expected = torch.addcmul(kept * expected, carried, fresh)
     return found
 
 
@@ -283,7 +292,7 @@ def imagined_returns(
     particles: int,
     noise: Tensor,
     tables: Tensor | None = None,
-    persistence: Tensor | None = None,
+    errors: Errors | None = None,
     risk: Risk = MEAN,
 ) -> Tensor:
     """What each plan is worth: by default the mean over particles of its summed reward.
@@ -293,7 +302,7 @@ def imagined_returns(
 
     Parameters
     ----------
-    nets, world, observation, plans, propagation, particles, noise, tables, persistence
+    nets, world, observation, plans, propagation, particles, noise, tables, errors
         As in `imagine`.
     risk
         What the particles' returns, and where they went, make of a plan.
@@ -315,7 +324,7 @@ def imagined_returns(
             particles=particles,
             noise=noise,
             tables=tables,
-            persistence=persistence,
+            errors=errors,
         )
         broken: Tensor | None = None
         total, taken = plans.new_zeros(()), plans.permute(2, 0, 1, 3).unsqueeze(3)
@@ -351,7 +360,7 @@ def imagine(
     particles: int,
     noise: Tensor,
     tables: Tensor | None = None,
-    persistence: Tensor | None = None,
+    errors: Errors | None = None,
 ) -> Iterator[Step]:
     """The steps of all particles of all plans, one by one; gradients flow to plans and observations that ask for them.
 
@@ -367,10 +376,9 @@ def imagine(
         Standard normal, of `noise_shape`; drawn by the caller, so that a rollout is a pure function and an agent's
         chance its own.
     tables
-        None, or the agents' calibrated draws, (g, d, CELLS, 2), as `stacked_tables` gives them; (g, h, d, CELLS, 2) for
-        a map per step.
-    persistence
-        None, or how much of its noise a particle keeps from step to step, (g, d): see `calibrl.evidence.Trajectory`.
+        None, or the agents' calibrated draws, (g, d, CELLS, 2), as `stacked_tables` gives them.
+    errors
+        None, or how each agent's imagined errors go on from those just seen.
 
     Returns
     -------
@@ -388,7 +396,8 @@ def imagine(
     steered = plans.requires_grad or observation.requires_grad
     model = nets.ready() if isinstance(nets, Readied) and not steered else nets
     if way.random:
-        draws = calibrated_draws(persistent(noise, persistence), tables).unflatten(2, (n, p))
+        draws = lasting(noise.unflatten(2, (n, p)), errors)
+        draws = calibrated_draws(draws.flatten(2, 3), tables).unflatten(2, (n, p))
     else:
         draws = _expected(tables, plans)
     state = observation[:, :, None] if observation.dim() == 3 else observation[:, None, None]
@@ -428,5 +437,4 @@ def _expected(tables: Tensor | None, plans: Tensor) -> Tensor:
     g, _, h, _ = plans.shape
     if tables is None:
         return plans.new_zeros(g, h, 1, 1, 1)
-    mean = expected_draw(tables)
-    return (mean[:, None] if mean.dim() == 2 else mean)[:, :, None, None].expand(g, h, 1, 1, -1)
+    return expected_draw(tables)[:, None, None, None].expand(g, h, 1, 1, -1)

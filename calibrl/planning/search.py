@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
-from calibrl.errors import CalibrlError
+from calibrl.errors import CalibrlError, check_count, check_within
 
 if TYPE_CHECKING:
     import torch
@@ -44,8 +44,7 @@ class Bounds:
             raise CalibrlError(
                 f"actions between {self.low.tolist()} and {self.high.tolist()} are no range; expected low < high, (a,)"
             )
-        if self.horizon < 1:
-            raise CalibrlError(f"horizon {self.horizon} is not a number of steps; use 1 or more")
+        check_count("horizon", self.horizon)
 
     @property
     def middle(self) -> Tensor:
@@ -75,6 +74,9 @@ class Found(NamedTuple):
     elites: Tensor
 
 
+STD = "it is a standard deviation, as a share of half the range"
+
+
 def _setting(default: Any, help: str) -> Any:
     return field(default=default, metadata={"help": help})
 
@@ -99,10 +101,8 @@ class Search(ABC):
     iterations: int = _setting(5, "iterations per search")
 
     def __post_init__(self) -> None:
-        if self.population_size < 1:
-            raise CalibrlError(f"population_size {self.population_size} is not a number of plans; use 1 or more")
-        if self.iterations < 1:
-            raise CalibrlError(f"iterations {self.iterations} is not a number of iterations; use 1 or more")
+        for name in ("population_size", "iterations"):
+            check_count(name, getattr(self, name))
 
     @property
     def carried(self) -> int:
@@ -294,8 +294,7 @@ class CEM(Search):
     def __post_init__(self) -> None:
         super().__post_init__()
         _check_elites(self)
-        if not 0 <= self.min_variance < math.inf:
-            raise CalibrlError(f"min_variance {self.min_variance} is no variance; use 0 or more")
+        check_within("min_variance", self.min_variance, "[0, inf)", "0 ends no search early")
 
     def _search(self, task: Task) -> Found:
         import torch
@@ -384,14 +383,10 @@ class ICEM(Search):
     def __post_init__(self) -> None:
         super().__post_init__()
         _check_elites(self)
-        if not (0 <= self.noise_exponent < math.inf and 1 <= self.population_decay < math.inf):
-            raise CalibrlError(
-                f"noise_exponent {self.noise_exponent} must be at least 0, population_decay {self.population_decay} at "
-                "least 1, and both finite"
-            )
-        _check_std(self.noise_std)
-        if not 0 <= self.keep_elites <= 1:
-            raise CalibrlError(f"keep_elites {self.keep_elites} is not a share in [0, 1]; 0.3 carries three of ten")
+        check_within("noise_exponent", self.noise_exponent, "[0, inf)", "0 is white")
+        check_within("population_decay", self.population_decay, "[1, inf)", "1 draws as many plans every time")
+        check_within("noise_std", self.noise_std, "(0, inf)", STD)
+        check_within("keep_elites", self.keep_elites, "[0, 1]", "0.3 carries three of ten")
         if self.carried >= self.population_size:
             raise CalibrlError(
                 f"keep_elites {self.keep_elites} leaves no room for a new plan among {self.population_size}; use less"
@@ -482,12 +477,9 @@ class MPPI(Search):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _check_std(self.noise_std)
-        if not (0 < self.temperature < math.inf and 0 <= self.control_cost < math.inf):
-            raise CalibrlError(
-                f"temperature {self.temperature} must be above 0, control_cost {self.control_cost} at least 0, and "
-                "both finite"
-            )
+        check_within("noise_std", self.noise_std, "(0, inf)", STD)
+        check_within("temperature", self.temperature, "(0, inf)", "it is a difference in return")
+        check_within("control_cost", self.control_cost, "[0, inf)", "0 makes steering free")
 
     def _search(self, task: Task) -> Found:
         plan, std = task.start.clamp(task.low, task.high), self.noise_std * (task.high - task.low) / 2
@@ -543,8 +535,7 @@ class CategoricalCEM(Search):
         _check_elites(self)
         if not self.choices or min(self.choices) < 2:
             raise CalibrlError(f"choices {self.choices} leave nothing to choose; give 2 or more things of each kind")
-        if not 0 <= self.smoothing < 1:
-            raise CalibrlError(f"smoothing {self.smoothing} is not a share in [0, 1); 0.02 rules nothing out")
+        check_within("smoothing", self.smoothing, "[0, 1)", "0.02 rules nothing out")
 
     def _search(self, task: Task) -> Found:
         import torch
@@ -573,12 +564,4 @@ SEARCHES: dict[str, type[Search]] = {each.name: each for each in (CEM, ICEM, MPP
 def _check_elites(search: CEM | ICEM | CategoricalCEM) -> None:
     if not 1 <= search.elites <= (most := search.population_size):
         raise CalibrlError(f"elites {search.elites} of {most} plans cannot be; use 1 … {most}")
-    if not 0 <= search.momentum < 1:
-        raise CalibrlError(
-            f"momentum {search.momentum} is not a share in [0, 1); 0.1 keeps a tenth of the old distribution"
-        )
-
-
-def _check_std(noise_std: float) -> None:
-    if not 0 < noise_std < math.inf:
-        raise CalibrlError(f"noise_std {noise_std} is not a standard deviation; use a finite number above 0")
+    check_within("momentum", search.momentum, "[0, 1)", "0.1 keeps a tenth of the old distribution")

@@ -7,15 +7,18 @@ import pytest
 import torch
 
 from calibrl.control.arms import ARMS, BATCH_SIZE, EPOCHS, LR, Released, arm_named
+from calibrl.control.loop import rows_of
 from calibrl.control.policy import Fleet, fleets
 from calibrl.control.problems import task
 from calibrl.control.settings import PRESETS, CalibrationSettings
-from calibrl.control.world import view_of
+from calibrl.control.world import run_trial, view_of
 from calibrl.data import Data
 from calibrl.errors import CalibrlError
-from calibrl.evidence import HeldOut, Judged, Trajectory, Wary
+from calibrl.evidence import HeldOut, Judged, Lasting, Trajectory
 from calibrl.forecasters.ensemble_training import input_scale
 from calibrl.maps import IDENTITY, Affine, Sigmoid
+from calibrl.planning.rollout import Errors
+from calibrl.planning.rollout import lasting as lasting_noise
 
 TINY = PRESETS["tiny"]
 
@@ -89,40 +92,106 @@ def test_errors_that_last_are_imagined_to_last(generator):
     """Outcomes far from what young networks forecast, all on one side: the next errors will be, too."""
     fleet = fleet_of("calibrated-trajectory", "calibrated-wary")
     fleet.update(rows(2, generator))
-    assert fleet.persistence()[0].tolist() == pytest.approx([0.5] * 4)
+    lasting = fleet.following.lasting
+    assert lasting.kept[0, 0].tolist() == pytest.approx([0.5] * 4)
+    assert lasting.spread[0, 0].tolist() == pytest.approx([0.75**0.5] * 4)
     data = rows(2, generator, count=60)
     fleet.update(Data(data.x, torch.where(torch.arange(4) < 2, data.y.abs() + 1, data.y)))
-    kept = fleet.persistence()
-    assert float(kept[0, :2].min()) > float(kept[0, 2:].max())
-    assert float(kept[1].abs().max()) == 0
-    assert torch.equal(fleet.inputs.persistence, kept)
+    lasting = fleet.following.lasting
+    carried = (lasting.kept * lasting.gain)[:, 0]
+    assert float(carried[0, :2].min()) > float(carried[0, 2:].max())
+    # Of an arm whose errors do not last noise is what it was.
+    noise = torch.randn(2, 4, 3, 2, 4, generator=generator)
+    assert torch.equal(lasting_noise(noise, fleet.following.here())[1], noise[1])
+
+
+def joint(lasting, steps):
+    """The covariance of so many errors, from the matrix that makes them of what came before and white noise."""
+    rho, gain, spread = (float(part) for part in (lasting.kept, lasting.gain, lasting.spread))
+    made = np.zeros((steps, steps + 1))
+    expected = np.zeros(steps + 1)
+    expected[0] = rho * gain * spread / np.sqrt(1 - rho**2)
+    for t in range(steps):
+        new = spread * np.eye(steps + 1)[t + 1]
+        made[t] = expected + new
+        expected = rho * (expected + gain * new)
+    return made @ made.T
+
+
+@pytest.mark.parametrize(
+    ("rho", "gain", "spread"), [(0.9, 0.2, 0.8), (0.5, 1.0, 1.3), (0.0, 0.3, 1.0), (0.98, 0.7, 2.0)]
+)
+def test_what_is_expected_is_what_the_joint_normal_law_says(rho, gain, spread, generator):
+    """Kalman's recursion beside conditioning a multivariate normal by its covariance, before and after five errors."""
+    lasting = Lasting(*(torch.tensor([value]).double() for value in (rho, gain, spread)))
+    whole = joint(lasting, 12)
+    z = torch.randn(5, 1, generator=generator).double()
+    now = lasting.unknown()
+    for error in z:
+        now = lasting.seen(now, error)
+    weight = np.linalg.solve(whole[:5, :5], whole[:5, 5:]).T
+    for state, wanted_mean, wanted in (
+        (lasting.unknown(), np.zeros(7), whole[:7, :7]),
+        (now, weight @ z[:, 0].numpy(), whole[5:, 5:] - weight @ whole[:5, 5:]),
+    ):
+        errors = Errors(state.mean[None, None, None], lasting.ahead(state.doubt, 7)[None, None])
+        # Noise that is 1 at one step at a time gives the matrix that draws are made with.
+        unit = torch.cat([torch.zeros(1, 7), torch.eye(7)]).double()[None, :, :, None, None].transpose(1, 2)
+        drawn = lasting_noise(unit, errors)[0, :, :, 0, 0].numpy()
+        made = drawn[:, 1:] - drawn[:, :1]
+        np.testing.assert_allclose(drawn[:, 0], wanted_mean, atol=1e-12)
+        np.testing.assert_allclose(made @ made.T, wanted, atol=1e-12)
+    nothing = lasting.seen(now, torch.full((1,), torch.nan).double())
+    assert all(torch.equal(*pair) for pair in zip(nothing, now, strict=True))
+
+
+def test_errors_are_followed_while_acting_as_they_are_scored(generator):
+    """What agents expect of the next error after a trial is what scoring says they did."""
+    fleet = fleet_of("calibrated-trajectory", "uncalibrated", preset=replace(TINY, seed=3))
+    for _ in range(2):
+        fleet.update(rows(2, generator, count=40))
+    what = task("cartpole")
+    environments = [what.make() for _ in fleet.members]
+    trial = run_trial(fleet, environments, steps=12, seeds=[5, 5])
+    z, _ = fleet.forecaster.zscores(rows_of(fleet.view, trial))
+    wanted = fleet.following.along(z, torch.zeros_like(trial.last))
+    # The last outcome was not looked at: nobody asked for another action.
+    for found, one in zip(fleet.following.expected, wanted, strict=True):
+        torch.testing.assert_close(found, one[:, -1], rtol=1e-6, atol=1e-6)
+    assert float(fleet.following.expected.mean[0].abs().max()) > 0.01
+    assert float(fleet.following.expected.mean[1].abs().max()) == 0
+    kept = fleet.memory()
+    fleet.begin([0, 1])
+    assert float(fleet.following.expected.mean.abs().max()) == 0
+    fleet.recall(kept)
+    torch.testing.assert_close(fleet.following.expected.mean, wanted.mean[:, -1], rtol=1e-6, atol=1e-6)
 
 
 def test_series_of_several_networks_are_told_apart(generator):
-    """Networks judged on the same rows err alike; that is no persistence in time."""
+    """Networks judged on the same rows err alike; that does not last in time."""
     shared = torch.randn(300, 1, 2, generator=generator).double()
     z = shared.expand(-1, 3, -1).reshape(900, 2)
     found = []
     for rows, seen in ((300, z), (300, shared[:, 0])):
         evidence = Trajectory(HeldOut())
         evidence.fit(Judged(seen, seen, age=torch.zeros(rows)), IDENTITY, None)
-        found.append(evidence.persistence)
-    torch.testing.assert_close(found[0], found[1])
-    assert float(found[0].max()) < 0.3
+        found.append(evidence.lasting)
+    for name in ("kept", "gain", "spread"):
+        torch.testing.assert_close(getattr(found[0], name), getattr(found[1], name))
+    assert float((found[0].kept * found[0].gain).max()) < 0.3
 
 
-def test_each_column_is_widened_by_its_own_surprises_and_those_of_all(generator):
-    held, new = torch.randn(2, 400, 3, generator=generator).double()
-    held[:, 2] = torch.nan
-    evidence = Wary(HeldOut(), by_column=True)
-    mapping = evidence.fit(Judged(held=held, age=torch.zeros(400)), IDENTITY, None)
-    wide = evidence.fit(Judged(new * torch.tensor([1.0, 3.0, 9.0]), held, age=torch.zeros(400)), mapping, None)
-    own = mapping.forward_z(new * torch.tensor([1.0, 3.0, 9.0])).clamp(-8.2095, 8.2095).square().mean(0)[:2]
-    wanted = ((own + own.mean()) / 2).sqrt()
-    z = torch.ones(1, 3, dtype=torch.float64)
-    found = (mapping.forward_z(z) / wide.forward_z(z))[0]
-    torch.testing.assert_close(found[:2], wanted, rtol=1e-5, atol=0)
-    assert found[2] == 1
+@pytest.mark.parametrize("propagation", ["TS1", "TSinf", "MM"])
+def test_errors_are_followed_network_by_network(propagation, generator):
+    planner = replace(TINY.planner, propagation=propagation, particles=4)
+    fleet = fleet_of("calibrated-trajectory", preset=replace(TINY, planner=planner))
+    for _ in range(2):
+        fleet.update(rows(1, generator, count=40))
+    for _ in range(3):
+        assert bool(fleet.act(torch.zeros(1, 4)).isfinite().all())
+    networks = 1 if propagation == "MM" else 2
+    assert fleet.following.expected.mean.shape == (1, networks, 4)
+    assert fleet.inputs.errors.start.shape[2] == (4 if propagation == "TSinf" else 1)
 
 
 @pytest.mark.parametrize("name", ARMS)
@@ -139,9 +208,10 @@ def test_what_an_arm_remembers_is_kept(name, generator):
     evidence[1].load_state_dict(evidence[0].state_dict())
     went_on, loaded = (teach(one, second, mapping) for one in evidence)
     assert went_on == loaded
-    assert np.array_equal(evidence[0].persistence, evidence[1].persistence) or evidence[0].persistence is None
+    if evidence[0].lasts:
+        assert torch.equal(evidence[0].lasting.spread, evidence[1].lasting.spread)
 
 
 def test_arms_that_are_not_there():
-    with pytest.raises(CalibrlError, match="arm 'width-3' is unknown; use one of calibrated,"):
+    with pytest.raises(CalibrlError, match="arm 'width-3' is unknown; known: calibrated,"):
         fleet_of("width-3", preset=replace(TINY, seed=1))

@@ -13,7 +13,6 @@ from dataclasses import replace
 from calibrl.arrays import visible_devices
 from calibrl.control import loop
 from calibrl.control.experiment import EXPERIMENT
-from calibrl.control.loop import Record
 from calibrl.control.settings import PRESETS, preset_for_env
 from calibrl.errors import CalibrlError
 from calibrl.runs import engine, workers
@@ -124,8 +123,6 @@ def test_where_episodes_end_rows_do_not_depend_on_who_runs_beside(tmp_path):
     for row in fleet.rows:
         assert alone[row.key] == pytest.approx(without_times(row), rel=1e-3, abs=1e-6, nan_ok=True)
     assert len({row.metrics["episodes"] for row in found.rows}) > 2
-    records = [Record.from_arrays(fleet.arrays(job)) for job in {row.job for row in fleet.rows}]
-    assert len({part.shape[2] for record in records for part in record.pits}) > 1, "trials differ in their starts"
     assert (tmp_path / "jobs" / "control-horizon.png").is_file()
 
 

@@ -72,5 +72,5 @@ def test_agents_share_a_fleet_only_with_those_of_as_many_rows():
         ["calibrated-3", "uncalibrated-3", "calibrated-4", "uncalibrated-4"],
         ["uncalibrated-all-3", "uncalibrated-all-4"],
     ]
-    with pytest.raises(CalibrlError, match=r"arm 'calibrate' is unknown; use one of calibrated, uncalibrated"):
+    with pytest.raises(CalibrlError, match=r"arm 'calibrate' is unknown; known: calibrated, uncalibrated"):
         fleets(["calibrate"], [0])

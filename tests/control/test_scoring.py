@@ -11,8 +11,9 @@ from calibrl.control import scoring
 from calibrl.control.settings import PRESETS
 from calibrl.diagnostics import calibration_loss, coverage, noise_floor
 from calibrl.errors import CalibrlError
-from calibrl.maps import IDENTITY, Affine, fit_named
-from calibrl.planning.rollout import World
+from calibrl.evidence import Lasting
+from calibrl.maps import IDENTITY, fit_named
+from calibrl.planning.rollout import Errors, World
 
 STEPS = 400
 DRIFT, NOISE = 0.9, 0.5
@@ -51,7 +52,7 @@ def trajectory(generator):
     return before[:, :-1], action[None, :, None], before[:, 1:]
 
 
-def ahead(trajectory, noise, horizons=(1, 3, 10), particles=100, persistence=None):
+def ahead(trajectory, noise, horizons=(1, 3, 10), particles=100, errors=None):
     start = torch.arange(0, STEPS - 10, 2)
     return scoring.pits_ahead(
         Linear(noise),
@@ -63,7 +64,7 @@ def ahead(trajectory, noise, horizons=(1, 3, 10), particles=100, persistence=Non
         tables=None,
         generator=torch.Generator().manual_seed(1),
         particles=particles,
-        persistence=persistence,
+        errors=errors,
     )
 
 
@@ -83,8 +84,11 @@ def test_imagined_returns_are_calibrated_for_who_knows_the_world(trajectory):
 
 
 def test_noise_that_lasts_is_wider_many_steps_ahead_and_not_one(trajectory):
-    fresh, lasting = (ahead(trajectory, NOISE, persistence=kept) for kept in (None, torch.tensor([[0.9]])))
-    assert torch.equal(fresh.pits[:, 0], lasting.pits[:, 0])
+    slow = Lasting(*torch.tensor([[0.9], [1.0], [(1 - 0.9**2) ** 0.5]]))
+    unknown = slow.unknown()
+    errors = Errors(unknown.mean[None, None, None], slow.ahead(unknown.doubt, 10)[None, None])
+    fresh, lasting = (ahead(trajectory, NOISE, errors=kept) for kept in (None, errors))
+    torch.testing.assert_close(fresh.pits[:, 0], lasting.pits[:, 0])
     far = [torch.special.ndtri(part.pits[0, 2].clamp(0.01, 0.99)).std() for part in (fresh, lasting)]
     assert far[1] < 0.7 * far[0]
 
@@ -104,29 +108,6 @@ def test_who_is_too_sure_is_found_out(trajectory):
     honest, sure = pits(trajectory, NOISE), pits(trajectory, NOISE / 3)
     for ahead in range(3):
         assert calibration_loss(sure[0, ahead]) > 4 * calibration_loss(honest[0, ahead])
-
-
-def test_a_map_for_each_horizon_is_judged_on_later_trials_only(generator):
-    # Too sure, and more so with every horizon: z-scores of spread 2, 3 and 4.
-    spread = torch.tensor([2.0, 3.0, 4.0], dtype=torch.float64)[:, None, None]
-    z = spread * torch.randn(3, 400, 2, generator=generator, dtype=torch.float64)
-    trials = list(torch.special.ndtr(z).clamp(min=1e-9).split(100, 1))  # some are 1: ranks rounded to float32
-    corrected = scoring.corrected_by_earlier(trials)
-    assert len(corrected) == 3
-    before, after = torch.cat(trials[1:], 1), torch.cat(corrected, 1)
-    for ahead in range(3):
-        assert calibration_loss(after[ahead]) < 0.2 * calibration_loss(before[ahead])
-    # What comes later changes nothing about what came before.
-    assert torch.equal(scoring.corrected_by_earlier(trials[:3])[1], corrected[1])
-
-
-def test_moved_particles_keep_their_ranks_and_take_the_maps_quantiles(generator):
-    particles = torch.randn(4000, 2, 3, generator=generator, dtype=torch.float64)
-    moved = scoring.recalibrate_particles(particles, Affine(scale=torch.tensor(0.5, dtype=torch.float64)))
-    assert torch.equal(moved.argsort(0), particles.argsort(0))
-    inner = moved.quantile(torch.tensor([0.1, 0.9], dtype=torch.float64), 0)
-    wanted = torch.tensor(stats.norm.ppf([0.1, 0.9]) * 0.5)[:, None, None].expand_as(inner)
-    torch.testing.assert_close(inner, wanted, atol=0.05, rtol=0)
 
 
 def test_starts_leave_room_within_their_episode():

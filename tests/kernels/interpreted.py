@@ -11,7 +11,7 @@ from calibrl.kernels.layered import Layered, matched_draw, matched_draw_referenc
 from calibrl.maps.gaussian import CELLS
 from calibrl.planning.graph import fused_returns
 from calibrl.planning.risk import MEAN, Risk
-from calibrl.planning.rollout import World, imagined_returns
+from calibrl.planning.rollout import Errors, World, imagined_returns
 
 
 def nets_of(shape: Shape, agents: int) -> Nets:
@@ -67,8 +67,9 @@ def imagined(propagation: str, *, tables: bool, lasts: bool = False, risk: Risk 
     observation, plans = torch.randn(2, 3, generator=generator), torch.randn(2, 7, 4, 2, generator=generator)
     noise = torch.randn(2, 4, 7 * 6, 3 + (propagation == "TS1"), generator=generator)
     lines = torch.randn(2, 3, CELLS, 2, generator=generator) if tables else None
-    share = torch.rand(2, 3, generator=generator) if lasts else None
-    given = {"particles": 6, "noise": noise, "tables": lines, "persistence": share, "risk": risk}
+    start, steps = torch.randn(2, 1, 1, 3, generator=generator), torch.rand(2, 1, 4, 3, 3, generator=generator)
+    errors = Errors(start, steps) if lasts else None
+    given = {"particles": 6, "noise": noise, "tables": lines, "errors": errors, "risk": risk}
     got = fused_returns(fused, world, observation, plans, propagation=propagation, **given)
     want = imagined_returns(nets, world, observation, plans, propagation=propagation, **given)
     return float((got - want).abs().max() / want.abs().max())

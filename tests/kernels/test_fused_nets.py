@@ -16,7 +16,7 @@ from calibrl.kernels.fused_nets import Sizes
 from calibrl.maps import Affine
 from calibrl.planning.graph import fuse, fused_returns
 from calibrl.planning.risk import Risk
-from calibrl.planning.rollout import imagined_returns, noise_shape, stacked_tables
+from calibrl.planning.rollout import Errors, imagined_returns, noise_shape, stacked_tables
 from tests.kernels.interpreted import nets_of
 
 triton = pytest.importorskip("triton")
@@ -146,9 +146,10 @@ def test_a_fused_rollout_whose_noise_lasts_is_worth_what_the_plain_one_is(risk, 
     plans = torch.randn(2, 8, 5, 1, generator=generator, device="cuda")
     columns = 5 if propagation == "TS1" else 4
     noise = torch.randn(2, 5, 8 * 10, columns, generator=generator, device="cuda")
-    kept = torch.rand(2, 4, generator=generator, device="cuda")
+    start = torch.randn(2, 1, 1, 4, generator=generator, device="cuda")
+    errors = Errors(start, torch.rand(2, 1, 5, 3, 4, generator=generator, device="cuda"))
     lines = stacked_tables([Affine(scale=torch.tensor(0.5).double()), None], 4, device="cuda")
-    given = {"particles": 10, "noise": noise, "tables": lines, "persistence": kept, "risk": risk}
+    given = {"particles": 10, "noise": noise, "tables": lines, "errors": errors, "risk": risk}
     seen = torch.zeros(2, 4, device="cuda")
     got = fused_returns(fuse(nets), world, seen, plans, propagation=propagation, **given)
     want = imagined_returns(nets, world, seen, plans, propagation=propagation, **given)

@@ -203,8 +203,6 @@ def test_tables_read_the_maps_and_leave_noise_alone(generator):
     torch.testing.assert_close(draws[0, ..., :D], g_of(maps()[0], noise[0, ..., :D]), rtol=1e-3, atol=1e-3)
     torch.testing.assert_close(draws[1], noise[1])
     assert torch.equal(draws[..., D:], noise[..., D:])
-    by_step = tables[:, None].expand(-1, H, -1, -1, -1)
-    torch.testing.assert_close(calibrated_draws(noise, by_step), draws)
 
 
 @given(scale=st.floats(0.2, 3), shift=st.floats(-1, 1))
@@ -298,7 +296,7 @@ def ask(generator, **changes):
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"propagation": "DSS"}, "no propagation is called 'DSS'; choose one of E, DS, MM, TS1, TSinf"),
+        ({"propagation": "DSS"}, "propagation 'DSS' is unknown; known: E, DS, MM, TS1, TSinf"),
         ({"noise": torch.zeros(G, H, N, D)}, r"expected \(2, 4, 18, …\)"),
         (
             {"propagation": "TSinf", "particles": 4, "noise": torch.zeros(G, H, N * 4, D)},
