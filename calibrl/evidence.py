@@ -177,8 +177,6 @@ class Evidence(ABC):
     """Whether rows held out are judged after T was trained."""
     redraws = False
     """Whether rows change sides: T is then trained anew on all rows of its side."""
-    lasts = False
-    """Whether it says how errors go on, in `lasting`."""
     lasting: Lasting | None = None
     """How errors go on along a trajectory: see `Trajectory`. None: they are independent."""
     adaptive: Adaptive | None = None
@@ -507,7 +505,6 @@ class Trajectory(_Around):
     PRIOR_ROWS, FURTHEST = 20.0, 6.0
     KEPT = torch.tensor([0.0, 0.3, 0.5, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99]).double().repeat_interleave(6)
     GAIN = torch.tensor([0.1, 0.2, 0.3, 0.5, 0.7, 1.0]).double().repeat(9)
-    lasts = True
 
     def __init__(self, evidence: Evidence, *, forget: float = 1.0) -> None:
         super().__init__(evidence, forget)

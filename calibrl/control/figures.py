@@ -184,8 +184,8 @@ def by_horizon(rows: Sequence[Row]) -> Figure:
             losses = [[[row.metrics[name] for name in names] for row in mine if row.seed == seed] for seed in seeds]
             means = [np.mean(trials, 0).tolist() for trials in losses if trials]
             mean, error = zip(*(_over_seeds(each) for each in zip(*means, strict=True)), strict=True)
-            label, style = arm + (" without its map" if ending else ""), "--" if ending else "-"
-            ax.errorbar(steps, mean, error, color=COLORS.get(arm), ls=style, marker="o", ms=4, label=for_plot(label))
+            words, style = (" without its map", "--") if ending else ("", "-")
+            ax.errorbar(steps, mean, error, color=COLORS.get(arm), ls=style, marker="o", label=for_plot(arm + words))
     _level(ax, noise_floor(STARTS), "chance alone, were starts independent", at=0.99, ha="right", va="bottom")
     ax.set(xscale="log", xlabel="steps ahead", ylabel="calibration loss")
     ax.set_xticks(steps, [str(step) for step in steps])

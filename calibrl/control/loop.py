@@ -30,7 +30,7 @@ from calibrl.control.scoring import Score, score_trial
 from calibrl.control.settings import ControlSettings, threads_for
 from calibrl.control.world import Environment, Trial, View, run_trial, view_of
 from calibrl.data import Data
-from calibrl.errors import CalibrlError
+from calibrl.errors import CalibrlError, check_count
 from calibrl.runs.engine import Arrays, Yielded
 from calibrl.runs.jobs import Job, Report, Status
 from calibrl.runs.rows import Row
@@ -79,8 +79,7 @@ def refuse_impossible(settings: ControlSettings) -> None:
     device_named(settings.device)
     for name in settings.arms:
         arm_named(name)
-    if settings.steps < 2:
-        raise CalibrlError(f"a trial of {settings.steps} step leaves no row to hold out; use 2 or more steps")
+    check_count("steps", settings.steps, "leaves no row to hold out", least=2)
     _ = settings.planner.search  # says which of its settings cannot be
     what = task_of(settings)
     if settings.planner.safety and what.world.safe is None:

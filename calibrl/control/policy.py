@@ -147,20 +147,6 @@ def zscores(nets: Model, data: Data, *, by_member: bool, chunk: int = CHUNK) -> 
     return z.clamp(-1e6, 1e6), sd
 
 
-@dataclass(frozen=True)
-class FitWithoutEvents:
-    """Fits one agent's R. Where 0 or 1 lies in an event's forecast is no PIT: its column keeps the identity."""
-
-    fit: FitMap
-    forecaster: AgentEnsembles
-    agent: int
-
-    def __call__(self, pit: Array | None = None, *, weight: Array | None = None, z: Array | None = None) -> Map:
-        """The map learnt from z-scores (n, d)."""
-        assert isinstance(z, Tensor)
-        return self.fit(pit, z=z.masked_fill(self.forecaster.events[self.agent], torch.nan), weight=weight)
-
-
 class Fleet:
     """Agents that learn one task side by side; what each does depends on its own seed and arm alone.
 
@@ -224,7 +210,7 @@ class Fleet:
             judge=judge,
             remember=True,
         )
-        self.following = Following(self) if any(one.lasts for one in self.model.evidence) else None
+        self.following = Following(self) if any(isinstance(one, Trajectory) for one in self.model.evidence) else None
         self.inputs = PlanInputs.empty(
             planner.search_among(choices),
             propagation=planner.propagation,
@@ -286,9 +272,8 @@ class Fleet:
         before = self.view.before(observation.to(self.device))
         self.inputs.observation.copy_(before)
         if self.following is not None:
-            assert self.inputs.errors is not None
             self.following.look(observation.to(self.device))
-            for buffer, now in zip(self.inputs.errors, self.following.here(), strict=True):
+            for buffer, now in zip(self.inputs.errors or (), self.following.here(), strict=True):
                 buffer.copy_(now)
         self.inputs.draw(self.planning)
         found = self._plan()
@@ -354,7 +339,13 @@ class Fleet:
     def _fit_map(self, agent: int) -> FitMap:
         arm = self.members[agent].arm
         fit = arm.fit or fit_named(arm.map or self.settings.calibration.map)
-        return fit if arm.map else FitWithoutEvents(fit, self.forecaster, agent)
+
+        def without_events(pit: Array | None = None, *, weight: Array | None = None, z: Array | None = None) -> Map:
+            """Where 0 or 1 lies in an event's forecast is no PIT: its column keeps the identity."""
+            assert isinstance(z, Tensor)
+            return fit(pit, z=z.masked_fill(self.forecaster.events[agent], torch.nan), weight=weight)
+
+        return fit if arm.map else without_events
 
     @property
     def _middle(self) -> Tensor:
@@ -388,8 +379,7 @@ class Following:
 
     def learn(self) -> None:
         """Take over what evidence says now; what was expected before networks were trained again is forgotten."""
-        free = torch.zeros(3, self.fleet.view.outputs, dtype=torch.float64)
-        free[2] = 1
+        free = torch.tensor([[0.0], [0.0], [1.0]]).double().expand(3, self.fleet.view.outputs)
         found = [one.lasting for one in self.fleet.model.evidence]
         parts = [free if one is None else torch.stack([one.kept, one.gain, one.spread]) for one in found]
         # Where 0 or 1 lies in an event's forecast is no error that could go on.
@@ -412,8 +402,7 @@ class Following:
     def look(self, observation: Tensor) -> None:
         """They see what came of it, (g, o)."""
         view = self.fleet.view
-        # What it paid is not asked for here.
-        unpaid = torch.full(observation.shape[:1], torch.nan, device=observation.device)
+        unpaid = torch.full_like(observation[:, 0], torch.nan)  # what it paid is not asked for here
         came = view.world.target(self._before, view.after(observation, unpaid, torch.zeros_like(unpaid)))
         error = self._errors(self.fleet.forecaster.zscores(Data(self._x, came[:, None]))[0])
         for buffer, now in zip(self.expected, self.lasting.seen(self.expected, error), strict=True):

@@ -20,7 +20,7 @@ from calibrl.control.policy import episode_seed
 from calibrl.control.problems import Task, task_of
 from calibrl.control.settings import ControlSettings, threads_worth
 from calibrl.control.world import begin_episode, make_step
-from calibrl.errors import CalibrlError, MissingExtra, first_line
+from calibrl.errors import CalibrlError, MissingExtra, check_count, first_line
 from calibrl.runs.jobs import Job, Report
 from calibrl.runs.rows import Row
 
@@ -75,30 +75,26 @@ def train(
     seed: int,
     settings: SacSettings | None = None,
     device: str = "cpu",
-    checkpoint: str | Path | None = None,
-    resume: bool = False,
+    checkpoint: Path | None = None,
     every: int = 1,
     progress: Callable[[int], None] | None = None,
 ) -> Iterator[Episode]:
-    """Learn for `steps` environment steps; yields every episode as it ends, those before a resume included.
+    """Learn for `steps` environment steps; yields every episode as it ends, those that were saved first.
 
     progress: told the number of every step. checkpoint: a file, written whole or not at all every `every`
-    episodes, from which `resume` goes on to the episodes that would have come.
+    episodes; where there is one, learning goes on from it to the episodes that would have come.
     """
     learner = Sac(task, seed=seed, steps=steps, settings=settings, device=device)
-    file = Path(checkpoint) if checkpoint is not None else None
-    if resume and file is None:
-        raise CalibrlError("resume needs the checkpoint to go on from; name its file")
-    if resume and file is not None and file.is_file() and not drop_damaged(file):
-        learner.load(file)
+    if checkpoint is not None and checkpoint.is_file() and not drop_damaged(checkpoint):
+        learner.load(checkpoint)
     try:
         yield from learner.episodes
         while learner.step < steps:
-            new = learner.learn_episode(progress)
-            if file is not None and new is not None and (len(learner.episodes) % every == 0 or learner.step >= steps):
-                learner.save(file)
-            if new is not None:
-                yield new
+            if (new := learner.learn_episode(progress)) is None:
+                continue
+            if checkpoint is not None and (len(learner.episodes) % every == 0 or learner.step >= steps):
+                learner.save(checkpoint)
+            yield new
     finally:
         learner.close()
 
@@ -109,8 +105,7 @@ class Sac:
     def __init__(
         self, task: Task, *, seed: int, steps: int, settings: SacSettings | None = None, device: str = "cpu"
     ) -> None:
-        if steps < 1:
-            raise CalibrlError(f"{steps} steps teach nothing; use 1 or more")
+        check_count("steps", steps, "teach nothing")
         self.task, self.seed, self.steps = task, seed, steps
         self.settings = settings or settings_for(task)
         self._env = _Episodes(TimeLimit(task.make(), max_episode_steps=task.steps), seed)
@@ -330,7 +325,6 @@ def learn_alone(settings: ControlSettings, seed: int, *, checkpoint: Path, repor
         seed=seed,
         device=device_named(settings.device),
         checkpoint=checkpoint / f"{ARM}-{seed}.sac",
-        resume=True,
         every=max(1, settings.trials // 20),
         progress=on_step,
     )

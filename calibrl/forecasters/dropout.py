@@ -13,7 +13,7 @@ from torch.distributions import Normal
 
 from calibrl.arrays import device_named
 from calibrl.data import Data, Remembered
-from calibrl.errors import CalibrlError
+from calibrl.errors import CalibrlError, check_within
 from calibrl.forecasters.torch import fitting, new_seed, seeded
 
 CHUNK = 1024
@@ -192,12 +192,9 @@ class DropoutTraining:
 
     def __post_init__(self) -> None:
         counts = (self.steps, self.batch_size, self.evaluate_every, self.validation_slices, self.patience)
-        if min(counts) < 1 or self.lr <= 0:
+        if min(*counts, self.lr) <= 0:
             raise CalibrlError(f"{self} has a number that is not positive; use 1 or more, and lr above 0")
-        if not 0 < self.validation_fraction < 1:
-            raise CalibrlError(
-                f"validation_fraction {self.validation_fraction:g} of the rows cannot be held out; use 0.12, say"
-            )
+        check_within("validation_fraction", self.validation_fraction, "(0, 1)", "use 0.12, say")
 
     def split(self, rows: int) -> tuple[Tensor, list[Tensor]]:
         """Indices of rows to learn from, and those of each slice, for rows in the order of time."""

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from calibrl.errors import CalibrlError
+from calibrl.errors import CalibrlError, check_count, check_within
 from calibrl.forecasters.nets import Nets
 from calibrl.kernels.fused_nets import captured
 
@@ -126,11 +126,9 @@ class EnsembleTraining:
     bound_penalty: float = 0.01
 
     def __post_init__(self) -> None:
-        if self.epochs < 1 or self.batch_size < 1 or self.lr <= 0:
-            raise CalibrlError(
-                f"epochs {self.epochs}, batch_size {self.batch_size} and lr {self.lr:g} must all be positive; "
-                "published are 5, 32 and 0.001"
-            )
+        for name in ("epochs", "batch_size"):
+            check_count(name, getattr(self, name))
+        check_within("lr", self.lr, "(0, inf)", "0.001 is published")
 
     def decays(self, layers: int) -> tuple[float, ...]:
         """The weight decay of each of `layers` layers."""

@@ -74,9 +74,6 @@ class Found(NamedTuple):
     elites: Tensor
 
 
-STD = "it is a standard deviation, as a share of half the range"
-
-
 def _setting(default: Any, help: str) -> Any:
     return field(default=default, metadata={"help": help})
 
@@ -385,7 +382,7 @@ class ICEM(Search):
         _check_elites(self)
         check_within("noise_exponent", self.noise_exponent, "[0, inf)", "0 is white")
         check_within("population_decay", self.population_decay, "[1, inf)", "1 draws as many plans every time")
-        check_within("noise_std", self.noise_std, "(0, inf)", STD)
+        check_within("noise_std", self.noise_std, "(0, inf)", "it is a standard deviation")
         check_within("keep_elites", self.keep_elites, "[0, 1]", "0.3 carries three of ten")
         if self.carried >= self.population_size:
             raise CalibrlError(
@@ -477,7 +474,7 @@ class MPPI(Search):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_within("noise_std", self.noise_std, "(0, inf)", STD)
+        check_within("noise_std", self.noise_std, "(0, inf)", "it is a standard deviation")
         check_within("temperature", self.temperature, "(0, inf)", "it is a difference in return")
         check_within("control_cost", self.control_cost, "[0, inf)", "0 makes steering free")
 

@@ -208,7 +208,7 @@ def test_what_an_arm_remembers_is_kept(name, generator):
     evidence[1].load_state_dict(evidence[0].state_dict())
     went_on, loaded = (teach(one, second, mapping) for one in evidence)
     assert went_on == loaded
-    if evidence[0].lasts:
+    if evidence[0].lasting is not None:
         assert torch.equal(evidence[0].lasting.spread, evidence[1].lasting.spread)
 
 

@@ -83,9 +83,9 @@ def test_resumed_runs_end_with_the_same_episodes(short, tmp_path):
     stopped.close()
     torch.manual_seed(99)
     np.random.default_rng(99)
-    assert list(train(short, steps=100, seed=1, settings=TINY, checkpoint=file, resume=True)) == whole
+    assert list(train(short, steps=100, seed=1, settings=TINY, checkpoint=file)) == whole
     # Finished: nothing is left to do.
-    assert list(train(short, steps=100, seed=1, settings=TINY, checkpoint=file, resume=True)) == whole
+    assert list(train(short, steps=100, seed=1, settings=TINY, checkpoint=file)) == whole
     assert [p.name for p in tmp_path.iterdir()] == ["sac.pt"]
     assert whole != list(train(short, steps=100, seed=2, settings=TINY))
 
@@ -93,17 +93,15 @@ def test_resumed_runs_end_with_the_same_episodes(short, tmp_path):
 def test_a_finished_run_goes_on_for_more_steps(short, tmp_path):
     file = tmp_path / "sac.pt"
     for steps in (60, 100):
-        found = list(train(short, steps=steps, seed=1, settings=TINY, checkpoint=file, resume=True))
+        found = list(train(short, steps=steps, seed=1, settings=TINY, checkpoint=file))
     assert found == list(train(short, steps=100, seed=1, settings=TINY))
     with pytest.raises(CalibrlError, match="has made 100 steps, this run asks for 60; ask for as many or more"):
-        list(train(short, steps=60, seed=1, settings=TINY, checkpoint=file, resume=True))
+        list(train(short, steps=60, seed=1, settings=TINY, checkpoint=file))
 
 
 def test_resume_without_a_file_starts_afresh(short, tmp_path):
-    fresh = list(train(short, steps=20, seed=0, settings=TINY, checkpoint=tmp_path / "a.pt", resume=True))
+    fresh = list(train(short, steps=20, seed=0, settings=TINY, checkpoint=tmp_path / "a.pt"))
     assert len(fresh) == 1
-    with pytest.raises(CalibrlError, match="resume needs the checkpoint"):
-        list(train(short, steps=20, seed=0, settings=TINY, resume=True))
 
 
 def test_global_chance_is_left_alone(short):
@@ -177,9 +175,7 @@ def test_checkpoints_that_do_not_fit(short, tmp_path):
     before = file.read_bytes()
 
     def resume(chosen, **changes):
-        return list(
-            train(chosen, **{"steps": 20, "seed": 0, "settings": TINY, **changes}, checkpoint=file, resume=True)
-        )
+        return list(train(chosen, **{"steps": 20, "seed": 0, "settings": TINY, **changes}, checkpoint=file))
 
     with pytest.raises(CalibrlError, match="made with seed 0, this run has 1"):
         resume(short, seed=1)
@@ -197,7 +193,7 @@ def test_checkpoints_that_do_not_fit(short, tmp_path):
     with pytest.warns(UserWarning, match=r"sac.pt is damaged \(.*\): what it held is done again"):
         assert resume(short)
     assert file.stat().st_size == len(before)
-    with pytest.raises(CalibrlError, match="0 steps teach nothing"):
+    with pytest.raises(CalibrlError, match="steps 0 teach nothing"):
         list(train(short, steps=0, seed=0))
 
 

@@ -131,7 +131,7 @@ def test_it_is_a_forecaster(check, noise):
     [
         (lambda: BayesianDenseNet(passes=1), "cannot show a spread"),
         (lambda: DropoutTraining(lr=0), "not positive"),
-        (lambda: DropoutTraining(validation_fraction=1.5), "cannot be held out"),
+        (lambda: DropoutTraining(validation_fraction=1.5), "validation_fraction 1.5 is not between 0 and 1"),
         (lambda: DenseNet(3, 1, dropout=1.0), "dropout in"),
         (lambda: BayesianDenseNet(**SMALL)(torch.zeros(1, 2)), "has learnt no rows"),
         (lambda: BayesianDenseNet(**SMALL).update(Data(torch.full((9, 2), torch.nan), torch.ones(9, 1))), "fill gaps"),
