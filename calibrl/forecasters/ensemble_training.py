@@ -26,7 +26,7 @@ class Batches:
 
     x: (g · room, in), standardised; y: (g · room, d), NaN where missing; table: (steps, g · e · b), the row at
     each place of each batch; weight: (steps, b), 1 / (rows · d) in a batch of so many rows, 0 in places it leaves
-    empty; counter: (1,), the step that comes next; event: (g · e, 1, d), which outcomes are events, see `losses`.
+    empty; counter: (1,), the step that comes next; event: (g · e, 1, d), which outcomes are events, see `Learner`.
     gaps: whether any y is NaN. events: whether any outcome is an event.
     """
 
@@ -65,7 +65,7 @@ class Batches:
     ) -> None:
         """Put in standardised rows x (g, n, in), y (g, n, d), and draw each agent's order from its own generator.
 
-        events: (g, d), which outcomes are events, see `losses`.
+        events: (g, d), which outcomes are events, see `Learner`.
         """
         (g, n, _), b, room = x.shape, training.batch_size, len(self.x) // len(x)
         self.x.view(g, room, -1)[:, :n] = x
@@ -142,39 +142,16 @@ class EnsembleTraining:
         return decays
 
 
-def losses(nets: Nets, x: Tensor, y: Tensor, weight: Tensor | None = None, *, events: Tensor | None = None) -> Tensor:
-    """What each network pays for rows x (g, e, n, in) and y (g, e, n, d): (g, e).
-
-    The mean over rows and outputs of (μ - y)² e^{-logvar} + logvar, twice the negative log-likelihood but for a
-    constant; the squared error if not probabilistic. weight: (…, n, d) instead of 1 / (n · d) each. events: (g, d),
-    outcomes that are 0 or 1: their mean pays the squared error and is left out of what the variance pays. A likelihood
-    would let a wide variance explain the rare outcome, and weigh it by that variance: the mean would never learn it
-    (Seitzer et al., 2022; this is their β = 1 for the mean).
-    """
-    mean, logvar = nets.head(x)
-    each = (mean - y).square()
-    if logvar is not None:
-        likely = each * torch.exp(-logvar) + logvar
-        if events is not None:
-            apart = each + each.detach() * torch.exp(-logvar) + logvar
-            likely = torch.where(events[:, None, None], apart, likely)
-        each = likely
-    return each.mean((-2, -1)) if weight is None else (each * weight).sum((-2, -1))
-
-
-def penalties(nets: Nets, training: EnsembleTraining) -> Tensor:
-    """Weight decay and the price of wide bounds, summed over all agents."""
-    decays = training.decays(len(nets.weights))
-    total = sum(decay / 2 * weight.square().sum() for decay, weight in zip(decays, nets.weights, strict=True))
-    if nets.probabilistic:
-        total = total + training.bound_penalty * (nets.max_logvar.sum() - nets.min_logvar.sum())
-    return torch.as_tensor(total)
-
-
 class Learner:
     """Networks with their gradient and Adam, each in one stretch of memory.
 
     `nets` are views into `theta`; Adam sees one tensor, so that its step is one pass however many layers there are.
+
+    A network pays the mean over rows and outputs of (μ - y)² e^{-logvar} + logvar, twice the negative log-likelihood
+    but for a constant, or the squared error if not probabilistic; and weight decay, and the price of wide bounds. Of
+    events, outcomes that are 0 or 1, the mean pays the squared error and is left out of what the variance pays. A
+    likelihood would let a wide variance explain the rare outcome, and weigh it by that variance: the mean would never
+    learn it (Seitzer et al., 2022; this is their β = 1 for the mean).
     """
 
     def __init__(self, nets: Nets, training: EnsembleTraining) -> None:

@@ -20,7 +20,6 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from calibrl.kernels.draws import read_table_reference
 from calibrl.kernels.fused_nets import Kernel, Networks, Sizes, memory, pack_scales, power_of_two
 
 ROWS, COLUMNS, DEPTH = 128, 128, 64
@@ -249,19 +248,6 @@ def matched_draw(
     given = (mean, variance, noise, table, out, rows * d, noise.stride(0), stride, per_unit)
     _matched_draw[(-(-rows * d // BLOCK), g)](*given, **settings)
     return out
-
-
-def matched_draw_reference(
-    mean: Tensor, variance: Tensor, noise: Tensor, lines: Tensor | None, per_unit: float
-) -> Tensor:
-    """What `matched_draw` should say, in plain torch."""
-    middle = mean.mean(1)
-    spread = (variance + (mean - middle.unsqueeze(1)).square()).mean(1).sqrt()
-    middle, spread = (part.repeat_interleave(noise.shape[1] // mean.shape[2], 1) for part in (middle, spread))
-    if lines is None:
-        return middle + spread * noise
-    draw = torch.stack([read_table_reference(*pair, per_unit) for pair in zip(noise, lines, strict=True)])
-    return middle + spread * draw
 
 
 # Rows of their own for every network.

@@ -11,7 +11,7 @@ from scipy import stats
 import calibrl as cal
 from calibrl.errors import CalibrlError
 from calibrl.forecasters.ensemble import BatchedEnsemble, EnsembleTraining, Shape
-from calibrl.forecasters.ensemble_training import Batches, Learner, input_scale, losses, penalties
+from calibrl.forecasters.ensemble_training import Batches, Learner, input_scale
 from calibrl.forecasters.nets import Nets, QuickNets
 from calibrl.planning.rollout import matched
 from tests import contracts
@@ -25,6 +25,25 @@ def rows(agents, n, *, generator):
     x = torch.randn(agents, n, 5, generator=generator)
     y = torch.stack([x[..., 0].sin(), x[..., 1] * x[..., 2], x[..., 3]], -1)
     return x, y + 0.1 * torch.randn(y.shape, generator=generator)
+
+
+def losses(nets, x, y, *, events=None):
+    """What each network pays for rows x (g, e, n, in) and y (g, e, n, d), (g, e): see `Learner`."""
+    mean, logvar = nets.head(x)
+    each = (mean - y).square()
+    if logvar is None:
+        return each.mean((-2, -1))
+    likely = each * torch.exp(-logvar) + logvar
+    if events is not None:
+        likely = torch.where(events[:, None, None], each + each.detach() * torch.exp(-logvar) + logvar, likely)
+    return likely.mean((-2, -1))
+
+
+def penalties(nets, training):
+    """Weight decay and the price of wide bounds, summed over all agents."""
+    decays = training.decays(len(nets.weights))
+    total = sum(decay / 2 * weight.square().sum() for decay, weight in zip(decays, nets.weights, strict=True))
+    return total + training.bound_penalty * (nets.max_logvar.sum() - nets.min_logvar.sum())
 
 
 def test_the_loss_is_twice_scipys_negative_log_likelihood(generator):

@@ -6,8 +6,9 @@ import sys
 import torch
 
 from calibrl.forecasters.nets import Nets, Shape
+from calibrl.kernels.draws import read_table_reference
 from calibrl.kernels.fused_nets import FusedNets, Sizes
-from calibrl.kernels.layered import Layered, matched_draw, matched_draw_reference
+from calibrl.kernels.layered import Layered, matched_draw
 from calibrl.maps.gaussian import CELLS
 from calibrl.planning.graph import fused_returns
 from calibrl.planning.risk import MEAN, Risk
@@ -40,6 +41,17 @@ def refreshed() -> float:
     fused.refresh()
     x = torch.randn(1, 40, 5)
     return float((fused.moments(x)[0] - nets.moments(x)[0]).abs().max())
+
+
+def matched_draw_reference(mean, variance, noise, lines, per_unit):
+    """What `matched_draw` should say, in plain torch."""
+    middle = mean.mean(1)
+    spread = (variance + (mean - middle.unsqueeze(1)).square()).mean(1).sqrt()
+    middle, spread = (part.repeat_interleave(noise.shape[1] // mean.shape[2], 1) for part in (middle, spread))
+    if lines is None:
+        return middle + spread * noise
+    draw = torch.stack([read_table_reference(*pair, per_unit) for pair in zip(noise, lines, strict=True)])
+    return middle + spread * draw
 
 
 def drawn(repeat: int, tables: bool, device: str = "cpu") -> float:
