@@ -2,7 +2,8 @@
 
 Both are `Calibrated(RidgeArms(…), evidence=Rolling(), fit_map=fit_ecdf())`, an arm at a time: each row is judged by the
 model as it stands, then learnt; the map is the sorted history itself, so it is never refitted.
-`play` is a whole trial in one loop: the same moves, without the calls between them.
+`play` is a whole trial in one loop: the same moves, without the calls between them. What it calls for every arm or
+round is inlined: handing the state over, thirteen arrays, took a fifth of a trial's time.
 """
 
 from __future__ import annotations
@@ -96,7 +97,7 @@ def blank(models: int, arms: int, dim: int, *, ridge_: float, window: int) -> St
     )
 
 
-@njit(cache=True)
+@njit(cache=True, inline="always")
 def width(state: State, rules: Rules, arm: int, sd: float) -> float:
     """The sd of an arm's forecast, given the model's sd of its mean.
 
@@ -116,9 +117,10 @@ def score_arms(state: State, rules: Rules, x: Floats, level: Floats, mean: Float
     """
     fine = True
     square = np.empty(state.inverse.shape[1])
-    total, common = state.noise[:, arm_noise.COUNT].sum(), 0.0
-    if rules.learnt and not rules.logistic:
-        common = common_noise(state, rules, x)
+    total = common = 0.0
+    if rules.learnt:
+        total = state.noise[:, arm_noise.COUNT].sum()
+        common = 0.0 if rules.logistic else common_noise(state, rules, x)
     for a in range(len(score)):
         m = min(a, len(state.theta) - 1)
         i = min(a, len(x) - 1)
@@ -183,7 +185,7 @@ def say(state: State, rules: Rules, x: Floats, mean: Floats, sure: Floats, singl
             single[a] = min(max(mean[a], 0.0), 1.0) if binary(state) else tau * math.sqrt(1.0 + narrow * narrow)
 
 
-@njit(cache=True)
+@njit(cache=True, inline="always")
 def stretch_of(state: State, rules: Rules, arm: int, level: float) -> float:
     """S⁻¹ of an arm at a level: the level itself until the arm has evidence of its own."""
     moved = level + state.shift[arm]
@@ -203,7 +205,7 @@ def quantiles(state: State, rules: Rules, mean: Floats, sd: Floats, level: Float
     return found
 
 
-@njit(cache=True)
+@njit(cache=True, inline="always")
 def pit_of(state: State, rules: Rules, arm: int, z: float) -> tuple[float, float]:
     """The arm's record's probability of outcomes lower than z, and no higher: they differ on atoms."""
     if state.pulls[arm] < rules.min_rewards:
@@ -233,7 +235,7 @@ def best_arm(score: Floats, draw: float) -> int:
     return -1
 
 
-@njit(cache=True)
+@njit(cache=True, inline="always")
 def judge(
     state: State, rules: Rules, x: Floats, arm: Ints, reward: Floats, z: Floats, error: Floats, moved: Floats
 ) -> int:
@@ -271,7 +273,7 @@ def judge(
     return -1
 
 
-@njit(cache=True)
+@njit(cache=True, inline="always")
 def absorb(
     state: State, rules: Rules, x: Floats, arm: Ints, reward: Floats, z: Floats, error: Floats, moved: Floats
 ) -> None:
@@ -282,10 +284,11 @@ def absorb(
         if rules.learnt:
             z[i] = _learn_noise(state, rules, a, x[i], reward[i])
         ridge.remember(z[i], state.ordered[a], state.arrived[a], state.pulls[a])
-        row, target = x[i], reward[i]
         if rules.logistic:
             row, target = ridge.working(x[i], reward[i], state.theta[m])
-        ridge.add_row(row, target, state.theta[m], state.inverse[m], state.gram[m], state.moment[m])
+            ridge.add_row(row, target, state.theta[m], state.inverse[m], state.gram[m], state.moment[m])
+        else:
+            ridge.add_row(x[i], reward[i], state.theta[m], state.inverse[m], state.gram[m], state.moment[m])
         state.pulls[a] += 1
         state.error[a] += error[i] * error[i]
         state.shift[a] += moved[i]
@@ -342,7 +345,7 @@ def _learn_noise(state: State, rules: Rules, a: int, x: Floats, reward: float) -
     return (reward - guess) / math.sqrt(1.0 + sd * sd)
 
 
-@njit(cache=True)
+@njit(cache=True, inline="always")
 def judge_and_absorb(
     state: State, rules: Rules, x: Floats, arm: Ints, reward: Floats, z: Floats, error: Floats, moved: Floats
 ) -> int:
@@ -378,13 +381,13 @@ def play(
         if rules.learnt:
             say(state, rules, x[t : t + 1], mean[t], sd, single)
         for a in range(arms):
-            if rules.logistic or (rules.learnt and binary(state)):
+            if not rules.learnt:
+                low, high = pit_of(state, rules, a, (reward[t, a] - mean[t, a]) / sd[a])
+            elif rules.logistic or binary(state):
                 low, high = (1.0 - single[a], 1.0) if reward[t, a] > 0.5 else (0.0, 1.0 - single[a])
             else:
-                low, high = pit_of(
-                    state, rules, a, (reward[t, a] - mean[t, a]) / (single[a] if rules.learnt else sd[a])
-                )
-                if rules.learnt and state.pulls[a] >= rules.record_from:
+                low, high = pit_of(state, rules, a, (reward[t, a] - mean[t, a]) / single[a])
+                if state.pulls[a] >= rules.record_from:
                     tau = arm_noise.honest(state.noise[a], arm_noise.start(x[t], rules.prior, state.largest[0]))
                     n = min(state.pulls[a], state.ordered.shape[1])
                     off = (reward[t, a] - mean[t, a]) * tau / single[a]

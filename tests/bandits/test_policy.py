@@ -272,7 +272,7 @@ def test_bad_input_is_named_and_changes_nothing(act, words):
         (lambda: LinUCB(2, 3, ridge="x"), "ridge 'x' is not a number"),
         (lambda: LinUCB(2, 3, ridge=0.0), "singular"),
         (lambda: LinUCB(2, 3, level=np.inf), "finite"),
-        (lambda: EpsilonGreedy(2, 3, explore=1.5), "not a probability"),
+        (lambda: EpsilonGreedy(2, 3, explore=1.5), "not from 0 to 1; it is a probability"),
         (lambda: CalLinUCB(2, 3, min_rewards=20, window=10), "no record"),
         (lambda: ConformalLinUCB(2, 3, step=-1.0), "step -1"),
         (lambda: _last_arm(), "last one"),
