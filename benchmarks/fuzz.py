@@ -42,7 +42,7 @@ from calibrl.maps import MAPS, Map, map_from_dict
 from calibrl.maps.base import from_dict
 from calibrl.maps.classes import CLASS_MAPS, class_map_from_dict
 from calibrl.runs.rows import Row, append, origin, read
-from calibrl.shop.orders import read_shop
+from calibrl.shop.files import read_shop
 from calibrl.tables.forecasts import read_forecasts
 
 DATA = Path(__file__).parents[1] / "examples" / "data"

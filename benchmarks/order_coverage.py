@@ -25,16 +25,17 @@ import torch
 from calibrl.distributions import pit_z
 from calibrl.distributions.zscores import from_zscore
 from calibrl.files import write_text
+from calibrl.inventory.history import History, holidays_on, known_at
+from calibrl.inventory.items import Item
 from calibrl.inventory.problems import Sales, _arrange, _read, bakery, favorita
 from calibrl.kernels import normal
 from calibrl.runs.rows import Row, line, origin
 from calibrl.shop.backtest import CALIBRATED, Backtest, run_backtest
-from calibrl.shop.calendar import holidays_on
 from calibrl.shop.demand import DemandModel, calibrate, train
 from calibrl.shop.features import moving_sums
-from calibrl.shop.files import Item, Stock
-from calibrl.shop.orders import Shop, intervals
-from calibrl.shop.record import History, known_at, make_record
+from calibrl.shop.files import Shop, Stock
+from calibrl.shop.orders import intervals
+from calibrl.shop.record import make_record
 
 LEADS, STEP, LEAST_ROWS = 7, 4, 50
 LEVELS = (np.arange(49) + 1) / 50

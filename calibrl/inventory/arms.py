@@ -6,8 +6,10 @@ random trajectories and the same draws of which units are sold.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,13 +18,15 @@ from numpy.typing import NDArray
 
 from calibrl.algorithm import Calibrated, Forecaster, learn
 from calibrl.diagnostics import calibration_error, calibration_loss, coverage, crps
+from calibrl.errors import CalibrlError
 from calibrl.evidence import Newest
 from calibrl.forecasters.dropout import BayesianDenseNet, DropoutTraining
 from calibrl.forecasters.seasonal import SeasonalNaive
 from calibrl.inventory.demand import LEADS, Forecasts, features, levels
 from calibrl.inventory.loop import Expected, Season, collect_season, demand_paths, play, tune
 from calibrl.inventory.policy import PLANNERS, Planner, RandomTrajectories
-from calibrl.inventory.problems import Dataset, Floats, dataset
+from calibrl.inventory.problems import Dataset, Floats, cut_out, dataset
+from calibrl.inventory.store import Costs, Rules
 from calibrl.kernels import normal
 from calibrl.maps import fit_named
 from calibrl.runs.engine import Arrays
@@ -41,7 +45,7 @@ def play_model(
     settings: InventorySettings, model: Model | None, arms: Mapping[str, Arm], seed: int
 ) -> Iterator[Row | Arrays]:
     """Train a model and play its arms, for each shelf life; without a model, arms that need none."""
-    where = dataset(settings.data, settings.period, settings.series, settings.days)
+    where, goods = world(settings)
     base = train(where, model, settings, seed=seed) if model else None
     arrays: dict[str, NDArray[Any]] = {
         "series": np.array(where.sales.series),
@@ -55,22 +59,82 @@ def play_model(
             z = torch.cat([evening.z for evening in test])
             arrays[f"{name}, pit"] = normal.cdf(z).numpy().astype(np.float32)
             arrays[f"{name}, quantiles"] = _quantiles(test)
-        for shelf_life in settings.shelf_lives:
-            planner = planner_for(arm, base, where, settings, shelf_life=shelf_life, seed=seed)
-            season = play(planner, ahead, where.demand, shelf_life=shelf_life, seed=seed, device=settings.device)
-            arrays[f"{name}, {shelf_life}, reward"] = season.reward
-            numbers = metrics(season) | quality
-            if arm.tuned:
-                numbers["tuned_to"] = float(getattr(planner, arm.tuned[0]) or 0.0)
+        for keeps, kinds in goods.items():
+            seasons, rewards, tuned = [], np.zeros(len(where.sales.series)), []
+            for kind in kinds:
+                at = kind.series
+                planner = planner_for(arm, base, where, settings, kind=kind, seed=seed)
+                season = play(
+                    planner, ahead[at], where.demand[at], shelf_life=kind.shelf_life, seed=seed, device=settings.device
+                )
+                rewards[at] = -kind.costs.waste * season.wasted.sum(1) - kind.costs.unmet * season.unmet.sum(1)
+                seasons.append(season)
+                tuned += [float(getattr(planner, arm.tuned[0]) or 0.0)] if arm.tuned else []
+            arrays[f"{name}, {keeps}, reward"] = rewards
+            numbers = metrics(seasons, float(rewards.sum())) | quality
+            if tuned:
+                numbers["tuned_to"] = float(np.mean(tuned))
             yield Row(
                 "inventory",
-                problem_name(settings, shelf_life),
+                problem_name(settings, keeps),
                 name,
                 seed,
                 {key: float(f"{value:.7g}") for key, value in numbers.items()},
-                settings=_about(settings, where, shelf_life),
+                settings=_about(settings, where, keeps),
             )
     yield Arrays(arrays)
+
+
+@dataclass(frozen=True)
+class Goods:
+    """Series that keep as long, cost as much and are delivered alike: their indices (k,), and days, costs, rules."""
+
+    series: NDArray[np.int64]
+    shelf_life: int
+    costs: Costs = field(default_factory=Costs)
+    rules: Rules = field(default_factory=Rules)
+
+
+@functools.lru_cache(maxsize=2)
+def world(settings: InventorySettings) -> tuple[Dataset, dict[int | str, list[Goods]]]:
+    """The sales of a run; and its kinds of goods by how long they keep, in days, or "items" where a file says."""
+    if settings.sales is None:
+        where = dataset(settings.data, settings.period, settings.series, settings.days)
+    else:
+        from calibrl.inventory.files import Reading, own_problem
+        from calibrl.tables.reader import parse_columns
+
+        reading = Reading(parse_columns(settings.columns), settings.date_format, country=settings.country or "")
+        problem, keys = own_problem(settings.sales, reading, period=settings.period)
+        where = cut_out(problem, settings.period, settings.series, settings.days)
+        if settings.items is not None:
+            return where, {"items": _goods(settings.items, keys, where, settings.sales)}
+    return where, {days: [Goods(np.arange(len(where.sales.series)), days)] for days in settings.shelf_lives}
+
+
+def _goods(items: str, keys: Mapping[str, tuple[str, str]], where: Dataset, sales: str) -> list[Goods]:
+    """The kinds of goods in an item file. keys: the item and store of each series of the sales file, by name."""
+    from calibrl.inventory.items import DAILY, Item, read_items
+
+    rules = dict(zip(keys, read_items(items, tuple(keys.values()), sales=sales).rules, strict=True))
+    kinds: dict[Item, list[int]] = {}
+    for k, name in enumerate(where.sales.series):
+        kinds.setdefault(replace(rules[name], delivery_days=DAILY), []).append(k)
+    late = next((item.lead_days for item in kinds if item.lead_days > LEADS), None)
+    if late is not None:
+        raise CalibrlError(
+            f"{items}: lead_days {late} is more than the {LEADS} days that are forecast here; leave such items out, or "
+            "order them with calibrl order"
+        )
+    return [
+        Goods(
+            np.array(of_kind),
+            item.shelf_life,
+            Costs(item.cost_of_waste, item.cost_of_lost_sale),
+            Rules(item.pack_size, item.minimum_order, item.lead_days),
+        )
+        for item, of_kind in kinds.items()
+    ]
 
 
 def train(where: Dataset, model: Model, settings: InventorySettings, *, seed: int) -> Forecasts:
@@ -102,10 +166,10 @@ def learn_season(base: Forecasts, arm: Arm, where: Dataset) -> list[Expected]:
 
 
 def planner_for(
-    arm: Arm, base: Forecasts | None, where: Dataset, settings: InventorySettings, *, shelf_life: int, seed: int
+    arm: Arm, base: Forecasts | None, where: Dataset, settings: InventorySettings, *, kind: Goods, seed: int
 ) -> Planner:
     """The arm's planner; where it is to be tuned, the one that did best on the last days before the test."""
-    planner = PLANNERS[arm.planner]
+    planner = replace(PLANNERS[arm.planner], costs=kind.costs, rules=kind.rules)
     if not arm.tuned or base is None:
         if isinstance(planner, RandomTrajectories):
             return replace(planner, trajectories=settings.trajectories)
@@ -113,30 +177,32 @@ def planner_for(
     name, values = arm.tuned
     begin = max(where.calibrate, where.first - TUNING_DAYS)
     evenings = learn_season(base, replace(arm, mapping=""), where)
-    past = demand_paths(evenings[begin - where.calibrate : where.first - where.calibrate])[..., :1]
-    demand = np.nan_to_num(where.sales.demand[:, begin : where.first])
+    past = demand_paths(evenings[begin - where.calibrate : where.first - where.calibrate])[kind.series]
+    past, demand = past[..., : kind.rules.lead_days], where.asked(begin, where.first - 1)[kind.series]
     planners = [replace(planner, **dict[str, Any]({name: value})) for value in values]
-    return tune(planners, past, demand, shelf_life=shelf_life, seed=seed)
+    return tune(planners, past, demand, shelf_life=kind.shelf_life, seed=seed)
 
 
 def true_paths(where: Dataset) -> Floats:
     """What the oracle knows: (s, d, 1, leads)."""
     days = len(where.sales.dates)
-    ahead = np.pad(np.nan_to_num(where.sales.demand), ((0, 0), (0, LEADS)))
+    ahead = np.pad(where.asked(0, days - 1), ((0, 0), (0, LEADS)))
     columns = np.arange(where.first, where.last + 1)[:, None] + np.arange(LEADS)
     return ahead[:, np.minimum(columns, days + LEADS - 1)][:, :, None, :]
 
 
-def metrics(season: Season) -> dict[str, float]:
-    """The columns of Table 2. Shares are of the units shipped."""
-    shipped, wasted, unmet = (int(part.sum()) for part in (season.shipped, season.wasted, season.unmet))
+def metrics(seasons: Sequence[Season], reward: float) -> dict[str, float]:
+    """The columns of Table 2, over all kinds of goods. Shares are of the units shipped."""
+    shipped, wasted, unmet = (
+        sum(int(getattr(season, name).sum()) for season in seasons) for name in ("shipped", "wasted", "unmet")
+    )
     return {
         "shipped": shipped,
         "wasted": wasted,
         "stockouts": unmet,
         "waste_share": wasted / max(1, shipped),
         "stockout_share": unmet / max(1, shipped),
-        "reward": -(wasted + unmet),
+        "reward": reward,
     }
 
 
@@ -175,22 +241,24 @@ def saving(base: NDArray[Any], other: NDArray[Any], *, draws: int = 2000, seed: 
     return float(1 - costs[1].sum() / costs[0].sum()), float(low), float(high)
 
 
-def problem_name(settings: InventorySettings, shelf_life: int) -> str:
+def problem_name(settings: InventorySettings, keeps: int | str) -> str:
     """What a shelf life of a problem is called in rows."""
     period = "" if settings.period == "test" else f", {settings.period}"
-    return f"{settings.data}{period}, {shelf_life} days"
+    return f"{settings.source}{period}, {keeps if isinstance(keeps, str) else f'{keeps} days'}"
 
 
-def _about(settings: InventorySettings, where: Dataset, shelf_life: int) -> dict[str, Any]:
+def _about(settings: InventorySettings, where: Dataset, shelf_life: int | str) -> dict[str, Any]:
     dates = where.sales.dates
     found: dict[str, Any] = {
-        "data": settings.data,
+        "data": settings.source,
         "period": settings.period,
         "shelf_life": shelf_life,
         "series": len(where.sales.series),
         "days": where.last - where.first + 1,
         "test": f"{dates[where.first]} to {dates[where.last]}",
     }
+    if settings.sales is not None:
+        found |= {"sales": settings.fingerprint} | ({"items": Path(settings.items).name} if settings.items else {})
     return found | ({"note": where.sales.note} if where.sales.note else {})
 
 

@@ -5,6 +5,7 @@ Here is what is compared (models and arms) and how much of it is run (settings a
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -132,6 +133,11 @@ class InventorySettings:
         help="sales data: bakery (included) or favorita (from the folder CALIBRL_DATA); the paper's are not public",
     )
     period: str = setting("test", help="test period: test (the paper's months), later (the months after), or tuning")
+    sales: str | None = setting(None, help="a sales file of your own instead, as for calibrl order: date, item, units")
+    items: str | None = setting(None, help="with --sales: each item's shelf_life, pack_size, lead_days and costs")
+    columns: str | None = setting(None, help="with --sales: what it calls our columns, like units=Qty,item=SKU")
+    date_format: str | None = setting(None, help="with --sales: day-first, month-first or like %d.%m.%y")
+    country: str | None = setting(None, help="with --sales: whose public holidays to expect, like DE or DE-BW")
     n_paths: int = setting(
         300, flag="", help="demand paths per decision, and passes of a network", source=_PAPERS, least=1
     )
@@ -144,6 +150,17 @@ class InventorySettings:
     device: str = setting(
         "cpu", help="where to train networks and run the paper's planner: cpu, cuda or auto", decides_rows=False
     )
+
+    @property
+    def source(self) -> str:
+        """What the sales are called: those of a file by its name."""
+        return self.data if self.sales is None else Path(self.sales).name.split(".")[0]
+
+    @property
+    def fingerprint(self) -> str:
+        """The name and the beginning of the checksum of the files that were given: others give other rows."""
+        found = [Path(path) for path in (self.sales, self.items) if path is not None]
+        return ", ".join(f"{path.name} {hashlib.sha256(path.read_bytes()).hexdigest()[:12]}" for path in found)
 
 
 QUICK = TrainingSettings(steps=800, batch_size=256, lr=3e-3, min_steps=400, evaluate_every=50)
@@ -164,15 +181,29 @@ Settings were chosen on the period "tuning" and on seeds below 100.
 """
 
 
+OWN_PERIODS = ("test", "tuning")
+OF_SALES = ("items", "columns", "date_format", "country")
+"""Periods that one's own sales are cut into, and settings that are about them."""
+
+
+def _flag(name: str) -> str:
+    return "--" + name.replace("_", "-")
+
+
 def check(settings: InventorySettings) -> None:
     """Refuse what cannot be run before anything is."""
     from calibrl.arrays import device_named
     from calibrl.inventory.problems import PROBLEMS
 
+    if settings.sales is None:
+        alone = next((name for name in OF_SALES if getattr(settings, name) is not None), None)
+        if alone is not None:
+            raise CalibrlError(f"{_flag(alone)} {getattr(settings, alone)} is about a sales file; add --sales FILE")
+    periods = PROBLEMS.get(settings.data, PROBLEMS["bakery"]).periods if settings.sales is None else OWN_PERIODS
     for kind, names, known in (
         ("arm", settings.arms, tuple(ARMS)),
         ("data", (settings.data,), tuple(PROBLEMS)),
-        ("period", (settings.period,), tuple(PROBLEMS.get(settings.data, PROBLEMS["bakery"]).periods)),
+        ("period", (settings.period,), tuple(periods)),
     ):
         unknown = [name for name in names if name not in known]
         if unknown:
@@ -185,18 +216,18 @@ def check(settings: InventorySettings) -> None:
 
 def jobs(settings: InventorySettings) -> Sequence[Job]:
     """One job for each model and seed; its arms are paired, and so are seeds between models."""
-    from calibrl.inventory.arms import play_model
-    from calibrl.inventory.problems import dataset
+    from calibrl.inventory.arms import play_model, world
 
     check(settings)
     # Read once here: files that are missing are missed before any work is begun.
-    dataset(settings.data, settings.period, settings.series, settings.days)
+    world(settings)
+    source = settings.data if settings.sales is None else settings.fingerprint
     arms: dict[str, dict[str, Arm]] = {}
     for name in settings.arms:
         arms.setdefault(ARMS[name].model, {})[name] = ARMS[name]
     return [
         Job(
-            f"{settings.data}, {settings.period}, {model or 'oracle'}, seed {seed}",
+            f"{source}, {settings.period}, {model or 'oracle'}, seed {seed}",
             play_model,
             (settings, MODELS.get(model), of_model, seed),
         )
@@ -328,7 +359,7 @@ EXPERIMENT = Experiment(
         "days": "Forecasts of one series over the test period, without and with calibration",
     },
     subject="calibrated",
-    picks=("arms", "shelf_lives", "data", "period"),
+    picks=("arms", "shelf_lives", "data", "period", "sales"),
     presets=PRESETS,
     default="small",
     small=PRESETS["small"],

@@ -42,7 +42,7 @@ def table_figure(rows: Sequence[Row]) -> Figure:
     import matplotlib.pyplot as plt
 
     lives = {row.problem: row.settings.get("shelf_life", 0) for row in rows}
-    problems = sorted(lives, key=lambda problem: lives[problem])
+    problems = sorted(lives, key=lambda problem: lives[problem] if isinstance(lives[problem], int) else 0)
     arms = [arm for arm in dict.fromkeys(row.arm for row in rows) if arm != "oracle"]
     figure, axes = plt.subplots(
         1, len(problems), figsize=(3.6 * len(problems) + 1.8, 0.29 * len(arms) + 1.3), sharey=True, layout="constrained"

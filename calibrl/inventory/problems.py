@@ -213,7 +213,11 @@ class Dataset:
     @property
     def demand(self) -> Floats:
         """(s, d): what was asked for on the test days, 0 where nobody knows."""
-        return np.nan_to_num(self.sales.demand[:, self.first : self.last + 1])
+        return self.asked(self.first, self.last)
+
+    def asked(self, first: int, last: int) -> Floats:
+        """(s, last - first + 1): what was asked for, as far as it was sold; 0 where nobody knows."""
+        return np.nan_to_num(self.sales.units[:, first : last + 1])
 
 
 @functools.lru_cache(maxsize=2)
@@ -232,10 +236,19 @@ def dataset(data: str, period: str, series: int | None = None, days: int | None 
     Dataset
         Sales of s series, and columns of its periods.
     """
-    problem = PROBLEMS[data]
+    return cut_out(PROBLEMS[data], period, series, days)
+
+
+def cut_out(problem: Problem, period: str, series: int | None = None, days: int | None = None) -> Dataset:
+    """The sales of a problem of one's own, cut as `dataset` does."""
     when = problem.periods[period]
     sales = problem.load()
     enough = np.flatnonzero(sales.history(when.test_from) - sales.history(when.first) >= problem.history)
+    if not len(enough):
+        raise CalibrlError(
+            f"none of {len(sales.series)} series has {problem.history} days on record before the test, which begins on "
+            f"{when.test_from}; use a longer record"
+        )
     if series is not None:
         enough = enough[np.linspace(0, len(enough) - 1, min(series, len(enough))).astype(np.int64)]
     sales = sales.select(enough)

@@ -22,15 +22,16 @@ from numpy.typing import NDArray
 
 from calibrl.algorithm import Forecaster
 from calibrl.errors import CalibrlError
+from calibrl.inventory.history import AHEAD, History, Key
+from calibrl.inventory.items import Item
 from calibrl.inventory.problems import Flags, Floats
 from calibrl.inventory.store import one_day
 from calibrl.shop.demand import DemandModel, boosted, calibrate, paths, ranks, train
 from calibrl.shop.features import MovingSums, moving_sums
-from calibrl.shop.files import Batch, Item
+from calibrl.shop.files import Batch, Shop
 from calibrl.shop.orders import (
     Decision,
     Schedule,
-    Shop,
     Situation,
     best_order,
     decide_all,
@@ -39,7 +40,7 @@ from calibrl.shop.orders import (
     order_up_to,
     schedule,
 )
-from calibrl.shop.record import AHEAD, History, Key, Record, make_record
+from calibrl.shop.record import Record, make_record
 
 Counts = NDArray[np.int64]
 

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     import numpy as np
 
     from calibrl.shop.backtest import Backtest
-    from calibrl.shop.orders import Order, Shop
+    from calibrl.shop.files import Shop
+    from calibrl.shop.orders import Order
 
 SHOWN, EXPLAINED = 12, 3
 """Orders that are printed, and explained; the file has them all."""
@@ -61,10 +62,11 @@ def order(
     address: Annotated[str | None, typer.Option(help="Address of a running Ray cluster.")] = None,
 ) -> None:
     """Suggest orders for the next delivery: how much of each item, how sure that is, and why."""
+    from calibrl.inventory.files import Reading
+    from calibrl.inventory.history import first_few
     from calibrl.runs.workers import BACKENDS, check_backend
-    from calibrl.shop.files import Reading
-    from calibrl.shop.orders import THREADS, make_orders, read_shop
-    from calibrl.shop.record import first_few
+    from calibrl.shop.files import read_shop
+    from calibrl.shop.orders import THREADS, make_orders
     from calibrl.tables.commands import expect_suffix
     from calibrl.tables.reader import parse_columns
 

@@ -388,10 +388,13 @@ class DemandModel:
     rho: Floats
     trained_until: int
 
-    def forecast(self, sums: MovingSums, *, calibrated: bool = True) -> Distribution:
-        """Demand of the next days in units, batch shape (s, leads), as seen on the record's last evening."""
-        count = len(sums.record.units)
-        x = torch.from_numpy(rows(sums, np.arange(count), np.full(count, sums.record.today), len(self.rho)))
+    def forecast(self, sums: MovingSums, *, calibrated: bool = True, series: range | None = None) -> Distribution:
+        """Demand of the next days in units, batch shape (s, leads), as seen on the record's last evening.
+
+        series: of which item-stores; default: all.
+        """
+        which = np.arange(len(sums.record.units)) if series is None else np.array(series)
+        x = torch.from_numpy(rows(sums, which, np.full(len(which), sums.record.today), len(self.rho)))
         if calibrated:
             return self.model(x)
         bare = self.model.forecaster

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from calibrl.inventory.history import History, named
 from calibrl.shop.backtest import (
     AS_DELIVERED,
     CALIBRATED,
@@ -18,7 +19,6 @@ from calibrl.shop.backtest import (
     Backtest,
 )
 from calibrl.shop.orders import Order
-from calibrl.shop.record import History, named
 from calibrl.text import for_plot
 
 if TYPE_CHECKING:

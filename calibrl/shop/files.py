@@ -1,26 +1,4 @@
-"""The four files of a shop, each CSV or Parquet, read and checked.
-
-**Sales**, one row per day and item, or several (receipts), which are added up:
-
-    date, item, units        needed; less than 0 is a return, empty is not known
-    store                    one shop if the column is not there
-    in_stock                 0: sold out that day, so that demand was at least what was sold
-    price, promotion         as they were, and for days to come as they are planned
-    holiday, closed          the same: 1 on such days
-
-Rows after the last sale, with `units` empty, are plans: their promotion, price, holiday and closed are read.
-
-**Items**, how long each keeps, how it is delivered, and what waste and lost sales cost:
-
-    item                     needed; with a column store, an empty store means every store
-    shelf_life               days on the shelf, the day of delivery included
-    pack_size, minimum_order units
-    lead_days                1: ordered tonight, on the shelf tomorrow
-    delivery_days            "Mon Wed Fri", "Mon-Fri", or daily
-    cost_of_waste            what a unit thrown away costs
-    cost_of_lost_sale        what a lost sale costs, per unit
-
-A cell left empty, a column left out and an item left out all mean the default.
+"""All that is known of a shop, from its files: sales and items (`calibrl.inventory`), and those that only it has.
 
 **Stock**, what stands on the shelf at the close of the day, one row per batch:
 
@@ -37,635 +15,18 @@ A cell left empty, a column left out and an item left out all mean the default.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
-from functools import cached_property
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
 
 import numpy as np
-import polars as pl
 from numpy.typing import NDArray
 
-from calibrl.errors import CalibrlError, cut, some
-from calibrl.inventory.problems import Days, Flags, Floats, Sales
-from calibrl.shop.calendar import check_country
-from calibrl.shop.record import (
-    AHEAD,
-    DISCONTINUED,
-    LONGEST_GAP,
-    Day,
-    History,
-    Key,
-    counted,
-    first_few,
-    known_at,
-    named,
-    store_of,
-)
-from calibrl.tables.formats import load
-from calibrl.tables.reader import DATE_FORMATS, TIME, Cells, cells_of, find_columns, read_cells
-
-MOST_UNITS = 1e7
-"""More in one cell is a slip of the pen."""
-
-MOST_CELLS = 60_000_000
-"""Item-stores times days that are held at once."""
-
-NEEDED = ("date", "item", "units")
-OPTIONAL = ("store", "in_stock", "price", "promotion", "holiday", "closed")
-
-ALIASES = {
-    "date": (
-        "day",
-        "sale date",
-        "sales date",
-        "business date",
-        "order date",
-        "transaction date",
-        "datetime",
-        "timestamp",
-        "datum",
-        "tag",
-        "fecha",
-        "data",
-        "jour",
-    ),
-    "item": (
-        "product",
-        "product name",
-        "item name",
-        "item nbr",
-        "article",
-        "sku",
-        "plu",
-        "description",
-        "artikel",
-        "bezeichnung",
-        "produkt",
-        "producto",
-        "produit",
-        "prodotto",
-    ),
-    "units": (
-        "quantity",
-        "qty",
-        "qty sold",
-        "quantity sold",
-        "units sold",
-        "unit sales",
-        "sold",
-        "sales",
-        "count",
-        "pieces",
-        "menge",
-        "anzahl",
-        "verkauft",
-        "stück",
-        "cantidad",
-        "quantité",
-        "quantite",
-        "quantità",
-    ),
-    "store": (
-        "shop",
-        "location",
-        "branch",
-        "outlet",
-        "site",
-        "store name",
-        "store nbr",
-        "store id",
-        "filiale",
-        "markt",
-        "tienda",
-        "magasin",
-        "negozio",
-    ),
-    "in_stock": ("available",),
-    "price": ("unit price", "preis", "einzelpreis", "precio", "prix", "prezzo"),
-    "promotion": ("promo", "on promotion", "is promotion", "aktion", "promoción", "promocion"),
-    "holiday": ("is holiday", "feiertag"),
-    "closed": ("is closed", "geschlossen"),
-}
-"""What tills call the columns of a sales file."""
-
-TOTALS = ["total", "totals", "grand total", "subtotal", "sum", "summe", "gesamt", "gesamtsumme", "totale", "insgesamt"]
-"""What stands in a line that adds up others."""
-
-WEEKDAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
-
-FEW_DAYS = 28
-"""Days of sales below which a forecast is mostly assumption."""
-
-LONGEST_LIFE = 3650
-LONGEST_LEAD = AHEAD - 2 * 7
-"""Days of lead that leave room to plan for a delivery a week and the one after it."""
-
-
-# Sales.
-
-
-@dataclass(frozen=True)
-class Reading:
-    """How a sales file is to be read, where it cannot tell.
-
-    Parameters
-    ----------
-    columns : dict of str to str
-        What the file calls our columns.
-    date_format : str, optional
-        How dates are written: a format of strftime, "day-first" or "month-first".
-    sheet : str, optional
-        Which sheet of an Excel file.
-    regressors : tuple of str
-        More columns of numbers to learn from, such as the temperature.
-    country : str
-        Whose public holidays count: DE, or a part of it, DE-BW.
-    """
-
-    columns: Mapping[str, str] = field(default_factory=dict)
-    date_format: str | None = None
-    sheet: str | None = None
-    regressors: tuple[str, ...] = ()
-    country: str = ""
-
-
-def read_sales(
-    path: str | Path, *, today: Day | None = None, new: tuple[Key, ...] = (), reading: Reading | None = None
-) -> History:
-    """The history in a sales file, as it was known at the close of `today` (by default the last day with sales).
-
-    new: item-stores to order for when the file has no rows at all; reading: how to read it.
-    """
-    reading = reading or Reading()
-    country = check_country(reading.country)
-    cells, done_before = _sales_cells(path, reading)
-    date = cells.dates("date")
-    units = cells.numbers("units")
-    cells.refuse(
-        np.abs(units) > MOST_UNITS,
-        "units",
-        lambda row: f"{units[row]:g} is more than a shop sells in a day; check the number",
-    )
-    rows = _keys(cells, stores=cells.has("store"))
-    keys = tuple(sorted(set(rows))) if rows else new
-    last = _last_day(cells, date, units, today, keys)
-    grid = _laid_out(cells, date, _places(cells, rows, keys, str(path)), keys, last=last)
-    holiday = {"holiday": grid.flags("holiday", default=False)} if cells.has("holiday") else {}
-    sold, done = _netted(grid, units)
-    written = Sales(
-        dates=grid.days,
-        series=tuple(named(key) for key in keys),
-        units=sold,
-        censored=~grid.flags("in_stock", default=True),
-        closed=np.zeros((len(keys), len(grid.days)), dtype=bool),
-        promotion=grid.flags("promotion", default=False).astype(np.float64) if cells.has("promotion") else None,
-        price=_prices(grid) if cells.has("price") else None,
-        marks={"closed": _closed(grid, keys), **holiday},
-        product=tuple(item for item, _ in keys),
-        regressors={name: grid.mean(cells.numbers(name)) for name in reading.regressors},
-    )
-    # Without any rows, every item of the item file starts from nothing, as if it were planned.
-    planned = (grid.listed & np.isnan(sold)) | (not rows)
-    day = int((last - grid.days[0]).astype(np.int64))
-    history = known_at(written, keys, day, stores=any(store for _, store in keys), planned=planned, country=country)
-    done = [*cells.how, *done_before, *done]
-    if cells.called:
-        done.append(", ".join(f"{theirs} taken as {ours}" for ours, theirs in cells.called.items()))
-    if cells.unknown:
-        done.append(f"column{'s' if len(cells.unknown) > 1 else ''} {', '.join(cells.unknown)} not used")
-    return replace(
-        history,
-        notes=(*history.notes, *_alike(keys), *_worth_saying(cells, history, units)),
-        done=(_extent(rows, keys, date, units), *done, *history.done),
-    )
-
-
-def _sales_cells(path: str | Path, reading: Reading) -> tuple[Cells, list[str]]:
-    """The rows of a sales file, one per item and day or receipt, and what was done to make them so.
-
-    A wide table (a column for each item, or for each day) is made long; a file without an item is about one, of the
-    file's name; lines of totals are left out.
-    """
-    frame, source = load(path, as_text=True, sheet=reading.sheet)
-    done = []
-    called = find_columns(frame.columns, [*NEEDED, *OPTIONAL], ALIASES, reading.columns, source.name)
-    line = np.arange(len(frame)) + source.first
-    texts = frame.select(pl.col(pl.String).str.strip_chars().str.to_lowercase().str.strip_chars(":"))
-    totals = texts.select(pl.any_horizontal(pl.all().is_in(TOTALS))).to_series().to_numpy().astype(bool)
-    if texts.width and totals.any():
-        frame, line = frame.filter(~totals), line[~totals]
-        done.append(f"{counted(int(totals.sum()), 'line')} of totals left out")
-    others = [name for name in frame.columns if name not in called.values()]
-    wide = ""
-    if "units" not in called and "item" not in called and "date" in called and others:
-        wide, kept, spread = "item", [called["date"], *([called["store"]] if "store" in called else [])], others
-        spread = [name for name in others if frame[name].dtype.is_numeric() or _numeric(frame[name])]
-    elif "units" not in called and "date" not in called and "item" in called:
-        days = pl.Series("", others).str.replace(TIME, "")
-        spread = [name for name, fits in zip(others, _are_days(days, reading.date_format), strict=True) if fits]
-        wide, kept = "date", [called["item"], *([called["store"]] if "store" in called else [])]
-    if wide and spread:
-        rows, width = len(frame), len(spread)
-        frame = frame.select(*kept, *(pl.col(name).cast(pl.String) for name in spread)).unpivot(
-            on=spread, index=kept, variable_name=wide, value_name="units"
-        )
-        line = np.tile(line, width) if rows else line
-        called = {**{ours: theirs for ours, theirs in called.items() if theirs in kept}, wide: wide, "units": "units"}
-        done.append(f"a column for each {'item' if wide == 'item' else 'day'} ({width:,}) made into rows")
-    if "item" not in called and "units" in called:
-        name = Path(path).name.split(".")[0]
-        frame, called = frame.with_columns(item=pl.lit(name)), {**called, "item": "item"}
-        done.append(f"no column item: all is {name}")
-    missing = [name for name in NEEDED if name not in called]
-    if missing:
-        found = ", ".join(map(cut, frame.columns[:12])) + (", …" if len(frame.columns) > 12 else "")
-        raise CalibrlError(
-            f"{source.name}: no column {' and no column '.join(missing)} among {found}; a sales file needs "
-            f"{', '.join(NEEDED)}: say which it is with --columns {missing[0]}=NAME"
-        )
-    odd = next((name for name in reading.regressors if name not in frame.columns), None)
-    if odd is not None:
-        raise CalibrlError(f"{source.name}: --regressor {odd}: no such column among {some(frame.columns)}")
-    cells = replace(cells_of(frame, replace(source, first=0), called, date_format=reading.date_format))
-    cells = replace(cells, line=line[cells.line])
-    return replace(cells, unknown=tuple(name for name in cells.unknown if name not in reading.regressors)), done
-
-
-def _numeric(text: pl.Series) -> bool:
-    """Whether some cells are filled, and all that are begin like a number."""
-    filled = text.drop_nulls().str.strip_chars()
-    return len(filled) > 0 and bool(filled.str.contains(r"^[-+]?\d[\d.,]*$|^$").all())
-
-
-def _are_days(text: pl.Series, date_format: str | None) -> list[bool]:
-    formats = [date_format] if date_format and "%" in date_format else DATE_FORMATS
-    found = [text.str.to_date(form, strict=False, exact=True).is_not_null() for form in formats]
-    return pl.DataFrame({str(k): one for k, one in enumerate(found)}).max_horizontal().to_list() if len(text) else []
-
-
-def _netted(grid: _Grid, units: Floats) -> tuple[Floats, list[str]]:
-    """(s, t): what was sold on each day, receipts added up and returns taken off; and what was done, in words."""
-    done = []
-    sold = grid.total(units)
-    receipts, returns = len(units) - int(grid.listed.sum()), int((units < 0).sum())
-    if receipts:
-        done.append(f"{len(units):,} receipt lines added up to {int(grid.listed.sum()):,} item-days")
-    if returns:
-        if np.nansum(units) < 0:
-            row = int(np.argmax(units < 0))
-            grid.cells.complain(row, "units", "more is returned than was ever sold; if sales are negative, turn signs")
-        below = int((sold < 0).sum())
-        more = f" (no sales on {counted(below, 'day')} with more returns)" if below else ""
-        done.append(f"{counted(returns, 'return')} taken off the sales{more}")
-    return np.where(sold < 0, 0.0, sold), done
-
-
-def _extent(rows: list[Key], keys: tuple[Key, ...], date: Days, units: Floats) -> str:
-    """How much was read."""
-    if not rows:
-        return "no sales read"
-    known = date[~np.isnan(units)]
-    between = f", {known.min()} to {known.max()}" if len(known) else ""
-    return f"{counted(len(rows), 'row')} of {counted(len(keys), 'item-store')} read{between}"
-
-
-def _alike(keys: tuple[Key, ...]) -> list[str]:
-    """Names that differ in case, spaces or punctuation only are pointed out: they may be one thing, typed twice."""
-    found = []
-    for what, names in (("items", {item for item, _ in keys}), ("stores", {store for _, store in keys})):
-        alike: dict[str, list[str]] = {}
-        for name in sorted(names):
-            alike.setdefault(re.sub(r"[\W_]+", "", name.casefold()) or name, []).append(name)
-        twins = [" and ".join(repr(name) for name in same) for same in alike.values() if len(same) > 1]
-        if twins:
-            found.append(f"{first_few(twins)} count as different {what}; write them alike if they are one.")
-    return found
-
-
-def _worth_saying(cells: Cells, history: History, units: Floats) -> list[str]:
-    """What a user should know of a sales file before trusting the orders."""
-    notes = []
-    broken = units[~np.isnan(units)] % 1 != 0
-    if broken.any():
-        notes.append(
-            f"{int(broken.sum())} rows have fractions of a unit, but whole units are forecast and ordered; count in "
-            "smaller ones (grams, not kilograms) to be as fine as the file."
-        )
-    if len(cells) and not cells.has("in_stock"):
-        notes.append("There is no column in_stock: sales are taken for demand, also on days that sold out.")
-    recorded = (~np.isnan(history.sales.units[:, : history.today + 1])).any(0)
-    days = int(recorded.sum())
-    if 0 < days < FEW_DAYS:
-        notes.append(
-            f"Only {counted(days, 'day')} of sales: weekdays cannot be told apart yet, and how far off the "
-            f"orders may be is a guess. From about {FEW_DAYS} days on they rest on the shop's own record."
-        )
-    since = history.today - int(np.flatnonzero(recorded)[-1]) if days else 0
-    if since:
-        notes.append(f"The last sales are {counted(since, 'day')} old; what was sold since is not known.")
-    return notes
-
-
-def _keys(cells: Cells, *, stores: bool, needed: bool = True) -> list[Key]:
-    """The item-store of each row, its store from the column of that name if `stores`."""
-    items = cells.texts("item")
-    return list(zip(items, cells.texts("store", needed=needed) if stores else [""] * len(items), strict=True))
-
-
-def _places(cells: Cells, rows: list[Key], keys: tuple[Key, ...], sales: str) -> NDArray[np.int64]:
-    """(n,): which of the `keys` each row is about."""
-    at = {key: k for k, key in enumerate(keys)}
-    odd = next((row for row, key in enumerate(rows) if key not in at), None)
-    if odd is not None:
-        cells.complain(odd, "item", f"{named(rows[odd])!r} is not in {sales}; correct the name or drop the line")
-    return np.array([at[key] for key in rows], dtype=np.int64)
-
-
-def _last_day(cells: Cells, date: Days, units: Floats, today: Day | None, keys: tuple[Key, ...]) -> Day:
-    """Today: as given, or the last day with sales, unless it stands far beyond the others.
-
-    One wrong year would put every item off the list.
-    """
-    if not len(cells):
-        unknown = f"{cells.source}: no rows below the header"
-        if not keys:
-            raise CalibrlError(f"{unknown}, and no items file to say what is sold; give --items")
-        if today is None:
-            raise CalibrlError(f"{unknown}, so today is not known; give it with --date")
-        return today
-    if today is not None:
-        if not (date <= np.where(np.isnan(units), today + AHEAD, today)).any():
-            raise CalibrlError(f"{cells.source}: nothing on or before {today}; the first row is of {date.min()}")
-        _refuse_future(cells, date[~np.isnan(units) & (date <= today)], today)
-        return today
-    known = ~np.isnan(units)
-    if not known.any():
-        # Nothing sold yet: the rows are plans, and today is the day before the first of them.
-        return date.min() - np.timedelta64(1, "D")
-    last = date[known].max()
-    gaps = np.diff(np.unique(date[known])).astype(np.int64)
-    if len(gaps) and gaps[-1] > max(LONGEST_GAP, gaps[:-1].max(initial=0)):
-        cells.complain(
-            int((known & (date == last)).argmax()),
-            "date",
-            f"{last} is {gaps[-1]} days after all other sales, which end on {last - gaps[-1]}; correct the year, or "
-            f"say --date {last} if it is right",
-        )
-    return last
-
-
-def _refuse_future(cells: Cells, sold: Days, today: Day) -> None:
-    """An error if `today` lies so far beyond the last sale that every item would seem off the list."""
-    gap = int((today - sold.max()).astype(np.int64)) if len(sold) else 0
-    if gap > DISCONTINUED:
-        raise CalibrlError(
-            f"{cells.source}: --date {today} is {gap} days after the last sale on file, {sold.max()}; add the sales "
-            f"since then, or order as of --date {sold.max()}"
-        )
-
-
-@dataclass(frozen=True)
-class _Grid:
-    """Rows of the file laid out as s item-stores by t days; several rows may be about one day.
-
-    days: (t,); at: (n,) where each row of the file goes, in the flattened grid; listed: (s, t) days with a row.
-    """
-
-    cells: Cells
-    days: Days
-    count: int
-    at: NDArray[np.int64]
-
-    @cached_property
-    def listed(self) -> Flags:
-        return self._sum(self.at) > 0
-
-    def _sum(self, at: NDArray[np.int64], values: Floats | None = None) -> Floats:
-        size = self.count * len(self.days)
-        return np.bincount(at, values, size).astype(np.float64).reshape(self.count, -1)
-
-    def total(self, values: Floats) -> Floats:
-        """(s, t): the sum of a column (n,) on each day, NaN where none of its rows has a number."""
-        known = ~np.isnan(values)
-        return np.where(self._sum(self.at[known]) > 0, self._sum(self.at[known], values[known]), np.nan)
-
-    def mean(self, values: Floats) -> Floats:
-        """(s, t): the mean of a column (n,) on each day, NaN where none of its rows has a number."""
-        return self.total(values) / np.maximum(self._sum(self.at[~np.isnan(values)]), 1)
-
-    def flags(self, name: str, *, default: bool) -> Flags:
-        """(s, t): a column of yes and no; `default` unless a row of the day says otherwise."""
-        other = self.cells.flags(name, default=default) != default
-        return (self._sum(self.at[other]) > 0) != default
-
-
-def _laid_out(cells: Cells, date: Days, series: NDArray[np.int64], keys: tuple[Key, ...], *, last: Day) -> _Grid:
-    """The grid of all days of the file and up to `last`."""
-    first, end = np.append(date, last).min(), np.append(date, last).max()
-    days = first + np.arange(int((end - first).astype(np.int64)) + 1)
-    if len(days) * len(keys) > MOST_CELLS:
-        raise CalibrlError(
-            f"{cells.source}: {len(keys)} item-stores over {len(days)} days, {first} to {end}, are more than fit; "
-            "check for a wrong year, or order for fewer stores at a time"
-        )
-    return _Grid(cells, days, len(keys), series * len(days) + (date - first).astype(np.int64))
-
-
-def _prices(grid: _Grid) -> Floats:
-    """(s, t): prices, NaN where none is written; nothing is sold for 0, so that means the same."""
-    price = grid.cells.at_least("price", 0, "a price")
-    return grid.mean(np.where(price > 0, price, np.nan))
-
-
-def _closed(grid: _Grid, keys: tuple[Key, ...]) -> Flags:
-    """(s, t): days marked closed; if all rows of a store are, also for its items without a row."""
-    closed = grid.flags("closed", default=False)
-    listed, store = grid.listed, store_of(keys)
-    for each in np.unique(store[closed.any(1)]):
-        rows = store == each
-        closed[rows] |= listed[rows].any(0) & (closed[rows] | ~listed[rows]).all(0)
-    return closed
-
-
-# Items.
-
-
-@dataclass(frozen=True)
-class Item:
-    """The rules an order for one item obeys.
-
-    Parameters
-    ----------
-    shelf_life : int
-        Days on the shelf, the day of delivery included.
-    pack_size, minimum_order : int
-        Units.
-    lead_days : int
-        Days from the evening of the order to the delivery: 1 is on the shelf tomorrow.
-    delivery_days : tuple of 7 bool
-        The weekdays with a delivery, from Monday.
-    cost_of_waste, cost_of_lost_sale : float
-        Of a unit thrown away, and of one that was asked for and not there.
-
-    Examples
-    --------
-    >>> Item(shelf_life=7, pack_size=12, delivery_days=(True, False, True, False, True, False, False)).deliveries
-    'Mon Wed Fri'
-    """
-
-    shelf_life: int = 3
-    pack_size: int = 1
-    minimum_order: int = 0
-    lead_days: int = 1
-    delivery_days: tuple[bool, ...] = (True,) * 7
-    cost_of_waste: float = 1.0
-    cost_of_lost_sale: float = 1.0
-
-    @property
-    def deliveries(self) -> str:
-        """The delivery days in words."""
-        if all(self.delivery_days):
-            return "daily"
-        return " ".join(name[:3] for name, yes in zip(WEEKDAYS, self.delivery_days, strict=True) if yes)
-
-
-FREE = {
-    "cost_of_waste": "if waste cost nothing, no order could be too large",
-    "cost_of_lost_sale": "if lost sales cost nothing, it would be best never to order",
-}
-
-RULES = [field.name for field in fields(Item)]
-
-
-@dataclass(frozen=True)
-class Items:
-    """The rules of s item-stores, and what was assumed because the file did not say."""
-
-    rules: tuple[Item, ...]
-    assumed: tuple[str, ...]
-
-
-def read_items(path: str | Path | None, keys: tuple[Key, ...], *, sales: str) -> Items:
-    """The rules of the item-stores `keys`, from a file or by default. sales: what errors call the sales file."""
-    standard = Item()
-    if path is None:
-        return Items((standard,) * len(keys), (f"No item file: {_assumed(standard, RULES)}.",))
-    cells, rows = _item_rows(path)
-    known = {*keys, *((item, "") for item, _ in keys)}
-    for key, row in rows.items():
-        if key not in known:
-            cells.complain(
-                row,
-                "item",
-                f"{named(key)!r} is not in {sales}; correct the name, drop the line, or add a row with "
-                "empty units there to order a new item on a guess",
-            )
-    columns = _columns(cells)
-    rules, silent = [], []
-    for item, store in keys:
-        at = rows.get((item, store), rows.get((item, "")))
-        if at is None:
-            silent.append(named((item, store)))
-            rules.append(standard)
-        else:
-            rules.append(replace(standard, **{name: column[at] for name, column in columns.items() if at in column}))
-    assumed = []
-    left_out = [name for name in RULES if not cells.has(name)]
-    if left_out:
-        assumed.append(f"Not in {path}: {_assumed(standard, left_out)}.")
-    if silent:
-        assumed.append(f"No line for {first_few(silent)}: {_assumed(standard, RULES)}.")
-    return Items(tuple(rules), tuple(assumed))
-
-
-def items_named(path: str | Path) -> tuple[Key, ...]:
-    """The item-stores an item file names, for a shop without any sales yet."""
-    return tuple(sorted(_item_rows(path)[1]))
-
-
-def _item_rows(path: str | Path) -> tuple[Cells, dict[Key, int]]:
-    """The cells of an item file, and the row of each item-store."""
-    cells = read_cells(path, needed=("item",), optional=("store", *RULES), what="an item file")
-    found: dict[Key, int] = {}
-    for row, key in enumerate(_keys(cells, stores=cells.has("store"), needed=False)):
-        if key in found:
-            cells.complain(row, "item", f"{named(key)!r} stands on {cells.where(found[key])} already; keep one")
-        found[key] = row
-    return cells, found
-
-
-def _columns(cells: Cells) -> dict[str, dict[int, Any]]:
-    """What the item file says, by column and row; cells left empty are left out."""
-    found: dict[str, dict[int, Any]] = {}
-    smaller = ", so count in smaller units (grams, not kilograms)"
-    for name, least, most, what, cure in (
-        ("shelf_life", 1, LONGEST_LIFE, "a shelf life in days", ""),
-        ("pack_size", 1, 1e6, "a pack size", smaller),
-        ("minimum_order", 0, 1e6, "a minimum order", smaller),
-        ("lead_days", 1, LONGEST_LEAD, "a lead time in days", ""),
-    ):
-        values = cells.at_least(name, least, what, most=most, whole=True, cure=cure)
-        found[name] = {row: int(value) for row, value in enumerate(values) if not np.isnan(value)}
-    for name in ("cost_of_waste", "cost_of_lost_sale"):
-        costs = cells.at_least(name, 0, "a cost")
-        for row in np.flatnonzero((costs == 0) | (costs > 1e9)).tolist():
-            cells.complain(
-                row,
-                name,
-                f"{costs[row]:g} is not a cost per unit; expected more than 0, such as what a unit was bought for "
-                f"(waste) or earns (a lost sale): {FREE[name]}",
-            )
-        found[name] = {row: float(value) for row, value in enumerate(costs) if not np.isnan(value)}
-    text = cells.texts("delivery_days", needed=False)
-    found["delivery_days"] = {row: _weekdays(cells, row, words) for row, words in enumerate(text) if words}
-    return found
-
-
-def _weekdays(cells: Cells, row: int, words: str) -> tuple[bool, ...]:
-    """Seven flags, from Monday."""
-    if words.strip().lower() in {"daily", "every day", "all"}:
-        return (True,) * 7
-    days = [False] * 7
-    joined = re.sub(r"\s*(?:[-\u2010-\u2015]|\bto\b)\s*", "-", words.strip(), flags=re.IGNORECASE)
-    for word in re.split(r"[\s,;/+&|]+", joined):
-        ends = [_weekday(part) for part in word.split("-")]
-        if None in ends or len(ends) > 2:
-            cells.complain(
-                row, "delivery_days", f"{word[:40]!r} is no weekday; write them like Mon Wed Fri, Mon-Fri, or daily"
-            )
-        first, last = (cast(int, end) for end in (ends[0], ends[-1]))
-        for k in range((last - first) % 7 + 1):
-            days[(first + k) % 7] = True
-    return tuple(days)
-
-
-def _weekday(word: str) -> int | None:
-    """A weekday by its name or three or more letters of it, from Monday, 0; a plural or a full stop does no harm."""
-    name = word.lower().removesuffix(".")
-    for k, full in enumerate(day.lower() for day in WEEKDAYS):
-        if (len(name) >= 3 and f"{full}s".startswith(name)) or name == f"{full[:3]}s":
-            return k
-    return None
-
-
-def _assumed(item: Item, names: list[str]) -> str:
-    """Defaults, as a person would say them."""
-    words = {
-        "shelf_life": f"a shelf life of {item.shelf_life} days",
-        "pack_size": "single units",
-        "minimum_order": "no minimum order",
-        "lead_days": "ordered tonight, on the shelf tomorrow",
-        "delivery_days": "deliveries every day",
-        "cost_of_waste": f"{item.cost_of_waste:g} per unit wasted",
-        "cost_of_lost_sale": f"{item.cost_of_lost_sale:g} per lost sale",
-    }
-    return "assumed " + ", ".join(words[name] for name in names)
-
-
-# Stock and deliveries.
+from calibrl.errors import CalibrlError
+from calibrl.inventory.files import MOST_UNITS, Reading, places, read_sales
+from calibrl.inventory.history import Day, History, Key, named
+from calibrl.inventory.items import Item, items_named, read_items
+from calibrl.inventory.problems import Floats
+from calibrl.tables.reader import Cells, read_cells
 
 
 @dataclass(frozen=True)
@@ -740,7 +101,7 @@ def _stored(cells: Cells, keys: tuple[Key, ...], *, sales: str, each: str | None
     """(n,): which item-store each row is about. each: how a row belongs to a store, if there are several."""
     if each and not cells.has("store"):
         raise CalibrlError(f"{cells.source}: no column store, but {sales} has one; say which store each {each}")
-    return _places(cells, _keys(cells, stores=bool(each)), keys, sales)
+    return places(cells, keys, sales, stores=bool(each))
 
 
 def _refuse_old(cells: Cells, last: NDArray[np.int64], today: Day, sales: str) -> None:
@@ -759,3 +120,78 @@ def _refuse_old(cells: Cells, last: NDArray[np.int64], today: Day, sales: str) -
         raise CalibrlError(
             f"{cells.source}: every batch had expired by {today}, the last day of {sales}; count the stock again"
         )
+
+
+# The whole shop.
+
+
+@dataclass(frozen=True)
+class Shop:
+    """What the shop's files say, checked: see `read_shop`.
+
+    Parameters
+    ----------
+    history : History
+        Sales of s item-stores up to today, and what is planned beyond it.
+    rules : tuple of s Item
+        In the order of the history's keys.
+    stock : Stock
+        The batches on the shelves and under way, in the same order.
+    notes : tuple of str
+        What was assumed, in sentences.
+    """
+
+    history: History
+    rules: tuple[Item, ...]
+    stock: Stock
+    notes: tuple[str, ...]
+
+    @property
+    def done(self) -> str:
+        """What was done to the sales on the way from the file to the forecast, in a line."""
+        return f"Done to the sales: {'; '.join(self.history.done)}."
+
+    @property
+    def new_items(self) -> list[str]:
+        """The item-stores that are planned without any history, which start from the prior."""
+        new = self.history.listed & (self.history.days_on_record == 0)
+        return [named(self.history.keys[k]) for k in np.flatnonzero(new)]
+
+
+def read_shop(
+    sales: str | Path,
+    *,
+    stock: str | Path | None = None,
+    items: str | Path | None = None,
+    today: Day | None = None,
+    reading: Reading | None = None,
+) -> Shop:
+    """Read and check a shop's files.
+
+    Parameters
+    ----------
+    sales, stock, items : path
+        CSV or Parquet, with the columns of `calibrl.shop.files`. Without a stock file shelves are taken as empty;
+        without an item file, items as `Item` has them by default.
+    today : datetime64[D], optional
+        The order is decided at the close of this day; by default the last one with sales. Later rows are ignored,
+        except for the plans in them.
+    reading : Reading, optional
+        How the sales file is to be read where it cannot tell, and whose public holidays count.
+
+    Returns
+    -------
+    Shop
+        What they say of each item-store, in alphabetical order.
+
+    Examples
+    --------
+    >>> shop = read_shop("examples/data/sales.csv", items="examples/data/items.csv")
+    >>> len(shop.rules), str(shop.history.date)
+    (10, '2026-05-28')
+    """
+    new = items_named(items) if items is not None else ()
+    history = read_sales(sales, today=today, new=new, reading=reading)
+    known = read_items(items, history.keys, sales=str(sales))
+    shelf = read_stock(stock, history.keys, today=history.date, sales=str(sales), stores=history.stores)
+    return Shop(history, known.rules, shelf, (*history.notes, *known.assumed, *shelf.notes))

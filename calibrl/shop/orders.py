@@ -13,19 +13,21 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
+from torch.distributions import Distribution
 
+from calibrl.inventory.history import AHEAD, Day, Key
+from calibrl.inventory.items import Item
 from calibrl.inventory.problems import Flags, Floats
 from calibrl.kernels import deliveries as kernel
 from calibrl.runs.jobs import Job
 from calibrl.runs.workers import run_jobs
 from calibrl.shop.demand import paths, ranks, train
 from calibrl.shop.features import moving_sums, shut_days
-from calibrl.shop.files import Batch, Item, Reading, Stock, items_named, read_items, read_sales, read_stock
-from calibrl.shop.record import AHEAD, Day, History, Key, Record, make_record, named
+from calibrl.shop.files import Batch, Shop
+from calibrl.shop.record import Record, make_record
 
 Ints = NDArray[np.int64]
 
@@ -50,8 +52,8 @@ FAN = (0.05, 0.25, 0.5, 0.75, 0.95)
 THREADS = "threads"
 """Decide in this process. The kernel lets go of Python's lock: on one machine that is all it takes."""
 
-PORTION = 500
-"""Item-stores that another process decides about at a time: some seconds of work."""
+PORTION, FEW = 500, 50
+"""Item-stores that another process decides about at a time, some seconds of work; and a thread of this one."""
 
 
 # Deliveries to come.
@@ -240,39 +242,6 @@ def decide_all(
 
 
 @dataclass(frozen=True)
-class Shop:
-    """What the shop's files say, checked: see `read_shop`.
-
-    Parameters
-    ----------
-    history : History
-        Sales of s item-stores up to today, and what is planned beyond it.
-    rules : tuple of s Item
-        In the order of the history's keys.
-    stock : Stock
-        The batches on the shelves and under way, in the same order.
-    notes : tuple of str
-        What was assumed, in sentences.
-    """
-
-    history: History
-    rules: tuple[Item, ...]
-    stock: Stock
-    notes: tuple[str, ...]
-
-    @property
-    def done(self) -> str:
-        """What was done to the sales on the way from the file to the forecast, in a line."""
-        return f"Done to the sales: {'; '.join(self.history.done)}."
-
-    @property
-    def new_items(self) -> list[str]:
-        """The item-stores that are planned without any history, which start from the prior."""
-        new = self.history.listed & (self.history.days_on_record == 0)
-        return [named(self.history.keys[k]) for k in np.flatnonzero(new)]
-
-
-@dataclass(frozen=True)
 class Order:
     """One item-store's order and all that is worth knowing about it; made by `make_orders`.
 
@@ -391,45 +360,6 @@ def intervals(drawn: Floats, share: float) -> tuple[Floats, Floats]:
     return low, high
 
 
-def read_shop(
-    sales: str | Path,
-    *,
-    stock: str | Path | None = None,
-    items: str | Path | None = None,
-    today: Day | None = None,
-    reading: Reading | None = None,
-) -> Shop:
-    """Read and check a shop's files.
-
-    Parameters
-    ----------
-    sales, stock, items : path
-        CSV or Parquet, with the columns of `calibrl.shop.files`. Without a stock file shelves are taken as empty;
-        without an item file, items as `Item` has them by default.
-    today : datetime64[D], optional
-        The order is decided at the close of this day; by default the last one with sales. Later rows are ignored,
-        except for the plans in them.
-    reading : Reading, optional
-        How the sales file is to be read where it cannot tell, and whose public holidays count.
-
-    Returns
-    -------
-    Shop
-        What they say of each item-store, in alphabetical order.
-
-    Examples
-    --------
-    >>> shop = read_shop("examples/data/sales.csv", items="examples/data/items.csv")
-    >>> len(shop.rules), str(shop.history.date)
-    (10, '2026-05-28')
-    """
-    new = items_named(items) if items is not None else ()
-    history = read_sales(sales, today=today, new=new, reading=reading)
-    known = read_items(items, history.keys, sales=str(sales))
-    shelf = read_stock(stock, history.keys, today=history.date, sales=str(sales), stores=history.stores)
-    return Shop(history, known.rules, shelf, (*history.notes, *known.assumed, *shelf.notes))
-
-
 def make_orders(
     shop: Shop,
     *,
@@ -478,30 +408,76 @@ def make_orders(
     sums = moving_sums(record)
     when = schedules(shop.rules, shop.history.date, shut_days(sums, record.today, AHEAD))
     demand = train(sums, leads=max(each.horizon for each in when), rng=rng)
-    new = shop.history.days_on_record == 0
-    drawn = paths(demand.forecast(sums), ranks(demand.rho, n_paths, rng), new=new)
-    given = (shop.rules, when, drawn, shop.stock.batches)
+    rank, new = ranks(demand.rho, n_paths, rng), shop.history.days_on_record == 0
+    size = FEW if backend == THREADS else PORTION
+    jobs = []
+    for start in range(0, len(when), size):
+        some = range(start, min(start + size, len(when)))
+        cut = slice(some.start, some.stop)
+        given = (
+            shop.rules[cut],
+            when[cut],
+            demand.forecast(sums, series=some),
+            rank,
+            new[cut],
+            shop.stock.batches[cut],
+        )
+        jobs.append(Job(f"item-stores from {start}", _plan, given))
     if backend == THREADS:
-        decided = decide_all(*given, workers=workers)
+        # The kernel lets go of Python's lock: threads are enough.
+        with ThreadPoolExecutor(workers) as pool:
+            portions = list(pool.map(lambda job: job.function(*job.arguments), jobs))
     else:
-        cuts = [slice(start, start + PORTION) for start in range(0, len(when), PORTION)]
-        jobs = [Job(f"item-stores from {cut.start}", decide_all, tuple(part[cut] for part in given)) for cut in cuts]
         portions = run_jobs(jobs, backend=backend, workers=workers, address=address)
-        decided = [one for portion in portions for one in portion]
+    planned = [one for portion in portions for one in portion]
     idle, gone, listed = shop.history.idle, shop.history.discontinued, shop.history.listed
     past = demand.look_back(sums, min(look_back, shop.history.today // 2))
     return [
-        _order(shop, record, k, *decided[k], int(idle[k]), gone=bool(gone[k]), past=past[k])
+        _order(shop, record, k, when[k], planned[k], int(idle[k]), gone=bool(gone[k]), past=past[k])
         for k in np.flatnonzero(listed).tolist()
     ]
 
 
+@dataclass(frozen=True)
+class _Planned:
+    """What is kept of an item-store's demand paths: see the fields of `Order` of the same names."""
+
+    decision: Decision
+    demand: Floats
+    daily: Floats
+    fan: Floats
+    shut: Flags
+    position: float
+
+
+def _plan(
+    rules: Sequence[Item],
+    when: Sequence[Schedule],
+    forecast: Distribution,
+    rank: Ints,
+    new: Flags,
+    batches: Sequence[tuple[Batch, ...]],
+) -> list[_Planned]:
+    """Draw paths of a portion of the item-stores and decide: paths are too many to be kept, or sent, all at once."""
+    return [
+        _Planned(
+            decision=decided,
+            demand=at.paths[:, at.when.cover.start : at.when.cover.stop].sum(1),
+            daily=at.paths.mean(0),
+            fan=np.quantile(at.paths, FAN, axis=0),
+            shut=at.paths.max(0) == 0,
+            position=at.position,
+        )
+        for at, decided in decide_all(rules, when, paths(forecast, rank, new=new), batches)
+    ]
+
+
 def _order(
-    shop: Shop, record: Record, k: int, at: Situation, decided: Decision, idle: int, *, gone: bool, past: Floats
+    shop: Shop, record: Record, k: int, when: Schedule, planned: _Planned, idle: int, *, gone: bool, past: Floats
 ) -> Order:
     """Everything about one item-store's order."""
     history, batches = shop.history, shop.stock.batches[k]
-    now, cover = record.today, slice(at.when.cover.start, at.when.cover.stop)
+    now, cover = record.today, slice(when.cover.start, when.cover.stop)
     shelf = [batch for batch in batches if batch.arrives <= 0]
     promotion = record.event.get("promotion")
     month = slice(max(0, now - 27), now + 1)
@@ -510,18 +486,18 @@ def _order(
     sold = sold[~np.isnan(sold)]
     return Order(
         key=history.keys[k],
-        item=at.item,
-        when=at.when,
+        item=shop.rules[k],
+        when=when,
         today=history.date,
-        decision=Decision(0) if gone else decided,
-        demand=at.paths[:, cover].sum(1),
-        daily=at.paths.mean(0),
-        fan=np.quantile(at.paths, FAN, axis=0),
-        shut=at.paths.max(0) == 0,
+        decision=Decision(0) if gone else planned.decision,
+        demand=planned.demand,
+        daily=planned.daily,
+        fan=planned.fan,
+        shut=planned.shut,
         on_hand=float(sum(batch.units for batch in shelf)),
         expiring=float(sum(batch.units for batch in shelf if batch.last <= cover.start)),
         under_way=float(sum(batch.units for batch in batches if batch.arrives > 0)),
-        position=at.position,
+        position=planned.position,
         level=_open_mean(record, k),
         trend=_trend(record, k),
         promotion=promotion is not None and bool(promotion[k, now + 1 :][cover].any()),

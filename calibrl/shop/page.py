@@ -7,13 +7,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from calibrl.inventory.history import counted, named
+from calibrl.inventory.items import WEEKDAYS
 from calibrl.inventory.problems import Floats
 from calibrl.pages import policy, style
 from calibrl.shop.backtest import CALIBRATED, PLANNED, Backtest
-from calibrl.shop.files import WEEKDAYS
-from calibrl.shop.orders import Order, Shop
+from calibrl.shop.files import Shop
+from calibrl.shop.orders import Order
 from calibrl.shop.reasons import reason, totals
-from calibrl.shop.record import counted, named
 
 MOST_ITEMS = 2000
 """Items on one page; a browser scrolls through more, but nobody does."""

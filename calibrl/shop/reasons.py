@@ -8,10 +8,10 @@ from datetime import date
 import numpy as np
 import polars as pl
 
+from calibrl.inventory.history import Day
+from calibrl.inventory.items import WEEKDAYS, Item
 from calibrl.kernels.deliveries import rounded_up
-from calibrl.shop.files import WEEKDAYS, Item
 from calibrl.shop.orders import Order
-from calibrl.shop.record import Day
 
 OFTEN = 5
 """Days sold out in four weeks that are worth a word."""

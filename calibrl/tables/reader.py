@@ -164,12 +164,16 @@ class Cells:
         """The place of a row, in words."""
         return f"{self.place} {self.line[row]}"
 
-    def texts(self, name: str, *, needed: bool = True) -> list[str]:
+    def names(self, name: str, *, needed: bool = True) -> pl.Series:
         """A column of names; one left empty is an error if they are `needed`, else the empty text."""
         text = self._text(name).fill_null("")
         if needed:
             self.refuse(text == "", name, lambda _: "is empty; every row needs one")
-        return text.to_list()
+        return text
+
+    def texts(self, name: str, *, needed: bool = True) -> list[str]:
+        """The `names` in a list."""
+        return self.names(name, needed=needed).to_list()
 
     def labels(self, name: str) -> pl.Series:
         """A column as text, null where the cell is empty, whole numbers without decimals."""

@@ -9,13 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from calibrl.errors import CalibrlError
+from calibrl.inventory.history import AHEAD
+from calibrl.inventory.items import Item
 from calibrl.shop import backtest
 from calibrl.shop.backtest import backtest_frame
 from calibrl.shop.commands import _show_backtest
 from calibrl.shop.figures import COLORS, backtest_figure
-from calibrl.shop.files import Batch, Item
-from calibrl.shop.orders import read_shop
-from calibrl.shop.record import AHEAD, make_record
+from calibrl.shop.files import Batch, read_shop
+from calibrl.shop.record import make_record
 from tests.shop.conftest import small_shop
 
 

@@ -15,8 +15,9 @@ from torch.distributions import Normal
 from calibrl import Data, Recalibrated, fit_isotonic
 from calibrl.distributions import Rounded
 from calibrl.errors import CalibrlError
+from calibrl.inventory.files import Reading, read_sales
+from calibrl.inventory.history import check_country, holidays_on, year_before
 from calibrl.shop import features
-from calibrl.shop.calendar import check_country, holidays_on, year_before
 from calibrl.shop.demand import (
     BoostedDemand,
     DemandModel,
@@ -29,7 +30,6 @@ from calibrl.shop.demand import (
     same_weekday,
     train,
 )
-from calibrl.shop.files import Reading, read_sales
 from calibrl.shop.record import _at_least, draw_at_least, make_record
 from tests.contracts import check_answers, check_leaves_chance_alone, check_repeatable, check_two_batches, check_unseen
 from tests.shop.conftest import small_shop

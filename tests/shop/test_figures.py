@@ -1,7 +1,8 @@
 """The picture of orders hides nothing and names its units."""
 
 from calibrl.shop.figures import orders_figure
-from calibrl.shop.orders import make_orders, read_shop
+from calibrl.shop.files import read_shop
+from calibrl.shop.orders import make_orders
 from tests.shop.conftest import small_shop
 
 

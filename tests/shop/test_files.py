@@ -13,9 +13,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from calibrl.errors import CalibrlError
-from calibrl.shop.files import Batch, Item, read_deliveries, read_items, read_sales, read_stock
-from calibrl.shop.orders import make_orders, read_shop
-from calibrl.shop.record import AHEAD, fill_gaps, make_record
+from calibrl.inventory.files import read_sales
+from calibrl.inventory.history import AHEAD, fill_gaps
+from calibrl.inventory.items import Item, read_items
+from calibrl.shop.files import Batch, read_deliveries, read_shop, read_stock
+from calibrl.shop.orders import make_orders
+from calibrl.shop.record import make_record
 from tests.shop.conftest import small_shop
 
 KEYS = (("bread", ""), ("milk", ""))

@@ -12,20 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from calibrl.errors import CalibrlError
+from calibrl.inventory.history import AHEAD
+from calibrl.inventory.items import Item
 from calibrl.inventory.policy import OrderUpTo
-from calibrl.shop.files import Batch, Item
-from calibrl.shop.orders import (
-    SERVICE,
-    _levels,
-    best_order,
-    expectation,
-    lay_out,
-    make_orders,
-    read_shop,
-    schedule,
-)
+from calibrl.shop.files import Batch, read_shop
+from calibrl.shop.orders import SERVICE, _levels, best_order, expectation, lay_out, make_orders, schedule
 from calibrl.shop.reasons import orders_frame, reason, totals
-from calibrl.shop.record import AHEAD
 from tests.shop.conftest import small_shop
 
 WEEKDAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")

@@ -10,7 +10,8 @@ import polars as pl
 import pytest
 
 from calibrl.pages import policy
-from calibrl.shop.orders import Order, Shop, intervals, make_orders, read_shop
+from calibrl.shop.files import Shop, read_shop
+from calibrl.shop.orders import Order, intervals, make_orders
 from calibrl.shop.page import SCRIPT, orders_page
 from tests.shop.conftest import small_shop
 

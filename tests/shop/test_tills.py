@@ -10,8 +10,9 @@ import numpy as np
 import polars as pl
 import pytest
 
-from calibrl.shop.files import Reading
-from calibrl.shop.orders import make_orders, read_shop
+from calibrl.inventory.files import Reading
+from calibrl.shop.files import read_shop
+from calibrl.shop.orders import make_orders
 from tests.shop.conftest import small_shop
 
 SHOP = small_shop(80, items=("brioche", "müsli", "rolls")).with_columns(pl.col("date").cast(pl.String))

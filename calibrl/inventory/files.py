@@ -1,0 +1,471 @@
+"""A shop's sales as tills write them down, read and checked.
+
+One row per day and item, or several (receipts), which are added up:
+
+    date, item, units        needed; less than 0 is a return, empty is not known
+    store                    one shop if the column is not there
+    in_stock                 0: sold out that day, so that demand was at least what was sold
+    price, promotion         as they were, and for days to come as they are planned
+    holiday, closed          the same: 1 on such days
+
+Rows after the last sale, with `units` empty, are plans: their promotion, price, holiday and closed are read.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from calibrl.errors import CalibrlError, cut, some
+from calibrl.inventory.history import (
+    AHEAD,
+    DISCONTINUED,
+    LONGEST_GAP,
+    Day,
+    History,
+    Key,
+    check_country,
+    counted,
+    first_few,
+    known_at,
+    named,
+    store_of,
+)
+from calibrl.inventory.problems import Days, Flags, Floats, Periods, Problem, Sales
+from calibrl.tables.formats import load
+from calibrl.tables.reader import DATE_FORMATS, TIME, Cells, cells_of, find_columns
+
+MOST_UNITS = 1e7
+"""More in one cell is a slip of the pen."""
+
+MOST_CELLS = 60_000_000
+"""Item-stores times days that are held at once."""
+
+NEEDED = ("date", "item", "units")
+OPTIONAL = ("store", "in_stock", "price", "promotion", "holiday", "closed")
+
+ALIASES = {
+    "date": (
+        "day, sale date, sales date, business date, order date, invoice date, transaction date, datetime, timestamp, "
+        "datum, tag, fecha, data, jour"
+    ),
+    "item": (
+        "product, product name, item name, item nbr, article, sku, plu, description, artikel, bezeichnung, "
+        "produkt, producto, produit, prodotto"
+    ),
+    "units": (
+        "quantity, qty, qty sold, quantity sold, units sold, unit sales, sold, sales, count, pieces, menge, "
+        "anzahl, verkauft, stück, cantidad, quantité, quantite, quantità"
+    ),
+    "store": (
+        "shop, location, branch, outlet, site, store name, store nbr, store id, filiale, markt, tienda, magasin, "
+        "negozio"
+    ),
+    "in_stock": "available",
+    "price": "unit price, preis, einzelpreis, precio, prix, prezzo",
+    "promotion": "promo, on promotion, is promotion, aktion, promoción, promocion",
+    "holiday": "is holiday, feiertag",
+    "closed": "is closed, geschlossen",
+}
+"""What tills call the columns of a sales file, with commas between."""
+
+TOTALS = ["total", "totals", "grand total", "subtotal", "sum", "summe", "gesamt", "gesamtsumme", "totale", "insgesamt"]
+"""What stands in a line that adds up others."""
+
+TEST_DAYS, CALIBRATION_DAYS, LEAST_DAYS = 92, 120, 200
+"""Of sales that are a problem of an experiment: the paper's test, what a map is learnt on, and all of it at least."""
+
+FEW_DAYS = 28
+"""Days of sales below which a forecast is mostly assumption."""
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How a sales file is to be read, where it cannot tell.
+
+    Parameters
+    ----------
+    columns : dict of str to str
+        What the file calls our columns.
+    date_format : str, optional
+        How dates are written: a format of strftime, "day-first" or "month-first".
+    sheet : str, optional
+        Which sheet of an Excel file.
+    regressors : tuple of str
+        More columns of numbers to learn from, such as the temperature.
+    country : str
+        Whose public holidays count: DE, or a part of it, DE-BW.
+    """
+
+    columns: Mapping[str, str] = field(default_factory=dict)
+    date_format: str | None = None
+    sheet: str | None = None
+    regressors: tuple[str, ...] = ()
+    country: str = ""
+
+
+def read_sales(
+    path: str | Path, *, today: Day | None = None, new: tuple[Key, ...] = (), reading: Reading | None = None
+) -> History:
+    """The history in a sales file, as it was known at the close of `today` (by default the last day with sales).
+
+    new: item-stores to order for when the file has no rows at all; reading: how to read it.
+    """
+    reading = reading or Reading()
+    country = check_country(reading.country)
+    cells, done_before = _sales_cells(path, reading)
+    date = cells.dates("date")
+    units = cells.numbers("units")
+    cells.refuse(
+        np.abs(units) > MOST_UNITS,
+        "units",
+        lambda row: f"{units[row]:g} is more than a shop sells in a day; check the number",
+    )
+    found, series = item_stores(cells, stores=cells.has("store"))
+    keys = found or new
+    last = _last_day(cells, date, units, today, keys)
+    grid = _laid_out(cells, date, series, keys, last=last)
+    holiday = {"holiday": grid.flags("holiday", default=False)} if cells.has("holiday") else {}
+    sold, done = _netted(grid, units)
+    written = Sales(
+        dates=grid.days,
+        series=tuple(named(key) for key in keys),
+        units=sold,
+        censored=~grid.flags("in_stock", default=True),
+        closed=np.zeros((len(keys), len(grid.days)), dtype=bool),
+        promotion=grid.flags("promotion", default=False).astype(np.float64) if cells.has("promotion") else None,
+        price=_prices(grid) if cells.has("price") else None,
+        marks={"closed": _closed(grid, keys), **holiday},
+        product=tuple(item for item, _ in keys),
+        regressors={name: grid.mean(cells.numbers(name)) for name in reading.regressors},
+    )
+    # Without any rows, every item of the item file starts from nothing, as if it were planned.
+    planned = (grid.listed & np.isnan(sold)) | (not found)
+    day = int((last - grid.days[0]).astype(np.int64))
+    history = known_at(written, keys, day, stores=any(store for _, store in keys), planned=planned, country=country)
+    done = [*cells.how, *done_before, *done]
+    if cells.called:
+        done.append(", ".join(f"{theirs} taken as {ours}" for ours, theirs in cells.called.items()))
+    if cells.unknown:
+        done.append(f"column{'s' if len(cells.unknown) > 1 else ''} {', '.join(cells.unknown)} not used")
+    return replace(
+        history,
+        notes=(*history.notes, *_alike(keys), *_worth_saying(cells, history, units)),
+        done=(_extent(keys, date, units), *done, *history.done),
+    )
+
+
+def own_problem(
+    path: str | Path, reading: Reading | None = None, *, period: str = "test"
+) -> tuple[Problem, dict[str, Key]]:
+    """A sales file as a problem like the bakery's, with one period; and the item and store of each series, by name.
+
+    The test is the paper's 92 days at the end, or a sixth of a shorter record; the map is learnt on the 120 days, or a
+    fifth, before it. The period "tuning" ends where the test begins. Series without a record for four weeks, from
+    there on, are left out: nobody would order them.
+    """
+    history = read_sales(path, reading=reading)
+    end, sales = history.today + 1, history.sales
+    if period == "tuning":
+        end -= _shares(end)[0]
+    if end < LEAST_DAYS:
+        cure = "use --period test" if period == "tuning" else "calibrl order makes do with fewer"
+        raise CalibrlError(
+            f"{path}: {counted(end, 'day')} of sales up to {sales.dates[end - 1]}; to train, calibrate and test takes "
+            f"{LEAST_DAYS} or more: {cure}"
+        )
+    test, calibration = _shares(end)
+    begin = end - test - calibration
+    when = Periods(*(str(sales.dates[day]) for day in (0, begin, end - test, end - 1)))
+    # A shop that is closed sells nothing, and whoever orders for it has to know.
+    recorded = ~np.isnan(sales.units)
+    shut = sales.closed & np.maximum.accumulate(recorded, 1) & (np.arange(len(sales.dates)) <= history.today)
+    months = np.lib.stride_tricks.sliding_window_view((recorded | shut)[:, begin - DISCONTINUED : end], DISCONTINUED, 1)
+    kept = np.flatnonzero(np.asarray(months.any(-1)).all(1))
+    if not len(kept):
+        raise CalibrlError(f"{path}: no item-store has sales all through {when.calibrate_from} to {when.test_to}")
+    gone = len(history.keys) - len(kept)
+    note = [*history.done, *([f"{counted(gone, 'item-store')} without sales for four weeks left out"] if gone else [])]
+    marks = {name: mark for name, mark in sales.marks.items() if mark.any()}
+    units = np.where(shut & ~recorded, 0.0, sales.units)
+    read = replace(sales, units=units, marks=marks, note="; ".join(note)).select(kept)
+    keys = dict(zip(sales.series, history.keys, strict=True))
+    return Problem(lambda: read, {period: when}, history=min(365, begin // 2)), keys
+
+
+def _shares(days: int) -> tuple[int, int]:
+    """Days of the test and of the calibration before it."""
+    return min(TEST_DAYS, days // 6), min(CALIBRATION_DAYS, days // 5)
+
+
+def _sales_cells(path: str | Path, reading: Reading) -> tuple[Cells, list[str]]:
+    """The rows of a sales file, one per item and day or receipt, and what was done to make them so.
+
+    A wide table (a column for each item, or for each day) is made long; a file without an item is about one, of the
+    file's name; lines of totals are left out.
+    """
+    frame, source = load(path, as_text=True, sheet=reading.sheet)
+    done = []
+    aliases = {ours: theirs.split(", ") for ours, theirs in ALIASES.items()}
+    called = find_columns(frame.columns, [*NEEDED, *OPTIONAL], aliases, reading.columns, source.name)
+    line = np.arange(len(frame)) + source.first
+    totals = _of_totals(frame)
+    if totals.any():
+        frame, line = frame.filter(~totals), line[~totals]
+        done.append(f"{counted(int(totals.sum()), 'line')} of totals left out")
+    others = [name for name in frame.columns if name not in called.values()]
+    wide = ""
+    if "units" not in called and "item" not in called and "date" in called and others:
+        wide, kept, spread = "item", [called["date"], *([called["store"]] if "store" in called else [])], others
+        spread = [name for name in others if frame[name].dtype.is_numeric() or _numeric(frame[name])]
+    elif "units" not in called and "date" not in called and "item" in called:
+        days = pl.Series("", others).str.replace(TIME, "")
+        spread = [name for name, fits in zip(others, _are_days(days, reading.date_format), strict=True) if fits]
+        wide, kept = "date", [called["item"], *([called["store"]] if "store" in called else [])]
+    if wide and spread:
+        rows, width = len(frame), len(spread)
+        frame = frame.select(*kept, *(pl.col(name).cast(pl.String) for name in spread)).unpivot(
+            on=spread, index=kept, variable_name=wide, value_name="units"
+        )
+        line = np.tile(line, width) if rows else line
+        called = {**{ours: theirs for ours, theirs in called.items() if theirs in kept}, wide: wide, "units": "units"}
+        done.append(f"a column for each {'item' if wide == 'item' else 'day'} ({width:,}) made into rows")
+    if "item" not in called and "units" in called:
+        name = Path(path).name.split(".")[0]
+        frame, called = frame.with_columns(item=pl.lit(name)), {**called, "item": "item"}
+        done.append(f"no column item: all is {name}")
+    missing = [name for name in NEEDED if name not in called]
+    if missing:
+        found = ", ".join(map(cut, frame.columns[:12])) + (", …" if len(frame.columns) > 12 else "")
+        raise CalibrlError(
+            f"{source.name}: no column {' and no column '.join(missing)} among {found}; a sales file needs "
+            f"{', '.join(NEEDED)}: say which it is with --columns {missing[0]}=NAME"
+        )
+    odd = next((name for name in reading.regressors if name not in frame.columns), None)
+    if odd is not None:
+        raise CalibrlError(f"{source.name}: --regressor {odd}: no such column among {some(frame.columns)}")
+    cells = replace(cells_of(frame, replace(source, first=0), called, date_format=reading.date_format))
+    cells = replace(cells, line=line[cells.line])
+    return replace(cells, unknown=tuple(name for name in cells.unknown if name not in reading.regressors)), done
+
+
+def _of_totals(frame: pl.DataFrame) -> Flags:
+    """(n,): lines that add up others, by one of their cells."""
+    found = np.zeros(len(frame), dtype=bool)
+    for column in frame.iter_columns():
+        if column.dtype == pl.String:  # the different texts of a column are few
+            different = pl.DataFrame({"text": column.unique()})
+            plain = pl.col("text").str.strip_chars().str.to_lowercase().str.strip_chars(":")
+            sums = different.filter(plain.is_in(TOTALS))["text"]
+            found |= column.is_in(sums.implode()).fill_null(False).to_numpy() if len(sums) else False
+    return found
+
+
+def _numeric(text: pl.Series) -> bool:
+    """Whether some cells are filled, and all that are begin like a number."""
+    filled = text.drop_nulls().str.strip_chars()
+    return len(filled) > 0 and bool(filled.str.contains(r"^[-+]?\d[\d.,]*$|^$").all())
+
+
+def _are_days(text: pl.Series, date_format: str | None) -> list[bool]:
+    formats = [date_format] if date_format and "%" in date_format else DATE_FORMATS
+    found = [text.str.to_date(form, strict=False, exact=True).is_not_null() for form in formats]
+    return pl.DataFrame({str(k): one for k, one in enumerate(found)}).max_horizontal().to_list() if len(text) else []
+
+
+def _netted(grid: _Grid, units: Floats) -> tuple[Floats, list[str]]:
+    """(s, t): what was sold on each day, receipts added up and returns taken off; and what was done, in words."""
+    done = []
+    sold = grid.total(units)
+    receipts, returns = len(units) - int(grid.listed.sum()), int((units < 0).sum())
+    if receipts:
+        done.append(f"{len(units):,} receipt lines added up to {int(grid.listed.sum()):,} item-days")
+    if returns:
+        if np.nansum(units) < 0:
+            row = int(np.argmax(units < 0))
+            grid.cells.complain(row, "units", "more is returned than was ever sold; if sales are negative, turn signs")
+        below = int((sold < 0).sum())
+        more = f" (no sales on {counted(below, 'day')} with more returns)" if below else ""
+        done.append(f"{counted(returns, 'return')} taken off the sales{more}")
+    return np.where(sold < 0, 0.0, sold), done
+
+
+def _extent(keys: tuple[Key, ...], date: Days, units: Floats) -> str:
+    """How much was read."""
+    if not len(date):
+        return "no sales read"
+    known = date[~np.isnan(units)]
+    between = f", {known.min()} to {known.max()}" if len(known) else ""
+    return f"{counted(len(date), 'row')} of {counted(len(keys), 'item-store')} read{between}"
+
+
+def _alike(keys: tuple[Key, ...]) -> list[str]:
+    """Names that differ in case, spaces or punctuation only are pointed out: they may be one thing, typed twice."""
+    found = []
+    for what, names in (("items", {item for item, _ in keys}), ("stores", {store for _, store in keys})):
+        alike: dict[str, list[str]] = {}
+        for name in sorted(names):
+            alike.setdefault(re.sub(r"[\W_]+", "", name.casefold()) or name, []).append(name)
+        twins = [" and ".join(repr(name) for name in same) for same in alike.values() if len(same) > 1]
+        if twins:
+            found.append(f"{first_few(twins)} count as different {what}; write them alike if they are one.")
+    return found
+
+
+def _worth_saying(cells: Cells, history: History, units: Floats) -> list[str]:
+    """What a user should know of a sales file before trusting the orders."""
+    notes = []
+    broken = units[~np.isnan(units)] % 1 != 0
+    if broken.any():
+        notes.append(
+            f"{int(broken.sum())} rows have fractions of a unit, but whole units are forecast and ordered; count in "
+            "smaller ones (grams, not kilograms) to be as fine as the file."
+        )
+    if len(cells) and not cells.has("in_stock"):
+        notes.append("There is no column in_stock: sales are taken for demand, also on days that sold out.")
+    recorded = (~np.isnan(history.sales.units[:, : history.today + 1])).any(0)
+    days = int(recorded.sum())
+    if 0 < days < FEW_DAYS:
+        notes.append(
+            f"Only {counted(days, 'day')} of sales: weekdays cannot be told apart yet, and how far off the "
+            f"orders may be is a guess. From about {FEW_DAYS} days on they rest on the shop's own record."
+        )
+    since = history.today - int(np.flatnonzero(recorded)[-1]) if days else 0
+    if since:
+        notes.append(f"The last sales are {counted(since, 'day')} old; what was sold since is not known.")
+    return notes
+
+
+def item_stores(cells: Cells, *, stores: bool, needed: bool = True) -> tuple[tuple[Key, ...], NDArray[np.int64]]:
+    """The item-stores that rows are about, sorted, and which of them each row (n,) is about.
+
+    stores: whether the column of that name counts; needed: whether every row has to name one.
+    """
+    rows = pl.DataFrame({"item": cells.names("item")})
+    rows = rows.with_columns(store=cells.names("store", needed=needed) if stores else pl.lit(""))
+    found = rows.unique().sort("item", "store").with_row_index("place")
+    place = rows.join(found, on=["item", "store"], how="left", maintain_order="left")["place"]
+    return tuple(found.select("item", "store").rows()), place.to_numpy().astype(np.int64)
+
+
+def places(cells: Cells, keys: tuple[Key, ...], sales: str, *, stores: bool) -> NDArray[np.int64]:
+    """(n,): which of the `keys`, those in the sales file, each row is about."""
+    found, place = item_stores(cells, stores=stores)
+    at = {key: k for k, key in enumerate(keys)}
+    among = np.array([at.get(key, -1) for key in found], dtype=np.int64)[place]
+    cure = f"is not in {sales}; correct the name or drop the line"
+    cells.refuse(among < 0, "item", lambda row: f"{named(found[place[row]])!r} {cure}")
+    return among
+
+
+def _last_day(cells: Cells, date: Days, units: Floats, today: Day | None, keys: tuple[Key, ...]) -> Day:
+    """Today: as given, or the last day with sales, unless it stands far beyond the others.
+
+    One wrong year would put every item off the list.
+    """
+    if not len(cells):
+        unknown = f"{cells.source}: no rows below the header"
+        if not keys:
+            raise CalibrlError(f"{unknown}, and no items file to say what is sold; give --items")
+        if today is None:
+            raise CalibrlError(f"{unknown}, so today is not known; give it with --date")
+        return today
+    if today is not None:
+        if not (date <= np.where(np.isnan(units), today + AHEAD, today)).any():
+            raise CalibrlError(f"{cells.source}: nothing on or before {today}; the first row is of {date.min()}")
+        _refuse_future(cells, date[~np.isnan(units) & (date <= today)], today)
+        return today
+    known = ~np.isnan(units)
+    if not known.any():
+        # Nothing sold yet: the rows are plans, and today is the day before the first of them.
+        return date.min() - np.timedelta64(1, "D")
+    last = date[known].max()
+    gaps = np.diff(np.unique(date[known])).astype(np.int64)
+    if len(gaps) and gaps[-1] > max(LONGEST_GAP, gaps[:-1].max(initial=0)):
+        cells.complain(
+            int((known & (date == last)).argmax()),
+            "date",
+            f"{last} is {gaps[-1]} days after all other sales, which end on {last - gaps[-1]}; correct the year, or "
+            f"say --date {last} if it is right",
+        )
+    return last
+
+
+def _refuse_future(cells: Cells, sold: Days, today: Day) -> None:
+    """An error if `today` lies so far beyond the last sale that every item would seem off the list."""
+    gap = int((today - sold.max()).astype(np.int64)) if len(sold) else 0
+    if gap > DISCONTINUED:
+        raise CalibrlError(
+            f"{cells.source}: --date {today} is {gap} days after the last sale on file, {sold.max()}; add the sales "
+            f"since then, or order as of --date {sold.max()}"
+        )
+
+
+@dataclass(frozen=True)
+class _Grid:
+    """Rows of the file laid out as s item-stores by t days; several rows may be about one day.
+
+    days: (t,); at: (n,) where each row of the file goes, in the flattened grid; listed: (s, t) days with a row.
+    """
+
+    cells: Cells
+    days: Days
+    count: int
+    at: NDArray[np.int64]
+
+    @cached_property
+    def listed(self) -> Flags:
+        return self._sum(self.at) > 0
+
+    def _sum(self, at: NDArray[np.int64], values: Floats | None = None) -> Floats:
+        size = self.count * len(self.days)
+        return np.bincount(at, values, size).astype(np.float64).reshape(self.count, -1)
+
+    def total(self, values: Floats) -> Floats:
+        """(s, t): the sum of a column (n,) on each day, NaN where none of its rows has a number."""
+        known = ~np.isnan(values)
+        return np.where(self._sum(self.at[known]) > 0, self._sum(self.at[known], values[known]), np.nan)
+
+    def mean(self, values: Floats) -> Floats:
+        """(s, t): the mean of a column (n,) on each day, NaN where none of its rows has a number."""
+        return self.total(values) / np.maximum(self._sum(self.at[~np.isnan(values)]), 1)
+
+    def flags(self, name: str, *, default: bool) -> Flags:
+        """(s, t): a column of yes and no; `default` unless a row of the day says otherwise."""
+        other = self.cells.flags(name, default=default) != default
+        return (self._sum(self.at[other]) > 0) != default
+
+
+def _laid_out(cells: Cells, date: Days, series: NDArray[np.int64], keys: tuple[Key, ...], *, last: Day) -> _Grid:
+    """The grid of all days of the file and up to `last`."""
+    first, end = np.append(date, last).min(), np.append(date, last).max()
+    days = first + np.arange(int((end - first).astype(np.int64)) + 1)
+    if len(days) * len(keys) > MOST_CELLS:
+        raise CalibrlError(
+            f"{cells.source}: {len(keys)} item-stores over {len(days)} days, {first} to {end}, are more than fit; "
+            "check for a wrong year, or order for fewer stores at a time"
+        )
+    return _Grid(cells, days, len(keys), series * len(days) + (date - first).astype(np.int64))
+
+
+def _prices(grid: _Grid) -> Floats:
+    """(s, t): prices, NaN where none is written; nothing is sold for 0, so that means the same."""
+    price = grid.cells.at_least("price", 0, "a price")
+    return grid.mean(np.where(price > 0, price, np.nan))
+
+
+def _closed(grid: _Grid, keys: tuple[Key, ...]) -> Flags:
+    """(s, t): days marked closed; if all rows of a store are, also for its items without a row."""
+    closed = grid.flags("closed", default=False)
+    listed, store = grid.listed, store_of(keys)
+    for each in np.unique(store[closed.any(1)]):
+        rows = store == each
+        closed[rows] |= listed[rows].any(0) & (closed[rows] | ~listed[rows]).all(0)
+    return closed
