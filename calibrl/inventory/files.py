@@ -149,7 +149,15 @@ def read_sales(
     # Without any rows, every item of the item file starts from nothing, as if it were planned.
     planned = (grid.listed & np.isnan(sold)) | (not found)
     day = int((last - grid.days[0]).astype(np.int64))
-    history = known_at(written, keys, day, stores=any(store for _, store in keys), planned=planned, country=country)
+    history = known_at(
+        written,
+        keys,
+        day,
+        stores=any(store for _, store in keys),
+        planned=planned,
+        country=country,
+        returned=(sold == 0) & (grid.total(np.where(units < 0, 1.0, np.nan)) > 0) if (units < 0).any() else None,
+    )
     done = [*cells.how, *done_before, *done]
     if cells.called:
         done.append(", ".join(f"{theirs} taken as {ours}" for ours, theirs in cells.called.items()))
@@ -187,8 +195,9 @@ def own_problem(
     # A shop that is closed sells nothing, and whoever orders for it has to know.
     recorded = ~np.isnan(sales.units)
     shut = sales.closed & np.maximum.accumulate(recorded, 1) & (np.arange(len(sales.dates)) <= history.today)
-    months = np.lib.stride_tricks.sliding_window_view((recorded | shut)[:, begin - DISCONTINUED : end], DISCONTINUED, 1)
-    kept = np.flatnonzero(np.asarray(months.any(-1)).all(1))
+    at = slice(begin - DISCONTINUED, end)
+    sold, away = (np.lib.stride_tricks.sliding_window_view(days[:, at], DISCONTINUED, 1) for days in (recorded, shut))
+    kept = np.flatnonzero(np.asarray(sold.any(-1) | away.all(-1)).all(1))
     if not len(kept):
         raise CalibrlError(f"{path}: no item-store has sales all through {when.calibrate_from} to {when.test_to}")
     gone = len(history.keys) - len(kept)

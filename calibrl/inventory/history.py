@@ -3,7 +3,7 @@
 **A day without a row.** Each item-store is judged by its own record, between its first day and today:
 
 - nothing is on record in the whole store: the store was closed. (A store whose items often have no row may simply have
-  sold nothing; there a day counts as closed only if that weekday is hardly ever on record.)
+  sold nothing; there a day counts as closed only if it is a public holiday, or that weekday is hardly ever on record.)
 - the item's record has zeros in it: whoever keeps it writes zeros down, so a day without a row is missing;
 - it has none: only sales are written down, so the day sold nothing, unless the gap is so long that the item cannot
   have been on offer: longer than two weeks, and than three times the gaps it usually has. Then it is missing;
@@ -60,7 +60,7 @@ class History:
     same as the file has it, before days without a row were judged; keys: s (item, store); today: the column of
     the last day that is known; stores: whether the file names stores; planned: (s, t') rows without units, in the
     columns of `written`; notes: for the reader, in sentences; done: what was done to the data, in phrases;
-    country: whose public holidays are known.
+    country: whose public holidays are known; returned: (s, t') days on which as much came back as was sold.
     """
 
     sales: Sales
@@ -72,6 +72,7 @@ class History:
     notes: tuple[str, ...] = ()
     done: tuple[str, ...] = ()
     country: str = ""
+    returned: Flags | None = None
 
     @property
     def date(self) -> np.datetime64:
@@ -109,26 +110,50 @@ class History:
 
     def at(self, today: int) -> History:
         """The history as it was known at the close of an earlier day."""
-        return known_at(self.written, self.keys, today, stores=self.stores, planned=self.planned, country=self.country)
+        return known_at(
+            self.written,
+            self.keys,
+            today,
+            stores=self.stores,
+            planned=self.planned,
+            country=self.country,
+            returned=self.returned,
+        )
 
 
 def known_at(
-    written: Sales, keys: tuple[Key, ...], today: int, *, stores: bool, planned: Flags, country: str = ""
+    written: Sales,
+    keys: tuple[Key, ...],
+    today: int,
+    *,
+    stores: bool,
+    planned: Flags,
+    country: str = "",
+    returned: Flags | None = None,
 ) -> History:
     """What the rows up to `today` say; of later rows only the plans (promotion, price, holiday, closed) are read."""
     known, end = today + 1, today + 1 + AHEAD
-    units = np.full((len(keys), end), np.nan)
-    units[:, :known] = written.units[:, :known]
-    marked = _ahead(written.marks["closed"], end)
-    closed = marked.copy()
-    units[:, :known], closed[:, :known], done = fill_gaps(
-        units[:, :known], store_of(keys), marked[:, :known], written.dates[:known], blank=planned[:, :known]
-    )
-    promotion = None if written.promotion is None else _ahead(written.promotion, end)
     dates = written.dates[0] + np.arange(end)
     marks = {name: _ahead(mark, end) for name, mark in written.marks.items()}
+    public = np.broadcast_to(holidays_on(country, dates), (len(keys), end))
     if country:
-        marks["holiday"] = marks.get("holiday", False) | np.broadcast_to(holidays_on(country, dates), units.shape)
+        if marks.get("holiday", public & False).any():
+            # Who keeps a column knows which were moved, or mean nothing here: the calendar has the days without a row.
+            spoken = _ahead((~np.isnan(written.units) | planned).any(0, keepdims=True), end)
+            public = marks["holiday"] | (public & ~spoken)
+        marks["holiday"] = public
+    units, closed = _ahead(written.units, end, np.nan), marks["closed"].copy()
+    units[:, known:] = np.nan
+    units[:, :known], closed[:, :known], done = fill_gaps(
+        units[:, :known],
+        store_of(keys),
+        closed[:, :known],
+        dates[:known],
+        blank=planned[:, :known],
+        returned=None if returned is None else returned[:, :known],
+        holiday=public[:, :known],
+    )
+    promotion = None if written.promotion is None else _ahead(written.promotion, end)
     sales = replace(
         written,
         dates=dates,
@@ -140,7 +165,7 @@ def known_at(
         marks=marks,
         regressors={name: _ahead(values, end, np.nan) for name, values in written.regressors.items()},
     )
-    return History(sales, written, keys, today, stores, planned, done=done, country=country)
+    return History(sales, written, keys, today, stores, planned, done=done, country=country, returned=returned)
 
 
 def named(key: Key) -> str:
@@ -191,19 +216,28 @@ def _last(values: Floats) -> Floats:
 
 
 def fill_gaps(
-    units: Floats, store: NDArray[np.int64], marked: Flags, days: Days, *, blank: Flags | None = None
+    units: Floats,
+    store: NDArray[np.int64],
+    marked: Flags,
+    days: Days,
+    *,
+    blank: Flags | None = None,
+    returned: Flags | None = None,
+    holiday: Flags | None = None,
 ) -> tuple[Floats, Flags, tuple[str, ...]]:
     """Units (s, t) with zeros and NaN where they belong, which days were closed (s, t), and what was done, in phrases.
 
     units: (s, t), NaN without a number; store: (s,) number of each; marked: (s, t) closed by the file; days: (t,);
-    blank: (s, t) days that have a row, but no number in it.
+    blank: (s, t) days that have a row, but no number in it; returned: (s, t) days whose zero is sales less returns,
+    which is no sign that somebody writes zeros down; holiday: (s, t) public holidays.
     """
     units = units.copy()
     recorded = ~np.isnan(units)
     begun = np.maximum.accumulate(recorded, 1)
-    closed = marked | _shut(recorded, store, days)
+    closed = marked | _shut(recorded, store, days, recorded & False if holiday is None else holiday)
     units[marked & begun & np.isnan(units)] = 0.0
-    writes_zeros = (units == 0).any(1, where=recorded) if units.size else np.zeros(len(units), dtype=bool)
+    zero = recorded & (units == 0) & ~(recorded & False if returned is None else returned)
+    writes_zeros = zero.any(1)
     empty = begun & ~recorded & ~closed
     # Left blank now and then, a cell says that nobody knows; left blank on most days, that nothing was sold.
     unknown = np.zeros_like(empty) if blank is None else empty & blank
@@ -223,8 +257,8 @@ def fill_gaps(
     return units, closed, tuple(f"{counted(count, what)} taken as {how}" for count, what, how in done if count)
 
 
-def _shut(recorded: Flags, store: NDArray[np.int64], days: Days) -> Flags:
-    """(s, t): days on which the whole store has no record, since its first."""
+def _shut(recorded: Flags, store: NDArray[np.int64], days: Days, holiday: Flags) -> Flags:
+    """(s, t): days on which the whole store has no record, since its first, and is not open by chance without one."""
     weekday = (days.astype(np.int64) + 3) % 7
     found = np.zeros_like(recorded)
     for each in np.unique(store):
@@ -234,7 +268,7 @@ def _shut(recorded: Flags, store: NDArray[np.int64], days: Days) -> Flags:
         on_record = [some[first:][weekday[first:] == day] for day in range(7)]
         share = np.array([seen.mean() if len(seen) else 0.0 for seen in on_record])
         unlikely = np.minimum(_chance_of_none(recorded[rows]), share[weekday]) < HARDLY_EVER
-        found[rows] = ~some & np.maximum.accumulate(some) & unlikely
+        found[rows] = ~some & np.maximum.accumulate(some) & (unlikely | holiday[rows].all(0))
     return found
 
 

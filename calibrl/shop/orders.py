@@ -52,8 +52,8 @@ FAN = (0.05, 0.25, 0.5, 0.75, 0.95)
 THREADS = "threads"
 """Decide in this process. The kernel lets go of Python's lock: on one machine that is all it takes."""
 
-PORTION, FEW = 500, 50
-"""Item-stores that another process decides about at a time, some seconds of work; and a thread of this one."""
+PORTION = 500
+"""Item-stores that are decided about at a time, or by another process: some seconds of work."""
 
 
 # Deliveries to come.
@@ -396,6 +396,7 @@ def make_orders(
 
     Examples
     --------
+    >>> from calibrl.shop import read_shop
     >>> shop = read_shop("examples/data/sales.csv", items="examples/data/items.csv")
     >>> order = make_orders(shop, n_paths=100)[0]
     >>> order.key, str(order.delivery)
@@ -409,10 +410,9 @@ def make_orders(
     when = schedules(shop.rules, shop.history.date, shut_days(sums, record.today, AHEAD))
     demand = train(sums, leads=max(each.horizon for each in when), rng=rng)
     rank, new = ranks(demand.rho, n_paths, rng), shop.history.days_on_record == 0
-    size = FEW if backend == THREADS else PORTION
     jobs = []
-    for start in range(0, len(when), size):
-        some = range(start, min(start + size, len(when)))
+    for start in range(0, len(when), PORTION):
+        some = range(start, min(start + PORTION, len(when)))
         cut = slice(some.start, some.stop)
         given = (
             shop.rules[cut],
@@ -424,9 +424,7 @@ def make_orders(
         )
         jobs.append(Job(f"item-stores from {start}", _plan, given))
     if backend == THREADS:
-        # The kernel lets go of Python's lock: threads are enough.
-        with ThreadPoolExecutor(workers) as pool:
-            portions = list(pool.map(lambda job: job.function(*job.arguments), jobs))
+        portions = [job.function(*job.arguments, workers=workers) for job in jobs]
     else:
         portions = run_jobs(jobs, backend=backend, workers=workers, address=address)
     planned = [one for portion in portions for one in portion]
@@ -457,6 +455,7 @@ def _plan(
     rank: Ints,
     new: Flags,
     batches: Sequence[tuple[Batch, ...]],
+    workers: int = 1,
 ) -> list[_Planned]:
     """Draw paths of a portion of the item-stores and decide: paths are too many to be kept, or sent, all at once."""
     return [
@@ -468,7 +467,7 @@ def _plan(
             shut=at.paths.max(0) == 0,
             position=at.position,
         )
-        for at, decided in decide_all(rules, when, paths(forecast, rank, new=new), batches)
+        for at, decided in decide_all(rules, when, paths(forecast, rank, new=new), batches, workers=workers)
     ]
 
 

@@ -1,3 +1,4 @@
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -8,6 +9,7 @@ from typer.testing import CliRunner
 from calibrl import CalibrlError
 from calibrl.cli import app
 from calibrl.inventory.arms import (
+    Goods,
     forecast_quality,
     learn_season,
     planner_for,
@@ -15,6 +17,7 @@ from calibrl.inventory.arms import (
     saving,
     train,
     true_paths,
+    world,
 )
 from calibrl.inventory.experiment import ARMS, EXPERIMENT, MODELS, PRESETS, TABLE_2, Arm, check, jobs, show
 from calibrl.inventory.loop import demand_paths
@@ -133,7 +136,7 @@ def test_the_oracle_sees_the_days_that_come(where):
 
 def test_a_rule_is_tuned_on_days_before_the_test(where, base):
     arm = Arm("paper", "heuristic", tuned=("factor", (0.0, 1.3)))
-    assert planner_for(arm, base, where, TINY, shelf_life=3, seed=0) == Heuristic(factor=1.3)
+    assert planner_for(arm, base, where, TINY, kind=Goods(np.arange(4), 3), seed=0) == Heuristic(factor=1.3)
 
 
 def test_a_saving_has_an_interval_over_series():
@@ -195,3 +198,95 @@ def test_presets_name_what_is_there():
         assert {"test", "later", "tuning"} == set(problem.periods)
     with pytest.raises(CalibrlError, match="cannot be sold"):
         jobs(replace(TINY, shelf_lives=(0,)))
+
+
+# Sales of one's own.
+
+
+@pytest.fixture
+def own(tmp_path):
+    """A sales file of 260 days, as a till writes it: two shops closed on Sundays, an item that ended in May."""
+    rng = np.random.default_rng(0)
+    days = np.datetime64("2025-01-06") + np.arange(260)
+    lines = ["Datum;Artikel;Filiale;Menge"]
+    for item, store, mean in (
+        ("rolls", "north", 40),
+        ("rolls", "south", 25),
+        ("cake", "north", 8),
+        ("tart", "south", 9),
+    ):
+        for k, day in enumerate(days):
+            if (k % 7 < 6) and not (item == "tart" and k > 120):
+                lines.append(f"{day};{item};{store};{rng.poisson(mean * (1 + (k % 7) / 6))}")
+    path = tmp_path / "till.csv"
+    path.write_text("\n".join(lines))
+    items = tmp_path / "goods.csv"
+    items.write_text("item,shelf_life,pack_size,cost_of_waste,cost_of_lost_sale\nrolls,1,5,0.5,2\ncake,4,1,3,1\n")
+    return path, items
+
+
+def test_table_2_of_ones_own_sales(own, tmp_path):
+    sales, _ = own
+    settings = replace(PRESETS["tiny"], seeds=1, arms=tuple(ARMS), sales=str(sales))
+    rows = run(EXPERIMENT, settings, tmp_path / "out").rows
+    assert {row.arm for row in rows} == set(ARMS)
+    assert {row.problem for row in rows} == {"till, 3 days"}
+    about = rows[0].settings
+    assert about["series"] == 3  # the tart is gone
+    assert about["test"] == "2025-08-11 to 2025-08-18"
+    assert "1 item-store without sales for four weeks left out" in about["note"]
+    # Another file under the same name is another run: nothing of the first is taken for it.
+    again = run(EXPERIMENT, settings, tmp_path / "out", resume=True).rows
+    assert len(again) == len(rows)
+    before = [job.name for job in jobs(settings)]
+    sales.write_text(sales.read_text() + "\n2025-09-22;rolls;north;40")
+    world.cache_clear()
+    assert not set(before) & {job.name for job in jobs(settings)}
+
+
+def test_items_keep_and_cost_what_their_file_says(own):
+    sales, items = own
+    settings = replace(
+        PRESETS["tiny"], seeds=1, arms=("heuristic", "tuned heuristic"), sales=str(sales), items=str(items)
+    )
+    where, goods = world(settings)
+    assert where.sales.series == ("cake in north", "rolls in north", "rolls in south")
+    assert {kind.shelf_life: kind.series.tolist() for kind in goods["items"]} == {4: [0], 1: [1, 2]}
+    found = [item for job in jobs(settings) for item in play_model(*job.arguments)]
+    row = found[0]
+    assert row.problem == "till, items"
+    rewards = found[-1].values["heuristic, items, reward"]
+    assert row.metrics["reward"] == pytest.approx(rewards.sum(), rel=1e-6)
+    assert row.metrics["shipped"] % 1 == 0
+    # Rolls come in fives.
+    kind = next(kind for kind in goods["items"] if kind.shelf_life == 1)
+    assert planner_for(ARMS["heuristic"], None, where, settings, kind=kind, seed=0).rules.pack == 5
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"items": "goods.csv"}, "--items goods.csv is about a sales file; add --sales FILE"),
+        ({"sales": "none.csv"}, "none.csv: does not exist"),
+        ({"sales": "own", "period": "later"}, "period 'later' is unknown; known: test; tuning"),
+        ({"sales": "own", "columns": "units=Qty"}, "--columns units=Qty: no such column"),
+        ({"sales": "short"}, "60 days of sales up to 2025-03-06; to train, calibrate and test takes 200 or more"),
+        ({"sales": "own", "items": "late"}, "lead_days 6 is more than the 5 days that are forecast here"),
+    ],
+)
+def test_sales_that_cannot_be_run_are_refused_before_anything_is(own, tmp_path, changes, message):
+    lines = own[0].read_text().splitlines()
+    (tmp_path / "short").write_text("\n".join([lines[0], *(line for line in lines[1:] if line < "2025-03-07")]))
+    (tmp_path / "short").rename(tmp_path / "short.csv")
+    (tmp_path / "late.csv").write_text("item,lead_days\ncake,6\n")
+    files = {"own": str(own[0]), "short": str(tmp_path / "short.csv"), "late": str(tmp_path / "late.csv")}
+    given = {name: files.get(value, value) for name, value in changes.items()}
+    with pytest.raises(CalibrlError, match=re.escape(message)):
+        jobs(replace(PRESETS["tiny"], **given))
+
+
+def test_own_sales_are_a_command(own, tmp_path):
+    words = ["run", "inventory", "--sales", str(own[0]), "--items", str(own[1]), "--preset", "tiny", "--seeds", "1"]
+    found = CliRunner().invoke(app, [*words, "--arm", "heuristic", "--arm", "oracle", "--out", str(tmp_path / "out")])
+    assert found.exit_code == 0, found.output
+    assert "till, items: 3 series × 8 days × 1 seeds" in found.output

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from calibrl.errors import CalibrlError
-from calibrl.inventory.files import read_sales
+from calibrl.inventory.files import Reading, read_sales
 from calibrl.inventory.history import AHEAD, fill_gaps
 from calibrl.inventory.items import Item, read_items
 from calibrl.shop.files import Batch, read_deliveries, read_shop, read_stock
@@ -210,6 +210,23 @@ def test_receipts_are_added_up_and_returns_netted(write):
     )
 
 
+def test_days_that_returns_undo_are_no_sign_of_written_zeros(write):
+    days = [f"2025-01-{day:02d}" for day in range(1, 15)]
+    sold = [f"{day},a,5\n" for day in days if day not in days[4:6]]
+    history = read_sales(write("date,item,units\n" + "".join(sold) + f"{days[8]},a,-5\n"))
+    assert history.sales.units[0, 8] == 0
+    assert history.sales.units[0, 4:6].tolist() == [0, 0]  # no row in a record of sales only: nothing sold
+    zero = read_sales(write("date,item,units\n" + "".join(sold) + f"{days[4]},a,0\n"))
+    assert np.isnan(zero.sales.units[0, 5])  # somebody writes zeros down: missing
+
+
+def test_rows_and_item_stores_fit_whatever_their_order(write):
+    lines = ["2025-01-02,b,x,2", "2025-01-01,a,y,1", "2025-01-02,a,x,3", "2025-01-01,ä,x,4", "2025-01-01,a,y,6"]
+    history = read_sales(write("date,item,store,units\n" + "\n".join(lines)))
+    assert history.keys == tuple(sorted({("b", "x"), ("a", "y"), ("a", "x"), ("ä", "x")}))
+    assert np.nansum(history.sales.units[:, :2], 1).tolist() == [3, 7, 2, 4]
+
+
 def test_an_empty_cell_is_missing_unless_most_are(write):
     shop = small_shop(60, items=("bread",)).with_columns(
         pl.col("date").cast(pl.String), pl.col("units").cast(pl.String)
@@ -322,6 +339,29 @@ def test_a_single_item_shop_is_closed_on_a_weekday_it_never_records():
     assert found.closed[0, 6::7].all()
     assert not found.closed[0, 3::7].any()
     assert (found.units[0, 10::14] == 0).all()
+
+
+def test_a_holiday_without_a_row_is_closed_also_in_a_shop_of_one_item(write):
+    days = np.arange(np.datetime64("2025-11-01"), np.datetime64("2026-01-10"))
+    kept = [day for day in days if str(day) not in ("2025-12-25", "2025-12-15")]
+    path = write("date,item,units\n" + "".join(f"{day},a,9\n" for day in kept))
+    history = read_sales(path, reading=Reading(country="US"))
+    assert history.sales.closed[0, history.sales.day("2025-12-25")]
+    assert not history.sales.closed[0, history.sales.day("2025-12-15")]
+    assert not read_sales(path).sales.closed[0, history.sales.day("2025-12-25")]
+
+
+def test_a_holiday_column_is_believed_before_the_calendar(write):
+    days = np.arange(np.datetime64("2025-11-20"), np.datetime64("2026-01-04"))
+    moved = ["2025-11-28"]  # the shop keeps the day after Thanksgiving, and has no row for Christmas
+    rows = [f"{day},a,9,{int(str(day) in moved)}\n" for day in days if str(day) != "2025-12-25"]
+    holiday = read_sales(write("date,item,units,holiday\n" + "".join(rows)), reading=Reading(country="US")).sales
+    marked = [str(day) for day in holiday.dates[holiday.marks["holiday"][0]]]
+    assert marked == ["2025-11-28", "2025-12-25", "2026-01-19"]
+    none = read_sales(
+        write("date,item,units,holiday\n2025-12-24,a,9,0\n2025-12-25,a,9,0\n"), reading=Reading(country="US")
+    )
+    assert none.sales.marks["holiday"][0, 1]  # a column that marks nothing does not speak
 
 
 @pytest.mark.parametrize(("items", "mean"), [(2, 0.2), (6, 0.15), (12, 0.1), (6, 0.6)])
