@@ -138,15 +138,13 @@ def _same_weekday(x: Floats, lead: int) -> Floats:
 def _mean(values: Floats, otherwise: Floats | float = 0.0) -> Floats:
     """(n,): the mean of what is on record in each row."""
     seen = (~np.isnan(values)).sum(1)
-    found: Floats = np.where(seen > 0, np.nansum(values, 1) / np.maximum(seen, 1), otherwise)
-    return found
+    return np.asarray(np.where(seen > 0, np.nansum(values, 1) / np.maximum(seen, 1), otherwise))
 
 
 def _variance(values: Floats) -> Floats:
     seen = (~np.isnan(values)).sum(1)
     apart = np.nansum((values - _mean(values)[:, None]) ** 2, 1)
-    found: Floats = apart / np.maximum(seen - 1, 1)
-    return found
+    return np.asarray(apart / np.maximum(seen - 1, 1))
 
 
 def _parts(mean: Floats, own: Floats) -> Floats:
@@ -154,5 +152,4 @@ def _parts(mean: Floats, own: Floats) -> Floats:
 
 
 def _numbers(values: Tensor) -> Floats:
-    found: Floats = values.detach().cpu().double().numpy()
-    return found
+    return np.asarray(values.detach().cpu().double())

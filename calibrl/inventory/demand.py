@@ -133,8 +133,7 @@ def levels(sales: Sales, until: str | np.datetime64 | None = None) -> Floats:
     if not bool(count.all()):
         name = sales.series[int(np.argmin(count))]
         raise CalibrlError(f"{name} has no sales on record before {until}; drop it, or start later")
-    mean: Floats = np.nansum(seen, 1) / count
-    return mean.clip(min=1.0)
+    return np.asarray(np.nansum(seen, 1) / count).clip(min=1.0)
 
 
 def features(sales: Sales, recipe: str = "paper", leads: int = LEADS, *, scale: Floats | None = None) -> Features:
@@ -254,8 +253,7 @@ def _mean_of_last(values: Floats, days: int) -> Floats:
 
 def _mean(values: Floats, axis: int) -> Floats:
     seen = (~np.isnan(values)).sum(axis)
-    mean: Floats = np.where(seen > 0, np.nansum(values, axis) / np.maximum(seen, 1), np.nan)
-    return mean
+    return np.asarray(np.where(seen > 0, np.nansum(values, axis) / np.maximum(seen, 1), np.nan))
 
 
 def in_units(forecast: Distribution, level: Tensor) -> Distribution:

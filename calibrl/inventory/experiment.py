@@ -186,10 +186,6 @@ OF_SALES = ("items", "columns", "date_format", "country")
 """Periods that one's own sales are cut into, and settings that are about them."""
 
 
-def _flag(name: str) -> str:
-    return "--" + name.replace("_", "-")
-
-
 def check(settings: InventorySettings) -> None:
     """Refuse what cannot be run before anything is."""
     from calibrl.arrays import device_named
@@ -198,7 +194,8 @@ def check(settings: InventorySettings) -> None:
     if settings.sales is None:
         alone = next((name for name in OF_SALES if getattr(settings, name) is not None), None)
         if alone is not None:
-            raise CalibrlError(f"{_flag(alone)} {getattr(settings, alone)} is about a sales file; add --sales FILE")
+            said = f"--{alone.replace('_', '-')} {getattr(settings, alone)}"
+            raise CalibrlError(f"{said} is about a sales file; add --sales FILE")
     periods = PROBLEMS.get(settings.data, PROBLEMS["bakery"]).periods if settings.sales is None else OWN_PERIODS
     for kind, names, known in (
         ("arm", settings.arms, tuple(ARMS)),

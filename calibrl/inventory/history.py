@@ -377,9 +377,6 @@ def _names(country: str, year: int) -> dict[date, str]:
         return dict(holidays.country_holidays(code, subdiv=part or None, years=year).items())
     except NotImplementedError:
         known = holidays.list_supported_countries()
-        where = (
-            f"{part!r} is no part of {code}; known: " + ", ".join(known[code])
-            if code in known
-            else (f"{country!r} is no country")
-        )
+        parts = f"{part!r} is no part of {code}; known: {', '.join(known.get(code, ()))}"
+        where = parts if code in known else f"{country!r} is no country"
         raise CalibrlError(f"--country: {where}; write a code like DE, US or DE-BW") from None

@@ -122,8 +122,7 @@ class Sales:
 
     def history(self, until: str | np.datetime64) -> NDArray[np.int64]:
         """(s,): days on record before `until`."""
-        seen: NDArray[np.int64] = (~np.isnan(self.units[:, : max(0, self.day(until))])).sum(1)
-        return seen
+        return np.asarray((~np.isnan(self.units[:, : max(0, self.day(until))])).sum(1))
 
 
 def bakery() -> Sales:

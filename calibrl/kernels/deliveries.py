@@ -8,7 +8,6 @@ until then: the plan is a policy, not a fixed list of orders.
 
 from __future__ import annotations
 
-import math
 from typing import NamedTuple
 
 import numpy as np
@@ -17,7 +16,6 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
-Batches = dict[float, float]
 
 COUNTS = 9
 UNMET, WASTE, HELD, SPARED, ORDER_WASTE, LOST, OUT, LOST_BEFORE, OUT_BEFORE = range(COUNTS)
@@ -254,72 +252,3 @@ def outlook(paths: Floats, opening: Floats, arriving: Floats, terms: Terms, orde
         follow(paths[j], opening, arriving, terms, order, level, expected, room, brought, seen)
         total += seen
     return total / len(paths)
-
-
-def follow_reference(
-    path: Floats, opening: Floats, arriving: Floats, terms: Terms, order: int, level: Floats, expected: Floats
-) -> Floats:
-    """What `follow` should count along one path (9,), in plain Python, from a dictionary of batches.
-
-    Batches are units by last day; the order in question is kept apart, half a day before.
-    """
-    day, decided, life, pack, minimum = terms
-    h = len(path)
-    ours = day[0] + life - 1.5
-    shelf: Batches = {e: float(u) for e, u in enumerate(opening)}
-    brought = [float(order)] + [0.0] * (len(day) - 1)
-    out = np.zeros(COUNTS)
-
-    def opened(shelf: Batches, d: int) -> Batches:
-        shelf = dict(shelf)
-        if len(arriving):
-            for e in range(h + 1):
-                shelf[e] = shelf.get(e, 0.0) + arriving[d][e]
-        for k, when in enumerate(day):
-            if when == d:
-                last = min(d + life - 1, h) if k else ours
-                shelf[last] = shelf.get(last, 0.0) + brought[k]
-        return shelf
-
-    def after(shelf: Batches, sold: float) -> Batches:
-        total = sum(shelf.values())
-        return {e: u * (1 - sold / total) if total else 0.0 for e, u in shelf.items()}
-
-    def foreseen(shelf: Batches, now: int, until: int) -> float:
-        for d in range(now + 1, until):
-            shelf = opened(shelf, d)
-            shelf = {e: u for e, u in after(shelf, min(expected[d], sum(shelf.values()))).items() if e > d}
-        return sum(opened(shelf, until).values())
-
-    for d in range(h):
-        shelf = opened(shelf, d)
-        sold = min(sum(shelf.values()), path[d])
-        unmet = path[d] - sold
-        shelf = after(shelf, sold)
-        wasted = {e: shelf.pop(e) for e in sorted(shelf) if e <= d}
-        waste = sum(wasted.values())
-        if d < day[0]:
-            out[LOST_BEFORE] += unmet
-            out[OUT_BEFORE] = max(out[OUT_BEFORE], float(unmet > 0))
-        else:
-            out[UNMET] += unmet
-            out[WASTE] += waste
-            out[HELD] += sum(shelf.values())
-            if d < day[1]:
-                out[LOST] += unmet
-                out[OUT] = max(out[OUT], float(unmet > 0))
-            out[ORDER_WASTE] += wasted.get(ours, 0.0)
-        for k in range(1, len(day)):
-            if decided[k] == d:
-                wanted = level[k] - foreseen(shelf, d, day[k])
-                if wanted > 1e-9:
-                    brought[k] = math.ceil(max(wanted, minimum) / pack - 1e-9) * pack
-    # Beyond the path an average day sells the mean, as long as the last delivery that outlasts the path keeps.
-    left = sum(shelf.values())
-    lasting = [when + life - h for when, units in zip(day, brought, strict=True) if units and when + life > h]
-    sells = min(left, np.mean(expected) * (lasting or [life])[-1])
-    out[SPARED] = sells / np.mean(expected)
-    out[HELD] += out[SPARED] * sells / 2
-    out[WASTE] += left - sells
-    out[ORDER_WASTE] += shelf.get(ours, 0.0) * (1 - sells / left) if left else 0.0
-    return out

@@ -1,6 +1,6 @@
-"""Expected cost of many order plans over many demand paths: compiled kernels, and what they should say in plain NumPy.
+"""Expected cost of many order plans over many demand paths: compiled kernels.
 
-`open_loop_costs` and `closed_loop_costs` choose the quickest kernel; `…_reference` are the definition, in float64.
+`open_loop_costs` and `closed_loop_costs` choose the quickest; what they should say is in `tests/kernels/references.py`.
 Kernels run on one thread and count units in float32: plans are compared, not counted.
 
 Demand comes in blocks, (b, h, BLOCK): a block's stock stays in the nearest cache while its days go by, and a plan
@@ -113,53 +113,6 @@ def _chosen(
     return _costs(*plans, stock, None, None, incoming, soon, single, issuing, give_up)
 
 
-def open_loop_reference(
-    arrivals: NDArray[Any], paths: NDArray[Any], stock: NDArray[Any], *, waste: float, unmet: float, issuing: int
-) -> Floats:
-    """Mean cost (n,) of plans with arrivals (n, h) over paths (m, h), from stock (L,) by days to expiry."""
-    shelf = _tiled(stock, len(arrivals), len(paths))
-    cost = np.zeros(shelf.shape[1:])
-    for k in range(paths.shape[1]):
-        shelf[-1] += arrivals[:, k, None]
-        cost += sell_and_age(shelf, paths[:, k], waste=waste, unmet=unmet, issuing=issuing)
-    return cost.mean(1)
-
-
-def closed_loop_reference(
-    first: NDArray[Any],
-    levels: NDArray[Any],
-    paths: NDArray[Any],
-    stock: NDArray[Any],
-    *,
-    incoming: NDArray[Any],
-    lead: int,
-    pack: float,
-    minimum: float,
-    waste: float,
-    unmet: float,
-    issuing: int,
-) -> Floats:
-    """Mean cost (n,) of policies that order `first` (n,) tonight and up to levels (n, h) on later evenings."""
-    shelf = _tiled(stock, len(levels), len(paths))
-    days = paths.shape[1]
-    coming = np.broadcast_to(np.asarray(incoming, dtype=np.float64)[:, None, None], (days, *shelf.shape[1:])).copy()
-    coming[lead - 1] += first[:, None]
-    cost = np.zeros(shelf.shape[1:])
-    for k in range(days):
-        due = k + lead - 1
-        if k > 0 and due < days:
-            missing = np.maximum(levels[:, k, None] - shelf.sum(0) - coming[k : due + 1].sum(0), 0)
-            packs = np.floor(missing / pack + 0.5) * pack
-            coming[due] += np.where(packs >= minimum, packs, np.where(2 * missing >= minimum, minimum, 0))
-        shelf[-1] += coming[k]
-        cost += sell_and_age(shelf, paths[:, k], waste=waste, unmet=unmet, issuing=issuing)
-    return cost.mean(1)
-
-
-def _tiled(stock: NDArray[Any], plans: int, paths: int) -> Floats:
-    return np.tile(np.asarray(stock, dtype=np.float64)[:, None, None], (1, plans, paths))
-
-
 def sell_and_age(shelf: Floats, demand: NDArray[Any], *, waste: float, unmet: float, issuing: int) -> Floats:
     """Cost (n, m) of a day with demand (m,); shelf (L, n, m) is left as the next day finds it."""
     there = shelf.sum(0)
@@ -255,8 +208,9 @@ def _block(
             due = k + len(lead) - 1
             if k > 0 and due < days:
                 position[:] = total
-                for j in range(k, due + 1):
-                    _add(coming[j], position)
+                for day in range(k, due + 1):
+                    for j in range(BLOCK):
+                        position[j] += coming[day, j]
                 for j in range(BLOCK):
                     coming[due, j] += _order_up_to(plan[k] - position[j], pack, minimum)
         cost += _day(coming[k], demand[k], size, shelf, total, work, k, waste, unmet, issuing)
@@ -360,12 +314,6 @@ def _day_small(shelf: Shelf, demand: np.float32, issuing: tuple[int, ...]) -> tu
             shelf = _put(shelf, age, max(held - rest, _NONE))
             rest = max(rest - held, _NONE)
     return _shifted(shelf, _NONE), demand - there + left, shelf[0]
-
-
-@njit(cache=True, fastmath=True, error_model="numpy")
-def _add(units: Units, to: Units) -> None:
-    for j in range(BLOCK):
-        to[j] += units[j]
 
 
 @njit(cache=True, fastmath=True, error_model="numpy", inline="always")

@@ -253,8 +253,7 @@ def run_backtest(
         on_day(str(now.date))
         record = make_record(now)
         when = {item: schedule(item, now.date) for item in set(shop.rules)}
-        tonight = np.array([when[item].day[0] == item.lead_days - 1 for item in shop.rules])
-        due = np.flatnonzero(tonight & now.listed & ~now.discontinued)
+        due = _due(shop.rules, when, now.listed & ~now.discontinued)
         forecasts.see(moving_sums(record))
         for name, share in inside.items():
             drawn = forecasts.paths(calibrated=name == CALIBRATED)
@@ -285,6 +284,11 @@ def run_backtest(
         held={name: float(np.nanmean(share[-days:])) for name, share in inside.items()},
         estimated=round(float((customers - history.sales.units)[:, counted][sold_out].sum())),
     )
+
+
+def _due(rules: Sequence[Item], when: dict[Item, Schedule], ready: Flags) -> NDArray[np.int64]:
+    """Which item-stores can only be ordered tonight for their next delivery, of those that are `ready` (s,)."""
+    return np.flatnonzero(np.array([when[item].day[0] == item.lead_days - 1 for item in rules]) & ready)
 
 
 def _refuse_uncovered(delivered: Floats, history: History, days: int) -> None:
@@ -384,23 +388,15 @@ def _tuned(shop: Shop, start: int, customers: Floats, seed: int) -> dict[str, di
             for evening in range(first, start):
                 date = record.history.sales.dates[evening]
                 when = {item: schedule(item, date) for item in costs}
-                due = np.array(
-                    [
-                        k
-                        for k, item in enumerate(shop.rules)
-                        if when[item].day[0] == item.lead_days - 1 and record.begun[k, evening]
-                    ],
-                    dtype=np.int64,
-                )
+                due = _due(shop.rules, when, record.begun[:, evening])
                 given = [shop.rules[k] for k in due], [when[shop.rules[k]] for k in due]
                 drawn = _past_weeks(record.usual[due], evening)
                 all_alike = dict.fromkeys(costs, number)
                 shelf.order(due, _ruled(name, all_alike, *given, drawn, [shelf.batches(int(k)) for k in due]))
                 shelf.serve(np.where(record.begun[:, evening], customers[:, evening + 1], 0.0))
             days = max(1, start - first - WARM_UP // 2)
-            money = (
-                Backtest(shop.rules, record.history.sales.dates[:days], {name: shelf.units(days)}).money(name).sum(1)
-            )
+            tried = Backtest(shop.rules, record.history.sales.dates[:days], {name: shelf.units(days)})
+            money = tried.money(name).sum(1)
             for item in costs:
                 costs[item].append(sum(money[k] for k, one in enumerate(shop.rules) if one == item))
         found[name] = {item: numbers[int(np.argmin(cost))] for item, cost in costs.items()}

@@ -153,7 +153,7 @@ def _write(
     out: Path, shop: Shop, orders: Sequence[Order], tested: Backtest | None, plot: Path | None, page: Path | None
 ) -> list[Path]:
     """The orders, their picture and, after a backtest, its table and figure beside them: all of the files or none."""
-    from calibrl.files import replacing_all, writable
+    from calibrl.files import replacing_all, writable, write_text
     from calibrl.shop.backtest import backtest_frame
     from calibrl.shop.figures import backtest_figure, orders_figure
     from calibrl.shop.page import orders_page
@@ -170,7 +170,7 @@ def _write(
         written[plot] = lambda at: orders_figure(orders, shop.history).savefig(at, dpi=130, format=kind)
     if page is not None:
         text = orders_page(shop, orders, tested)
-        written[page] = lambda at: _put(at, text)
+        written[page] = lambda at: write_text(at, text)
     if tested is not None:
         written[table] = lambda at: write_table(backtest_frame(tested, shop.history.keys, stores=stores), table, at=at)
         written[picture] = lambda at: backtest_figure(tested).savefig(at, dpi=130, format="png")
@@ -178,10 +178,6 @@ def _write(
         for write, at in zip(written.values(), places, strict=True):
             write(at)
     return list(written)
-
-
-def _put(at: Path, text: str) -> None:
-    at.write_text(text, encoding="utf-8")
 
 
 def _show(shop: Shop, orders: Sequence[Order], written: list[Path]) -> None:

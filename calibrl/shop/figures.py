@@ -8,16 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from calibrl.inventory.history import History, named
-from calibrl.shop.backtest import (
-    AS_DELIVERED,
-    CALIBRATED,
-    EMPIRICAL,
-    HEURISTIC,
-    STAND_IN,
-    TUNED,
-    UNCALIBRATED,
-    Backtest,
-)
+from calibrl.shop import backtest as ways
+from calibrl.shop.backtest import CALIBRATED, HEURISTIC, UNCALIBRATED, Backtest
 from calibrl.shop.orders import Order
 from calibrl.text import for_plot
 
@@ -26,11 +18,11 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 COLORS = {
-    AS_DELIVERED: "#8a8d99",
-    STAND_IN: "#8a8d99",
+    ways.AS_DELIVERED: "#8a8d99",
+    ways.STAND_IN: "#8a8d99",
     HEURISTIC: "#e09f3e",
-    TUNED: "#5b6ee1",
-    EMPIRICAL: "#9b59b6",
+    ways.TUNED: "#5b6ee1",
+    ways.EMPIRICAL: "#9b59b6",
     UNCALIBRATED: "#c8553d",
     CALIBRATED: "#1b7f79",
 }

@@ -242,7 +242,19 @@ def decide_all(
 
 
 @dataclass(frozen=True)
-class Order:
+class _Planned:
+    """What is kept of an item-store's demand paths: an `Order` has the rest."""
+
+    decision: Decision
+    demand: Floats
+    daily: Floats
+    fan: Floats
+    shut: Flags
+    position: float
+
+
+@dataclass(frozen=True)
+class Order(_Planned):
     """One item-store's order and all that is worth knowing about it; made by `make_orders`.
 
     Parameters
@@ -286,15 +298,9 @@ class Order:
     item: Item
     when: Schedule
     today: Day
-    decision: Decision
-    demand: Floats
-    daily: Floats
-    fan: Floats
-    shut: Flags
     on_hand: float
     expiring: float
     under_way: float
-    position: float
     level: float
     trend: float
     promotion: bool
@@ -436,18 +442,6 @@ def make_orders(
     ]
 
 
-@dataclass(frozen=True)
-class _Planned:
-    """What is kept of an item-store's demand paths: see the fields of `Order` of the same names."""
-
-    decision: Decision
-    demand: Floats
-    daily: Floats
-    fan: Floats
-    shut: Flags
-    position: float
-
-
 def _plan(
     rules: Sequence[Item],
     when: Sequence[Schedule],
@@ -488,15 +482,10 @@ def _order(
         item=shop.rules[k],
         when=when,
         today=history.date,
-        decision=Decision(0) if gone else planned.decision,
-        demand=planned.demand,
-        daily=planned.daily,
-        fan=planned.fan,
-        shut=planned.shut,
+        **vars(planned) | ({"decision": Decision(0)} if gone else {}),
         on_hand=float(sum(batch.units for batch in shelf)),
         expiring=float(sum(batch.units for batch in shelf if batch.last <= cover.start)),
         under_way=float(sum(batch.units for batch in batches if batch.arrives > 0)),
-        position=planned.position,
         level=_open_mean(record, k),
         trend=_trend(record, k),
         promotion=promotion is not None and bool(promotion[k, now + 1 :][cover].any()),

@@ -4,72 +4,27 @@ from __future__ import annotations
 
 import html
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from calibrl.inventory.history import counted, named
 from calibrl.inventory.items import WEEKDAYS
-from calibrl.inventory.problems import Floats
+from calibrl.inventory.problems import Flags, Floats
 from calibrl.pages import policy, style
 from calibrl.shop.backtest import CALIBRATED, PLANNED, Backtest
 from calibrl.shop.files import Shop
 from calibrl.shop.orders import Order
 from calibrl.shop.reasons import reason, totals
 
+SHEET, SCRIPT = (Path(__file__).with_name(name) for name in ("orders.css", "orders.js"))
+
 MOST_ITEMS = 2000
 """Items on one page; a browser scrolls through more, but nobody does."""
 
 WIDTH, HEIGHT, SHOWN = 300, 84, 14
 """Of a picture, in pixels, and the days of the past in it."""
-
-STYLE = """
-body{display:block;max-width:none}
-main{display:block;max-width:75rem;margin:auto;padding:0 1rem}
-.find{display:flex;gap:1rem;flex-wrap:wrap;align-items:center;margin:1rem 0}
-.find input{font:inherit;padding:.4rem .6rem;min-width:14rem}
-.item{display:grid;grid-template-columns:11rem minmax(0,1fr) 300px;gap:.4rem 1.2rem;padding:.8rem 0;
-border-top:1px solid #8884}
-.item[hidden]{display:none}
-.item h2{margin:0;font-size:1.05rem;overflow-wrap:anywhere}
-.item .units{font-size:1.6rem;font-weight:600;line-height:1.2}
-.item p{margin:.15rem 0}
-.small{font-size:.85rem;opacity:.8}
-svg{width:100%;height:auto;max-width:300px;display:block}
-.wide{fill:#1b7f79;fill-opacity:.18}.half{fill:#1b7f79;fill-opacity:.33}
-.median{stroke:#1b7f79;stroke-width:1.6;fill:none}.sold{stroke:currentColor;stroke-width:1.2;fill:none}
-.dot{fill:currentColor}.out{fill:#c8553d}.now{stroke:currentColor;stroke-opacity:.4;stroke-dasharray:2 3}
-text{font:10px sans-serif;fill:currentColor}
-table{width:auto;border-collapse:collapse;font-variant-numeric:tabular-nums}
-th,td{padding:.15rem .7rem .15rem 0;text-align:right}th:first-child,td:first-child{text-align:left}
-.scroll{overflow-x:auto}
-main>h2{margin-top:2rem}
-@media(max-width:52rem){.item{grid-template-columns:minmax(0,1fr)}}
-@media print{.find{display:none}.item{break-inside:avoid;grid-template-columns:9rem minmax(0,1fr) 230px;padding:.4rem 0}
-html{font-size:11px}body{background:#fff;color:#000}main{max-width:none;padding:0}.item .units{font-size:1.2rem}}
-"""
-
-SCRIPT = """
-const list = document.getElementById("items"), rows = [...list.children];
-const find = document.getElementById("find"), sort = document.getElementById("sort");
-const said = document.getElementById("said");
-function show() {
-  const words = find.value.toLowerCase().split(/\\s+/).filter(Boolean);
-  let count = 0;
-  for (const row of rows) {
-    row.hidden = !words.every((word) => row.dataset.name.includes(word));
-    count += !row.hidden;
-  }
-  said.textContent = words.length ? `${count} of ${rows.length} shown` : "";
-}
-function order() {
-  const by = sort.value;
-  const key = by === "name" ? (a, b) => a.dataset.name.localeCompare(b.dataset.name)
-    : (a, b) => b.dataset[by] - a.dataset[by];
-  list.append(...[...rows].sort(key));
-}
-find.addEventListener("input", show);
-sort.addEventListener("change", order);
-"""
 
 
 def orders_page(shop: Shop, orders: Sequence[Order], tested: Backtest | None = None) -> str:
@@ -94,13 +49,14 @@ def orders_page(shop: Shop, orders: Sequence[Order], tested: Backtest | None = N
     items = [_item(order, shop, place[order.key], tested) for order in ranked[:MOST_ITEMS]]
     left = len(ranked) - len(items)
     more = f"<p>{counted(left, 'item')} with less at risk are in the table of orders only.</p>" if left else ""
-    sheet, title = style() + STYLE, f"Orders of the evening of {shop.history.date}"
+    sheet, script = (path.read_text(encoding="utf-8") for path in (SHEET, SCRIPT))
+    sheet, title = style() + sheet, f"Orders of the evening of {shop.history.date}"
     risk = sum(order.at_risk for order in orders)
     notes = "".join(f"<li>{_text(note)}</li>" for note in (*shop.notes, shop.done))
     return f"""<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
 <meta name="color-scheme" content="light dark">
-<meta http-equiv="Content-Security-Policy" content="{_text(policy(styles=[sheet], scripts=[SCRIPT]))}">
+<meta http-equiv="Content-Security-Policy" content="{_text(policy(styles=[sheet], scripts=[script]))}">
 <title>{title}</title><link rel="icon" href="data:,"><style>{sheet}</style></head>
 <body><main><h1>{title}</h1>
 <p>{_text(totals(orders))} At risk: {risk:,.2f}, the expected cost of waste and lost sales.</p>
@@ -113,7 +69,7 @@ times in ten.</p>
 <div id="items">{"".join(items)}</div>{more}
 {_honesty(orders, shop)}{_so_far(tested)}
 <h2>What was assumed, and done to the data</h2><ul>{notes}</ul>
-</main><script>{SCRIPT}</script></body></html>
+</main><script>{script}</script></body></html>
 """
 
 
@@ -124,7 +80,7 @@ def _text(words: str) -> str:
 def _item(order: Order, shop: Shop, k: int, tested: Backtest | None) -> str:
     name = named(order.key)
     packs = f"{order.packs} × {order.item.pack_size}" if order.item.pack_size > 1 and order.packs else ""
-    held = _held(order, shop)
+    held, _ = _held(order, shop, k)
     facts = [f"at risk {order.at_risk:,.2f}"]
     if len(held):
         facts.append(f"{int(held.sum())} of the last {len(held)} days inside their 90 % interval")
@@ -144,14 +100,12 @@ def _item(order: Order, shop: Shop, k: int, tested: Backtest | None) -> str:
     )
 
 
-def _held(order: Order, shop: Shop) -> Floats:
-    """(d,): of the last days with known demand, 1 where it was inside its 90 % interval, else 0."""
-    k, now = shop.history.keys.index(order.key), shop.history.today
-    if not order.past.size:
-        return np.zeros(0)
-    demand = shop.history.sales.demand[k, now + 1 - order.past.shape[1] : now + 1]
+def _held(order: Order, shop: Shop, k: int) -> tuple[Flags, NDArray[np.int64]]:
+    """(d,): of the last days with known demand, whether it was inside its 90 % interval; and their weekdays."""
+    days = slice(shop.history.today + 1 - order.past.shape[1], shop.history.today + 1)
+    demand = shop.history.sales.demand[k, days]
     known = ~np.isnan(demand) & (order.past[2] > 0)
-    return ((order.past[0] <= demand) & (demand <= order.past[2]))[known].astype(np.float64)
+    return ((order.past[0] <= demand) & (demand <= order.past[2]))[known], shop.history.sales.weekday[days][known]
 
 
 def _picture(order: Order, shop: Shop, k: int) -> str:
@@ -202,17 +156,12 @@ def _picture(order: Order, shop: Shop, k: int) -> str:
 
 def _honesty(orders: Sequence[Order], shop: Shop) -> str:
     """How often 90 % intervals held, by weekday."""
-    now, place = shop.history.today, {key: k for k, key in enumerate(shop.history.keys)}
+    place = {key: k for k, key in enumerate(shop.history.keys)}
     inside, count = np.zeros(7), np.zeros(7)
     for order in orders:
-        days = order.past.shape[1]
-        window = slice(now + 1 - days, now + 1)
-        demand = shop.history.sales.demand[place[order.key], window]
-        known = ~np.isnan(demand) & (order.past[2] > 0) if days else np.zeros(0, dtype=bool)
-        held = known & (order.past[0] <= demand) & (demand <= order.past[2]) if days else known
-        weekday = shop.history.sales.weekday[window]
+        held, weekday = _held(order, shop, place[order.key])
         inside += np.bincount(weekday[held], minlength=7)
-        count += np.bincount(weekday[known], minlength=7)
+        count += np.bincount(weekday, minlength=7)
     if not count.sum():
         return ""
     cells = "".join(

@@ -21,7 +21,7 @@ from calibrl.inventory.policy import (
     quantiles,
 )
 from calibrl.inventory.store import Costs, Rules
-from calibrl.kernels.stock import closed_loop_reference
+from tests.kernels.references import closed_loop_reference
 
 FORECASTS = {name: planner for name, planner in PLANNERS.items() if name != "oracle"}
 

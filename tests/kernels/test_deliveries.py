@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from calibrl.kernels import deliveries as kernel
+from tests.kernels.references import follow_reference
 
 
 @given(seed=st.integers(0, 10_000))
@@ -33,7 +34,7 @@ def test_a_path_is_followed_as_described(seed):
     room = np.zeros((2, h + 1)), np.zeros(len(day))
     given = path, opening, arriving, kernel.Terms(day, decided, life, pack, minimum), order, level, expected
     kernel.follow(*given, *room, found)
-    truth = kernel.follow_reference(*given)
+    truth = follow_reference(*given)
     assert found == pytest.approx(truth, abs=1e-9)
 
 

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from calibrl.inventory.store import ISSUING, one_day
 from calibrl.kernels import stock
+from tests.kernels.references import closed_loop_reference, open_loop_reference
 
 # (ages, days, lead), issuing: the paper's; what does not keep; and one that only the general kernel is made for.
 CASES = [((3, 5, 1), 0), ((3, 5, 1), 1), ((3, 5, 1), 2), ((1, 3, 2), 0), *(((8, 9, 3), i) for i in range(3))]
@@ -35,7 +36,7 @@ def test_fixed_plans_cost_what_the_reference_says(size, issuing):
     ages, days, _ = size
     generator, demand, on_hand = evening(ages, days)
     arrivals = generator.integers(0, 20, (40, days)).astype(float)
-    expected = stock.open_loop_reference(arrivals, demand, on_hand, waste=1.5, unmet=2.0, issuing=issuing)
+    expected = open_loop_reference(arrivals, demand, on_hand, waste=1.5, unmet=2.0, issuing=issuing)
     for small in kernels(ages, days):
         found = costs_of(arrivals, demand, on_hand, waste=1.5, unmet=2.0, issuing=issuing, small=small)
         np.testing.assert_allclose(found, expected, rtol=2e-6)
@@ -66,7 +67,7 @@ def test_policies_cost_what_the_reference_says(size, issuing):
     incoming = np.pad(generator.integers(0, 9, lead).astype(float), (0, days - lead))
     terms = {"pack": 4.0, "minimum": 8.0, "waste": 1.5, "unmet": 2.0}
     terms |= {"lead": lead, "issuing": issuing}
-    expected = stock.closed_loop_reference(first, levels, demand, on_hand, incoming=incoming, **terms)
+    expected = closed_loop_reference(first, levels, demand, on_hand, incoming=incoming, **terms)
     given_units = (first.astype(np.float32), levels.astype(np.float32), stock.in_blocks(demand), len(demand))
     coming, shelf = incoming.astype(np.float32), on_hand.astype(np.float32)
     for small in kernels(ages, days):
@@ -86,7 +87,7 @@ def test_the_reference_is_the_exact_store_where_nothing_is_drawn(issuing, start,
     for units, wanted in zip(arrivals, demand, strict=True):
         day = one_day(on_hand, wanted, units, issuing=ISSUING[issuing])
         on_hand, cost = day.stock, cost + 3 * day.wasted + 2 * day.unmet
-    found = stock.open_loop_reference(
+    found = open_loop_reference(
         np.array([arrivals]), np.array([demand]), np.array(start), waste=3, unmet=2, issuing=issuing
     )
     assert found[0] == pytest.approx(cost)
@@ -96,7 +97,7 @@ def test_proportional_issuing_is_the_mean_of_random_draws():
     on_hand, demand = np.array([5, 0, 4]), 6
     generator = np.random.default_rng(0)
     days = [one_day(on_hand, demand, 3, rng=generator) for _ in range(4000)]
-    planned = stock.open_loop_reference(
+    planned = open_loop_reference(
         np.array([[3]]), np.array([[demand]]), on_hand, waste=1, unmet=1, issuing=stock.RANDOM
     )
     assert planned[0] == pytest.approx(np.mean([day.wasted + day.unmet for day in days]), abs=0.05)
