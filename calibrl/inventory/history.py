@@ -110,15 +110,8 @@ class History:
 
     def at(self, today: int) -> History:
         """The history as it was known at the close of an earlier day."""
-        return known_at(
-            self.written,
-            self.keys,
-            today,
-            stores=self.stores,
-            planned=self.planned,
-            country=self.country,
-            returned=self.returned,
-        )
+        about = ("written", "keys", "stores", "planned", "country", "returned")
+        return known_at(today=today, **{name: getattr(self, name) for name in about})
 
 
 def known_at(

@@ -171,7 +171,10 @@ def _costs(
                 break
         costs[i] = cost
         best = min(best, cost)
-    return _mean(costs, paths)
+    for i in range(costs.shape[0]):
+        if costs[i] < GIVEN_UP:
+            costs[i] /= np.float32(paths)
+    return costs
 
 
 @njit(cache=True, fastmath=True, error_model="numpy")
@@ -346,11 +349,3 @@ def _with_last(units: Shelf, last: np.float32) -> Shelf:
 @njit(cache=True, inline="always")
 def _put(units: Shelf, place: int, value: np.float32) -> Any:
     return tuple_setitem(units, place, value)  # type: ignore[call-arg]
-
-
-@njit(cache=True)
-def _mean(costs: Units, paths: int) -> Units:
-    for i in range(costs.shape[0]):
-        if costs[i] < GIVEN_UP:
-            costs[i] /= np.float32(paths)
-    return costs

@@ -183,14 +183,8 @@ def order_up_to(at: Situation, level: float) -> Decision:
 def expectation(at: Situation, order: int, level: Floats) -> Decision:
     """An order of so many units and what to expect of it, when later ones are placed up to level (K,)."""
     seen = kernel.outlook(*at.given, order, level)
-    return Decision(
-        units=order,
-        waste=float(seen[kernel.ORDER_WASTE]),
-        lost=float(seen[kernel.LOST]),
-        out=float(seen[kernel.OUT]),
-        lost_before=float(seen[kernel.LOST_BEFORE]),
-        out_before=float(seen[kernel.OUT_BEFORE]),
-    )
+    counts = (kernel.ORDER_WASTE, kernel.LOST, kernel.OUT, kernel.LOST_BEFORE, kernel.OUT_BEFORE)
+    return Decision(order, *(float(seen[count]) for count in counts))
 
 
 def _levels(at: Situation) -> Floats:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 from collections.abc import Sequence
 from pathlib import Path
+from string import Template
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +19,7 @@ from calibrl.shop.files import Shop
 from calibrl.shop.orders import Order
 from calibrl.shop.reasons import reason, totals
 
-SHEET, SCRIPT = (Path(__file__).with_name(name) for name in ("orders.css", "orders.js"))
+PAGE, SHEET, SCRIPT = (Path(__file__).with_name(f"orders.{kind}") for kind in ("html", "css", "js"))
 
 MOST_ITEMS = 2000
 """Items on one page; a browser scrolls through more, but nobody does."""
@@ -49,28 +50,21 @@ def orders_page(shop: Shop, orders: Sequence[Order], tested: Backtest | None = N
     items = [_item(order, shop, place[order.key], tested) for order in ranked[:MOST_ITEMS]]
     left = len(ranked) - len(items)
     more = f"<p>{counted(left, 'item')} with less at risk are in the table of orders only.</p>" if left else ""
-    sheet, script = (path.read_text(encoding="utf-8") for path in (SHEET, SCRIPT))
+    template, sheet, script = (path.read_text(encoding="utf-8") for path in (PAGE, SHEET, SCRIPT))
     sheet, title = style() + sheet, f"Orders of the evening of {shop.history.date}"
     risk = sum(order.at_risk for order in orders)
     notes = "".join(f"<li>{_text(note)}</li>" for note in (*shop.notes, shop.done))
-    return f"""<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
-<meta name="color-scheme" content="light dark">
-<meta http-equiv="Content-Security-Policy" content="{_text(policy(styles=[sheet], scripts=[script]))}">
-<title>{title}</title><link rel="icon" href="data:,"><style>{sheet}</style></head>
-<body><main><h1>{title}</h1>
-<p>{_text(totals(orders))} At risk: {risk:,.2f}, the expected cost of waste and lost sales.</p>
-<div class="find"><label>Find <input id="find" type="search" placeholder="item or store"></label>
-<label>Sort by <select id="sort"><option value="risk">money at risk</option><option value="name">name</option>
-<option value="units">units ordered</option></select></label> <span id="said" role="status"></span></div>
-<p class="small">Pictures: what was sold in the last two weeks (red: sold out), over what was expected the
-evening before; right of the dashed line the days to come. Dark and light bands hold demand one time in two and nine
-times in ten.</p>
-<div id="items">{"".join(items)}</div>{more}
-{_honesty(orders, shop)}{_so_far(tested)}
-<h2>What was assumed, and done to the data</h2><ul>{notes}</ul>
-</main><script>{script}</script></body></html>
-"""
+    return Template(template).substitute(
+        title=title,
+        policy=_text(policy(styles=[sheet], scripts=[script])),
+        sheet=sheet,
+        script=script,
+        totals=f"{_text(totals(orders))} At risk: {risk:,.2f}, the expected cost of waste and lost sales.",
+        items="".join(items),
+        more=more,
+        after=_honesty(orders, shop) + _so_far(tested),
+        notes=notes,
+    )
 
 
 def _text(words: str) -> str:
