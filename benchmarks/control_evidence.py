@@ -31,7 +31,7 @@ from calibrl.control.settings import (
     PlannerSettings,
     with_defaults,
 )
-from calibrl.control.world import view_of
+from calibrl.control.trials import view_of
 from calibrl.data import Data
 from calibrl.maps import IDENTITY, Map, fit_named
 

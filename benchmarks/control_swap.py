@@ -22,7 +22,7 @@ from control_evidence import Recorded, recorded
 from calibrl.control.arms import ARMS
 from calibrl.control.policy import Fleet, Member, episode_seed, stream
 from calibrl.control.problems import task_of
-from calibrl.control.world import Environment, run_trial, view_of
+from calibrl.control.trials import Environment, run_trial, view_of
 from calibrl.data import Data
 from calibrl.evidence import widened
 from calibrl.files import write_text

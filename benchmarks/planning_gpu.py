@@ -18,7 +18,7 @@ from calibrl.control.arms import arm_named
 from calibrl.control.policy import Fleet, Member
 from calibrl.control.problems import Task, task
 from calibrl.control.settings import PRESETS, SHARED_OUT, ControlSettings
-from calibrl.control.world import view_of
+from calibrl.control.trials import view_of
 from calibrl.data import Data
 from calibrl.forecasters.nets import Nets, Shape
 from calibrl.maps import fit_smooth
@@ -96,7 +96,7 @@ def actions_of_a_fleet(name: str, way: str, agents: int, record: Record) -> None
 
 def late_trial(record: Record, rows: int = 50_000) -> None:
     """A HalfCheetah trial at 50 000 rows: 1000 actions in the environment, scoring left out, and the training."""
-    from calibrl.control.world import run_trial
+    from calibrl.control.trials import run_trial
 
     preset, what = PRESETS["halfcheetah"], task("halfcheetah")
     view = view_of(what)

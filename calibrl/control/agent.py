@@ -38,7 +38,7 @@ from calibrl.control.settings import (
     preset_for_env,
     threads_for,
 )
-from calibrl.control.world import Trial, run_trial, view_of
+from calibrl.control.trials import Trial, run_trial, view_of
 from calibrl.data import Data
 from calibrl.distributions import Mixture
 from calibrl.errors import CalibrlError

@@ -28,7 +28,7 @@ from calibrl.control.policy import Fleet, Member, episode_seed, fleets
 from calibrl.control.problems import Task, task_of
 from calibrl.control.scoring import Score, score_trial
 from calibrl.control.settings import ControlSettings, threads_for
-from calibrl.control.world import Environment, Trial, View, run_trial, view_of
+from calibrl.control.trials import Environment, Trial, View, run_trial, view_of
 from calibrl.data import Data
 from calibrl.errors import CalibrlError, check_count
 from calibrl.runs.engine import Arrays, Yielded

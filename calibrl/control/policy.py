@@ -20,7 +20,7 @@ from calibrl.algorithm import Calibrated, Forecaster
 from calibrl.arrays import Array, off_mps
 from calibrl.control.arms import Arm, arm_named
 from calibrl.control.settings import SHARED_OUT, ControlSettings
-from calibrl.control.world import View
+from calibrl.control.trials import View
 from calibrl.data import Data
 from calibrl.errors import CalibrlError
 from calibrl.evidence import Expected, Lasting, Trajectory

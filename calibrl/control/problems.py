@@ -29,7 +29,7 @@ from torch import Tensor
 
 from calibrl.control.choices import ChoiceEnvironment, Choices, choices_of
 from calibrl.control.settings import TASKS, ControlSettings
-from calibrl.control.world import random_steps
+from calibrl.control.trials import random_steps
 from calibrl.errors import CalibrlError, MissingExtra, first_line
 from calibrl.planning.rollout import Reward, World
 

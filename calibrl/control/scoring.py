@@ -24,7 +24,7 @@ from torch import Tensor
 from calibrl.arrays import off_mps
 from calibrl.control.policy import Fleet, stream_seed
 from calibrl.control.settings import SHARED_OUT, ControlSettings
-from calibrl.control.world import Trial
+from calibrl.control.trials import Trial
 from calibrl.data import Data
 from calibrl.diagnostics import LEVELS, calibration_loss, coverage, reliability_curve
 from calibrl.errors import CalibrlError

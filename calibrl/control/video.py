@@ -16,7 +16,7 @@ from PIL import Image
 from torch import Tensor
 
 from calibrl.control.problems import Task
-from calibrl.control.world import begin_episode, make_step, name_of, run_trial
+from calibrl.control.trials import begin_episode, make_step, name_of, run_trial
 from calibrl.errors import CalibrlError, first_line
 from calibrl.files import replacing
 

@@ -20,7 +20,7 @@ from calibrl.algorithm import Calibrated, Forecaster, learn
 from calibrl.diagnostics import calibration_error, calibration_loss, coverage, crps
 from calibrl.errors import CalibrlError
 from calibrl.evidence import Newest
-from calibrl.forecasters.dropout import BayesianDenseNet, DropoutTraining
+from calibrl.forecasters.densenet import BayesianDenseNet, DropoutTraining
 from calibrl.forecasters.seasonal import SeasonalNaive
 from calibrl.inventory.demand import LEADS, Forecasts, features, levels
 from calibrl.inventory.loop import Expected, Season, collect_season, demand_paths, play, tune

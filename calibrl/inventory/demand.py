@@ -20,7 +20,7 @@ from calibrl.algorithm import Forecaster
 from calibrl.data import Data
 from calibrl.distributions import Recalibrated, Rounded, from_zscore, pit_z
 from calibrl.errors import CalibrlError
-from calibrl.forecasters.dropout import Passes
+from calibrl.forecasters.densenet import Passes
 from calibrl.inventory.problems import Floats, Periods, Sales
 from calibrl.kernels import normal
 from calibrl.maps import IDENTITY

@@ -99,7 +99,7 @@ MAIN = tuple(name for name, arm in ARMS.items() if arm.model in ("paper", "weekd
 
 @dataclass(frozen=True)
 class TrainingSettings:
-    """How networks are trained: see `calibrl.forecasters.dropout.DropoutTraining`."""
+    """How networks are trained: see `calibrl.forecasters.densenet.DropoutTraining`."""
 
     steps: int = setting(2000, help="maximum number of Adam steps", least=1)
     batch_size: int = setting(256, help="rows per step", least=1)

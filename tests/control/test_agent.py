@@ -15,7 +15,7 @@ from calibrl.control.experiment import EXPERIMENT
 from calibrl.control.policy import Fleet, fleets
 from calibrl.control.problems import task_from_env
 from calibrl.control.settings import PRESETS, CalibrationSettings, EnsembleSettings, PlannerSettings
-from calibrl.control.world import learnt, probe, view_of
+from calibrl.control.trials import learnt, probe, view_of
 from calibrl.errors import CalibrlError
 from calibrl.evidence import surprise, widened
 from calibrl.maps import IDENTITY, fit_smooth

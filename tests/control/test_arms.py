@@ -11,7 +11,7 @@ from calibrl.control.loop import rows_of
 from calibrl.control.policy import Fleet, fleets
 from calibrl.control.problems import task
 from calibrl.control.settings import PRESETS, CalibrationSettings
-from calibrl.control.world import run_trial, view_of
+from calibrl.control.trials import run_trial, view_of
 from calibrl.data import Data
 from calibrl.errors import CalibrlError
 from calibrl.evidence import HeldOut, Judged, Lasting, Trajectory

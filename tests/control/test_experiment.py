@@ -19,7 +19,7 @@ from calibrl.control.experiment import EXPERIMENT
 from calibrl.control.figures import curve, print_outcome
 from calibrl.control.problems import task_of
 from calibrl.control.settings import PRESETS, PUBLISHED, preset_for_env
-from calibrl.control.world import run_trial
+from calibrl.control.trials import run_trial
 from calibrl.errors import CalibrlError
 from calibrl.runs.engine import run
 from calibrl.runs.rows import Row, read

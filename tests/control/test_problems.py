@@ -11,7 +11,7 @@ from calibrl.control.envs.tasks import GOAL, tip_position
 from calibrl.control.envs.tasks import halfcheetah_reward as speed
 from calibrl.control.problems import reward_named
 from calibrl.control.settings import PRESETS
-from calibrl.control.world import view_of
+from calibrl.control.trials import view_of
 from calibrl.errors import CalibrlError, MissingExtra
 
 

@@ -9,7 +9,7 @@ from scipy.stats import kstest, norm, spearmanr
 from torch.distributions import Gamma, Normal
 
 from calibrl import CalibrlError, Empirical, Recalibrated, fit_isotonic
-from calibrl.forecasters.dropout import Passes
+from calibrl.forecasters.densenet import Passes
 from calibrl.inventory.demand import HISTORY, features, in_units, joint_ranks, levels, paths, zscores
 from calibrl.inventory.problems import Periods
 from tests.inventory.test_problems import sales

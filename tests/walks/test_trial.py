@@ -11,7 +11,7 @@ from calibrl.control.loop import rows_of
 from calibrl.control.policy import Fleet, episode_seed, fleets
 from calibrl.control.scoring import score_one_step
 from calibrl.control.settings import PRESETS
-from calibrl.control.world import run_trial, view_of
+from calibrl.control.trials import run_trial, view_of
 from calibrl.diagnostics import calibration_loss, crps_each
 from calibrl.distributions import Recalibrated, pit
 from calibrl.forecasters import moment_matched

@@ -12,7 +12,7 @@ from calibrl.control.agent import Agent
 from calibrl.control.problems import added, difference, same, task_from_env
 from calibrl.control.scoring import score_trial
 from calibrl.control.settings import EnsembleSettings, PlannerSettings
-from calibrl.control.world import probe, run_trial
+from calibrl.control.trials import probe, run_trial
 from calibrl.data import Data
 from calibrl.errors import CalibrlError
 from calibrl.planning.rollout import World, imagine, noise_shape
@@ -131,9 +131,9 @@ def _broken(env):
     [
         (
             {"step": _broken},
-            r"Failing failed after action \[.*\] at step 2 \(RuntimeError: the simulator is gone, test_world.py",
+            r"Failing failed after action \[.*\] at step 2 \(RuntimeError: the simulator is gone, test_trials.py",
         ),
-        ({"reset": _broken}, r"Failing failed on reset\(\) \(RuntimeError: the simulator is gone, test_world.py"),
+        ({"reset": _broken}, r"Failing failed on reset\(\) \(RuntimeError: the simulator is gone, test_trials.py"),
         (
             {"step": lambda env: (env.first, 0.0, False, {})},
             r"answered with 4 parts after action .* at step 2; Gymnasium",

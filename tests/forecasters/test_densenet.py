@@ -5,7 +5,7 @@ from torch import Tensor
 from torch.distributions import Normal
 
 from calibrl import Calibrated, CalibrlError, Data, HeldOut, last_split, pit
-from calibrl.forecasters.dropout import BayesianDenseNet, DenseNet, DropoutTraining, Passes
+from calibrl.forecasters.densenet import BayesianDenseNet, DenseNet, DropoutTraining, Passes
 from tests import contracts
 
 QUICK = DropoutTraining(steps=60, batch_size=64, lr=5e-3, min_steps=1, evaluate_every=20, validation_slices=3)
