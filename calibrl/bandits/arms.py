@@ -562,7 +562,7 @@ class CompiledRidge(ArmModel):
         if self.settings.learnt and not other.settings.learnt:
             # All that the others know of noise: how far off their means were.
             seen, squares = theirs.pulls[there], theirs.error[there]
-            mine.noise[here, :4] = np.stack([seen, squares, seen, squares], 1)
+            mine.noise[here, :2] = np.stack([seen, squares], 1)
         for position, known_at in zip(here, there, strict=True):
             record = other.record(known_at)[-self.settings.window :]
             if self.settings.learnt != other.settings.learnt:

@@ -4,24 +4,31 @@ LinUCB's bonus is as wide as if every reward had noise of sd 1. Here the noise i
 mean before it learnt them. With s² = xᵀP_a x (the posterior variance of a model with unit noise) and e the error of a
 reward, e² / (1 + s²) is on average the arm's noise σ_a². So with sums B_a = Σ e² / (1 + s²) and n_a rewards
 
-    v_a = (p + B_a) / (1 + n_a),             p = m² / (1 + xᵀx / ridge),
-    σ_a² = (p + B_a + G) / (2 + n_a),        G = geometric mean of v_a over the arms,
+    v_a = (½ p + B_a) / (½ + n_a),               p = m² / (1 + xᵀx / ridge),
+    σ_a² = (½ p + B_a + G) / (1½ + n_a),         G = geometric mean of v_a over the arms,
 
 where m is the largest reward seen so far, as a size: before anything is known the forecast is as wide as that, whatever
-the unit of the rewards. G is the partial pooling: one row's worth of what the arms have in common. A mean over logs,
-because noises differ by orders of magnitude where some arms hardly ever pay.
+the unit of the rewards. G is the partial pooling: one row's worth of what the arms have in common; and where σ_a² > G,
+σ_a² is brought a quarter of the way to G, in logarithms: what there is to find out about a noisy arm is rarely worth
+what it costs. A mean over logarithms, because noises differ by orders of magnitude where some arms hardly ever pay.
 
-The bonus is `width` = z σ_a s + 0.3 m max(L - 1, 0) s² / (1 + s²) with z² = max(1, L) and
-L = 2 ln(t / (k (n_a + 0.8 d))): an arm that has had less than its share of the t rewards of all k arms looks wider and
-wider until it is tried again. The second term is Bernstein's, for arms whose few rewards did not vary at all.
+The bonus is `width` = z σ_a s / (1 + (s²/20)²)^¼ + b with z² = max(1, L - 3) and L = 2 ln(t / (k (n_a + 0.8 d))): an
+arm that has had far less than its share of the t rewards of all k arms looks wider and wider until it is tried again.
+The root keeps contexts far from all others (a rare category, standardised) from being explored for their own sake.
+b = 0.9 m max(L - 1, 0) (1 - 15 σ_a²/m²)₊ s² / (1 + s²) is Bernstein's, for arms whose few rewards hardly varied.
 
-What is *said* about the mean is `sure` = τ_a s √(1 + 0.4 max(L, 0)): τ_a² is the same estimate without pooling, from
-rows weighted by 1 / (1 + s²), so that errors of an ignorant model do not count as noise; the root undoes the selection:
-an arm is left alone when its mean looks low, so means of arms left alone are too low. A single reward has the sd
+What is *said* about the mean is `sure` = τ_a s √((1 + 0.4 max(L, 0)) / (1 + s²/4)). τ_a² is an estimate of the noise
+without pooling, from what the regression leaves over: B_a is that and ridge |θ_a|², so with q = 0.8 / √d
+
+    τ_a² = (q p + (B_a - ridge |θ_a|²)₊) / (q + n_a² / (n_a + d)).
+
+The root undoes two things: an arm is left alone when its mean looks low, so means of arms left alone are too low; and
+noisy arms' coefficients are smaller than their noise, as which the ridge takes them. A single reward has the sd
 τ_a √(1 + s²).
 
-Changes: standardised errors, clipped at 3 and less their own mean, are summed (CUSUM, Page 1954) upwards and downwards
-with an allowance of 0.35. A sum above 15 + 3 ln(1 + t) is a change: everything known counts a twentieth from then on.
+Changes: standardised errors, clipped at 3 and less their own mean, are summed (CUSUM, Page 1954) upwards with an
+allowance of 0.35 and downwards with 0.2. A sum above 15 + 3 ln(1 + t), or 13 + 2.7 ln(1 + t) downwards, is a change:
+everything known counts a twentieth from then on. Upwards is stricter, because a model that still learns errs that way.
 
 All constants were chosen on seeds from 900 on (docs/bandits.md). `reference` is the same by plain linear algebra.
 """
@@ -36,13 +43,15 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 
-COUNT, SQUARES, SURE_COUNT, SURE_SQUARES, ERRORS, UP, DOWN = range(7)
-"""The columns of an arm's record of noise: n_a, B_a, both weighted for `sure`, Σ of clipped errors, and two CUSUMs."""
-COLUMNS = 7
+COUNT, SQUARES, ERRORS, UP, DOWN = range(5)
+"""The columns of an arm's record of noise: n_a, B_a, Σ of clipped errors, and two CUSUMs."""
+COLUMNS = 5
 
-PRIOR, POOLED, SURE_PRIOR = 1.0, 1.0, 0.7
-SHARE, BERNSTEIN, SELECTED = 0.8, 0.3, 0.4
-CLIP, ALLOWANCE, ALARM, ALARM_LOG, AFTER, AFTER_DIM, KEEP = 3.0, 0.35, 15.0, 3.0, 20, 2, 0.05
+PRIOR, POOLED, PULL, HONEST_PRIOR = 0.5, 1.0, 0.25, 0.8
+SHARE, LATE, FAR, BERNSTEIN, CALM, SELECTED, WIDE = 0.8, 3.0, 20.0, 0.9, 15.0, 0.4, 0.25
+CLIP, AFTER, AFTER_DIM, KEEP = 3.0, 20, 2, 0.05
+UP_ALLOWANCE, UP_ALARM, UP_LOG = 0.35, 15.0, 3.0
+DOWN_ALLOWANCE, DOWN_ALARM, DOWN_LOG = 0.2, 13.0, 2.7
 
 
 @njit(cache=True)
@@ -57,7 +66,7 @@ def start(x: Floats, ridge: float, largest: float) -> float:
 
 @njit(cache=True)
 def log_noise(noise: Floats, prior: float) -> float:
-    """The logarithm of v_a, of an arm's record (7,)."""
+    """The logarithm of v_a, of an arm's record (5,)."""
     return math.log((PRIOR * prior + noise[SQUARES]) / (PRIOR + noise[COUNT]))
 
 
@@ -68,34 +77,42 @@ def shortage(noise: Floats, total: float, arms: int, dim: int) -> float:
 
 
 @njit(cache=True)
-def width(noise: Floats, prior: float, common: float, largest: float, lack: float, sd: float) -> float:
-    """The bonus of an arm: `common` is G, `lack` is L, `sd` is s."""
-    sigma = math.sqrt((PRIOR * prior + noise[SQUARES] + POOLED * common) / (PRIOR + POOLED + noise[COUNT]))
-    unit = largest if largest > 0 else 1.0
-    seldom = BERNSTEIN * unit * max(lack - 1.0, 0.0) * sd * sd / (1.0 + sd * sd)
-    return math.sqrt(max(1.0, lack)) * sigma * sd + seldom
+def stretch(lack: float) -> float:
+    """z, by how much the bonus of an arm is wider than one sd; `lack` is L."""
+    return math.sqrt(max(1.0, lack - LATE))
 
 
 @njit(cache=True)
-def honest(noise: Floats, prior: float) -> float:
-    """τ_a, the sd of an arm's rewards around their mean."""
-    return math.sqrt((SURE_PRIOR * prior + noise[SURE_SQUARES]) / (SURE_PRIOR + noise[SURE_COUNT]))
+def width(noise: Floats, prior: float, common: float, largest: float, lack: float, sd: float) -> float:
+    """The bonus of an arm: `common` is G, `lack` is L, `sd` is s."""
+    variance = (PRIOR * prior + noise[SQUARES] + POOLED * common) / (PRIOR + POOLED + noise[COUNT])
+    pulled = variance * min(1.0, (common / variance) ** PULL)
+    near = sd / math.sqrt(math.sqrt(1.0 + (sd * sd / FAR) ** 2))
+    unit = largest if largest > 0 else 1.0
+    calm = max(1.0 - CALM * variance / (unit * unit), 0.0)
+    seldom = BERNSTEIN * unit * max(lack - 1.0, 0.0) * calm * sd * sd / (1.0 + sd * sd)
+    return stretch(lack) * math.sqrt(pulled) * near + seldom
+
+
+@njit(cache=True)
+def honest(noise: Floats, prior: float, penalty: float, dim: int) -> float:
+    """τ_a, the sd of an arm's rewards around their mean; `penalty` is ridge |θ_a|²."""
+    start_with, count = HONEST_PRIOR / math.sqrt(dim), noise[COUNT]
+    left = max(noise[SQUARES] - penalty, 0.0)
+    return math.sqrt((start_with * prior + left) / (start_with + count * count / (count + dim)))
 
 
 @njit(cache=True)
 def sure(tau: float, lack: float, sd: float) -> float:
     """The sd of what is known of an arm's mean."""
-    return tau * sd * math.sqrt(1.0 + SELECTED * max(lack, 0.0))
+    return tau * sd * math.sqrt((1.0 + SELECTED * max(lack, 0.0)) / (1.0 + WIDE * sd * sd))
 
 
 @njit(cache=True)
 def note(noise: Floats, error: float, sd: float) -> None:
     """Learn from the error of a reward, of which the model's s was `sd`."""
-    weight = 1.0 / (1.0 + sd * sd)
     noise[COUNT] += 1.0
-    noise[SQUARES] += error * error * weight
-    noise[SURE_COUNT] += weight
-    noise[SURE_SQUARES] += error * error * weight * weight
+    noise[SQUARES] += error * error / (1.0 + sd * sd)
 
 
 @njit(cache=True)
@@ -106,14 +123,15 @@ def changed(noise: Floats, z: float, total: float, dim: int) -> bool:
     if noise[COUNT] < AFTER + AFTER_DIM * dim:
         return False
     off = clipped - noise[ERRORS] / (noise[COUNT] + 1.0)
-    noise[UP] = max(0.0, noise[UP] + off - ALLOWANCE)
-    noise[DOWN] = max(0.0, noise[DOWN] - off - ALLOWANCE)
-    return max(noise[UP], noise[DOWN]) > ALARM + ALARM_LOG * math.log(1.0 + total)
+    noise[UP] = max(0.0, noise[UP] + off - UP_ALLOWANCE)
+    noise[DOWN] = max(0.0, noise[DOWN] - off - DOWN_ALLOWANCE)
+    rounds = math.log(1.0 + total)
+    return noise[UP] > UP_ALARM + UP_LOG * rounds or noise[DOWN] > DOWN_ALARM + DOWN_LOG * rounds
 
 
 @njit(cache=True)
 def forget(noise: Floats, keep: float) -> None:
-    """Let records (…, 7) count `keep` times as much; the sums of the change detector begin again."""
+    """Let records (…, 5) count `keep` times as much; the sums of the change detector begin again."""
     noise *= keep
     noise[..., UP:] = 0.0
 
@@ -127,14 +145,14 @@ def reference(
     """
     n, d = x.shape
     weight = np.ones(n)  # how much each row still counts
-    parts = np.zeros((n, 6))  # of each row: 1, e²/(1+s²), their weighted versions, and the clipped error
+    parts = np.zeros((n, 3))  # of each row: 1, e² / (1 + s²) and the clipped error
     up, down, changes = np.zeros(arms), np.zeros(arms), 0
 
-    def model(a: int, t: int, x_at: Floats) -> tuple[float, float]:
+    def model(a: int, t: int, x_at: Floats) -> tuple[float, float, float]:
         rows = np.flatnonzero(arm[:t] == a)
         gram = ridge * np.eye(d) + (weight[rows, None] * x[rows]).T @ x[rows]
-        mean = x_at @ np.linalg.solve(gram, (weight[rows] * reward[rows]) @ x[rows])
-        return float(mean), float(x_at @ np.linalg.solve(gram, x_at)) ** 0.5
+        theta = np.linalg.solve(gram, (weight[rows] * reward[rows]) @ x[rows])
+        return float(x_at @ theta), float(x_at @ np.linalg.solve(gram, x_at)) ** 0.5, float(ridge * theta @ theta)
 
     def sums(a: int, t: int) -> Floats:
         rows = np.flatnonzero(arm[:t] == a)
@@ -146,36 +164,36 @@ def reference(
         return float(unit**2 / (1 + x_at @ x_at / ridge))
 
     def tau(a: int, t: int, x_at: Floats) -> float:
-        count, squares = sums(a, t)[2:4]
-        return float((SURE_PRIOR * prior(t, x_at) + squares) / (SURE_PRIOR + count)) ** 0.5
+        count, squares = sums(a, t)[:2]
+        q = HONEST_PRIOR / d**0.5
+        left = max(squares - model(a, t, x_at)[2], 0.0)
+        return float((q * prior(t, x_at) + left) / (q + count**2 / (count + d))) ** 0.5
 
     for t in range(n):
         a = int(arm[t])
-        mean, s = model(a, t, x[t])
+        mean, s, _ = model(a, t, x[t])
         z = np.clip((reward[t] - mean) / (tau(a, t, x[t]) * (1 + s * s) ** 0.5), -CLIP, CLIP)
-        count = sums(a, t)[0]
-        total = weight[:t].sum()
-        fresh = False
+        count, _, errors = sums(a, t)
+        rounds = np.log(1 + weight[:t].sum())
         if watch and count >= AFTER + AFTER_DIM * d:
-            off = z - (sums(a, t)[4] + z) / (count + 1)
-            up[a], down[a] = max(0.0, up[a] + off - ALLOWANCE), max(0.0, down[a] - off - ALLOWANCE)
-            fresh = max(up[a], down[a]) > ALARM + ALARM_LOG * np.log(1 + total)
-        if fresh:
-            weight[:t] *= KEEP
-            up[:], down[:], changes, z = 0.0, 0.0, changes + 1, z * KEEP
-            mean, s = model(a, t, x[t])
-        share = 1 / (1 + s * s)
-        square = (reward[t] - mean) ** 2 * share
-        parts[t] = 1.0, square, share, square * share, z, 0.0
+            off = z - (errors + z) / (count + 1)
+            up[a], down[a] = max(0.0, up[a] + off - UP_ALLOWANCE), max(0.0, down[a] - off - DOWN_ALLOWANCE)
+            if up[a] > UP_ALARM + UP_LOG * rounds or down[a] > DOWN_ALARM + DOWN_LOG * rounds:
+                weight[:t] *= KEEP
+                up[:], down[:], changes, z = 0.0, 0.0, changes + 1, z * KEEP
+                mean, s, _ = model(a, t, x[t])
+        parts[t] = 1.0, (reward[t] - mean) ** 2 / (1 + s * s), z
     total, here = weight.sum(), prior(n, at)
-    known = np.array([model(a, n, at) for a in range(arms)])
-    count, squares = np.array([sums(a, n)[:2] for a in range(arms)]).T
+    mean, s, _ = np.array([model(a, n, at) for a in range(arms)]).T
+    count, squares, _ = np.array([sums(a, n) for a in range(arms)]).T
     common = np.exp(np.log((PRIOR * here + squares) / (PRIOR + count)).mean())
     lack = 2 * np.log(max(total, 1.0) / (arms * (np.maximum(count, 1.0) + SHARE * d)))
-    sigma = np.sqrt((PRIOR * here + squares + POOLED * common) / (PRIOR + POOLED + count))
-    mean, s = known.T
+    variance = (PRIOR * here + squares + POOLED * common) / (PRIOR + POOLED + count)
+    sigma = np.sqrt(np.where(variance > common, variance ** (1 - PULL) * common**PULL, variance))
     unit = np.abs(reward).max(initial=0.0) or 1.0
-    seldom = BERNSTEIN * unit * np.maximum(lack - 1, 0) * s**2 / (1 + s**2)
+    calm = np.maximum(1 - CALM * variance / unit**2, 0)
+    seldom = BERNSTEIN * unit * np.maximum(lack - 1, 0) * calm * s**2 / (1 + s**2)
+    widths = np.sqrt(np.maximum(1, lack - LATE)) * sigma * s / (1 + (s**2 / FAR) ** 2) ** 0.25 + seldom
     spread = np.array([tau(a, n, at) for a in range(arms)])
-    widths = np.sqrt(np.maximum(1, lack)) * sigma * s + seldom
-    return mean, widths, spread * s * np.sqrt(1 + SELECTED * np.maximum(lack, 0)), spread * np.sqrt(1 + s**2), changes
+    sures = spread * s * np.sqrt((1 + SELECTED * np.maximum(lack, 0)) / (1 + WIDE * s**2))
+    return mean, widths, sures, spread * np.sqrt(1 + s**2), changes

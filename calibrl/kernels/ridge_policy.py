@@ -34,9 +34,10 @@ class State(NamedTuple):
 
     theta, moment: (m, d); inverse, gram: (m, d(d+1)/2) packed lower triangles; rows: (m,) learnt; ordered, arrived:
     (k, window) z-scores of each arm; pulls: (k,); error: (k,) sums of squared errors of the forecast mean; shift:
-    (k,) how far each arm's levels were moved, as z-scores, to keep what they promise; noise: (k, 7) from `arm_noise`;
+    (k,) how far each arm's levels were moved, as z-scores, to keep what they promise; noise: (k, 5) from `arm_noise`;
     largest: (1,) the largest reward so far, as a size; changes: (2,) how often the world was found changed, and how
-    many rewards were neither 0 nor 1. Where noise is learnt, ordered and arrived hold errors / √(1 + s²) instead.
+    many rewards were neither 0 nor 1. Where noise is learnt, ordered and arrived hold errors / √(1 + s²) instead, and
+    less where s² > 2.
     """
 
     theta: Floats
@@ -130,7 +131,7 @@ def score_arms(state: State, rules: Rules, x: Floats, level: Floats, mean: Float
         if rules.learnt:
             lack = arm_noise.shortage(state.noise[a], total, len(score), x.shape[1])
             if rules.logistic:
-                sd[a] = math.sqrt(max(1.0, lack)) * narrow
+                sd[a] = arm_noise.stretch(lack) * narrow
             else:
                 prior = arm_noise.start(x[i], rules.prior, state.largest[0])
                 sd[a] = arm_noise.width(state.noise[a], prior, common, state.largest[0], lack, narrow)
@@ -161,6 +162,19 @@ def binary(state: State) -> bool:
 
 
 @njit(cache=True)
+def honest(state: State, rules: Rules, a: int, x: Floats) -> float:
+    """τ_a, the sd of an arm's rewards around their mean, at x (d,)."""
+    m = min(a, len(state.theta) - 1)
+    penalty = 0.0
+    for i in range(len(x)):
+        penalty += state.theta[m, i] * state.theta[m, i]
+    if len(state.theta) < len(state.noise):  # one model for all arms: an arm's part of its penalty
+        penalty *= state.noise[a, arm_noise.COUNT] / max(state.noise[:, arm_noise.COUNT].sum(), 1.0)
+    prior = arm_noise.start(x, rules.prior, state.largest[0])
+    return arm_noise.honest(state.noise[a], prior, rules.prior * penalty, len(x))
+
+
+@njit(cache=True)
 def say(state: State, rules: Rules, x: Floats, mean: Floats, sure: Floats, single: Floats) -> None:
     """Write what is known of each arm where noise is learnt: its mean, the sd of that, and the sd of a single reward.
 
@@ -180,7 +194,7 @@ def say(state: State, rules: Rules, x: Floats, mean: Floats, sure: Floats, singl
             sure[a] = arm_noise.sure(1.0, lack, narrow)
             single[a] = ridge.chance(mean[a] / math.sqrt(1.0 + math.pi * narrow * narrow / 8.0))
         else:
-            tau = arm_noise.honest(state.noise[a], arm_noise.start(x[i], rules.prior, state.largest[0]))
+            tau = honest(state, rules, a, x[i])
             sure[a] = arm_noise.sure(tau, lack, narrow)
             single[a] = min(max(mean[a], 0.0), 1.0) if binary(state) else tau * math.sqrt(1.0 + narrow * narrow)
 
@@ -309,15 +323,14 @@ def _standard(state: State, rules: Rules, a: int, x: Floats, error: float, sd: f
     """How far off a reward was, in its forecast's sds."""
     if rules.logistic:
         return error / math.sqrt(max(mean * (1.0 - mean), ridge.SMALLEST_SD))
-    tau = arm_noise.honest(state.noise[a], arm_noise.start(x, rules.prior, state.largest[0]))
-    return error / (tau * math.sqrt(1.0 + sd * sd))
+    return error / (honest(state, rules, a, x) * math.sqrt(1.0 + sd * sd))
 
 
 @njit(cache=True)
 def _learn_noise(state: State, rules: Rules, a: int, x: Floats, reward: float) -> float:
     """Learn an arm's noise from a reward before the regression learns it; forget, if the world has changed.
 
-    Returns the error / √(1 + s²), for the arm's record.
+    Returns the error / √(1 + s²), less where s² > 2, for the arm's record.
     """
     m = min(a, len(state.theta) - 1)
     square = np.empty(state.inverse.shape[1])
@@ -342,7 +355,8 @@ def _learn_noise(state: State, rules: Rules, a: int, x: Floats, reward: float) -
         arm_noise.note(state.noise[a], (reward - guess) / spread, sd * spread)
     else:
         arm_noise.note(state.noise[a], reward - guess, sd)
-    return (reward - guess) / math.sqrt(1.0 + sd * sd)
+    # Errors of a model that knew nothing yet say little of those to come.
+    return (reward - guess) / (math.sqrt(1.0 + sd * sd) * max(1.0, 0.5 * sd * sd))
 
 
 @njit(cache=True, inline="always")
@@ -388,7 +402,7 @@ def play(
             else:
                 low, high = pit_of(state, rules, a, (reward[t, a] - mean[t, a]) / single[a])
                 if state.pulls[a] >= rules.record_from:
-                    tau = arm_noise.honest(state.noise[a], arm_noise.start(x[t], rules.prior, state.largest[0]))
+                    tau = honest(state, rules, a, x[t])
                     n = min(state.pulls[a], state.ordered.shape[1])
                     off = (reward[t, a] - mean[t, a]) * tau / single[a]
                     low, high = ridge.pit(off, state.ordered[a], n, rules.edge, tau)
