@@ -8,7 +8,6 @@ decides and learns starts without.
 
 from __future__ import annotations
 
-import math
 import operator
 import reprlib
 from abc import ABC, abstractmethod
@@ -22,7 +21,7 @@ from numpy.typing import DTypeLike, NDArray
 from scipy.special import ndtri
 
 from calibrl.arrays import Array, is_tensor, plain_fields
-from calibrl.errors import CalibrlError
+from calibrl.errors import CalibrlError, check_within
 from calibrl.kernels import arm_noise, ridge, ridge_policy
 from calibrl.kernels.ridge_policy import Rules, State
 
@@ -295,22 +294,17 @@ class RidgeSettings:
         plain_fields(self, "a whole number", operator.index, "dim", "min_rewards", "window")
         plain_fields(self, "a number", float, "ridge", "step", "target", "keep")
         plain_fields(self, "True or False", bool, "calibrated", "shared", "noisy", "learnt", "watch", "scale")
-        if self.dim < 1:
-            raise CalibrlError(f"dim {self.dim} is not a number of features; use 1 or more")
-        if not 1e-9 <= self.ridge < math.inf:
-            raise CalibrlError(f"ridge {self.ridge} leaves the regression singular; use a number above 0, such as 1")
+        check_within("dim", self.dim, "[1, inf)", "give the number of features")
+        check_within("ridge", self.ridge, "[1e-9, inf)", "use a number above 0, such as 1: less leaves it singular")
         if self.min_rewards < 2 or self.window < self.min_rewards:
             raise CalibrlError(
                 f"min_rewards {self.min_rewards} and window {self.window} make no record; use 2 ≤ min_rewards ≤ window"
             )
-        if not math.isfinite(self.target):
-            raise CalibrlError(f"target {self.target} is no z-score; use a finite number such as 1")
-        if not 0 <= self.step < math.inf:
-            raise CalibrlError(f"step {self.step} is not a step; use 0 for never, or a small number such as 0.03")
+        check_within("target", self.target, "(-inf, inf)", "use a z-score such as 1")
+        check_within("step", self.step, "[0, inf)", "use 0 for never, or a small number such as 0.03")
+        check_within("fade", self.keep, "(0, 1]", "use a share such as 0.999, or 1")
         if self.link not in LINKS:
             raise CalibrlError(f"link {self.link!r} is unknown; known: {', '.join(LINKS)}")
-        if not 0 < self.keep <= 1:
-            raise CalibrlError(f"fade {self.keep} is not a share; use a number above 0, and 1 or less: 0.999, or 1")
 
     @property
     def rules(self) -> Rules:
@@ -402,15 +396,8 @@ class CompiledRidge(ArmModel):
             import torch
 
             return Forecast(known, torch.distributions.Bernoulli(torch.from_numpy(single[offered])))
-        tau = single / np.sqrt(1 + self._variances(x))
-        return Forecast(known, self._calibrated(mean[offered], single[offered], offered, tau[offered]))
-
-    def _variances(self, x: Floats) -> Floats:
-        """Each arm's s² (k,): the variance of the mean of a model with unit noise."""
-        bare = self.rules._replace(learnt=False, noisy=False)
-        mean, sd, score = np.empty((3, len(self.pulls)))
-        ridge_policy.score_arms(self.state, bare, x, np.zeros(len(self.pulls)), mean, sd, score)
-        return sd**2
+        tau = [ridge_policy.honest(self.state, self.rules, a, x[min(a, len(x) - 1)]) for a in offered]
+        return Forecast(known, self._calibrated(mean[offered], single[offered], offered, np.array(tau)))
 
     def _calibrated(self, mean: Floats, sd: Floats, offered: Ints, unit: Floats | None = None) -> Distribution:
         """Forecasts by the arms' records, given in `unit` (n,)."""
@@ -645,12 +632,10 @@ def _numbers(values: Any, dtype: DTypeLike) -> NDArray[Any]:
 
 
 def _check_heir(ours: RidgeSettings, theirs: RidgeSettings) -> None:
-    if ours.shared != theirs.shared:
-        raise CalibrlError(f"one policy has shared={ours.shared}, the other {theirs.shared}; build both alike")
-    if ours.link != theirs.link:
-        raise CalibrlError(f"one policy has link={ours.link!r}, the other {theirs.link!r}; build both alike")
-    if ours.scale != theirs.scale:
-        raise CalibrlError(f"one policy has scale={ours.scale}, the other {theirs.scale}; build both alike")
+    for name in ("shared", "link", "scale"):
+        mine, other = getattr(ours, name), getattr(theirs, name)
+        if mine != other:
+            raise CalibrlError(f"one policy has {name}={mine!r}, the other {other!r}; build both alike")
     if ours.noisy != theirs.noisy:
         raise CalibrlError(
             "ConformalLinUCB forecasts single rewards and the others expected ones, so they cannot use each other's "

@@ -61,6 +61,8 @@ if TYPE_CHECKING:
     from calibrl.algorithm import Forecaster
 
 FORMAT = "calibrl bandit 1"
+PARTS = ["format", "policy", "options", "arms", "removed", "generator", "decisions", "features"]
+"""What a saved policy holds beside what was learnt."""
 GREEDY = Exploration()
 
 
@@ -493,17 +495,7 @@ def from_plain(saved: dict[str, Any]) -> Policy:
         found = saved.get("format") if isinstance(saved, dict) else type(saved).__name__
         raise CalibrlError(f"a saved policy of format {found!r} cannot be read; expected {FORMAT!r}")
     try:
-        if unknown := saved.keys() - {
-            "format",
-            "policy",
-            "options",
-            "arms",
-            "removed",
-            "generator",
-            "decisions",
-            "features",
-            *SAVED,
-        }:
+        if unknown := saved.keys() - {*PARTS, *SAVED}:
             raise ValueError(f"it holds {', '.join(map(repr, sorted(unknown)))}")
         options = dict(saved["options"])
         planner = Exploration(**options.pop("plan"))

@@ -147,7 +147,7 @@ def test_a_file_keeps_what_was_learnt_of_noise(tmp_path):
     [
         ({"watchs": True}, "CalibratedUCB has no option 'watchs'; did you mean 'watch'"),
         ({"link": "probit"}, "link 'probit' is unknown; known: linear, logistic"),
-        ({"fade": 0}, "fade 0.0 is not a share"),
+        ({"fade": 0}, "fade 0.0 is not in"),
     ],
 )
 def test_options_that_are_wrong_are_named(options, words):

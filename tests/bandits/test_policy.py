@@ -498,7 +498,7 @@ def test_files_that_are_no_policies_are_named(tmp_path):
         ({"brc": "12345678"}, "it holds 'brc'"),
         ({"options": options | {"dim": 100_000}}, "does not fit 2 arms of dim 100000"),
         ({"options": options | {"window": 10**10}}, "asks for more room than 0 rewards need"),
-        ({"options": options | {"target": float("nan")}}, "no z-score"),
+        ({"options": options | {"target": float("nan")}}, "target nan is not in"),
         ({"options": options | {"shared": "no"}}, "on or off is neither"),
         ({"options": []}, "dictionary update|pop|KeyError|'plan'"),
         ({"generator": {"bit_generator": "PCG64", "state": {"state": -1, "inc": 2**200}}}, ""),
