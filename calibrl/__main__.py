@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from typing import NoReturn
@@ -14,6 +15,9 @@ def main() -> None:
     """Run the command line; bad input, and a disk that will not, end with one line on stderr and exit code 2."""
     from calibrl.cli import app
 
+    # Libraries start Python processes of their own (GLFW does), which would look in the current folder first.
+    before = os.environ.get("PYTHONSAFEPATH", "")
+    os.environ["PYTHONSAFEPATH"] = "1"
     try:
         app()
     except (CalibrlError, MissingExtra) as problem:
@@ -30,6 +34,8 @@ def main() -> None:
         if not isinstance(problem, MemoryError) and not re.search("allocate memory|out of memory", str(problem)):
             raise
         _end("there is not enough memory for this; see that files and settings ask for no more than they should")
+    finally:
+        os.environ["PYTHONSAFEPATH"] = before
 
 
 def _end(words: str) -> NoReturn:

@@ -123,6 +123,12 @@ def hidden(path: Path, root: Path) -> bool:
     return any(part.startswith(".") for part in path.relative_to(root).parts)
 
 
+def same_file(one: Path, other: Path) -> bool:
+    """Whether two paths lead to one file, there or not yet, by whatever links."""
+    # Not Path.resolve, which raises an error where links lead in a circle.
+    return os.path.realpath(one) == os.path.realpath(other) or (one.exists() and other.exists() and one.samefile(other))
+
+
 def check_regular(path: Path, cure: str) -> None:
     """Refuse what is there but is no regular file: a pipe or a device would be read without end."""
     if path.exists() and not path.is_file():

@@ -18,6 +18,7 @@ from calibrl.files import (
     lock_folder,
     replacing,
     replacing_all,
+    same_file,
     seal,
     sweep,
     unlock_folder,
@@ -211,6 +212,29 @@ def test_files_of_the_current_folder_are_not_run(tmp_path, way):
     )
     assert done.returncode == 0, done.stderr
     assert not (tmp_path / "taken").exists()
+
+
+def test_python_processes_that_libraries_start_leave_the_current_folder_alone(monkeypatch):
+    seen = []
+    monkeypatch.setattr("calibrl.cli.app", lambda: seen.append(os.environ["PYTHONSAFEPATH"]))
+    monkeypatch.delenv("PYTHONSAFEPATH", raising=False)
+    main()
+    assert seen == ["1"]
+    assert not os.environ["PYTHONSAFEPATH"]
+
+
+def test_one_file_is_known_by_all_its_names(tmp_path):
+    one, link, other = tmp_path / "one", tmp_path / "link", tmp_path / "other"
+    link.symlink_to(one)
+    assert same_file(one, link)
+    one.touch()
+    other.hardlink_to(one)
+    assert same_file(one, other)
+    circle = tmp_path / "circle"
+    circle.symlink_to(circle)
+    assert same_file(circle, circle)
+    assert not same_file(one, circle)
+    assert not same_file(one, tmp_path / "none")
 
 
 def test_an_error_of_ours_keeps_its_traceback(monkeypatch):

@@ -432,8 +432,8 @@ class Agent:
         """
         state = checkpoint.read(Path(path), self._identity(), whatever=("seed", "reward"))
         # A run keeps an agent beside the record of its trials.
-        agent = state.get("agent", state)
-        if "nets" not in agent:
+        agent = state.get("agent", state) if isinstance(state, dict) else state
+        if isinstance(agent, dict) and "nets" not in agent:
             raise CalibrlError(f"{path} holds an agent without its networks; let its run go on without --light")
         load_agents(self.fleet, [agent])
         self._seen = []

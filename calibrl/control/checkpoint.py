@@ -217,7 +217,7 @@ def relearn(fleet: Fleet, states: Sequence[dict[str, Any]], on_trial: Callable[[
     Chance is drawn as it was then: networks, maps and what is held out come out the same. `on_trial(number, last)`
     hears of every trial that was learnt.
     """
-    _refuse_other_device(fleet, states)
+    _check_states(fleet, states)
     x, y = (torch.cat([state["rows"][name] for state in states]) for name in ("x", "y"))
     # Of an agent that was saved either way.
     first = states[0]
@@ -231,7 +231,7 @@ def relearn(fleet: Fleet, states: Sequence[dict[str, Any]], on_trial: Callable[[
 
 def load_agents(fleet: Fleet, states: Sequence[dict[str, Any]]) -> None:
     """Put agents that have learnt equally long into a fleet of as many."""
-    _refuse_other_device(fleet, states)
+    _check_states(fleet, states)
     ensemble = fleet.ensemble
     adam: dict[str, Tensor] = {"step": states[0]["adam"]["step"]}
     for name in _MOMENTS:
@@ -254,7 +254,10 @@ def load_agents(fleet: Fleet, states: Sequence[dict[str, Any]]) -> None:
     )
     model.maps = [IDENTITY if state["map"] is None else map_from_dict(state["map"]) for state in states]
     for evidence, state in zip(model.evidence, states, strict=True):
-        evidence.load_state_dict(state["evidence"])
+        try:
+            evidence.load_state_dict(state["evidence"])
+        except (AttributeError, KeyError, TypeError) as problem:
+            raise _damaged(first_line(problem)) from None
     model.updates = states[0]["learnt"]
     fleet.show_to_planner()
     _go_on(fleet, states)
@@ -282,14 +285,58 @@ def _rows(fleet: Fleet, one: slice) -> dict[str, Tensor]:
     return {"x": model.rows.x[one], "y": model.rows.y[one], "held": model.held[one], "came": model.came[one]}
 
 
-def _refuse_other_device(fleet: Fleet, states: Sequence[dict[str, Any]]) -> None:
-    """Before anything is learnt again: a GPU's chance and a CPU's do not go on in one another."""
-    if states[0]["streams"]["planning"].shape != fleet.planning[0].get_state().shape:
-        here = fleet.planning[0].device.type
-        raise CalibrlError(
-            f"this run was begun on another kind of device than {here}, whose chance cannot be continued there; "
-            f"add --device {'cuda or mps' if here == 'cpu' else 'cpu'}, where it began"
-        )
+def _check_states(fleet: Fleet, states: Sequence[dict[str, Any]]) -> None:
+    """Refuse states that no agent like the fleet's can have had, before anything is learnt again."""
+    light = any("nets" not in state for state in states if isinstance(state, dict))
+    like = agent_state(fleet, 0, light=light)
+    # What grows as agents learn, and what earlier versions did not have, is checked below or where it is loaded.
+    fixed = [name for name in like if name not in ("rows", "trials", "map", "evidence", "scales", "elites")]
+    try:
+        planning = [state["streams"]["planning"].shape for state in states]
+        if planning[0] != like["streams"]["planning"].shape:
+            # A GPU's chance and a CPU's do not go on in one another.
+            here = fleet.planning[0].device.type
+            raise CalibrlError(
+                f"this run was begun on another kind of device than {here}, whose chance cannot be continued there; "
+                f"add --device {'cuda or mps' if here == 'cpu' else 'cpu'}, where it began"
+            )
+        for state in states:
+            for name in fixed:
+                _expect_alike(state[name], like[name], name)
+            if not isinstance(state.get("evidence", {}), dict):
+                raise _damaged("evidence is something else")
+            rows = state["rows"]
+            n = rows["x"].shape[1]
+            for name in ("x", "y") if light else like["rows"]:
+                wanted = like["rows"][name]
+                _expect_alike(rows[name], wanted.new_zeros(1, n, *wanted.shape[2:]), f"rows {name}")
+            if state.get("scales") is not None and like["scales"] is not None:
+                _expect_alike(state["scales"], like["scales"], "scales")
+            # Not a number where there is no plan to remember.
+            if "elites" in state:
+                _expect_alike(state["elites"].nan_to_num(), like["elites"].nan_to_num(), "elites")
+    except (AttributeError, IndexError, KeyError, TypeError) as problem:
+        raise _damaged(problem) from None
+
+
+def _expect_alike(found: Any, like: Any, name: str) -> None:
+    """Refuse what is not of the same kind and size as `like`, or not finite."""
+    if isinstance(like, dict) and isinstance(found, dict) and found.keys() == like.keys():
+        for key in like:
+            _expect_alike(found[key], like[key], f"{name} {key}")
+    elif isinstance(like, list) and isinstance(found, list) and len(found) == len(like):
+        for i, part in enumerate(like):
+            _expect_alike(found[i], part, f"{name} {i}")
+    elif isinstance(like, Tensor):
+        same = isinstance(found, Tensor) and (found.shape, found.dtype) == (like.shape, like.dtype)
+        if not same or not bool(found.isfinite().all()):
+            raise _damaged(f"{name} is not {tuple(like.shape)} finite numbers")
+    elif type(found) is not type(like) or isinstance(like, dict | list):
+        raise _damaged(f"{name} is something else")
+
+
+def _damaged(why: object) -> CalibrlError:
+    return CalibrlError(f"a saved agent is damaged ({why}); remove its file to start it afresh")
 
 
 def _stacked(values: Sequence[Any]) -> Any:

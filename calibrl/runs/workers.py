@@ -275,11 +275,12 @@ class Processes:
             words = (theirs, dict(os.environ))
             process = self._context.Process(target=serve, args=words, daemon=True)  # type: ignore[attr-defined]
             # Python would look in the current folder first, until it has our path, and run a stranger's threading.py.
+            before = os.environ.get("PYTHONSAFEPATH", "")
             os.environ["PYTHONSAFEPATH"] = "1"
             try:
                 process.start()
             finally:
-                del os.environ["PYTHONSAFEPATH"]
+                os.environ["PYTHONSAFEPATH"] = before
         theirs.close()
         self._process[ours] = process
         return ours

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import textwrap
 from collections.abc import Callable, Sequence
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from calibrl.errors import CalibrlError
+from calibrl.files import same_file
 from calibrl.text import say
 
 if TYPE_CHECKING:
@@ -108,11 +110,9 @@ def _beside(out: Path) -> tuple[Path, Path]:
 def _refuse_overwriting(written: Sequence[Path], read: Sequence[Path | None]) -> None:
     for path in written:
         for file in read:
-            if file is not None and (
-                path.resolve() == file.resolve() or (path.exists() and file.exists() and path.samefile(file))
-            ):
+            if file is not None and same_file(path, file):
                 raise CalibrlError(f"{path}: is read as {file}, and would be overwritten; write to another file")
-    if len({path.resolve() for path in written}) < len(written):
+    if any(same_file(*pair) for pair in itertools.combinations(written, 2)):
         raise CalibrlError(f"{written[1]}: would be written twice; give --out and --plot names of their own")
 
 

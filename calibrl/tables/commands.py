@@ -10,7 +10,7 @@ import typer
 
 from calibrl import __version__
 from calibrl.errors import CalibrlError
-from calibrl.files import replacing, writable, write_text
+from calibrl.files import replacing, same_file, writable, write_text
 from calibrl.tables import output
 from calibrl.text import for_plot
 
@@ -375,7 +375,7 @@ def apply(
 
     pooled = pool_new(new_groups)
     expect_writable(out)
-    if out.resolve() in {file.resolve(), map_file.resolve()}:
+    if same_file(out, file) or same_file(out, map_file):
         raise CalibrlError(f"--out {out} would overwrite what is read; give the result another name")
     table = read(file, kind, y, columns, level, sheet, date_format)
     if date_format is not None:

@@ -408,7 +408,7 @@ def _sheet(frame: pl.DataFrame, file: Path) -> bytes:
             f"{SHEET_ROWS} of {SHEET_COLUMNS}; write .csv or .parquet"
         )
     content = io.BytesIO()
-    plain = {"strings_to_formulas": False, "strings_to_urls": False, "nan_inf_to_errors": True}
+    plain = {"strings_to_formulas": False, "strings_to_urls": False, "nan_inf_to_errors": True, "in_memory": True}
     with _xlsxwriter().Workbook(content, plain) as book:
         frame.write_excel(book, autofilter=False)
     return content.getvalue()

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from calibrl import Data
-from calibrl.control import task
+from calibrl.control import checkpoint, task
 from calibrl.control.agent import Agent
 from calibrl.control.experiment import EXPERIMENT
 from calibrl.control.policy import Fleet, fleets
@@ -475,3 +475,38 @@ def test_a_video_of_an_episode(tmp_path):
 def test_learning_that_cannot_be(options):
     with pytest.raises(CalibrlError, match="cannot be; use 1 or more"):
         small_agent().learn(**options)
+
+
+@pytest.mark.parametrize(
+    ("part", "value"),
+    [
+        ("nets", {}),
+        ("nets", 3),
+        ("adam", {"step": torch.zeros(()), "exp_avg": [], "exp_avg_sq": []}),
+        ("residual", torch.zeros(3)),
+        ("residual", None),
+        ("rows", {}),
+        ("rows", {name: torch.zeros(1, 9, 9) for name in ("x", "y", "held", "came")}),
+        ("streams", {}),
+        ("streams", None),
+        ("start", torch.full((1, 3, 1), torch.nan)),
+        ("elites", None),
+        ("evidence", []),
+        ("learnt", "often"),
+        ("map", {"kind": "affine"}),
+    ],
+)
+def test_what_no_agent_can_have_been_is_refused_in_one_line(tmp_path, part, value):
+    agent, file = small_agent(), tmp_path / "agent.pt"
+    for row in np.random.default_rng(0).random((9, 9)):
+        agent.observe(row[:4], row[4:5], row[5:])
+    agent.update()
+    agent.save(file)
+    agent.load(file)
+    content = checkpoint.unpack(file)
+    checkpoint.keep(file, {**content, "state": {**content["state"], part: value}})
+    with pytest.raises(CalibrlError, match=r"damaged|holds \['kind|map holds"):
+        agent.load(file)
+    checkpoint.keep(file, {**content, "state": [part]})
+    with pytest.raises(CalibrlError, match="damaged"):
+        agent.load(file)

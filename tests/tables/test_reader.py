@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import os
 import sys
+import tempfile
 import zipfile
 from datetime import date, datetime
 from pathlib import Path
@@ -148,6 +149,12 @@ def test_files_that_take_what_they_hold_are_read(tmp_path: Path, monkeypatch: py
     )
     pytest.importorskip("fastexcel")
     assert len(read_table(tmp_path / "a.ods")) == 2
+
+
+def test_sheets_need_no_room_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "full"))
+    write_table(FRAME, tmp_path / "a.xlsx")
+    assert read_table(tmp_path / "a.xlsx").equals(FRAME)
 
 
 def test_memory_is_measured() -> None:
