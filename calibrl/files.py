@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import json
 import os
 import re
@@ -165,26 +166,16 @@ def unseal(text: bytes) -> tuple[Any, bool]:
 
 
 @contextlib.contextmanager
-def explain_os_error(path: Path) -> Iterator[None]:
-    """Raise a CalibrlError of one line where the disk does not take what the block writes to `path`."""
-    try:
-        yield
-    except OSError as problem:
-        raise CalibrlError(
-            f"{path} cannot be written ({problem.strerror or problem}); what was written before is whole: make room, "
-            "and go on from there"
-        ) from None
-
-
-@contextlib.contextmanager
-def writable(path: str | Path) -> Iterator[None]:
+def writable(path: str | Path, cure: str = "choose a folder you may write to") -> Iterator[None]:
     """Raise a CalibrlError of one line where a result cannot be written to the `path` that was asked for."""
     try:
         yield
     except OSError as problem:
-        raise CalibrlError(
-            f"{path}: cannot be written ({problem.strerror or problem}); choose a folder you may write to"
-        ) from None
+        raise CalibrlError(f"{path}: cannot be written ({problem.strerror or problem}); {cure}") from None
+
+
+explain_os_error = functools.partial(writable, cure="what was written before is whole: make room, and go on from there")
+"""The same for a disk that does not take what a run writes to it."""
 
 
 # One process at a time.

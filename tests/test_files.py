@@ -49,7 +49,7 @@ def test_a_disk_without_locks_is_taken_at_its_word(tmp_path, monkeypatch):
 
 def test_a_full_disk_is_said_in_one_line():
     with (
-        pytest.raises(CalibrlError, match=r"out.png cannot be written \(No space left on device\)"),
+        pytest.raises(CalibrlError, match=r"out.png: cannot be written \(No space left on device\)"),
         explain_os_error(Path("out.png")),
     ):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

@@ -255,7 +255,7 @@ def load_agents(fleet: Fleet, states: Sequence[dict[str, Any]]) -> None:
     model.maps = [IDENTITY if state["map"] is None else map_from_dict(state["map"]) for state in states]
     for evidence, state in zip(model.evidence, states, strict=True):
         try:
-            evidence.load_state_dict(state["evidence"])
+            evidence.load_state_dict(dict(state["evidence"]))
         except (AttributeError, KeyError, TypeError) as problem:
             raise _damaged(first_line(problem)) from None
     model.updates = states[0]["learnt"]
@@ -287,55 +287,45 @@ def _rows(fleet: Fleet, one: slice) -> dict[str, Tensor]:
 
 def _check_states(fleet: Fleet, states: Sequence[dict[str, Any]]) -> None:
     """Refuse states that no agent like the fleet's can have had, before anything is learnt again."""
-    light = any("nets" not in state for state in states if isinstance(state, dict))
-    like = agent_state(fleet, 0, light=light)
-    # What grows as agents learn, and what earlier versions did not have, is checked below or where it is loaded.
-    fixed = [name for name in like if name not in ("rows", "trials", "map", "evidence", "scales", "elites")]
-    try:
-        planning = [state["streams"]["planning"].shape for state in states]
-        if planning[0] != like["streams"]["planning"].shape:
-            # A GPU's chance and a CPU's do not go on in one another.
-            here = fleet.planning[0].device.type
-            raise CalibrlError(
-                f"this run was begun on another kind of device than {here}, whose chance cannot be continued there; "
-                f"add --device {'cuda or mps' if here == 'cpu' else 'cpu'}, where it began"
-            )
-        for state in states:
-            for name in fixed:
-                _expect_alike(state[name], like[name], name)
-            if not isinstance(state.get("evidence", {}), dict):
-                raise _damaged("evidence is something else")
-            rows = state["rows"]
-            n = rows["x"].shape[1]
-            for name in ("x", "y") if light else like["rows"]:
-                wanted = like["rows"][name]
-                _expect_alike(rows[name], wanted.new_zeros(1, n, *wanted.shape[2:]), f"rows {name}")
-            if state.get("scales") is not None and like["scales"] is not None:
-                _expect_alike(state["scales"], like["scales"], "scales")
-            # Not a number where there is no plan to remember.
-            if "elites" in state:
-                _expect_alike(state["elites"].nan_to_num(), like["elites"].nan_to_num(), "elites")
-    except (AttributeError, IndexError, KeyError, TypeError) as problem:
-        raise _damaged(problem) from None
+    for state in states:
+        try:
+            like = agent_state(fleet, 0, light="nets" not in state)
+            if state["streams"]["planning"].shape != like["streams"]["planning"].shape:
+                # A GPU's chance and a CPU's do not go on in one another.
+                here = fleet.planning[0].device.type
+                raise CalibrlError(
+                    f"this run was begun on another kind of device than {here}, whose chance cannot be continued "
+                    f"there; add --device {'cuda or mps' if here == 'cpu' else 'cpu'}, where it began"
+                )
+            n = state["rows"]["x"].shape[1]
+            like["rows"] = {name: part.new_zeros(1, n, *part.shape[2:]) for name, part in like["rows"].items()}
+            # Earlier versions had no units and no memory of plans, which is NaN where there is none.
+            found = {**state, "elites": state.get("elites", like["elites"]).nan_to_num()}
+            like["elites"] = like["elites"].nan_to_num()
+            if None in (state.get("scales"), like["scales"]):
+                found["scales"] = like["scales"]
+            for name in like.keys() - {"trials", "map", "evidence"}:
+                _expect_alike(found[name], like[name], name)
+        except (AttributeError, IndexError, KeyError, TypeError) as problem:
+            raise _damaged(first_line(problem)) from None
 
 
 def _expect_alike(found: Any, like: Any, name: str) -> None:
-    """Refuse what is not of the same kind and size as `like`, or not finite."""
-    if isinstance(like, dict) and isinstance(found, dict) and found.keys() == like.keys():
+    """Refuse what is not of the kind and size of `like`, or not finite."""
+    if isinstance(like, list) and isinstance(found, list):
+        like, found = dict(enumerate(like)), dict(enumerate(found))
+    if isinstance(like, Tensor) and not bool(found.isfinite().all()):
+        raise _damaged(f"{name} is not finite")
+    if type(found) is not type(like) or (isinstance(like, dict) and found.keys() != like.keys()):
+        raise _damaged(f"{name} is something else")
+    if isinstance(like, Tensor) and (found.shape, found.dtype) != (like.shape, like.dtype):
+        raise _damaged(f"{name} has another shape")
+    if isinstance(like, dict):
         for key in like:
             _expect_alike(found[key], like[key], f"{name} {key}")
-    elif isinstance(like, list) and isinstance(found, list) and len(found) == len(like):
-        for i, part in enumerate(like):
-            _expect_alike(found[i], part, f"{name} {i}")
-    elif isinstance(like, Tensor):
-        same = isinstance(found, Tensor) and (found.shape, found.dtype) == (like.shape, like.dtype)
-        if not same or not bool(found.isfinite().all()):
-            raise _damaged(f"{name} is not {tuple(like.shape)} finite numbers")
-    elif type(found) is not type(like) or isinstance(like, dict | list):
-        raise _damaged(f"{name} is something else")
 
 
-def _damaged(why: object) -> CalibrlError:
+def _damaged(why: str) -> CalibrlError:
     return CalibrlError(f"a saved agent is damaged ({why}); remove its file to start it afresh")
 
 

@@ -82,10 +82,8 @@ def _struct(data: BinaryIO) -> dict[int, Any]:
 def _value(data: BinaryIO, kind: int) -> Any:
     if kind in (1, 2):
         return kind == 1
-    if kind == 3:
-        return _byte(data)
-    if kind in (4, 5, 6):
-        return _zigzag(data)
+    if kind in (3, 4, 5, 6):
+        return _byte(data) if kind == 3 else _zigzag(data)
     if kind in (7, 8):
         return data.read(8 if kind == 7 else min(_varint(data), 1 << 24))
     if kind in (9, 10):

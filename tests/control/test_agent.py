@@ -491,7 +491,7 @@ def test_learning_that_cannot_be(options):
         ("streams", None),
         ("start", torch.full((1, 3, 1), torch.nan)),
         ("elites", None),
-        ("evidence", []),
+        ("evidence", [3]),
         ("learnt", "often"),
         ("map", {"kind": "affine"}),
     ],

@@ -250,7 +250,7 @@ def test_rows_that_a_full_disk_refuses_are_told_in_one_line_and_written_later(tm
     store.add("dice", ROWS[0])
     store._file.close()
     store._file = FULL.open("a", encoding="utf-8")
-    with pytest.raises(CalibrlError, match=r"rows.jsonl cannot be written \(No space left.*; .* make room"):
+    with pytest.raises(CalibrlError, match=r"rows.jsonl: cannot be written \(No space left.*; .* make room"):
         store.add("dice", ROWS[1])
     store.close()
 
@@ -275,7 +275,7 @@ def test_what_a_full_disk_cut_short_takes_nothing_s_place(tmp_path, monkeypatch)
     with opened(tmp_path) as store:
         store.keep("dice", {"eyes": np.arange(3)})
         monkeypatch.setattr(np, "savez_compressed", cut_short)
-        with pytest.raises(CalibrlError, match=r"npz cannot be written \(No space left"):
+        with pytest.raises(CalibrlError, match=r"npz: cannot be written \(No space left"):
             store.keep("dice", {"eyes": np.arange(6)})
         assert store.arrays("dice")["eyes"].tolist() == [0, 1, 2]
 
@@ -287,7 +287,7 @@ def test_what_a_full_disk_cut_short_takes_nothing_s_place(tmp_path, monkeypatch)
     monkeypatch.setattr(Figure, "savefig", cut_short)
     (tmp_path / "table.png").write_bytes(b"as it was")
     figure = plt.figure()
-    with pytest.raises(CalibrlError, match=r"table.png cannot be written \(No space left"):
+    with pytest.raises(CalibrlError, match=r"table.png: cannot be written \(No space left"):
         save_figures({"table": figure}, tmp_path)
     assert (tmp_path / "table.png").read_bytes() == b"as it was"
     plt.close(figure)
