@@ -1,4 +1,4 @@
-"""HTML pages that are complete in one file: the style they share, and a policy that lets nothing else in."""
+"""HTML pages complete in one file: their frame, the style they share, and a policy that lets nothing else in."""
 
 from __future__ import annotations
 
@@ -6,6 +6,40 @@ import base64
 import hashlib
 from collections.abc import Iterable
 from pathlib import Path
+
+from calibrl.text import for_html
+
+
+def document(title: str, body: str, *, styles: str = "", script: str = "", kind: str = "") -> str:
+    """A page that is complete in one file, makes no network requests, and runs nothing but its own script.
+
+    Parameters
+    ----------
+    title : str
+        As the browser shows it.
+    body : str
+        HTML, in which whatever somebody else wrote has gone through `for_html`.
+    styles, script : str
+        Beside the style that pages share.
+    kind : str
+        The class of the body, for styles.
+
+    Returns
+    -------
+    str
+        HTML.
+    """
+    sheet = style() + styles
+    own = f"<script>{script}</script>\n" if script else ""
+    return (
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        '<meta name="color-scheme" content="light dark">\n'
+        '<meta http-equiv="Content-Security-Policy" '
+        f'content="{policy(styles=[sheet], scripts=[script] if script else [])}">\n'
+        f'<title>{for_html(title)}</title>\n<link rel="icon" href="data:,">\n<style>{sheet}</style>\n</head>\n'
+        f'<body class="{kind}">\n{body}\n{own}</body>\n</html>\n'
+    )
 
 
 def style() -> str:

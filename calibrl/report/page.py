@@ -13,12 +13,13 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import chain, count, groupby
 from pathlib import Path
+from string import Template
 from typing import Any
 
 from calibrl import __version__
 from calibrl.errors import CalibrlError
 from calibrl.files import writable, write_text
-from calibrl.pages import policy, style
+from calibrl.pages import document
 from calibrl.report.series import Charts, charts
 from calibrl.report.tables import readable, studies, table, verdict
 from calibrl.runs.experiment import BENCHMARKS, EXPERIMENTS, Description, Metric, describe
@@ -120,21 +121,16 @@ def _key(name: str, taken: Sequence[str]) -> str:
 def _assemble(sections: Sequence[str], parts: Sequence[Part]) -> str:
     # Styles and scripts are allowed by their hash: what rows or names could smuggle in is neither run nor painted.
     widths = sorted({int(width) for section in sections for width in re.findall(r'<figure class="w(\d+)">', section)})
-    styles = style() + "".join(f".figures .w{width} {{ width: {width}px; }}\n" for width in widths)
+    styles = "".join(f".figures .w{width} {{ width: {width}px; }}\n" for width in widths)
     parts_of_script = [(HERE / name).read_text(encoding="utf-8") for name in SCRIPTS]
     script = "\n".join(["(() => {", '"use strict";', *parts_of_script, "})();"])
-    fills = {
-        "policy": policy(styles=[styles], scripts=[script]),
-        "style": styles,
-        "script": script,
-        "sections": "\n".join(sections),
-        "links": _links(parts),
-        "version": __version__,
-        "made": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
-    }
-    template = (HERE / "template.html").read_text(encoding="utf-8")
-    # One pass: what is filled in is never searched again, whatever it contains.
-    return re.sub(r"\{\{(\w+)\}\}", lambda mark: fills[mark[1]], template)
+    body = Template((HERE / "template.html").read_text(encoding="utf-8")).substitute(
+        sections="\n".join(sections),
+        links=_links(parts),
+        version=__version__,
+        made=f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC",
+    )
+    return document("calibrl report", body, styles=styles, script=script)
 
 
 def _links(parts: Sequence[Part]) -> str:

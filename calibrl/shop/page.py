@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 from collections.abc import Sequence
 from pathlib import Path
 from string import Template
@@ -13,11 +12,12 @@ from numpy.typing import NDArray
 from calibrl.inventory.history import counted, named
 from calibrl.inventory.items import WEEKDAYS
 from calibrl.inventory.problems import Flags, Floats
-from calibrl.pages import policy, style
+from calibrl.pages import document
 from calibrl.shop.backtest import CALIBRATED, PLANNED, Backtest
 from calibrl.shop.files import Shop
 from calibrl.shop.orders import Order
 from calibrl.shop.reasons import reason, totals
+from calibrl.text import for_html
 
 PAGE, SHEET, SCRIPT = (Path(__file__).with_name(f"orders.{kind}") for kind in ("html", "css", "js"))
 
@@ -51,24 +51,18 @@ def orders_page(shop: Shop, orders: Sequence[Order], tested: Backtest | None = N
     left = len(ranked) - len(items)
     more = f"<p>{counted(left, 'item')} with less at risk are in the table of orders only.</p>" if left else ""
     template, sheet, script = (path.read_text(encoding="utf-8") for path in (PAGE, SHEET, SCRIPT))
-    sheet, title = style() + sheet, f"Orders of the evening of {shop.history.date}"
+    title = f"Orders of the evening of {shop.history.date}"
     risk = sum(order.at_risk for order in orders)
-    notes = "".join(f"<li>{_text(note)}</li>" for note in (*shop.notes, shop.done))
-    return Template(template).substitute(
+    notes = "".join(f"<li>{for_html(note)}</li>" for note in (*shop.notes, shop.done))
+    body = Template(template).substitute(
         title=title,
-        policy=_text(policy(styles=[sheet], scripts=[script])),
-        sheet=sheet,
-        script=script,
-        totals=f"{_text(totals(orders))} At risk: {risk:,.2f}, the expected cost of waste and lost sales.",
+        totals=f"{for_html(totals(orders))} At risk: {risk:,.2f}, the expected cost of waste and lost sales.",
         items="".join(items),
         more=more,
         after=_honesty(orders, shop) + _so_far(tested),
         notes=notes,
     )
-
-
-def _text(words: str) -> str:
-    return html.escape(words, quote=True)
+    return document(title, body, styles=sheet, script=script)
 
 
 def _item(order: Order, shop: Shop, k: int, tested: Backtest | None) -> str:
@@ -86,10 +80,11 @@ def _item(order: Order, shop: Shop, k: int, tested: Backtest | None) -> str:
         facts.append(f"in the replay {wasted:,} wasted and {lost:,} missed of {int(found.sold[k].sum()) + lost:,}")
     day = order.delivery.astype("datetime64[D]").item()
     return (
-        f'<section class="item" data-name="{_text(name.lower())}" data-risk="{order.at_risk:.4f}" '
-        f'data-units="{order.decision.units}"><div><h2>{_text(name)}</h2><p class="units">{order.decision.units:,}</p>'
+        f'<section class="item" data-name="{for_html(name.lower())}" data-risk="{order.at_risk:.4f}" '
+        f'data-units="{order.decision.units}"><div><h2>{for_html(name)}</h2>'
+        f'<p class="units">{order.decision.units:,}</p>'
         f'<p class="small">{packs + ", " if packs else ""}for {day:%a %d %b}</p></div>'
-        f'<div><p>{_text(reason(order))}</p><p class="small">{_text("; ".join(facts))}</p></div>'
+        f'<div><p>{for_html(reason(order))}</p><p class="small">{for_html("; ".join(facts))}</p></div>'
         f"{_picture(order, shop, k)}</section>"
     )
 
@@ -137,7 +132,7 @@ def _picture(order: Order, shop: Shop, k: int) -> str:
     first, last = (order.day(j).astype("datetime64[D]").item() for j in (-days, ahead - 1))
     label = f"Sold up to today and expected demand of {named(order.key)}"
     return (
-        f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{_text(label)}">'
+        f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{for_html(label)}">'
         f"{band(past[0], past[2], begun, 'wide')}{line(past[1], begun, 'median')}"
         f"{band(fan[0], fan[4], days, 'wide')}{band(fan[1], fan[3], days, 'half')}{line(fan[2], days, 'median')}"
         f"{line(sold, 0, 'sold')}{dots}"
@@ -176,7 +171,7 @@ def _so_far(tested: Backtest | None) -> str:
     if tested is None:
         return ""
     rows = "".join(
-        f"<tr><td>{_text(name)}</td><td>{found.wasted.sum():,}</td><td>{found.unmet.sum():,}</td>"
+        f"<tr><td>{for_html(name)}</td><td>{found.wasted.sum():,}</td><td>{found.unmet.sum():,}</td>"
         f"<td>{tested.money(name).sum():,.0f}</td></tr>"
         for name, found in sorted(tested.units.items(), key=lambda pair: pair[0] in PLANNED)
     )

@@ -17,8 +17,9 @@ from matplotlib.axes import Axes
 from torch import Tensor
 from torch.distributions import Categorical
 
-from calibrl import __version__, pages, plots
+from calibrl import __version__, plots
 from calibrl.distributions import pit
+from calibrl.pages import document
 from calibrl.tables import judging, output
 from calibrl.tables.forecasts import Forecasts
 from calibrl.tables.mapfile import How
@@ -84,18 +85,12 @@ def check_page(checked: Checked) -> str:
         "" if after else _gain(checked),
         f"<section><h2>Numbers</h2>{numbers}</section>",
     ]
-    style = pages.style()
     made = f"calibrl {__version__} · made {datetime.now(UTC):%Y-%m-%d %H:%M} UTC · this file is complete"
-    return (
-        f'<!doctype html><html lang="en"><head><meta charset="utf-8">'
-        f'<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f'<meta name="color-scheme" content="light dark">'
-        f'<meta http-equiv="Content-Security-Policy" content="{for_html(pages.policy(styles=[style]))}">'
-        f"<title>{for_html(title)}</title><style>{style}</style></head>"
-        f'<body class="check"><header><h1>{for_html(title)}</h1>'
-        f"<p>{for_html(output.what_was_read(dict(checked.found)))}</p></header>"
-        f"<main>{''.join(sections)}</main><footer><p>{made}</p></footer></body></html>\n"
+    body = (
+        f"<header><h1>{for_html(title)}</h1><p>{for_html(output.what_was_read(dict(checked.found)))}</p></header>"
+        f"<main>{''.join(sections)}</main><footer><p>{made}</p></footer>"
     )
+    return document(title, body, kind="check")
 
 
 def _verdict(heading: str, found: Any) -> str:

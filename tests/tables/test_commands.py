@@ -428,14 +428,14 @@ class Seen(HTMLParser):
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         said = dict(attrs)
-        assert tag not in {"script", "link", "iframe"}
-        assert not {"href", "style"} & said.keys()
-        assert all((said.get(name) or "data:").startswith("data:") for name in ("src", "srcset"))
+        assert tag not in {"script", "iframe"}
+        assert "style" not in said
+        assert all((said.get(name) or "data:").startswith("data:") for name in ("src", "srcset", "href"))
         assert not any(name.startswith("on") for name in said)
         if said.get("http-equiv") == "Content-Security-Policy":
             self.policy = said["content"] or ""
         self.tags.append(tag)
-        self.open += [] if tag in {"meta", "br", "img", "source"} else [tag]
+        self.open += [] if tag in {"meta", "br", "img", "link", "source"} else [tag]
         self.rows += [[]] if tag == "tr" else []
 
     def handle_endtag(self, tag: str) -> None:
