@@ -236,8 +236,13 @@ class Learner:
         output = torch.baddbmm(biases[-1], entered[-1], weights[-1])
         # Backward: the head, then layer by layer.
         slope = self._head_slope(output, y, weight, events)
+        # On a GPU agent by agent: how cuBLAS adds up such a product depends on how many there are, and an agent's
+        # digits would depend on who is trained beside it.
+        each = self.nets.members if x.device.type == "cuda" else len(x)
         for i in reversed(range(len(weights))):
-            torch.baddbmm(weights[i], entered[i].transpose(1, 2), slope, beta=self.decays[i], out=into[i])
+            for parts in zip(*(part.split(each) for part in (weights[i], entered[i], slope, into[i])), strict=True):
+                weight_in, came, by_output, found = parts
+                torch.baddbmm(weight_in, came.transpose(1, 2), by_output, beta=self.decays[i], out=found)
             torch.sum(slope, 1, keepdim=True, out=into_bias[i])
             if i:
                 slope = torch.ops.aten.silu_backward(torch.bmm(slope, weights[i].transpose(1, 2)), bent[i - 1])

@@ -255,23 +255,26 @@ def matched_draw(
 
 @triton.jit
 def _arranged_draws(
-    noise, lines, ranks, out, plans, size, noise_agent, noise_step, noise_row, lines_agent, lines_step, per_unit,
-    D: tl.constexpr, P: tl.constexpr, E: tl.constexpr, CELLS: tl.constexpr, RANKED: tl.constexpr, BLOCK: tl.constexpr,
+    noise, lines, ranks, out, noise_agent, noise_step, noise_row, lines_agent, per_unit,
+    N: tl.constexpr, P: tl.constexpr, D: tl.constexpr, E: tl.constexpr, CELLS: tl.constexpr, RANKED: tl.constexpr,
+    BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Numbers [1024 · i, 1024 · (i + 1)) of the `size` = plans · P · D of agent j in step t, for program (i, j, t)."""
+    """Numbers [1024 · i, 1024 · (i + 1)) of the N · P · D of agent j in step t, for program (i, j, t)."""
     agent, step = tl.program_id(1).to(tl.int64), tl.program_id(2).to(tl.int64)
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    # Divisions by what the compiler knows are multiplications.
+    size: tl.constexpr = N * P * D
+    own: tl.constexpr = P // E
     inside = at < size
     column, row = at % D, at // D
-    own: tl.constexpr = P // E
-    plan, particle = row // own % plans, row // own // plans * own + row % own
+    plan, particle = row // own % N, row // (own * N) * own + row % own
     if RANKED:
-        place = ((agent * tl.num_programs(2) + step) * plans + plan) * P + particle
+        place = ((agent * tl.num_programs(2) + step) * N + plan) * P + particle
         particle = tl.load(ranks + place, mask=inside, other=0)
     begin = noise + agent * noise_agent + step * noise_step
     draw = tl.load(begin + (plan * P + particle) * noise_row + column, mask=inside, other=0.0)
     if CELLS > 0:
-        draw = _read(draw, lines + agent * lines_agent + step * lines_step, column, inside, per_unit, CELLS)
+        draw = _read(draw, lines + agent * lines_agent, column, inside, per_unit, CELLS)
     tl.store(out + (step * tl.num_programs(1) + agent) * size + at, draw, mask=inside)
 
 
@@ -280,20 +283,16 @@ def arranged_draws(
 ) -> Tensor:
     """All draws of a rollout, (h, g · e, n · p/e, d), in the order in which networks take particles.
 
-    noise: (g, h, n · p, ≥ d), standard normal, perhaps strided; lines: None, or tables (g, d, cells, 2), or one more
-    for each step, (g, h, d, cells, 2). Network i takes the i-th of e equal shares of each plan's p particles; ranks:
-    (g, h, n, p) int32, after they were put in this order.
+    noise: (g, h, n · p, ≥ d), standard normal, perhaps strided; lines: None, or tables (g, d, cells, 2). Network i
+    takes the i-th of e equal shares of each plan's p particles; ranks: (g, h, n, p) int32, after they were put in this
+    order.
     """
-    (g, h, rows, _), size = noise.shape, noise.shape[2] * d
+    g, h, rows, _ = noise.shape
     out = torch.empty(h, g * members, rows // members, d, device=noise.device)
-    table, cells, by_agent, by_step = noise, 0, 0, 0
-    if lines is not None:
-        table, cells, by_agent = lines, lines.shape[-2], lines.stride(0)
-        by_step = lines.stride(1) if lines.dim() == 5 else 0
-    settings: dict[str, Any] = {"D": d, "P": particles, "E": members, "CELLS": cells, "RANKED": ranks is not None}
-    strides = (*noise.stride()[:3], by_agent, by_step)
-    given = (noise, table, noise if ranks is None else ranks, out, rows // particles, size, *strides, per_unit)
-    _arranged_draws[(-(-size // BLOCK), g, h)](*given, **settings, BLOCK=BLOCK)
+    table, cells, stride = (noise, 0, 0) if lines is None else (lines, lines.shape[2], lines.stride(0))
+    settings: dict[str, Any] = {"N": rows // particles, "P": particles, "D": d, "E": members, "CELLS": cells}
+    given = (noise, table, noise if ranks is None else ranks, out, *noise.stride()[:3], stride, per_unit)
+    _arranged_draws[(-(-rows * d // BLOCK), g, h)](*given, **settings, RANKED=ranks is not None, BLOCK=BLOCK)
     return out
 
 

@@ -4,7 +4,6 @@
 //   E, IN, OUT                    networks of an agent, inputs, outputs
 //   SHARED, ORDERED               whether each network has rows of its own, and what is written are draws from its
 //                                 answers; whether its rows are scattered among its agent's
-//   EARLY                         whether it is launched before what it waits for has ended
 //   KS_IN, KS, LAYERS, OUT8       slices of 16 inputs (first layer; others), hidden products, outputs padded to 8
 //   KEPT, SLOTS                   slices of a layer that stay on the chip, places of the ring for the others
 //   into, onward, outward         d (64 × units) = or += a (64 × 16, registers) · b (16 × units, shared memory)
@@ -245,8 +244,6 @@ __device__ __forceinline__ void consume(u32 room, int first, int last, int block
   int net = -1, nets_seen = -1;
   u32 chunk = 0;
 
-  // Weights have been there for long, and may come already: what the kernel before wrote is read from here on.
-  if (EARLY) asm volatile("griddepcontrol.wait;" ::: "memory");
   if (group == 1) give_turn(1);
   for (int tile = first; tile < last; ++tile) {
     const bool other = tile / blocks != net;

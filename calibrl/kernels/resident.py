@@ -35,9 +35,6 @@ from calibrl.kernels.fused_nets import (
 ROWS, THREADS = 128, 384
 """Rows that a program takes at a time; its threads: two groups that compute, one that fetches."""
 
-EARLY = False
-"""Whether the kernel is launched before the one before it has ended, so that weights are on their way by then."""
-
 SLICE = 16
 """Inputs that one product of the tensor cores takes."""
 
@@ -171,7 +168,7 @@ def in_slices(weight: Tensor) -> Tensor:
 def source(sizes: Sizes, layout: Layout, *, shared: bool = False, ordered: bool = False) -> str:
     """The CUDA C++ of the kernel for some sizes."""
     numbers = {"E": sizes.members, "IN": sizes.inputs, "OUT": sizes.outputs}
-    numbers |= {"SHARED": int(shared), "ORDERED": int(ordered), "EARLY": int(EARLY)}
+    numbers |= {"SHARED": int(shared), "ORDERED": int(ordered)}
     numbers |= {name.upper(): value for name, value in asdict(layout).items()}
     constants = "".join(f"constexpr int {name} = {value};\n" for name, value in numbers.items())
     products = (
@@ -205,27 +202,6 @@ SHARED_MEMORY_LIMIT = 8
 """CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES of the CUDA driver."""
 
 
-PROGRAMMATIC = 6
-"""CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION."""
-
-
-class _Attribute(ctypes.Structure):
-    """CUlaunchAttribute of the CUDA driver, its value an int."""
-
-    _fields_ = (("id", ctypes.c_int), ("pad", ctypes.c_int), ("value", ctypes.c_int), ("rest", ctypes.c_char * 60))
-
-
-class _Launch(ctypes.Structure):
-    """CUlaunchConfig of the CUDA driver: grid, block, shared memory, stream, attributes."""
-
-    _fields_ = (
-        *((name, ctypes.c_uint) for name in ("gx", "gy", "gz", "bx", "by", "bz", "shared")),
-        ("stream", ctypes.c_void_p),
-        ("attributes", ctypes.POINTER(_Attribute)),
-        ("count", ctypes.c_uint),
-    )
-
-
 class CompilerError(Exception):
     """What the compiler or the driver has to say."""
 
@@ -248,12 +224,6 @@ class Function:
         ]
         pointers = (ctypes.c_void_p * len(values))(*(ctypes.cast(ctypes.byref(one), ctypes.c_void_p) for one in values))
         stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
-        if EARLY:
-            attribute = _Attribute(PROGRAMMATIC, 0, 1)
-            sizes = (grid, 1, 1, block, 1, 1, self.shared)
-            how = _Launch(*sizes, stream, ctypes.pointer(attribute), 1)
-            self._check(self.driver.cuLaunchKernelEx(ctypes.byref(how), self.function, pointers, None))
-            return
         self._check(
             self.driver.cuLaunchKernel(self.function, grid, 1, 1, block, 1, 1, self.shared, stream, pointers, None)
         )

@@ -234,21 +234,22 @@ def fused_returns(
     from calibrl.kernels.layered import arranged_draws, matched_draw
 
     (g, n, h, _), e, d = plans.shape, nets.members, nets.nets.max_logvar.shape[-1]
-    noise = _lasting()(noise.unflatten(2, (n, particles)), errors).flatten(2, 3) if errors is not None else noise
+    if errors is not None:
+        noise = _compiled_alone(lasting)(noise.unflatten(2, (n, particles)), errors).flatten(2, 3)
     # By TS1 and TSinf networks stand side by side like agents, each with its share of every plan's particles.
     shares = 1 if propagation == "DS" else e
     if particles % shares:
         raise CalibrlError(f"{particles} particles cannot be shared out evenly among {e} networks")
     ranks, orders, draws = None, None, None
     if propagation == "TS1":
-        ranks, orders = network_orders(noise, particles, e)
+        ranks, orders = _compiled_alone(network_orders)(noise, particles, e)
     if propagation != "DS":
         draws = arranged_draws(noise, tables, PER_UNIT, ranks, particles=particles, members=e, d=d)
     begin, advance = _compiled(world)
     x = begin(observation, plans[:, :, 0])
-    if shares > 1:
-        observation, plans = (part.repeat_interleave(shares, 0) for part in (observation, plans))
-    state = observation[:, None, None].expand(g * shares, n, 1, -1)
+    state = observation.repeat_interleave(shares, 0)[:, None, None].expand(-1, n, 1, -1)
+    # Step by step in memory: where a step's actions begin at an odd place, compiled code would copy all of them.
+    actions = plans.permute(2, 0, 1, 3).repeat_interleave(shares, 1)
     total = plans.new_zeros(g * shares, n, particles // shares)
     broken = None
 
@@ -266,8 +267,8 @@ def fused_returns(
         else:
             drawn = nets.draw(x, draws[t], None if orders is None else orders[t])
         # The last step's next input is computed and not used: another version of `advance` would cost more.
-        following = plans[:, :, min(t + 1, h - 1)]
-        state, total, x = advance(state, plans[:, :, t], following, drawn.view(*total.shape, d), total)
+        following = actions[min(t + 1, h - 1)]
+        state, total, x = advance(state, actions[t], following, drawn.view(*total.shape, d), total)
         if risk.exploration:
             total = total + risk.novelty(by_plan(state), world.units, networks=e).repeat_interleave(shares, 0)
         if risk.safety and world.safe is not None:
@@ -277,9 +278,9 @@ def fused_returns(
 
 
 @functools.cache
-def _lasting() -> Callable[..., Any]:
-    """`lasting` as one pass over all steps of a rollout."""
-    return _compile(lasting)
+def _compiled_alone(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function of all steps of a rollout in as few passes as can be."""
+    return _compile(function)
 
 
 def network_orders(noise: Tensor, particles: int, members: int) -> tuple[Tensor, Tensor]:
@@ -325,7 +326,11 @@ def _compiled(world: World) -> tuple[Callable[..., Any], Callable[..., Any]]:
 
 def _compile(function: Callable[..., Any]) -> Callable[..., Any]:
     """The function compiled; as it is, and said once, where torch cannot compile it."""
-    fast = torch.compile(function, fullgraph=True, dynamic=False)
+    from torch._inductor import config
+
+    # Results of several sizes in one kernel, where torch knows how: here a launch costs about as much as the work.
+    options: dict[str, Any] = {"combo_kernels": True} if hasattr(config, "combo_kernels") else {}
+    fast = torch.compile(function, fullgraph=True, dynamic=False, options=options)
     chosen: list[Callable[..., Any]] = []
 
     def call(*arguments: Any) -> Any:
