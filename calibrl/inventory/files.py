@@ -149,15 +149,9 @@ def read_sales(
     # Without any rows, every item of the item file starts from nothing, as if it were planned.
     planned = (grid.listed & np.isnan(sold)) | (not found)
     day = int((last - grid.days[0]).astype(np.int64))
-    history = known_at(
-        written,
-        keys,
-        day,
-        stores=any(store for _, store in keys),
-        planned=planned,
-        country=country,
-        returned=(sold == 0) & (grid.total(np.where(units < 0, 1.0, np.nan)) > 0) if (units < 0).any() else None,
-    )
+    stores, back = any(store for _, store in keys), np.where(units < 0, 1.0, np.nan)
+    returned = (sold == 0) & (grid.total(back) > 0) if (units < 0).any() else None
+    history = known_at(written, keys, day, stores=stores, planned=planned, country=country, returned=returned)
     done = [*cells.how, *done_before, *done]
     if cells.called:
         done.append(", ".join(f"{theirs} taken as {ours}" for ours, theirs in cells.called.items()))

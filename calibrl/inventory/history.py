@@ -137,15 +137,9 @@ def known_at(
         marks["holiday"] = public
     units, closed = _ahead(written.units, end, np.nan), marks["closed"].copy()
     units[:, known:] = np.nan
-    units[:, :known], closed[:, :known], done = fill_gaps(
-        units[:, :known],
-        store_of(keys),
-        closed[:, :known],
-        dates[:known],
-        blank=planned[:, :known],
-        returned=None if returned is None else returned[:, :known],
-        holiday=public[:, :known],
-    )
+    past, about = np.s_[:, :known], {"blank": planned, "returned": returned, "holiday": public}
+    flags = {name: None if flag is None else flag[past] for name, flag in about.items()}
+    units[past], closed[past], done = fill_gaps(units[past], store_of(keys), closed[past], dates[:known], **flags)
     promotion = None if written.promotion is None else _ahead(written.promotion, end)
     sales = replace(
         written,

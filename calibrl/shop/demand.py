@@ -78,6 +78,9 @@ KINDS = (VOLUMES, 7, 3)
 DOUBT, SWEEPS = 8.0, 2
 """Days that it takes to believe half-way that a kind of day differs; rounds in which the kinds take turns."""
 
+UNSEEN = 2.0
+"""How much less certain a holiday is than other days, to a shop that was never open on one."""
+
 MISSED, PACE = 1.645, 0.15
 """The z-score at the ends of the 90 % interval, and how fast the width follows outcomes outside of it."""
 
@@ -287,8 +290,11 @@ class Evened:
         scale = torch.where(x[..., SHUT] > 0, gauss.scale, gauss.scale * stretch)
         return Rounded(Normal(gauss.loc, scale, validate_args=False))
 
-    def even(self, rows: Data, day: NDArray[np.int64], generator: torch.Generator) -> None:
-        """Learn the stretches from rows the forecaster has not seen, whose outcomes came on day (n, leads)."""
+    def even(self, rows: Data, day: NDArray[np.int64], generator: torch.Generator, *, holidays: int = 0) -> None:
+        """Learn the stretches from rows the forecaster has not seen, whose outcomes came on day (n, leads).
+
+        holidays: days of them that the shop has a record of. The next is another one: the fewer, the less is known.
+        """
         x, self.width = rows.x.numpy(), 1.0
         z = np.clip(pit_z(self.forecaster(rows.x), rows.y, generator=generator).numpy(), -5, 5)
         known = ~np.isnan(z) & ~cast(Tensor, rows.censored).numpy()
@@ -303,6 +309,7 @@ class Evened:
                     days = len(np.unique(day[seen]))
                     if days and whole > 0:
                         self.stretch[k][group] *= max(_reach(left[seen]) / whole, 0.2) ** (days / (days + DOUBT))
+        self.stretch[2][2] *= UNSEEN ** (DOUBT / (holidays + DOUBT))
 
     def adapt(self, z: Floats, day: NDArray[np.int64]) -> None:
         """Widen all forecasts if the latest days fell outside too often: adaptive conformal inference.
@@ -444,7 +451,7 @@ def _learn(
     if past is not None:
         model.update(past)
     if isinstance(forecaster, Evened) and len(latest):
-        forecaster.even(latest, day, generator)
+        forecaster.even(latest, day, generator, holidays=sums.record.holidays)
     model.update(latest)
     if not len(latest):
         return DemandModel(model, np.eye(leads), since)

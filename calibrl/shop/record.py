@@ -67,6 +67,12 @@ class Record:
         """The column of the last known day."""
         return self.history.today
 
+    @property
+    def holidays(self) -> int:
+        """How many days of the record are holidays on which something was open."""
+        there = self.near == 1, ~np.isnan(self.units), ~self.odd, ~self.history.sales.closed
+        return int(np.all(there, 0).any(0)[: self.today + 1].sum())
+
 
 def make_record(history: History) -> Record:
     """The record of a history."""

@@ -387,7 +387,7 @@ def test_kinds_of_days_are_stretched_to_fit_alike():
     rng = np.random.default_rng(0)
     data, day, _ = kinds_of_days(rng)
     model = Evened(Wide())
-    model.even(data, day, torch.Generator().manual_seed(0))
+    model.even(data, day, torch.Generator().manual_seed(0), holidays=200)
     fresh, _, truth = kinds_of_days(rng)
     ratio = model(fresh.x).base.scale.numpy()[:, 0] / truth
     # What all share is the map's to find: kinds agree with each other, but for the doubt left after some weeks.
@@ -401,6 +401,18 @@ def test_kinds_that_were_hardly_seen_stay_like_the_others():
     # Four tenths of the way, in logarithms, after five days of eight that make a half; one day for a weekday.
     assert max(model.stretch[0]) < 2 ** (5 / 13) * 1.2
     assert np.abs(np.log(model.stretch[1])).max() < 0.15
+
+
+def test_a_holiday_is_less_certain_the_fewer_were_seen():
+    data, day, _ = kinds_of_days(np.random.default_rng(0), days=5)
+    widths = []
+    for holidays in (0, 8, 10_000):
+        model = Evened(Wide())
+        model.even(data, day, torch.Generator().manual_seed(0), holidays=holidays)
+        widths.append(model.stretch[2][2])
+    # Twice as wide without any, half of that (in logarithms) after eight days, as the days say after very many.
+    assert widths[0] / widths[2] == pytest.approx(2.0, rel=1e-2)
+    assert widths[1] / widths[2] == pytest.approx(2**0.5, rel=1e-2)
 
 
 def test_forecasts_widen_while_the_latest_days_are_missed():
