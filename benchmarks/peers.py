@@ -189,7 +189,7 @@ def calibrated(model: Model, held: tuple[Floats, Floats], x: Floats, y: Floats) 
     from mapie.regression import ConformalizedQuantileRegressor, SplitConformalRegressor
 
     def honest(forecast: Callable[[Floats], Distribution]) -> cal.Recalibrated:
-        return cal.Recalibrated(forecast(x), cal.fit_smooth(z=cal.pit_z(forecast(held[0]), torch.as_tensor(held[1]))))
+        return cal.calibrate(forecast(held[0]), held[1])(forecast(x))
 
     ours = honest(model.forecast)
     found = {"raw": judged(model.forecast(x), y), "calibrl": judged(ours, y)}
@@ -256,6 +256,7 @@ def main() -> None:
     words.add_argument("--seeds", type=int, default=3, help="per pair")
     words.add_argument("--jobs", type=int, default=1, help="processes")
     words.add_argument("--quick", action="store_true", help="two data sets only")
+    words.add_argument("--models", nargs="*", default=list(MODELS), choices=list(MODELS), help="only these")
     given = words.parse_args()
     try:
         import crepes  # noqa: F401
@@ -263,7 +264,7 @@ def main() -> None:
     except ModuleNotFoundError as missing:
         raise SystemExit(f"{missing.name} is not installed; run: {PEERS_NEED}") from None
 
-    tasks = list(product(MODELS, list(DATA)[: 2 if given.quick else None], range(given.seeds)))
+    tasks = list(product(given.models, list(DATA)[: 2 if given.quick else None], range(given.seeds)))
     collected: dict[tuple[str, str, str], list[dict[str, float]]] = defaultdict(list)
     counts: dict[tuple[str, str, str], int] = {}
     with ProcessPoolExecutor(given.jobs) as pool:

@@ -223,9 +223,9 @@ def width(forecast: Distribution, level: float) -> float:
     if not 0 < level < 1:
         raise CalibrlError(f"level {level} is not between 0 and 1; 0.9 asks about the 90 % interval")
     forecast = by_column(forecast)
-    z = float(normal.quantile(torch.tensor((1 + level) / 2, dtype=torch.float64)))
-    edge = torch.full(forecast.batch_shape, z, dtype=torch.float64, device=device_of(forecast))
-    return _mean(from_zscore(forecast, edge) - from_zscore(forecast, -edge))
+    z = normal.quantile(torch.tensor((1 + level) / 2, dtype=torch.float64, device=device_of(forecast)))
+    low, high = (from_zscore(forecast, edge.expand(forecast.batch_shape)) for edge in (-z, z))
+    return _mean(high - low)
 
 
 def _mean(values: Tensor) -> float:

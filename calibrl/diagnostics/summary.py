@@ -7,6 +7,7 @@ import warnings
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.distributions import Bernoulli, Categorical, Distribution
@@ -260,16 +261,18 @@ def _warn_if_reused(forecast: Distribution, y: Tensor, generator: torch.Generato
         return
     if generator is not None:
         return  # randomised PITs differ from draw to draw
-    old = normal.cdf(forecast.mapping.ranks.z.to(y.device))
-    new = normal.cdf(pit_z(forecast.base, y))
-    columns = [(old, new)] if old.dim() == 1 else list(zip(old, new.reshape(-1, len(old)).T, strict=True))
+    old, new = (normal.cdf(z).cpu().numpy() for z in (forecast.mapping.ranks.z, pit_z(forecast.base, y)))
+    columns = [(old, new.ravel())] if old.ndim == 1 else list(zip(old, new.reshape(-1, len(old)).T, strict=True))
     # Ten digits: more than chance ever repeats, fewer than a trip through the PIT loses. The ends may saturate.
-    met = [torch.isin((a * 1e10).round(), (b * 1e10).round())[(a > 1e-6) & (a < 1 - 1e-6)] for a, b in columns]
-    found = torch.cat(met).double()
+    marks = [np.sort((now * 1e10).round()) for _, now in columns]
+    before = [(a[(a > 1e-6) & (a < 1 - 1e-6)] * 1e10).round() for a, _ in columns]
+    found = np.concatenate(
+        [mark.take(mark.searchsorted(a), mode="clip") == a for a, mark in zip(before, marks, strict=True)]
+    )
     # Rounded forecasts of rounded outcomes meet again by chance, as often as rows of one file are like each other.
-    marks = (torch.cat([new.reshape(-1) for _, new in columns]) * 1e10).round()
-    alike = 2 * (1 - len(marks.unique()) / max(len(marks), 1))
-    if found.numel() and float(found.mean()) > max(0.5, alike + 0.2):
+    every = marks[0] if len(marks) == 1 else np.sort(np.concatenate(marks))
+    alike = 2 * (1 - (1 + np.count_nonzero(np.diff(every))) / max(len(every), 1))
+    if found.size and float(found.mean()) > max(0.5, alike + 0.2):
         warnings.warn(
             "these are rows the map was fitted on: it will look better than it is; summarise rows it has never seen",
             ReusedRows,

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.distributions import Bernoulli, Categorical, Distribution, Normal, Poisson
 
 from calibrl.arrays import Array, as_rows, as_tensor
-from calibrl.distributions.empirical import Empirical, Quantiles
+from calibrl.distributions.empirical import Empirical, Quantiles, SharedShape
 from calibrl.distributions.kinds import answer_off_mps, by_column
 from calibrl.distributions.recalibrated import Promise, Recalibrated
 from calibrl.errors import CalibrlError
@@ -204,6 +204,8 @@ class Fitted(Answers):
         self.classes = classes if classes is not None else None if found is None else np.asarray(found).tolist()
         self.columns: tuple[int, ...] | None = None
         """Shape of one outcome, once some were seen: answers (n, 1) are taken for (n,) where outcomes are."""
+        self.shared: SharedShape | None = None
+        """What quantile forecasts are drawn towards, once rows told."""
 
     def forecast(self, x: Rows) -> Distribution:
         """The forecast of each row, as the model states it."""
@@ -229,6 +231,8 @@ class Fitted(Answers):
         """What the model says of each row; a tensor where it says one number for each outcome."""
         with torch.no_grad():
             found = forecast_of(self._asked(x), levels=self.levels, kind=self.kind)
+        if isinstance(found, Quantiles) and self.shared is not None:
+            return self.shared(found)
         if isinstance(found, Tensor) and self.columns == () and found.dim() == 2 and found.shape[1] == 1:
             return found[:, 0]
         return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -64,12 +65,16 @@ def pit_z(forecast: Distribution, y: Array, *, generator: torch.Generator | None
     forecast = by_column(forecast)
     outcome = outcomes_for(forecast, y)
     high = zscore(forecast, outcome)
+    simple = not is_discrete(forecast) and not isinstance(forecast, Scored)
+    # A sum that is finite says sooner than two looks at each that no z-score is infinite or missing.
+    if simple and math.isfinite(float(high.detach().sum())):
+        return high
     if not is_discrete(forecast) and bool((impossible := high.isinf()).any()):
         raise CalibrlError(
             f"outcome {outcome.expand(high.shape)[impossible][0].item():g} is impossible under its "
             f"{type(forecast).__name__} forecast; drop it or choose a forecast whose support holds it"
         )
-    if not is_discrete(forecast) and not isinstance(forecast, Scored):
+    if simple:
         return _checked(high, outcome)
     low = zscore_left(forecast, outcome)
     # An impossible count is taken for one that is nearly so.

@@ -99,7 +99,7 @@ def zscore(forecast: Distribution, y: Tensor) -> Tensor:
     """
     y = _for_each(forecast, y)
     if isinstance(forecast, Normal):
-        return (y - forecast.loc) / forecast.scale
+        return (y - forecast.loc).div_(forecast.scale)  # in place: fresh memory costs more than the division
     if isinstance(forecast, Scored):
         return forecast.zscore(y)
     if isinstance(forecast, LogNormal):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -11,10 +12,12 @@ from torch.distributions import Bernoulli, Categorical, Distribution
 from calibrl.algorithm import honest, judge
 from calibrl.arrays import Array
 from calibrl.data import Data, SeenRows, numeric_rows
+from calibrl.distributions.empirical import Quantiles, SharedShape
 from calibrl.distributions.given import Answers, Fitted, as_numpy
 from calibrl.errors import CalibrlError
 from calibrl.evidence import Scores, fit_to
 from calibrl.maps import IDENTITY, Map
+from calibrl.maps.columns import columns_of, ranks_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,6 +31,9 @@ if TYPE_CHECKING:
 
 FEWEST = 2
 """Rows a map can be fitted on."""
+
+ENOUGH = 30
+"""Rows of which a third says something about the shape of quantile forecasts."""
 
 
 class CalibratedModel(Answers):
@@ -61,6 +67,7 @@ class CalibratedModel(Answers):
         self.seen = SeenRows()
         self.scores: list[Scores] = []
         self._generator = torch.Generator().manual_seed(0)
+        self._shapers: Tensor | None = None
 
     def update(self, data: Data | tuple[Rows, Array]) -> None:
         """Fit R with more rows (x, y) that T was not trained on."""
@@ -78,6 +85,7 @@ class CalibratedModel(Answers):
         for model, _, y in rows:
             model.columns = self.fitted.columns = tuple(y.shape[1:])
         self._learn_spread(rows)
+        self._learn_shape(rows)
         scores, known = [], self.rows
         for model, x, y in rows:
             model.spread = self.fitted.spread
@@ -91,6 +99,11 @@ class CalibratedModel(Answers):
             raise CalibrlError(f"{known} outcomes are too few to calibrate on; give {FEWEST} or more, better 100")
         self.mapping = fit_to([*self.scores, *scores], self.fit_map)
         self.scores += scores
+        if self._shapers is not None and isinstance(self.mapping, Map):
+            # Rows that had a say in the forecasts themselves are no witnesses for a guarantee.
+            told = torch.cat([one for one in self.scores if isinstance(one, Tensor)])
+            told[: len(self._shapers)][self._shapers] = torch.nan
+            self.mapping = replace(self.mapping, ranks=ranks_of(*columns_of(None, None, told)))
         self.rows = known
         for _, x, y in rows:
             numeric = numeric_rows(x, y)
@@ -120,6 +133,25 @@ class CalibratedModel(Answers):
         widest = error.nan_to_num(0).amax(0)
         floor = 1e-9 * torch.where(widest > 0, widest, 1.0)
         self.fitted.spread = torch.maximum(error.nanmedian(0).values / 0.6745, floor)
+
+    def _learn_shape(self, rows: Sequence[tuple[Fitted, Rows, Tensor]]) -> None:
+        """Where T answers with quantiles: the shape they share, on a third of the first rows.
+
+        Not from folds: CV+ holds only if each forecaster knows nothing of the rows it is judged on.
+        """
+        if self.scores or len(rows) > 1 or len(rows[0][2]) < ENOUGH:
+            return
+        model, x, y = rows[0]
+        found = model.answer(x)
+        if (
+            not isinstance(found, Quantiles)
+            or found.batch_shape != y.shape
+            or not found.levels[0] < 0.5 < found.levels[-1]
+        ):
+            return
+        chosen = torch.randperm(len(y), generator=torch.Generator().manual_seed(0))[: len(y) // 3]
+        self.fitted.shared = SharedShape.learn(Quantiles(found.values[:, chosen], found.levels), y[chosen])
+        self._shapers = torch.zeros(len(y), dtype=torch.bool).index_fill_(0, chosen, True)
 
     def forecast(self, x: Rows) -> Recalibrated | Categorical | Bernoulli:
         """The calibrated forecast of each row.

@@ -29,7 +29,7 @@ def cdf(z: Tensor) -> Tensor:
     flat = z.reshape(-1)
     found = torch.empty_like(flat)
     for part, into in zip(flat.split(CHUNK), found.split(CHUNK), strict=True):
-        torch.mul(torch.special.erfc(-part / math.sqrt(2)), 0.5, out=into)
+        torch.mul(torch.special.erfc(part / -math.sqrt(2)), 0.5, out=into)
     return found.view(z.shape)
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 import math
 import warnings
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import numpy as np
 import torch
@@ -268,6 +268,7 @@ def _warn_if_lost(values: Floats) -> None:
         )
 
 
+@lru_cache(maxsize=8)
 def _thin(count: int) -> NDArray[np.int64]:
     """Indices of the order statistics to keep."""
     if count <= MOST_POINTS:

@@ -244,3 +244,16 @@ def test_the_score_of_spiegelhalter_is_his():
     assert found.spiegelhalter == pytest.approx(2 * stats.norm.sf(abs(z)))
     bias = (y - p).sum() / np.sqrt((p * (1 - p)).sum())
     assert found.rates == pytest.approx(2 * stats.norm.sf(abs(bias)))
+
+
+def test_a_summary_inverts_a_map_once_a_level(monkeypatch):
+    """Not once a row: of 10⁶ rows that took longer than all the rest."""
+    asked = []
+    inverse = cal.maps.Spline._inverse
+    monkeypatch.setattr(cal.maps.Spline, "_inverse", lambda self, z: asked.append(z.numel()) or inverse(self, z))
+    y = torch.randn(5100, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+    mapping = cal.fit_smooth(z=1.5 * y[:100])
+    asked.clear()
+    cal.summary(cal.Recalibrated(forecast_of(5000), mapping), y[100:])
+    assert asked
+    assert 5000 not in asked

@@ -14,7 +14,9 @@ from sklearn.preprocessing import StandardScaler
 from torch.distributions import Categorical, Normal
 
 import calibrl as cal
+from calibrl.distributions.given import Fitted
 from calibrl.errors import CalibrlError
+from calibrl.forecasters import CalibratedModel
 
 rng = np.random.default_rng(0)
 N = 900
@@ -235,3 +237,61 @@ def test_what_cannot_be_read_is_said_in_one_line(call, says):
     with pytest.raises(CalibrlError, match=says) as problem:
         call()
     assert "\n" not in str(problem.value)
+
+
+# Quantiles that models of single levels learnt one by one: each with an error of its own.
+
+
+def noisy_quantiles(rng, n, noise):
+    """Outcomes (n,) of a skewed law, and its quantiles (n, 5) with errors, in ascending order."""
+    centre, width = rng.normal(size=n), rng.uniform(0.5, 2, size=n)
+    y = centre + width * (rng.exponential(size=n) - 1)
+    right = centre[:, None] + width[:, None] * (-np.log(1 - np.array(LEVELS)) - 1)
+    return y, np.sort(right + noise * width[:, None] * rng.normal(size=right.shape), axis=1)
+
+
+def interval_score(honest, quantiles, y):
+    low, high = honest.predict_interval(quantiles, 0.9)
+    return float((high - low + 20 * (np.maximum(low - y, 0) + np.maximum(y - high, 0))).mean())
+
+
+@pytest.mark.parametrize(("noise", "at_most"), [(0.0, 1.005), (0.5, 0.97)])
+def test_quantiles_lend_each_other_their_shape(noise, at_most):
+    """Of noisy quantiles, intervals are better for it than those of the quantiles as they are; exact ones stay."""
+    rng = np.random.default_rng(4)
+    y, quantiles = noisy_quantiles(rng, 4000, noise)
+    shaped = cal.calibrate(quantiles[:300], y[:300], levels=LEVELS)
+    as_given = CalibratedModel(Fitted(None, levels=LEVELS))
+    as_given.learn(
+        [(as_given.fitted, quantiles[a : a + 150], y[a : a + 150]) for a in (0, 150)]
+    )  # folds learn no shape
+    assert as_given.fitted.shared is None
+    assert shaped.fitted.shared is not None
+    ratio = interval_score(shaped, quantiles[300:], y[300:]) / interval_score(as_given, quantiles[300:], y[300:])
+    assert ratio < at_most
+
+
+def test_rows_that_taught_a_shape_vouch_for_no_guarantee():
+    """Split conformal coverage is exact given the third that taught the shape: over repeats, 0.9 within its error."""
+    inside = []
+    for seed in range(150):
+        y, quantiles = noisy_quantiles(np.random.default_rng(1000 + seed), 360, 0.5)
+        honest = cal.calibrate(quantiles[:60], y[:60], levels=LEVELS)
+        assert int(honest.mapping.ranks.count) == 40
+        low, high = honest.predict_interval(quantiles[60:], 0.9, guarantee="conformal")
+        inside.append(((low <= y[60:]) & (y[60:] <= high)).mean())
+    # 40 rows: the interval leaves out 2 of 41 ranks on each side.
+    assert np.mean(inside) == pytest.approx(1 - 4 / 41, abs=4 * np.std(inside) / len(inside) ** 0.5)
+    assert np.mean(inside) > 0.89
+
+
+def test_later_rows_vouch_for_a_guarantee_and_leave_the_shape():
+    y, quantiles = noisy_quantiles(np.random.default_rng(5), 200, 0.5)
+    honest = cal.calibrate(quantiles[:90], y[:90], levels=LEVELS)
+    shared = honest.fitted.shared
+    honest.update((quantiles[90:], y[90:]))
+    assert honest.fitted.shared is shared
+    assert int(honest.mapping.ranks.count) == 60 + 110
+    few = cal.calibrate(quantiles[:29], y[:29], levels=LEVELS)
+    assert few.fitted.shared is None
+    assert int(few.mapping.ranks.count) == 29
