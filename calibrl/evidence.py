@@ -345,12 +345,11 @@ class Rolling(_InTurn):
         return _unpromised(fit_to([self.scores], fit_map, weight=self.weights(self.scores)), IN_TURN)
 
     def weights(self, scores: Scores) -> Tensor | None:
-        """The weight of each z-score, of the shape of `scores`; None if all weigh alike."""
+        """The weight of each z-score, of the shape of `scores`, or of each label; None if all weigh alike."""
         if self.forget == 1:
             return None
-        z = _continuous(scores)
         # Only rows that were seen count as newer: an arm nobody pulls does not fade.
-        newer = (~z.isnan()).double().flip(0).cumsum(0).flip(0) - 1
+        newer = (~_outcomes(scores).isnan()).double().flip(0).cumsum(0).flip(0) - 1
         return self.forget ** newer.clamp(min=0)
 
     def _remembered(self, scores: Scores) -> Scores:
@@ -360,9 +359,8 @@ class Rolling(_InTurn):
         weight = self.weights(scores)
         if weight is None:
             return scores
-        z = _continuous(scores)
-        counts = (weight > FADED) & ~z.isnan()
-        return z[counts.reshape(len(z), -1).any(-1)]
+        counts = ((weight > FADED) & ~_outcomes(scores).isnan()).reshape(len(weight), -1).any(-1)
+        return scores[counts] if isinstance(scores, Tensor) else (scores[0][counts], scores[1][counts])
 
 
 class Newest(_InTurn):
@@ -396,7 +394,7 @@ class Newest(_InTurn):
         super().__init__(_check_forget(forget, "updates"), refit_every)
         self.updates = None if updates is None else check_count("updates", updates, "keeps no rows")
         self.warm_up, self.taught = warm_up, taught
-        self.scores: list[Tensor] = []
+        self.scores: list[Scores] = []
 
     def judges_new(self, updates: int) -> bool:
         return self.taught or updates > 0
@@ -405,14 +403,14 @@ class Newest(_InTurn):
         if judged.new is None:
             return mapping
         self._follow(mapping, judged.new)
-        self.scores = [*self.scores, _continuous(judged.new)][-(self.updates or 0) :]
+        self.scores = [*self.scores, judged.new][-(self.updates or 0) :]
         due = self._updates - 1 - self.warm_up
         if due < 0 or due % self.refit_every:
             return mapping
         newest_first = self.scores[::-1]
-        age = torch.cat([torch.full((len(part),), age) for age, part in enumerate(newest_first)])
-        z = torch.cat(newest_first)
-        return _unpromised(fit_to([z], fit_map, weight=_faded(self.forget, age, z)), IN_TURN)
+        age = torch.cat([torch.full((len(_outcomes(part)),), age) for age, part in enumerate(newest_first)])
+        scores = _joined(newest_first)
+        return _unpromised(fit_to([scores], fit_map, weight=_faded(self.forget, age, scores)), IN_TURN)
 
 
 class _Around(Evidence, ABC):
@@ -607,12 +605,11 @@ def fit_to(
     scores = _joined(evidence)
     if isinstance(scores, Tensor):
         return cast(FitMap, fit_map or fit_smooth)(z=scores, weight=weight)
-    if weight is not None:
-        raise CalibrlError("classes cannot be weighted by age; use forget=1, and a window for data that drift")
     probs, label = scores
     if int((~label.isnan()).sum()) < 2:
         return Unchanged(note="fewer than two outcomes: left unchanged")
-    return cast(FitClassMap, fit_map or fit_temperature)(probs, label)
+    fit = cast(FitClassMap, fit_map or fit_temperature)
+    return fit(probs, label) if weight is None else fit(probs, label, weight=weight)
 
 
 def surprise(mapping: Map, z: Tensor, allowance: Tensor) -> Tensor:
@@ -638,7 +635,7 @@ def _times(judged: Judged) -> int:
     """How often each row was judged."""
     if judged.held is None or judged.age is None:
         return 1
-    return max(len(_continuous(judged.held)) // max(len(judged.age), 1), 1)
+    return max(len(_outcomes(judged.held)) // max(len(judged.age), 1), 1)
 
 
 def _unforeseen(z: Tensor, kept: Tensor, gain: Tensor) -> Tensor:
@@ -689,6 +686,11 @@ def _joined(parts: Sequence[Scores]) -> Scores:
 
 def _last(scores: Scores, rows: int) -> Scores:
     return scores[-rows:] if isinstance(scores, Tensor) else (scores[0][-rows:], scores[1][-rows:])
+
+
+def _outcomes(scores: Scores) -> Tensor:
+    """One number for each outcome, NaN where none was seen: its z-score, or its label."""
+    return scores if isinstance(scores, Tensor) else scores[1]
 
 
 def _continuous(scores: Scores) -> Tensor:

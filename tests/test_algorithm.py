@@ -337,6 +337,7 @@ def test_an_event_may_have_a_column_of_its_own(generator, columns):
     "fit_map",
     [
         None,
+        cal.maps.classes.fit_bias_corrected,
         cal.maps.classes.fit_platt_classes,
         cal.maps.classes.fit_isotonic_classes,
         cal.maps.classes.fit_auto_classes,
@@ -453,3 +454,28 @@ def test_learn_is_algorithm_one(generator):
 def test_bad_settings_are_refused(attempt, words):
     with pytest.raises(cal.CalibrlError, match=words):
         attempt()
+
+
+@pytest.mark.parametrize(
+    "evidence",
+    [
+        cal.Rolling(forget=0.97),
+        cal.Rolling(window=60),
+        cal.evidence.Newest(forget=0.5, taught=True),
+        cal.evidence.Newest(3, taught=True),
+        cal.HeldOut(forget=0.5),
+    ],
+    ids=["rolling, fading", "rolling window", "newest, fading", "newest updates", "held out, fading"],
+)
+def test_classes_come_in_turn_and_old_ones_fade(generator, evidence):
+    """What came true half the time comes true once in ten: the forecast follows, where a memory of all is late."""
+    model = cal.Calibrated(Coin(), evidence=evidence, fit_map=cal.maps.classes.fit_bias_corrected)
+    late = cal.Calibrated(Coin(), evidence=cal.Rolling(), fit_map=cal.maps.classes.fit_bias_corrected)
+    for rate in [0.5] * 20 + [0.1] * 5:
+        y = torch.bernoulli(torch.full((30,), rate), generator=generator).double()
+        y[0] = torch.nan
+        for one in (model, late):
+            one.update(cal.Data(torch.zeros(30, 1, dtype=D), y))
+    x = torch.zeros(1, 1, dtype=D)
+    assert float(model(x).probs[0, 1]) < 0.25
+    assert float(late(x).probs[0, 1]) > 0.35

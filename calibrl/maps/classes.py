@@ -1,4 +1,4 @@
-"""Recalibrating class probabilities: temperature, Platt and isotonic scaling, binary and categorical.
+"""Recalibrating class probabilities: temperature, with or without biases, Platt and isotonic scaling.
 
 Probabilities are (n,) for one event or (n, k) for k classes; outcomes are (n,) with 0/1 or the class number. Every map
 gives probabilities back that sum to one.
@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Protocol
 
 import numpy as np
 import torch
-from scipy.optimize import isotonic_regression, minimize_scalar
+from scipy.optimize import isotonic_regression, minimize, minimize_scalar
 from torch import Tensor
 from torch.distributions import Bernoulli, Categorical
 
@@ -97,6 +97,38 @@ class Temperature(ClassMap):
 
     def _recalibrate(self, probs: Tensor) -> Tensor:
         return torch.softmax(probs.clamp(min=SMALLEST).log() / self.t, -1)
+
+
+@dataclass(frozen=True, eq=False)
+class BiasCorrected(ClassMap):
+    """softmax(a log p + b): bolder or meeker, and each class likelier or less likely, as after a change of base rates.
+
+    Parameters
+    ----------
+    a : Tensor ()
+        The inverse of a temperature, above 0.
+    b : Tensor (k,)
+        What is added to the logarithm of each class's probability.
+    """
+
+    kind: ClassVar[str] = "classes-bias-corrected"
+    POSITIVE: ClassVar[tuple[str, ...]] = ("a",)
+    a: Tensor = _ONE
+    b: Tensor = _ONE
+
+    @property
+    def classes(self) -> int | None:
+        """The k it was fitted for."""
+        return len(self.b)
+
+    def check(self) -> None:
+        """Raise a ValueError for numbers that no fit gives."""
+        super().check()
+        if self.a.dim() or self.b.dim() != 1:
+            raise ValueError("a is not one number, or b not one for each class")
+
+    def _recalibrate(self, probs: Tensor) -> Tensor:
+        return torch.softmax(self.a * probs.clamp(min=SMALLEST).log() + self.b, -1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -201,11 +233,11 @@ _CHUNK = 1 << 16
 class FitClassMap(Protocol):
     """What `Calibrated` needs of a function that fits class probabilities."""
 
-    def __call__(self, probs: Array, outcome: Array) -> ClassMap:
+    def __call__(self, probs: Array, outcome: Array, *, weight: Array | None = None) -> ClassMap:
         """The map learnt from held-out probabilities and outcomes."""
 
 
-def fit_temperature(probs: Array, outcome: Array) -> Temperature:
+def fit_temperature(probs: Array, outcome: Array, *, weight: Array | None = None) -> Temperature:
     """Temperature scaling by cross-entropy, shrunk to t = 1.
 
     Parameters
@@ -214,12 +246,14 @@ def fit_temperature(probs: Array, outcome: Array) -> Temperature:
         Held-out forecasts.
     outcome : array (n,)
         The classes that came, numbered from 0; NaN where not observed.
+    weight : array (n,), optional
+        How much each row counts; all alike by default.
 
     Returns
     -------
     Temperature
     """
-    wide, label = check_classes(probs, outcome)
+    wide, label, size = _weighed(probs, outcome, weight)
     log_p = wide.clamp(min=SMALLEST).log()
 
     parts = _in_cache(log_p)
@@ -229,49 +263,66 @@ def fit_temperature(probs: Array, outcome: Array) -> Temperature:
         surprise = [
             torch.log_softmax(part / np.exp(log_t), -1).gather(-1, own) for part, own in zip(parts, labels, strict=True)
         ]
-        return float(-torch.cat(surprise).sum()) + PRIOR_POINTS / 20 * log_t**2
+        return float(-(size[:, None] * torch.cat(surprise)).sum()) + PRIOR_POINTS / 20 * log_t**2
 
     best = minimize_scalar(loss, bounds=(-4.0, 4.0), method="bounded", options={"xatol": 1e-8})
     return Temperature(t=torch.tensor(float(np.exp(best.x)), dtype=torch.float64))
 
 
-def fit_platt_classes(probs: Array, outcome: Array) -> PlattClasses:
+def fit_bias_corrected(probs: Array, outcome: Array, *, weight: Array | None = None) -> BiasCorrected:
+    """Temperature scaling with a bias for each class (Alexandari et al., 2020), shrunk to no change.
+
+    For base rates that differ from those the model was trained with, as well as for too bold or too meek a model.
+
+    Parameters
+    ----------
+    probs, outcome, weight
+        As in `fit_temperature`.
+
+    Returns
+    -------
+    BiasCorrected
+    """
+    return _bias_corrected(*_weighed(probs, outcome, weight))
+
+
+def fit_platt_classes(probs: Array, outcome: Array, *, weight: Array | None = None) -> PlattClasses:
     """Platt scaling, each class against the rest, shrunk to the identity.
 
     Parameters
     ----------
-    probs, outcome
+    probs, outcome, weight
         As in `fit_temperature`.
 
     Returns
     -------
     PlattClasses
     """
-    return _platt(*check_classes(probs, outcome))
+    return _platt(*_weighed(probs, outcome, weight))
 
 
-def fit_isotonic_classes(probs: Array, outcome: Array) -> IsotonicClasses:
+def fit_isotonic_classes(probs: Array, outcome: Array, *, weight: Array | None = None) -> IsotonicClasses:
     """Isotonic regression (PAVA), each class against the rest, shrunk to the identity with 10 pseudo-rows.
 
     Parameters
     ----------
-    probs, outcome
+    probs, outcome, weight
         As in `fit_temperature`.
 
     Returns
     -------
     IsotonicClasses
     """
-    return _isotonic(*check_classes(probs, outcome))
+    return _isotonic(*_weighed(probs, outcome, weight))
 
 
 @one_thread()
-def fit_auto_classes(probs: Array, outcome: Array) -> ClassMap:
+def fit_auto_classes(probs: Array, outcome: Array, *, weight: Array | None = None) -> ClassMap:
     """The class map with the best 5-fold cross-entropy, or no change unless that wins by a standard error.
 
     Parameters
     ----------
-    probs, outcome
+    probs, outcome, weight
         As in `fit_temperature`.
 
     Returns
@@ -279,11 +330,11 @@ def fit_auto_classes(probs: Array, outcome: Array) -> ClassMap:
     ClassMap
         The chosen map; its `note` says which.
     """
-    wide, label = check_classes(probs, outcome)
+    wide, label, size = _weighed(probs, outcome, weight)
     if len(wide) < 10:
         return Unchanged(note="too few rows to choose a map: left unchanged")
     order = torch.randperm(len(wide), generator=torch.Generator().manual_seed(0))
-    wide, label = wide[order], label[order]
+    wide, label, size = wide[order], label[order], size[order]
     fold = torch.arange(len(wide)) % 5
 
     def surprise(p: Tensor, y: Tensor) -> Tensor:
@@ -294,46 +345,51 @@ def fit_auto_classes(probs: Array, outcome: Array) -> ClassMap:
     scores = {name: torch.empty_like(plain) for name in _FITS}
     for k in range(5):
         held = fold == k
-        rest = wide[~held], label[~held]
+        rest = wide[~held], label[~held], size[~held]
         for name, fit in _FITS.items():
             # Most rows were in the last fold's fit too: the search starts from there.
             near[name] = fit(*rest, near.get(name))
             scores[name][held] = surprise(near[name](wide[held]), label[held])
-    name = min(scores, key=lambda candidate: float(scores[candidate].mean()))
+    share = size / size.sum()
+    name = min(scores, key=lambda candidate: float(share @ scores[candidate]))
     gain = plain - scores[name]
-    if float(gain.mean()) <= float(gain.std()) / len(gain) ** 0.5:
+    mean, n = float(share @ gain), len(gain)
+    if mean <= float((share * (gain - mean)).square().sum() * n / (n - 1)) ** 0.5:
         return Unchanged(note="chosen by cross-validation: identity")
-    return replace(CLASS_MAPS[name](wide, label), note=f"chosen by cross-validation: {name}")
+    return replace(CLASS_MAPS[name](wide, label, weight=size), note=f"chosen by cross-validation: {name}")
 
 
 CLASS_MAPS: dict[str, FitClassMap] = {
     "auto": fit_auto_classes,
     "temperature": fit_temperature,
+    "bias-corrected": fit_bias_corrected,
     "platt": fit_platt_classes,
     "isotonic": fit_isotonic_classes,
 }
 """Every fit of a class map by the name that commands call it."""
 
 
-# The fits of checked probabilities wide (n, k) and labels (n,). The choice fits each map five times over, from a map
-# that is `near`, and needs its temperature sooner than a search without slopes finds it.
+# The fits of checked probabilities wide (n, k), labels (n,) and weights (n,). The choice fits each map five times over,
+# from a map that is `near`, and needs its temperature sooner than a search without slopes finds it.
 
 
-def _quick_temperature(wide: Tensor, label: Tensor, near: ClassMap | None = None) -> Temperature:
+def _quick_temperature(wide: Tensor, label: Tensor, size: Tensor, near: ClassMap | None = None) -> Temperature:
     log_p = wide.clamp(min=SMALLEST).log()
     log_p -= log_p.amax(-1, keepdim=True)
-    wanted = float(log_p.gather(-1, label[:, None]).sum())
+    wanted = float(log_p.gather(-1, label[:, None])[:, 0] @ size)
+    parts = _in_cache(log_p)
+    sizes = size.split(len(parts[0]))
 
     def slopes(log_t: float) -> tuple[float, float]:
         """First and second derivative, in log t, of the cross-entropy and of 10/20 · (log t)²."""
         s = math.exp(-log_t)
         mean = spread = 0.0
-        for part in _in_cache(log_p):
+        for part, own in zip(parts, sizes, strict=True):
             share = torch.softmax(part * s, -1)
             first = share * part
             mean_of_each = first.sum(-1)
-            mean += float(mean_of_each.sum())
-            spread += float((first * part).sum() - mean_of_each.square().sum())
+            mean += float(mean_of_each @ own)
+            spread += float(((first * part).sum(-1) - mean_of_each.square()) @ own)
         slope = s * (mean - wanted)
         return PRIOR_POINTS / 10 * log_t - slope, PRIOR_POINTS / 10 + slope + s**2 * spread
 
@@ -349,9 +405,37 @@ def _quick_temperature(wide: Tensor, label: Tensor, near: ClassMap | None = None
     return Temperature(t=torch.tensor(math.exp(log_t), dtype=torch.float64))
 
 
-def _platt(wide: Tensor, label: Tensor, near: ClassMap | None = None) -> PlattClasses:
+def _bias_corrected(wide: Tensor, label: Tensor, size: Tensor, near: ClassMap | None = None) -> BiasCorrected:
+    k = wide.shape[1]
+    log_p = wide.clamp(min=SMALLEST).log()
+    came = torch.bincount(label, weights=size, minlength=k)
+    wanted = float(log_p.gather(-1, label[:, None])[:, 0] @ size)
+    # Ten rows' worth of the belief that nothing is to be changed.
+    pull = torch.cat([torch.tensor([PRIOR_POINTS / 10]), torch.full((k,), PRIOR_POINTS / k)]).double()
+    usual = torch.cat([torch.ones(1), torch.zeros(k)]).double()
+
+    def loss(theta: np.ndarray) -> tuple[float, np.ndarray]:
+        """Cross-entropy and prior, which are convex, and their slopes."""
+        found = torch.from_numpy(theta)
+        score = found[0] * log_p + found[1:]
+        total = torch.logsumexp(score, -1)
+        said = size[:, None] * torch.exp(score - total[:, None])
+        slope = torch.cat([((said * log_p).sum() - wanted)[None], said.sum(0) - came]) + pull * (found - usual)
+        value = total @ size - found[0] * wanted - found[1:] @ came + pull @ (found - usual).square() / 2
+        return float(value), slope.numpy()
+
+    start = usual if not isinstance(near, BiasCorrected) else torch.cat([near.a[None], near.b])
+    bounds = [(1e-3, None)] + [(None, None)] * k
+    options = {"ftol": 1e-14, "gtol": 1e-9 * float(size.sum()), "maxiter": 500}
+    theta = torch.from_numpy(
+        minimize(loss, start.numpy(), jac=True, method="L-BFGS-B", bounds=bounds, options=options).x
+    )
+    return BiasCorrected(a=theta[0], b=theta[1:] - theta[1:].mean())
+
+
+def _platt(wide: Tensor, label: Tensor, size: Tensor, near: ClassMap | None = None) -> PlattClasses:
     level = torch.linspace(0.05, 0.95, 19, dtype=torch.float64)
-    size = torch.cat([torch.ones(len(wide)), torch.full((19,), PRIOR_POINTS / 19)]).double()
+    size = torch.cat([size, torch.full((19,), PRIOR_POINTS / 19).double()])
     k = wide.shape[1]
     a, b = (near.a, near.b) if isinstance(near, PlattClasses) else (torch.ones(k), torch.zeros(k))
     start = torch.stack([a, b], -1).double()
@@ -369,18 +453,26 @@ def _platt(wide: Tensor, label: Tensor, near: ClassMap | None = None) -> PlattCl
     return PlattClasses(a=parameters[:, 0], b=parameters[:, 1])
 
 
-def _isotonic(wide: Tensor, label: Tensor, near: ClassMap | None = None) -> IsotonicClasses:  # noqa: ARG001 (no search)
+def _isotonic(
+    wide: Tensor,
+    label: Tensor,
+    size: Tensor,
+    near: ClassMap | None = None,  # noqa: ARG001 (no search)
+) -> IsotonicClasses:
     n, k = wide.shape
-    trust = n / (n + PRIOR_POINTS)
+    weight, alike = size.numpy(), bool((size == 1).all())
+    trust = float(size.sum() / (size.sum() + PRIOR_POINTS))
+    by_class = np.ascontiguousarray(wide.numpy().T)
     # Each class's probabilities in order, and those of the rows where it came true.
-    ordered = np.sort(np.ascontiguousarray(wide.numpy().T))
-    true = wide.gather(1, label[:, None])[label.argsort(), 0].numpy()
-    rows_of = np.split(true, np.bincount(label.numpy(), minlength=k).cumsum()[:-1])
+    rows_of = np.split(label.argsort().numpy(), np.bincount(label.numpy(), minlength=k).cumsum()[:-1])
     curves = []
-    for every, hits in zip(ordered, rows_of, strict=True):
+    for probs, true in zip(by_class, rows_of, strict=True):
+        order = None if alike else np.argsort(probs)
+        every = np.sort(probs) if order is None else probs[order]
+        up_to = np.arange(n + 1.0) if order is None else np.append(0.0, weight[order].cumsum())
         first = np.concatenate([[0], 1 + np.flatnonzero(every[1:] != every[:-1]), [n]])
-        p, count = every[first[:-1]], np.diff(first)
-        rate = np.bincount(np.searchsorted(p, hits), minlength=len(p)) / count
+        p, count = every[first[:-1]], np.diff(up_to[first])
+        rate = np.bincount(np.searchsorted(p, probs[true]), weights=weight[true], minlength=len(p)) / count
         rate = isotonic_regression(rate, weights=count).x
         # Only the corners of the steps are needed.
         corner = np.ones(len(p), dtype=bool)
@@ -396,10 +488,37 @@ def _isotonic(wide: Tensor, label: Tensor, near: ClassMap | None = None) -> Isot
 
 
 class _Fit(Protocol):
-    def __call__(self, wide: Tensor, label: Tensor, near: ClassMap | None = None) -> ClassMap: ...
+    def __call__(self, wide: Tensor, label: Tensor, size: Tensor, near: ClassMap | None = None) -> ClassMap: ...
 
 
-_FITS: dict[str, _Fit] = {"temperature": _quick_temperature, "platt": _platt, "isotonic": _isotonic}
+_FITS: dict[str, _Fit] = {
+    "temperature": _quick_temperature,
+    "bias-corrected": _bias_corrected,
+    "platt": _platt,
+    "isotonic": _isotonic,
+}
+
+
+def _weighed(probs: Array, outcome: Array, weight: Array | None) -> tuple[Tensor, Tensor, Tensor]:
+    """Checked probabilities (m, k), labels (m,) and weights (m,) of the rows that count.
+
+    Weights add up to the number of rows, weighing alike, that would say as much (Kish).
+    """
+    if weight is None:
+        wide, label = check_classes(probs, outcome)
+        return wide, label, torch.ones(len(wide), dtype=torch.float64)
+    size, came = (
+        as_tensor(weight, "weight").detach().double().cpu(),
+        as_tensor(outcome, "outcome").detach().double().cpu(),
+    )
+    if size.shape != came.shape:
+        raise CalibrlError(f"weight has shape {tuple(size.shape)}; expected {tuple(came.shape)}, one for each outcome")
+    if not bool((size.isfinite() & (size >= 0)).all()):
+        raise CalibrlError("weights must be finite and not negative; drop rows that should not count")
+    counts = ~came.isnan() & (size > 0)
+    wide, label = check_classes(probs, torch.where(counts, came, torch.nan))
+    size = size[counts] / size[counts].max()
+    return wide, label, size * (size.sum() / size.square().sum())
 
 
 def _in_cache(rows: Tensor) -> tuple[Tensor, ...]:

@@ -421,7 +421,7 @@ MAZE = "maze"
 
 
 ARMS: dict[str, FitClassMap] = {
-    "raw": lambda *_: Unchanged(),
+    "raw": lambda *_, **__: Unchanged(),
     "temperature": fit_temperature,
     "Platt": fit_platt_classes,
     "isotonic": fit_isotonic_classes,
@@ -495,7 +495,7 @@ def _explore(task: Task, amount: float, seed: int, _: Forecaster) -> tuple[Data,
 def _remember(seen: list[tuple[Array, Array]]) -> FitClassMap:
     """A fit that changes nothing and keeps what it was given: every arm fits its own map to it."""
 
-    def fit(probs: Array, outcome: Array) -> ClassMap:
+    def fit(probs: Array, outcome: Array, *, weight: Array | None = None) -> ClassMap:  # noqa: ARG001 (all alike)
         seen.append((probs, outcome))
         return Unchanged()
 

@@ -270,7 +270,8 @@ def fit(
     out: Path = typer.Option(..., help="Where to write the map: a .json file."),
     method: str = typer.Option(
         "auto",
-        help="auto, smooth, isotonic, platt, beta, affine, sigmoid; for classes auto, temperature, platt, isotonic.",
+        help="auto, smooth, isotonic, platt, beta, affine, sigmoid; for classes auto, temperature, bias-corrected, "
+        "platt, isotonic.",
     ),
     group: str | None = typer.Option(None, help="Fit one map for each value of this column, and one for all rows."),
     block: int = typer.Option(1, help="So many rows in a row resemble each other: validation keeps them together."),

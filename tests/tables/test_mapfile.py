@@ -175,7 +175,9 @@ def loss(z: object) -> float:
 def test_an_unknown_method_lists_the_known_ones() -> None:
     with pytest.raises(CalibrlError, match="method 'magic' is unknown for normal; known: auto, smooth, affine, platt"):
         fit_named("magic", "normal")
-    with pytest.raises(CalibrlError, match="method 'smooth' is unknown for classes; known: auto, temperature, platt"):
+    with pytest.raises(
+        CalibrlError, match="method 'smooth' is unknown for classes; known: auto, temperature, bias-corrected, platt"
+    ):
         fit_named("smooth", "classes")
 
 
