@@ -349,18 +349,18 @@ class Rolling(_InTurn):
         if self.forget == 1:
             return None
         # Only rows that were seen count as newer: an arm nobody pulls does not fade.
-        newer = (~_outcomes(scores).isnan()).double().flip(0).cumsum(0).flip(0) - 1
+        newer = (~outcomes_of(scores).isnan()).double().flip(0).cumsum(0).flip(0) - 1
         return self.forget ** newer.clamp(min=0)
 
     def _remembered(self, scores: Scores) -> Scores:
         """The rows in the window, without those that have faded away."""
         if self.window is not None:
-            scores = _last(scores, self.window)
+            scores = take(scores, slice(-self.window, None))
         weight = self.weights(scores)
         if weight is None:
             return scores
-        counts = ((weight > FADED) & ~_outcomes(scores).isnan()).reshape(len(weight), -1).any(-1)
-        return scores[counts] if isinstance(scores, Tensor) else (scores[0][counts], scores[1][counts])
+        counts = ((weight > FADED) & ~outcomes_of(scores).isnan()).reshape(len(weight), -1).any(-1)
+        return take(scores, counts)
 
 
 class Newest(_InTurn):
@@ -408,7 +408,7 @@ class Newest(_InTurn):
         if due < 0 or due % self.refit_every:
             return mapping
         newest_first = self.scores[::-1]
-        age = torch.cat([torch.full((len(_outcomes(part)),), age) for age, part in enumerate(newest_first)])
+        age = torch.cat([torch.full((len(outcomes_of(part)),), age) for age, part in enumerate(newest_first)])
         scores = _joined(newest_first)
         return _unpromised(fit_to([scores], fit_map, weight=_faded(self.forget, age, scores)), IN_TURN)
 
@@ -635,7 +635,7 @@ def _times(judged: Judged) -> int:
     """How often each row was judged."""
     if judged.held is None or judged.age is None:
         return 1
-    return max(len(_outcomes(judged.held)) // max(len(judged.age), 1), 1)
+    return max(len(outcomes_of(judged.held)) // max(len(judged.age), 1), 1)
 
 
 def _unforeseen(z: Tensor, kept: Tensor, gain: Tensor) -> Tensor:
@@ -684,11 +684,12 @@ def _joined(parts: Sequence[Scores]) -> Scores:
     return torch.cat([part for part in parts if isinstance(part, Tensor)])
 
 
-def _last(scores: Scores, rows: int) -> Scores:
-    return scores[-rows:] if isinstance(scores, Tensor) else (scores[0][-rows:], scores[1][-rows:])
+def take(scores: Scores, rows: Tensor | slice) -> Scores:
+    """What some rows said, by their numbers, a (n,) mask or a slice."""
+    return scores[rows] if isinstance(scores, Tensor) else (scores[0][rows], scores[1][rows])
 
 
-def _outcomes(scores: Scores) -> Tensor:
+def outcomes_of(scores: Scores) -> Tensor:
     """One number for each outcome, NaN where none was seen: its z-score, or its label."""
     return scores if isinstance(scores, Tensor) else scores[1]
 

@@ -25,9 +25,8 @@ from calibrl.diagnostics.classes import (
     class_test,
     ece,
 )
-from calibrl.diagnostics.quantiles import QuantileSummary, quantile_summary
 from calibrl.diagnostics.scores import crps, crps_each, nll, nll_each, pinball, pinball_each, sharpness, width
-from calibrl.diagnostics.summary import Summary, check, summary
+from calibrl.diagnostics.summary import QuantileSummary, Summary, check, quantile_summary, summary
 from calibrl.distributions import pit, pit_z
 
 __all__ = [

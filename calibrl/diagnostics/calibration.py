@@ -174,7 +174,7 @@ def reliability_band(pit: Array, levels: Array = LEVELS, *, confidence: float = 
     p, at = _pits(pit), _levels(levels)
     share = reliability_curve(p, at).observed
     columns = p if p.dim() == 2 else p[:, None]
-    count = np.array([_independent(column.cpu().numpy(), at.cpu().numpy(), block) for column in columns.T])
+    count = np.array([effective_rows(column, block=block).rows for column in columns.T])
     low, high = share_interval(share.cpu().numpy(), count if p.dim() == 2 else count[0], confidence)
     return Band(torch.from_numpy(low), torch.from_numpy(high))
 
@@ -286,22 +286,6 @@ def _inflation(series: np.ndarray) -> float:
         pairs = np.minimum.accumulate(pairs[: gone[0]] if len(gone) else pairs)
         found = min(max(1.0, 2 * float(pairs.sum()) - 1), n / 3)
     return found
-
-
-def _independent(p: np.ndarray, at: np.ndarray, block: int) -> float:
-    """How many independent outcomes say as much as p (n,), NaN where unseen, in blocks of rows."""
-    seen = ~np.isnan(p)
-    if block == 1:
-        return float(seen.sum())
-    starts = np.arange(0, len(p), block)
-    hits = np.add.reduceat((p[:, None] <= at).astype(float), starts)
-    sizes = np.add.reduceat(seen.astype(float), starts)
-    # A block nobody saw says nothing.
-    hits, sizes = hits[sizes > 0], sizes[sizes > 0]
-    share = hits.sum(0) / sizes.sum()
-    spread = float(((hits - sizes[:, None] * share) ** 2).sum()) * len(sizes) / max(len(sizes) - 1, 1)
-    expected = float((share * (1 - share)).sum()) * sizes.sum()
-    return float(sizes.sum() / max(1.0, spread / expected)) if expected > 0 else float(len(sizes))
 
 
 def coverage(pit: Array, level: float) -> float:

@@ -285,10 +285,12 @@ class Quantiles(Interpolated):
         z = normal.quantile(at)
         wide = knots.double()
         whole = torch.maximum((wide[-1] - wide[0]) / (z[-1] - z[0]), _narrowest(wide))
-        low, high = _slopes_from_median(wide, z)
         self.values = knots  # first: its dtype is the forecast's
         self.levels = at
-        super().__init__(knots.movedim(0, -1), z, torch.where(low > 0, low, whole), torch.where(high > 0, high, whole))
+        super().__init__(knots.movedim(0, -1), z, whole, whole)
+        if z[0] < 0 < z[-1]:
+            low, high = ((wide[end] - self.from_zscore(0 * z[0])) / z[end] for end in (0, -1))
+            self._low_tail, self._high_tail = torch.where(low > 0, low, whole), torch.where(high > 0, high, whole)
 
     def _take(self, rows: Any) -> Quantiles:
         return Quantiles(self.values[:, rows], self.levels)
@@ -326,26 +328,23 @@ class SharedShape:
 
         The share has the least CRPS; few rows leave it near a half, which costs good quantiles hardly anything.
         """
-        values = forecast.values.double()
+        values, median = forecast.values.double(), forecast.from_zscore(forecast.breaks.new_zeros(()))
         width = values[-1] - values[0]
-        offset = values - forecast.from_zscore(forecast.breaks.new_zeros(()))
         square = (width * width).sum(0, keepdim=True)
-        shape = (offset * width).sum(1, keepdim=True) / torch.where(square > 0, square, 1.0)
+        shape = ((values - median) * width).sum(1, keepdim=True) / torch.where(square > 0, square, 1.0)
+        usual, n = float(cls(shape, 0.5)(forecast).crps_at(y.double()).nanmean()), int((~y.isnan()).sum())
 
         def loss(share: float) -> float:
-            return float(cls(shape, share)(forecast).crps_at(y.double()).nanmean())
+            crps = float(cls(shape, share)(forecast).crps_at(y.double()).nanmean())
+            return n * crps / max(usual, 1e-300) + 2 * (share - 0.5) ** 2
 
-        usual, n = loss(0.5), int((~y.isnan()).sum())
-        shares = (0.0, 0.25, 0.5, 0.75, 1.0)
-        return cls(shape, min(shares, key=lambda share: n * loss(share) / max(usual, 1e-300) + 2 * (share - 0.5) ** 2))
+        return cls(shape, min((0.0, 0.25, 0.5, 0.75, 1.0), key=loss))
 
     def __call__(self, forecast: Quantiles) -> Quantiles:
         """The forecasts, drawn towards the shape."""
-        values = forecast.values.double()
-        median = forecast.from_zscore(forecast.breaks.new_zeros(()))
+        values, median = forecast.values.double(), forecast.from_zscore(forecast.breaks.new_zeros(()))
         common = median + (values[-1] - values[0]) * self.shape.to(values)
-        drawn = (1 - self.share) * values + self.share * common
-        return Quantiles(drawn.sort(0).values.to(forecast.values), forecast.levels)
+        return Quantiles(torch.lerp(values, common, self.share).sort(0).values.to(forecast.values), forecast.levels)
 
 
 def _integral_of_square(z: Tensor) -> Tensor:
@@ -369,19 +368,6 @@ def _expanded(values: Tensor, batch_shape: Size) -> Tensor:
     """Values of shape (k, *batch) repeated to (k, *batch_shape)."""
     extra = len(batch_shape) - (values.dim() - 1)
     return values.reshape(len(values), *(1 for _ in range(extra)), *values.shape[1:]).expand(-1, *batch_shape)
-
-
-def _slopes_from_median(values: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:
-    """The slopes from the median, read between values (k, *batch) at levels z (k,), to the ends: (*batch) each.
-
-    With all levels on one side of the median, or an end on it, the slope of the whole.
-    """
-    whole = (values[-1] - values[0]) / (z[-1] - z[0])
-    after = int((z < 0).sum().clamp(1, len(z) - 1))
-    t = -z[after - 1] / (z[after] - z[after - 1])
-    median = values[after - 1] + t * (values[after] - values[after - 1])
-    low = (values[0] - median) / z[0] if z[0] < 0 < z[-1] else whole
-    return low, (values[-1] - median) / z[-1] if z[0] < 0 < z[-1] else whole
 
 
 def _deviation(values: Tensor) -> Tensor:

@@ -139,10 +139,8 @@ class CalibratedModel(Answers):
 
         Not from folds: CV+ holds only if each forecaster knows nothing of the rows it is judged on.
         """
-        if self.scores or len(rows) > 1 or len(rows[0][2]) < ENOUGH:
-            return
         model, x, y = rows[0]
-        found = model.answer(x)
+        found = model.answer(x) if len(rows) == 1 and not self.scores and len(y) >= ENOUGH else None
         if (
             not isinstance(found, Quantiles)
             or found.batch_shape != y.shape

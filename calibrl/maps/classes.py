@@ -6,14 +6,14 @@ gives probabilities back that sum to one.
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
 import torch
-from scipy.optimize import isotonic_regression, minimize, minimize_scalar
+from scipy.optimize import isotonic_regression, minimize
 from torch import Tensor
 from torch.distributions import Bernoulli, Categorical
 
@@ -39,12 +39,23 @@ class ClassMap(Frozen, ABC):
 
     """
 
+    BY_CLASS: ClassVar[str] = ""
+    """A field with an entry for each class."""
+    SINGLE: ClassVar[str] = ""
+    """A field of one number."""
     note: str = ""
 
     @property
     def classes(self) -> int | None:
         """The number of classes the map was fitted for (2 for one event), or None for any number."""
-        return None
+        return len(getattr(self, self.BY_CLASS)) if self.BY_CLASS else None
+
+    def check(self) -> None:
+        """Raise a ValueError for numbers that no fit gives."""
+        super().check()
+        axes = {self.SINGLE: 0, self.BY_CLASS: 1 + self.AXES}
+        if any(name and getattr(self, name).dim() != most for name, most in axes.items()):
+            raise ValueError(f"{self.SINGLE or self.BY_CLASS} is not one number, or not one for each class")
 
     @abstractmethod
     def _recalibrate(self, probs: Tensor) -> Tensor:
@@ -86,14 +97,9 @@ class Temperature(ClassMap):
     """
 
     kind: ClassVar[str] = "classes-temperature"
+    SINGLE: ClassVar[str] = "t"
     POSITIVE: ClassVar[tuple[str, ...]] = ("t",)
     t: Tensor = _ONE
-
-    def check(self) -> None:
-        """Raise a ValueError for a temperature that no fit gives."""
-        super().check()
-        if self.t.dim():
-            raise ValueError("t is not one number")
 
     def _recalibrate(self, probs: Tensor) -> Tensor:
         return torch.softmax(probs.clamp(min=SMALLEST).log() / self.t, -1)
@@ -112,20 +118,11 @@ class BiasCorrected(ClassMap):
     """
 
     kind: ClassVar[str] = "classes-bias-corrected"
+    BY_CLASS: ClassVar[str] = "b"
+    SINGLE: ClassVar[str] = "a"
     POSITIVE: ClassVar[tuple[str, ...]] = ("a",)
     a: Tensor = _ONE
     b: Tensor = _ONE
-
-    @property
-    def classes(self) -> int | None:
-        """The k it was fitted for."""
-        return len(self.b)
-
-    def check(self) -> None:
-        """Raise a ValueError for numbers that no fit gives."""
-        super().check()
-        if self.a.dim() or self.b.dim() != 1:
-            raise ValueError("a is not one number, or b not one for each class")
 
     def _recalibrate(self, probs: Tensor) -> Tensor:
         return torch.softmax(self.a * probs.clamp(min=SMALLEST).log() + self.b, -1)
@@ -142,21 +139,11 @@ class PlattClasses(ClassMap):
     """
 
     kind: ClassVar[str] = "classes-platt"
+    BY_CLASS: ClassVar[str] = "a"
     POSITIVE: ClassVar[tuple[str, ...]] = ("a",)
     LIKE: ClassVar[tuple[str, ...]] = ("a", "b")
     a: Tensor = _ONE
     b: Tensor = _ONE
-
-    @property
-    def classes(self) -> int | None:
-        """The k it was fitted for."""
-        return len(self.a)
-
-    def check(self) -> None:
-        """Raise a ValueError for slopes that no fit gives."""
-        super().check()
-        if not self.a.dim():
-            raise ValueError("a and b are not numbers for each class")
 
     def _recalibrate(self, probs: Tensor) -> Tensor:
         return torch.sigmoid(self.a * torch.logit(probs, eps=SMALLEST) + self.b)
@@ -173,6 +160,7 @@ class IsotonicClasses(ClassMap):
     """
 
     kind: ClassVar[str] = "classes-isotonic"
+    BY_CLASS: ClassVar[str] = "p"
     ASCENDING: ClassVar[tuple[str, ...]] = ("p", "r")
     LIKE: ClassVar[tuple[str, ...]] = ("p", "r")
     AXES: ClassVar[int] = 1
@@ -182,13 +170,8 @@ class IsotonicClasses(ClassMap):
     def check(self) -> None:
         """Raise a ValueError for curves that no fit gives."""
         super().check()
-        if self.p.dim() < 2 or self.p.shape[1] < 2 or bool(((self.r < 0) | (self.r > 1)).any()):
+        if self.p.shape[1] < 2 or bool(((self.r < 0) | (self.r > 1)).any()):
             raise ValueError("p and r are not curves of each class, between 0 and 1")
-
-    @property
-    def classes(self) -> int | None:
-        """The k it was fitted for."""
-        return len(self.p)
 
     def _recalibrate(self, probs: Tensor) -> Tensor:
         flat = probs.reshape(-1, probs.shape[-1]).T.contiguous()
@@ -226,10 +209,6 @@ def recalibrate_classes(forecast: Categorical | Bernoulli, mapping: ClassMap) ->
     return Categorical(probs=mapping(forecast.probs))
 
 
-_CHUNK = 1 << 16
-"""Numbers of a part that stays in a processor's cache."""
-
-
 class FitClassMap(Protocol):
     """What `Calibrated` needs of a function that fits class probabilities."""
 
@@ -253,20 +232,7 @@ def fit_temperature(probs: Array, outcome: Array, *, weight: Array | None = None
     -------
     Temperature
     """
-    wide, label, size = _weighed(probs, outcome, weight)
-    log_p = wide.clamp(min=SMALLEST).log()
-
-    parts = _in_cache(log_p)
-    labels = label[:, None].split(len(parts[0]))
-
-    def loss(log_t: float) -> float:
-        surprise = [
-            torch.log_softmax(part / np.exp(log_t), -1).gather(-1, own) for part, own in zip(parts, labels, strict=True)
-        ]
-        return float(-(size[:, None] * torch.cat(surprise)).sum()) + PRIOR_POINTS / 20 * log_t**2
-
-    best = minimize_scalar(loss, bounds=(-4.0, 4.0), method="bounded", options={"xatol": 1e-8})
-    return Temperature(t=torch.tensor(float(np.exp(best.x)), dtype=torch.float64))
+    return _temperature(*_weighed(probs, outcome, weight))
 
 
 def fit_bias_corrected(probs: Array, outcome: Array, *, weight: Array | None = None) -> BiasCorrected:
@@ -370,95 +336,64 @@ CLASS_MAPS: dict[str, FitClassMap] = {
 
 
 # The fits of checked probabilities wide (n, k), labels (n,) and weights (n,). The choice fits each map five times over,
-# from a map that is `near`, and needs its temperature sooner than a search without slopes finds it.
+# from a map that is `near`.
 
 
-def _quick_temperature(wide: Tensor, label: Tensor, size: Tensor, near: ClassMap | None = None) -> Temperature:
-    log_p = wide.clamp(min=SMALLEST).log()
-    log_p -= log_p.amax(-1, keepdim=True)
-    wanted = float(log_p.gather(-1, label[:, None])[:, 0] @ size)
-    parts = _in_cache(log_p)
-    sizes = size.split(len(parts[0]))
-
-    def slopes(log_t: float) -> tuple[float, float]:
-        """First and second derivative, in log t, of the cross-entropy and of 10/20 · (log t)²."""
-        s = math.exp(-log_t)
-        mean = spread = 0.0
-        for part, own in zip(parts, sizes, strict=True):
-            share = torch.softmax(part * s, -1)
-            first = share * part
-            mean_of_each = first.sum(-1)
-            mean += float(mean_of_each @ own)
-            spread += float(((first * part).sum(-1) - mean_of_each.square()) @ own)
-        slope = s * (mean - wanted)
-        return PRIOR_POINTS / 10 * log_t - slope, PRIOR_POINTS / 10 + slope + s**2 * spread
-
-    # Newton's steps; where one would leave the range that still holds the minimum, the range is halved.
-    low, high, log_t = -4.0, 4.0, math.log(float(near.t)) if isinstance(near, Temperature) else 0.0
-    for _ in range(100):
-        slope, bend = slopes(log_t)
-        low, high = (log_t, high) if slope < 0 else (low, log_t)
-        last, log_t = log_t, log_t - slope / bend if bend > 0 else math.inf
-        log_t = log_t if low <= log_t <= high else (low + high) / 2
-        if abs(log_t - last) < 1e-12:
-            break
-    return Temperature(t=torch.tensor(math.exp(log_t), dtype=torch.float64))
+def _temperature(wide: Tensor, label: Tensor, size: Tensor, near: ClassMap | None = None) -> Temperature:
+    start = -near.t.log()[None] if isinstance(near, Temperature) else torch.zeros(1, dtype=torch.float64)
+    return Temperature(t=torch.exp(-_softmax_fit(wide, label, size, start)[0]))
 
 
 def _bias_corrected(wide: Tensor, label: Tensor, size: Tensor, near: ClassMap | None = None) -> BiasCorrected:
-    k = wide.shape[1]
+    start = torch.zeros(1 + wide.shape[1], dtype=torch.float64)
+    if isinstance(near, BiasCorrected):
+        start = torch.cat([near.a.log()[None], near.b])
+    theta = _softmax_fit(wide, label, size, start)
+    return BiasCorrected(a=theta[0].exp(), b=theta[1:] - theta[1:].mean())
+
+
+def _softmax_fit(wide: Tensor, label: Tensor, size: Tensor, start: Tensor) -> Tensor:
+    """(log a, b) of softmax(a log p + b) by cross-entropy, shrunk to no change: (1 + k,), or (1,) without biases."""
+    k, biased = wide.shape[1], len(start) > 1
     log_p = wide.clamp(min=SMALLEST).log()
     came = torch.bincount(label, weights=size, minlength=k)
     wanted = float(log_p.gather(-1, label[:, None])[:, 0] @ size)
     # Ten rows' worth of the belief that nothing is to be changed.
-    pull = torch.cat([torch.tensor([PRIOR_POINTS / 10]), torch.full((k,), PRIOR_POINTS / k)]).double()
-    usual = torch.cat([torch.ones(1), torch.zeros(k)]).double()
+    pull = torch.full_like(start, PRIOR_POINTS / k)
+    pull[0] = PRIOR_POINTS / 10
 
     def loss(theta: np.ndarray) -> tuple[float, np.ndarray]:
-        """Cross-entropy and prior, which are convex, and their slopes."""
         found = torch.from_numpy(theta)
-        score = found[0] * log_p + found[1:]
+        a, b = found[0].exp(), found[1:] if biased else torch.zeros(k, dtype=torch.float64)
+        score = a * log_p + b
         total = torch.logsumexp(score, -1)
         said = size[:, None] * torch.exp(score - total[:, None])
-        slope = torch.cat([((said * log_p).sum() - wanted)[None], said.sum(0) - came]) + pull * (found - usual)
-        value = total @ size - found[0] * wanted - found[1:] @ came + pull @ (found - usual).square() / 2
-        return float(value), slope.numpy()
+        slope = torch.cat([(a * ((said * log_p).sum() - wanted))[None], said.sum(0) - came])[: len(found)]
+        value = total @ size - a * wanted - b @ came + pull @ found.square() / 2
+        return float(value), (slope + pull * found).numpy()
 
-    start = usual if not isinstance(near, BiasCorrected) else torch.cat([near.a[None], near.b])
-    bounds = [(1e-3, None)] + [(None, None)] * k
-    options = {"ftol": 1e-14, "gtol": 1e-9 * float(size.sum()), "maxiter": 500}
-    theta = torch.from_numpy(
+    options = {"ftol": 0.0, "gtol": 1e-10 * float(size.sum()), "maxiter": 500}
+    bounds = [(-4.0, 4.0)] + [(None, None)] * (len(start) - 1)
+    return torch.from_numpy(
         minimize(loss, start.numpy(), jac=True, method="L-BFGS-B", bounds=bounds, options=options).x
     )
-    return BiasCorrected(a=theta[0], b=theta[1:] - theta[1:].mean())
 
 
 def _platt(wide: Tensor, label: Tensor, size: Tensor, near: ClassMap | None = None) -> PlattClasses:
     level = torch.linspace(0.05, 0.95, 19, dtype=torch.float64)
-    size = torch.cat([size, torch.full((19,), PRIOR_POINTS / 19).double()])
+    size = torch.cat([size, torch.full_like(level, PRIOR_POINTS / 19)])
     k = wide.shape[1]
     a, b = (near.a, near.b) if isinstance(near, PlattClasses) else (torch.ones(k), torch.zeros(k))
-    start = torch.stack([a, b], -1).double()
     found = []
-    # As many classes at a time as stay in a processor's cache.
-    probs_of = _in_cache(wide.T)
-    some = len(probs_of[0])
-    parts = zip(probs_of, torch.arange(k)[:, None].split(some), start.split(some), strict=True)
-    for probs, number, begin in parts:
-        t = torch.logit(torch.cat([probs, level.expand(len(number), -1)], -1), eps=SMALLEST)
-        target = torch.cat([(label == number).double(), level.expand(len(number), -1)], -1)
-        features = torch.stack([t, torch.ones_like(t)], -2)
-        found.append(logistic_fit(features, target, size.expand_as(t), start=begin, positive=1))
-    parameters = torch.cat(found)
+    for j, start in enumerate(torch.stack([a, b], -1).double()):
+        t = torch.logit(torch.cat([wide[:, j], level]), eps=SMALLEST)
+        target = torch.cat([(label == j).double(), level])
+        found.append(logistic_fit(torch.stack([t, torch.ones_like(t)]), target, size, start=start, positive=1))
+    parameters = torch.stack(found)
     return PlattClasses(a=parameters[:, 0], b=parameters[:, 1])
 
 
-def _isotonic(
-    wide: Tensor,
-    label: Tensor,
-    size: Tensor,
-    near: ClassMap | None = None,  # noqa: ARG001 (no search)
-) -> IsotonicClasses:
+def _isotonic(wide: Tensor, label: Tensor, size: Tensor, _: ClassMap | None = None) -> IsotonicClasses:
     n, k = wide.shape
     weight, alike = size.numpy(), bool((size == 1).all())
     trust = float(size.sum() / (size.sum() + PRIOR_POINTS))
@@ -487,12 +422,8 @@ def _isotonic(
     return IsotonicClasses(p=torch.from_numpy(knots[0]), r=torch.from_numpy(knots[1]))
 
 
-class _Fit(Protocol):
-    def __call__(self, wide: Tensor, label: Tensor, size: Tensor, near: ClassMap | None = None) -> ClassMap: ...
-
-
-_FITS: dict[str, _Fit] = {
-    "temperature": _quick_temperature,
+_FITS: dict[str, Callable[[Tensor, Tensor, Tensor, ClassMap | None], ClassMap]] = {
+    "temperature": _temperature,
     "bias-corrected": _bias_corrected,
     "platt": _platt,
     "isotonic": _isotonic,
@@ -519,11 +450,6 @@ def _weighed(probs: Array, outcome: Array, weight: Array | None) -> tuple[Tensor
     wide, label = check_classes(probs, torch.where(counts, came, torch.nan))
     size = size[counts] / size[counts].max()
     return wide, label, size * (size.sum() / size.square().sum())
-
-
-def _in_cache(rows: Tensor) -> tuple[Tensor, ...]:
-    """Rows (n, k) in parts that stay in a processor's cache."""
-    return rows.split(max(1, _CHUNK // rows.shape[1]))
 
 
 def check_classes(probs: Array, outcome: Array) -> tuple[Tensor, Tensor]:

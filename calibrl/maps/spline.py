@@ -1,14 +1,19 @@
-"""Maps through many points: a monotone spline in z with straight tails."""
+"""Maps through many points, a monotone spline in z with straight tails; the default map among them."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
+import numpy as np
 import torch
+from scipy.special import ndtr, ndtri
 from torch import Tensor
 
+from calibrl.kernels import normal
 from calibrl.maps.base import Map, pick, rank
+from calibrl.maps.columns import Column, Floats
 
 _NO_KNOTS = torch.tensor([-1.0, 1.0], dtype=torch.float64)
 _UNIT_SLOPES = torch.ones(2, dtype=torch.float64)
@@ -165,3 +170,146 @@ def _pad(knots: Knots, most: int) -> Knots:
     further = torch.arange(1, most - len(z) + 1, dtype=torch.float64)
     end = slope[-1]
     return torch.cat([z, z[-1] + further]), torch.cat([s, s[-1] + end * further]), torch.cat([slope, end + 0 * further])
+
+
+# The default map: a shift and a scale once evidence insists on them, a kernel's shape once no Gaussian will do.
+
+PRIOR_ROWS = 5.0
+"""How many rows the belief "the forecast is right" is worth in shift and scale, once evidence speaks against it."""
+
+UNLIKELY = 4.75
+"""How far from N(0, 1), as χ² with two degrees of freedom, shift and scale must lie to be believed: chance in 9 % of
+calibrated columns. Up to five rows it is 5 more, which chance exceeds less than once in a hundred."""
+
+UNSHAPELY = 0.75
+"""Anderson and Darling's statistic of standardised z beyond which their shape is believed: chance in one of 20."""
+
+CUT = 2.0
+"""Deviations at which outcomes are cut off for shift and scale: a Gaussian so fitted has about the least CRPS it can
+have whatever the tails, where a plain standard deviation would widen every forecast for a few outliers' sake."""
+
+KEPT_VARIANCE = 2 * ndtr(CUT) - 1 + 2 * CUT**2 * ndtr(-CUT) - 2 * CUT * math.exp(-(CUT**2) / 2) / math.sqrt(2 * math.pi)
+"""What is left of a Gaussian's variance when outcomes beyond `CUT` are cut off there."""
+
+EFFICIENCY = 0.8
+"""How many rows of a plain standard deviation's each row of such a scale is worth."""
+
+
+def smooth_knots(column: Column) -> Knots:
+    """The spline of `fit_smooth` for one column."""
+    n = column.effective
+    if n == 0:
+        return no_knots()
+    shift, scale, shape = _believed(column)
+    z, share = column.supported.numpy(), column.share.numpy()
+    width = _widths(column, z)
+    points = _positions(column, z, width, shift, scale)
+
+    # M, 1 - M and M′ at the knots, each exact in its own tail.
+    plain = (points - shift) / scale
+    lower, upper = ndtr(plain), ndtr(-plain)
+    density = np.exp(-0.5 * plain**2 - normal.LOG_SQRT_2PI) / scale
+    if shape > 0:
+        below, above, slope = _kernel_sums(points, z, share, width)
+        # The i-th of n outcomes lies at i/(n + 1): half an outcome is left for either side.
+        below, above = (n * below + 0.5) / (n + 1), (n * above + 0.5) / (n + 1)
+        lower, upper = shape * below + (1 - shape) * lower, shape * above + (1 - shape) * upper
+        density = shape * slope * n / (n + 1) + (1 - shape) * density
+
+    # The evidence ends with the last outcome; beyond, the straight tail takes over.
+    inside = np.minimum(lower, upper) > (0.5 + 0.5 * shape) / (n + 1)
+    s = normal.quantile_of(torch.from_numpy(lower[inside]), torch.from_numpy(upper[inside]))
+    rise = torch.from_numpy(density[inside]) / torch.exp(normal.log_density(s))
+    # An over-confident forecast's tail is stretched as its body is; never is a tail thinner than the forecast's.
+    low, high = (max(1.0, scale, scale + shape * (outer - scale)) for outer in _outer_scales(column, z))
+    return with_tails((torch.from_numpy(points[inside]), s, rise), low, high)
+
+
+def _believed(column: Column) -> tuple[float, float, float]:
+    """The shift and scale to give the forecast, and how far to believe the kernel, 0 to 1."""
+    n, share = column.effective, column.share.numpy()
+    mean, scale = _robust_moments(column)
+    freedom = max(n - 1, 0.0)
+    # Under N(0, 1) both are χ² with one degree of freedom: the scale's by Wilson and Hilferty's cube root.
+    far = n * mean**2
+    if freedom > 0.5:
+        spread = 2 / (9 * EFFICIENCY * freedom)
+        far += (scale ** (2 / 3) - 1 + spread) ** 2 / spread
+    threshold = UNLIKELY + 5 * min(1.0, 5 / n) ** 2
+    trust = max(0.0, 1 - (threshold / max(far, 1e-9)) ** 4)
+    # A scale may be what is off, and the shift but noise, which costs four times as much as noise in the scale.
+    steady = max(0.0, 1 - (2 * scale**2 / max(n * mean**2, 1e-9)) ** 2)
+    pulled = math.sqrt((freedom * scale**2 + PRIOR_ROWS) / (freedom + PRIOR_ROWS))
+    believed = trust * steady * n / (n + PRIOR_ROWS) * mean, pulled**trust
+
+    # A shape takes more rows to see than a shift or a scale: at 17 rows it counts half.
+    middle = share.cumsum() - share / 2
+    level = ndtr((column.supported.numpy() - mean) / scale)
+    unlike = n * float(share @ ((level - middle) ** 2 / (level * (1 - level) + 0.25 / n)))
+    return *believed, n**2 / (n**2 + 300) * max(0.0, 1 - (UNSHAPELY / max(unlike, 1e-9)) ** 2)
+
+
+def _robust_moments(column: Column) -> tuple[float, float]:
+    """Mean and standard deviation of z, outcomes more than `CUT` of them away counting as that far (Huber's second)."""
+    n, z, share = column.effective, column.z.numpy(), column.share.numpy()
+    if n < 1.5:
+        return float(share @ z), 1.0
+    low, mean, high = np.interp([0.25, 0.5, 0.75], column.level.numpy(), z)
+    scale = max((high - low) / 1.349, 0.5)
+    for _ in range(4):
+        cut = z.clip(mean - CUT * scale, mean + CUT * scale)
+        mean = float(share @ cut)
+        scale = max(math.sqrt(float(share @ (cut - mean) ** 2) * n / (n - 1) / KEPT_VARIANCE), 1e-9)
+    return mean, scale
+
+
+def _widths(column: Column, z: Floats) -> Floats:
+    """The kernel's width at each z-score (m,): 0.9 · spread · n^(-1/3), more where outcomes lie apart, as tails' do."""
+    # A kernel of no width would put an infinite density on repeated outcomes.
+    width = np.full(len(z), max(0.9 * column.scale, 0.01) * column.effective ** (-1 / 3))
+    if column.count < 4:
+        return width
+    # How much faster z rises with its normal score than the middle does; 1 throughout for a Gaussian.
+    score = ndtri(column.level.numpy())
+    low, high = np.clip(score - 0.5, score[0], score[-1]), np.clip(score + 0.5, score[0], score[-1])
+    rise = (np.interp(high, score, z) - np.interp(low, score, z)) / np.maximum(high - low, 1e-9)
+    width *= np.maximum(rise / max(column.scale, 1e-9), 1.0)
+    # Of very many outcomes only some are kept: no kernel is so narrow that the gaps between them show.
+    gap = np.diff(z)
+    return np.maximum(width, np.maximum(np.append(gap, 0), np.append(0, gap))) if column.count > len(z) else width
+
+
+def _positions(column: Column, z: Floats, width: Floats, shift: float, scale: float) -> Floats:
+    """Where to hold the smoothed map: at the evidence's quantiles, at the Gaussian's, and around the ends."""
+    steps = np.linspace(-5.5, 5.5, 133)
+    from_data = np.interp(ndtr(steps[16:-16]), column.level.numpy(), z)
+    reach, aside = np.array([0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 4.0]), float(width.min())
+    parts = [from_data, from_data - aside, from_data + aside] if column.count < 100 else [from_data]
+    ends = z[0] - reach * width[0], z[-1] + reach * width[-1]
+    return np.sort(np.concatenate([*parts, shift + scale * steps[::4], *ends]))
+
+
+def _kernel_sums(points: Floats, z: Floats, share: Floats, width: Floats) -> tuple[Floats, Floats, Floats]:
+    """Σ share · Φ(d), Σ share · Φ(-d) and Σ share · φ(d)/h at each point, d being its distance to z over h.
+
+    In NumPy, because torch splits a matrix of this size over threads and waits for them longer than it computes.
+    """
+    distance = (points[:, None] - z) / width
+    # Beyond 12 widths a kernel is all below or all above, to the last digit of any sum it enters.
+    near = np.abs(distance) < 12
+    close = distance[near]
+    below, above, slope = (distance > 0).astype(float), (distance < 0).astype(float), np.zeros_like(distance)
+    below[near], above[near] = ndtr(close), ndtr(-close)
+    slope[near] = np.exp(-0.5 * close**2 - normal.LOG_SQRT_2PI)
+    return below @ share, above @ share, slope @ (share / width)
+
+
+def _outer_scales(column: Column, z: Floats) -> tuple[float, float]:
+    """How far the outer tenths of z are stretched: by the normal scores of the last outcomes that three support."""
+    n, level = column.effective, column.level.numpy()
+    if n < 100:
+        return column.scale, column.scale
+    far, near = ndtri(1 - 3 / (n + 1)), ndtri(0.9)
+    at = np.interp([3 / (n + 1), 0.1, 0.9, 1 - 3 / (n + 1)], level, z)
+    low, high = (at[1] - at[0]) / (far - near), (at[3] - at[2]) / (far - near)
+    return max(column.scale, float(low)), max(column.scale, float(high))

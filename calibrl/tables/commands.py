@@ -293,8 +293,9 @@ def fit(
     import torch
 
     from calibrl.algorithm import judge
+    from calibrl.evidence import take
     from calibrl.tables.judging import places_of, seeded, watched, worth
-    from calibrl.tables.mapfile import FittedMap, How, MapFile, Sketch, fit_named, on_top_of, take
+    from calibrl.tables.mapfile import FittedMap, How, MapFile, Sketch, fit_named, on_top_of
 
     expect_suffix(out, ".json")
     table = read(file, kind, y, columns, level, sheet, date_format)

@@ -28,12 +28,12 @@ from calibrl.diagnostics import (
 )
 from calibrl.distributions import Recalibrated, pit
 from calibrl.errors import ReusedRows
-from calibrl.evidence import Scores
+from calibrl.evidence import Scores, take
 from calibrl.kernels import normal
 from calibrl.maps import IDENTITY, FitMap
 from calibrl.maps.classes import FitClassMap
 from calibrl.tables.forecasts import Forecasts
-from calibrl.tables.mapfile import How, cross_validate, fit_named, take
+from calibrl.tables.mapfile import How, cross_validate, fit_named
 
 AnySummary = Summary | QuantileSummary | ClassSummary
 ForecastOf = Callable[[Tensor], Distribution]

@@ -21,7 +21,7 @@ from calibrl.algorithm import honest
 from calibrl.data import Data, Groups, fingerprints
 from calibrl.distributions.families import Grouped
 from calibrl.errors import CalibrlError, cut, first_line, some
-from calibrl.evidence import Scores, fit_to
+from calibrl.evidence import Scores, fit_to, outcomes_of, take
 from calibrl.maps import MAPS, FitMap, Map, map_from_dict
 from calibrl.maps.base import FORMAT, VERSION, read_checked, write_checked
 from calibrl.maps.classes import CLASS_MAPS, ClassMap, FitClassMap, class_map_from_dict
@@ -68,7 +68,7 @@ class How:
 
     def fit(self, evidence: Scores, fit_map: FitMap | FitClassMap) -> Map | ClassMap:
         """The map of rows in this order."""
-        ages = torch.arange(_length(evidence), dtype=torch.float64).flip(0)
+        ages = torch.arange(len(outcomes_of(evidence)), dtype=torch.float64).flip(0)
         mapping = fit_to([evidence], fit_map, weight=None if self.forget == 1 else self.forget**ages)
         if self.block > 1 and isinstance(mapping, Map):
             return mapping.unpromised(
@@ -106,20 +106,11 @@ def cross_validate(
     folds. Losses are to be averaged over folds, not taken of all rows together: those share the maps' chance errors.
     """
     pairs: list[tuple[Scores, Scores]] = []
-    for rest, now in how.folds(_length(evidence), folds):
+    for rest, now in how.folds(len(outcomes_of(evidence)), folds):
         held, mapping = take(evidence, now), how.fit(take(evidence, rest), fit)
         after = (mapping(held[0]), held[1]) if isinstance(mapping, ClassMap) else mapping.forward_z(cast(Tensor, held))
         pairs.append((held, after))
     return pairs
-
-
-def _length(evidence: Scores) -> int:
-    return len(evidence) if isinstance(evidence, Tensor) else len(evidence[1])
-
-
-def take(evidence: Scores, rows: Tensor) -> Scores:
-    """The evidence of some rows, by their numbers or a (n,) mask."""
-    return evidence[rows] if isinstance(evidence, Tensor) else (evidence[0][rows], evidence[1][rows])
 
 
 KEPT = 1024

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import calibrl as cal
-from calibrl.maps.auto import FOLDS, ROUNDING
+from calibrl.maps.fit import FOLDS, ROUNDING
 from calibrl.maps.gaussian import gaussian_law, rough_law
 
 D = torch.float64

@@ -17,7 +17,7 @@ from calibrl.maps.classes import (
     CLASS_MAPS,
     Temperature,
     _platt,
-    _quick_temperature,
+    _temperature,
     check_classes,
     class_map_from_dict,
     fit_auto_classes,
@@ -103,21 +103,23 @@ def test_auto_chooses_and_fits_what_a_plain_search_does(n, classes, temperature,
     ours = fit_auto_classes(probs, label)
     name, better, mapping = plainly_chosen(probs, label)
     assert ours.note == f"chosen by cross-validation: {name if better else 'identity'}"
-    searched = 1e-6 if name == "bias-corrected" else 1e-10  # by a search that takes rows in another order
+    searched = (
+        1e-6 if name in ("temperature", "bias-corrected") else 1e-10
+    )  # by a search that takes rows in another order
     torch.testing.assert_close(ours(probs), mapping(probs) if better else probs, rtol=0, atol=searched)
 
 
 @pytest.mark.parametrize("temperature", [0.05, 0.4, 1.0, 5.0])
 @pytest.mark.parametrize("n", [2, 40, 3000])
-def test_a_quick_temperature_is_where_the_loss_is_flat(n, temperature, generator):
+def test_a_temperature_is_where_the_loss_is_flat(n, temperature, generator):
     probs, label = bold(n, 4, generator, temperature)
     for near in (None, Temperature(t=torch.tensor(3.0, dtype=D))):
-        found = _quick_temperature(probs, label, torch.ones(n, dtype=D), near).t
+        found = _temperature(probs, label, torch.ones(n, dtype=D), near).t
         assert float(found) == pytest.approx(float(cal.fit_temperature(probs, label).t), rel=1e-6)
         log_t = found.log().requires_grad_()
         scaled = probs.clamp(min=1e-12).log() / log_t.exp()
         loss = torch.nn.functional.cross_entropy(scaled, label, reduction="sum") + 0.5 * log_t**2
-        assert float(torch.autograd.grad(loss, log_t)[0]) == pytest.approx(0, abs=1e-9 * n)
+        assert float(torch.autograd.grad(loss, log_t)[0]) == pytest.approx(0, abs=1e-7 * n)
 
 
 def test_platt_is_at_the_minimum_also_where_a_slope_is_held(generator):
@@ -224,7 +226,7 @@ def test_bias_corrected_is_where_scipy_finds_the_minimum(generator):
     def loss(theta):
         score = theta[0] * log_p + theta[1:]
         own = np.take_along_axis(score, label.numpy()[:, None], 1)[:, 0]
-        return (size * (logsumexp(score, 1) - own)).sum() + 0.5 * (theta[0] - 1) ** 2 + (theta[1:] ** 2).sum()
+        return (size * (logsumexp(score, 1) - own)).sum() + 0.5 * np.log(theta[0]) ** 2 + (theta[1:] ** 2).sum()
 
     peer = minimize(loss, np.append(1.0, np.zeros(5)), method="BFGS", tol=1e-9)
     np.testing.assert_allclose([float(found.a), *found.b], [peer.x[0], *(peer.x[1:] - peer.x[1:].mean())], atol=1e-4)
