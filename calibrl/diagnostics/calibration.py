@@ -76,8 +76,7 @@ def calibration_loss(pit: Array, levels: Array = LEVELS) -> float:
     float
         The mean over columns.
     """
-    curve = reliability_curve(_pits(pit), levels)
-    return float((curve.observed - _beside(curve.level, curve.observed)).square().sum(0).mean())
+    return float(_gaps(pit, levels).square().sum(0).mean())
 
 
 def calibration_error(pit: Array, levels: Array = LEVELS) -> float:
@@ -93,8 +92,7 @@ def calibration_error(pit: Array, levels: Array = LEVELS) -> float:
     float
         0 is best.
     """
-    curve = reliability_curve(_pits(pit), levels)
-    return float((curve.observed - _beside(curve.level, curve.observed)).abs().mean())
+    return float(_gaps(pit, levels).abs().mean())
 
 
 def noise_floor(n: float | Array, levels: Array = LEVELS) -> float:
@@ -137,13 +135,9 @@ def pit_histogram(pit: Array, bins: int = 20) -> Tensor:
     if bins < 1:
         raise CalibrlError(f"bins {bins} is not a number of bins; use 1 or more")
     p = _pits(pit)
-    columns = p if p.dim() == 2 else p[:, None]
-    counted = []
-    for column in columns.T:
-        some = column[~column.isnan()]
-        counted.append(torch.histc(some, bins=bins, min=0, max=1) * bins / max(1, len(some)))
-    stacked = torch.stack(counted, -1)
-    return stacked if p.dim() == 2 else stacked[:, 0]
+    seen = [column[~column.isnan()] for column in p.reshape(len(p), -1).T]
+    counted = [torch.histc(some, bins=bins, min=0, max=1) * bins / max(1, len(some)) for some in seen]
+    return torch.stack(counted, -1).reshape(bins, *p.shape[1:])
 
 
 @returns_what_was_given
@@ -330,5 +324,7 @@ def _levels(levels: Array) -> Tensor:
     return at
 
 
-def _beside(level: Tensor, observed: Tensor) -> Tensor:
-    return level[:, None] if observed.dim() == 2 else level
+def _gaps(pit: Array, levels: Array) -> Tensor:
+    """p̂_j - p_j: (m,) or (m, d)."""
+    level, observed = reliability_curve(_pits(pit), levels)
+    return observed - level.reshape(-1, *(1 for _ in observed.shape[1:]))

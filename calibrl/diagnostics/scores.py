@@ -43,6 +43,7 @@ from calibrl.distributions.zscores import (
 from calibrl.errors import CalibrlError
 from calibrl.kernels import normal
 from calibrl.maps import IDENTITY, Chain, Map, gaussian_law
+from calibrl.maps.gaussian import remembered
 
 
 @returns_what_was_given
@@ -261,7 +262,7 @@ def crps_of_gaussian(mapping: Map, z: Tensor) -> Tensor:
     law = gaussian_law(mapping, z.device)
     if law.adds_up:
         return law.crps(z, mapping.forward_z(z))
-    squares = _squares(mapping, z.device)
+    squares = remembered(_integrated, mapping, z.device)
     inside = z.clamp(squares.edge[0], squares.edge[-1])
     below, above = squares(inside)[1][0]
     return below - above + (z - inside).abs()
@@ -269,7 +270,7 @@ def crps_of_gaussian(mapping: Map, z: Tensor) -> Tensor:
 
 def crps_of_continuous(base: Distribution, mapping: Map, y: Tensor) -> Tensor:
     """The score of each outcome, (*batch), under a continuous forecast of that batch shape after a map."""
-    squares = _squares(mapping, y.device)
+    squares = remembered(_integrated, mapping, y.device)
     z = zscore(base, y)
     inside = z.clamp(squares.edge[0], squares.edge[-1])
     here = squares(inside)[1].unsqueeze(2)
@@ -370,20 +371,11 @@ def without_maps(forecast: Distribution) -> tuple[Distribution, Map]:
     return forecast, mapping
 
 
-def _squares(mapping: Map, device: torch.device) -> _Squares:
-    """The squares' integrals under `mapping` on `device`, worked out at first use and remembered."""
-    key = ("squares", device)
-    if key not in mapping.cache:
-        with torch.inference_mode(False), torch.no_grad():
-            mapping.cache[key] = _integrated(mapping, device)
-    found: _Squares = mapping.cache[key]
-    return found
-
-
-def _integrated(mapping: Map, device: torch.device) -> _Squares:
+@torch.no_grad()
+def _integrated(mapping: Map) -> _Squares:
     """Cells are even before the map, after it, and on the whole, and end where the map bends."""
     columns = mapping.columns
-    share = torch.linspace(0, 1, CELLS + 1, dtype=torch.float64, device=device).reshape(-1, *(1 for _ in columns))
+    share = torch.linspace(0, 1, CELLS + 1, dtype=torch.float64).reshape(-1, *(1 for _ in columns))
     even = (REACH * (2 * share - 1)).expand(-1, *columns)
     after = mapping.inverse_z(torch.cat([even, mapping.breaks.to(even).clamp(-REACH, REACH)])).double()
     low, high = after.amin(0), after.amax(0)
@@ -408,7 +400,7 @@ def _integrated(mapping: Map, device: torch.device) -> _Squares:
         edge / (high - low) * 2 * REACH,
     )
     way = torch.stack([part - part[0] for part in parts]).sum(0)
-    stops = way[-1].unsqueeze(-1) * torch.linspace(0, 1, PIECES + 1, dtype=torch.float64, device=device)
+    stops = way[-1].unsqueeze(-1) * torch.linspace(0, 1, PIECES + 1, dtype=torch.float64)
     stop = torch.searchsorted(way.movedim(0, -1).contiguous(), stops).clamp(max=len(edge) - 1).movedim(-1, 0)
     return _Squares(edge, at_edge, once, twice, edge.gather(0, stop))
 

@@ -5,7 +5,7 @@ from calibrl.distributions.families import Mixture, Rounded
 from calibrl.distributions.kinds import is_discrete
 from calibrl.distributions.pit import draw, outcomes_for, pit, pit_z
 from calibrl.distributions.recalibrated import Recalibrated
-from calibrl.distributions.zscores import cdf, from_zscore, zscore, zscore_left
+from calibrl.distributions.zscores import from_zscore, zscore, zscore_left
 
 __all__ = [
     "Empirical",
@@ -13,7 +13,6 @@ __all__ = [
     "Quantiles",
     "Recalibrated",
     "Rounded",
-    "cdf",
     "draw",
     "from_zscore",
     "is_discrete",

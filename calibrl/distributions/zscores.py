@@ -330,22 +330,6 @@ class _IncompleteGamma(torch.autograd.Function):
         return -by_x * torch._standard_gamma_grad(a, x), by_x, None
 
 
-def cdf(forecast: Distribution, y: Tensor) -> Tensor:
-    """P(Y ≤ y), also of torch's count distributions, which have no CDF of their own.
-
-    Parameters
-    ----------
-    forecast, y
-        As in `zscore`.
-
-    Returns
-    -------
-    Tensor
-        In float64.
-    """
-    return normal.cdf(zscore(forecast, y))
-
-
 def _unchecked(forecast: Distribution) -> Distribution:
     """The same distribution without torch's argument checks, which also refuse its own rounding to 0 and 1."""
     loose = copy.copy(forecast)

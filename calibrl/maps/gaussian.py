@@ -131,7 +131,7 @@ def gaussian_law(mapping: Map, device: torch.device) -> GaussianLaw:
     GaussianLaw
         Mean, variance and Gini's mean difference of g(ε), each (*columns,), and what its CRPS is made of.
     """
-    return _remembered(_law, mapping, device)
+    return remembered(_law, mapping, device)
 
 
 def draw_table(mapping: Map, device: torch.device, dtype: torch.dtype) -> DrawTable:
@@ -149,10 +149,10 @@ def draw_table(mapping: Map, device: torch.device, dtype: torch.dtype) -> DrawTa
     DrawTable
         A function of standard normal draws ε (…, *columns) that gives g(ε).
     """
-    return _remembered(_table, mapping, device, dtype)
+    return remembered(_table, mapping, device, dtype)
 
 
-def _remembered(work_out: Callable[[Map], T], mapping: Map, *to: Any) -> T:
+def remembered(work_out: Callable[[Map], T], mapping: Map, *to: Any) -> T:
     """What `work_out` makes of a map, its tensors where and in what they are wanted; worked out once."""
     key = (work_out, *to)
     if key not in mapping.cache:

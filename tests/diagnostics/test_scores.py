@@ -9,7 +9,8 @@ from torch import distributions as td
 
 import calibrl as cal
 from calibrl.diagnostics import crps_each, nll_each, pinball_each
-from calibrl.distributions import cdf
+from calibrl.distributions import zscore
+from calibrl.kernels import normal
 
 D = torch.float64
 MAP = cal.fit_smooth(z=1.5 * torch.randn(200, generator=torch.Generator().manual_seed(0), dtype=D) + 0.2)
@@ -36,10 +37,10 @@ def test_crps_is_the_integral_it_is_defined_as(base, wrap, y):
     forecast = wrap(base)
 
     def squared(x):
-        return float(cdf(forecast, torch.tensor([x], dtype=D))) ** 2
+        return float(normal.cdf(zscore(forecast, torch.tensor([x], dtype=D)))) ** 2
 
     def survived(x):
-        return (1 - float(cdf(forecast, torch.tensor([x], dtype=D)))) ** 2
+        return (1 - float(normal.cdf(zscore(forecast, torch.tensor([x], dtype=D))))) ** 2
 
     low = {td.LogNormal: 1e-9, td.Gumbel: -12.0}.get(type(base), -60.0)
     middle = [p for p in (-3.0, 0.0, 2.0, 4.0, 8.0) if low < p]
