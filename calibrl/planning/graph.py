@@ -326,11 +326,7 @@ def _compiled(world: World) -> tuple[Callable[..., Any], Callable[..., Any]]:
 
 def _compile(function: Callable[..., Any]) -> Callable[..., Any]:
     """The function compiled; as it is, and said once, where torch cannot compile it."""
-    from torch._inductor import config
-
-    # Results of several sizes in one kernel, where torch knows how: here a launch costs about as much as the work.
-    options: dict[str, Any] = {"combo_kernels": True} if hasattr(config, "combo_kernels") else {}
-    fast = torch.compile(function, fullgraph=True, dynamic=False, options=options)
+    fast = torch.compile(function, fullgraph=True, dynamic=False)
     chosen: list[Callable[..., Any]] = []
 
     def call(*arguments: Any) -> Any:
