@@ -13,7 +13,7 @@ from torch.distributions import Normal
 
 from calibrl.arrays import device_named
 from calibrl.data import Data, Remembered
-from calibrl.errors import CalibrlError, check_within
+from calibrl.errors import CalibrlError, check_count, check_within
 from calibrl.forecasters.torch import fitting, new_seed, seeded
 
 CHUNK = 1024
@@ -245,8 +245,7 @@ class BayesianDenseNet:
         seed: int = 0,
         device: str = "cpu",
     ) -> None:
-        if passes < 2:
-            raise CalibrlError(f"passes {passes} cannot show a spread; use 2 or more")
+        check_count("passes", passes, "cannot show a spread", least=2)
         device = device_named(device, float64=True)
         self.passes, self.noise, self.device = passes, noise, device
         self.training = training or DropoutTraining()

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from calibrl.errors import CalibrlError
+from calibrl.errors import CalibrlError, check_count
 from calibrl.kernels import normal
 from calibrl.kernels.ensemble_draw import PAIRS, PackedNets, ensemble_answers, ensemble_draw
 
@@ -56,8 +56,7 @@ class Shape:
 
     def __post_init__(self) -> None:
         for name in ("inputs", "outputs", "members"):
-            if getattr(self, name) < 1:
-                raise CalibrlError(f"{name} {getattr(self, name)} is not a number of {name}; use 1 or more")
+            check_count(name, getattr(self, name), f"is not a number of {name}")
         if not self.hidden or min(self.hidden) < 1:
             raise CalibrlError(f"hidden {self.hidden} are no layer widths; use for example (200, 200, 200)")
 

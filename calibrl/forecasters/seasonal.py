@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.distributions import Normal
 
 from calibrl.data import Data, Remembered
-from calibrl.errors import CalibrlError
+from calibrl.errors import CalibrlError, check_count
 
 Floats = NDArray[np.float64]
 
@@ -79,10 +79,8 @@ class SeasonalNaive(_Daily):
     """
 
     def __init__(self, *, weeks: int = 4) -> None:
-        if weeks < 1:
-            raise CalibrlError(f"weeks {weeks} leaves nothing to average; use 1 or more")
         super().__init__()
-        self.weeks = weeks
+        self.weeks = check_count("weeks", weeks, "leaves nothing to average")
 
     def _point(self, x: Floats, lead: int) -> tuple[Floats, Floats]:
         same = _same_weekday(x, lead)

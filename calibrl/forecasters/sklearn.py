@@ -15,7 +15,7 @@ from torch.distributions import Categorical, Normal
 from calibrl.arrays import Array, as_rows
 from calibrl.data import Data, Remembered
 from calibrl.distributions import Quantiles
-from calibrl.errors import CalibrlError
+from calibrl.errors import CalibrlError, check_count
 
 Estimator: TypeAlias = Any
 """Anything with scikit-learn's `fit` and `predict`; it is cloned, never changed."""
@@ -135,10 +135,8 @@ class SklearnClassifier:
             raise CalibrlError(
                 f"{type(estimator).__name__} has no predict_proba; use a classifier that states probabilities"
             )
-        if classes < 2:
-            raise CalibrlError(f"classes {classes} leaves nothing to forecast; use 2 or more")
         self.estimator = estimator
-        self.classes = classes
+        self.classes = check_count("classes", classes, "leaves nothing to forecast", least=2)
         self._remembered = Remembered()
         self._fitted: Estimator = None
 

@@ -19,7 +19,7 @@ from calibrl.arrays import Array, as_rows
 from calibrl.data import Data, Remembered
 from calibrl.distributions import Empirical, draw
 from calibrl.distributions.kinds import answer_off_mps, by_column, refuse_joint
-from calibrl.errors import CalibrlError
+from calibrl.errors import CalibrlError, check_count, check_within
 
 _GLOBAL_GENERATOR = threading.RLock()
 
@@ -82,8 +82,9 @@ def adam(*, epochs: int = 200, lr: float = 1e-2, batch_size: int = 256, weight_d
     Train
         To be passed as `train=` to `TorchForecaster` or `MCDropout`.
     """
-    if epochs < 1 or batch_size < 1 or lr <= 0:
-        raise CalibrlError(f"epochs {epochs}, batch_size {batch_size} and lr {lr:g} must all be positive")
+    check_count("epochs", epochs)
+    check_count("batch_size", batch_size)
+    check_within("lr", lr, "(0, inf)", "it is a step size, like 0.001")
     return _Adam(epochs, lr, batch_size, weight_decay)
 
 
@@ -275,8 +276,7 @@ class MCDropout(_Learner):
         train: Train | None = None,
         generator: torch.Generator | None = None,
     ) -> None:
-        if passes < 2:
-            raise CalibrlError(f"passes {passes} cannot show a spread; use 2 or more")
+        check_count("passes", passes, "cannot show a spread", least=2)
         # torch names the base class of its dropout layers with an underscore, and has no public one.
         self._dropouts = [layer for layer in module.modules() if isinstance(layer, nn.modules.dropout._DropoutNd)]
         if not self._dropouts:

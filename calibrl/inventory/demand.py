@@ -19,7 +19,7 @@ from torch.distributions import Distribution, Normal
 from calibrl.algorithm import Forecaster
 from calibrl.data import Data
 from calibrl.distributions import Recalibrated, Rounded, from_zscore, pit_z
-from calibrl.errors import CalibrlError
+from calibrl.errors import CalibrlError, check_count, check_known
 from calibrl.forecasters.densenet import Passes
 from calibrl.inventory.problems import Floats, Periods, Sales
 from calibrl.kernels import normal
@@ -167,10 +167,8 @@ def features(sales: Sales, recipe: str = "paper", leads: int = LEADS, *, scale: 
     >>> rows.data.x.shape[1], rows.leads
     (56, 5)
     """
-    if recipe not in RECIPES:
-        raise CalibrlError(f"recipe {recipe!r} is unknown; known: {', '.join(RECIPES)}")
-    if leads < 1:
-        raise CalibrlError(f"leads {leads} looks no day ahead; use 1 or more")
+    check_known("recipe", recipe, RECIPES)
+    check_count("leads", leads, "looks no day ahead")
     scale = levels(sales) if scale is None else scale
     demand = sales.demand / scale[:, None]
     month = _mean_of_last(demand, MEMORY)
@@ -326,8 +324,7 @@ def paths(forecast: Distribution, n_paths: int, generator: torch.Generator) -> F
     ndarray, shape (n, m, leads)
         Units.
     """
-    if n_paths < 2:
-        raise CalibrlError(f"{n_paths} demand paths show no spread; use 2 or more")
+    check_count("n_paths", n_paths, "shows no spread", least=2)
     base = forecast.base if isinstance(forecast, Recalibrated) else forecast
     return paths_at(forecast, joint_ranks(base, n_paths, generator))
 

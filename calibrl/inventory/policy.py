@@ -18,7 +18,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from calibrl.errors import CalibrlError
+from calibrl.errors import CalibrlError, check_count, check_within
 from calibrl.inventory.store import ISSUING, Costs, Issuing, Rules, check_issuing
 from calibrl.kernels import stock as kernel
 from calibrl.planning.search import CEM, Bounds, RandomShooting
@@ -257,8 +257,8 @@ class Newsvendor(Planner):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.quantile is not None and not 0 <= self.quantile <= 1:
-            raise CalibrlError(f"quantile {self.quantile} is outside [0, 1]; use the chance that all demand is met")
+        if self.quantile is not None:
+            check_within("quantile", self.quantile, "[0, 1]", "it is the chance that all demand is met")
 
     def wanted(self, evening: Evening) -> float:
         """See `Planner`."""
@@ -298,10 +298,9 @@ class RandomTrajectories(Planner):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.trajectories < 1:
-            raise CalibrlError(f"trajectories {self.trajectories} leaves no plans to try; use 1 or more")
-        if self.reach is not None and not (np.isfinite(self.reach) and self.reach > 0):
-            raise CalibrlError(f"reach {self.reach} leaves no orders to try; use a number above 0, or None")
+        check_count("trajectories", self.trajectories, "leaves no plans to try")
+        if self.reach is not None:
+            check_within("reach", self.reach, "(0, inf)", "there would be no orders to try; None is the largest demand")
 
     def wanted(self, evening: Evening) -> float:
         """See `Planner`."""
@@ -389,8 +388,7 @@ class OrderUpTo(Planner):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.candidates < 1:
-            raise CalibrlError(f"candidates {self.candidates} is no number of candidates; use 1 or more")
+        check_count("candidates", self.candidates)
 
     def wanted(self, evening: Evening) -> float:
         """See `Planner`."""
