@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from calibrl.control.scoring import ENDPOINTS, PAIRS, endpoint
+from calibrl.control.scoring import ENDPOINTS, PAIRS, WAYS, Endpoint, claim, endpoint
 from calibrl.runs.rows import Row, read
 from calibrl.runs.statistics import mean_and_error
 
@@ -65,14 +65,32 @@ def endpoints() -> Iterator[str]:
             if found is None:
                 continue
             gains, trials = _gains(rows, arm, other)
-            ratio, low, high = found.ratio
-            times = (
-                "not yet" if np.isnan(ratio) else f"{ratio:.2f}" + (f" [{low:.2f}, {high:.2f}]" if low == low else "")
-            )
             yield (
                 f"| {NAMES[task]} | `{arm}` − `{other}` | {len(gains)} × {trials} | "
                 f"{_pm(gains, '+.0f' if task in ('halfcheetah', 'reacher') else '+.1f')} | "
-                f"{ENDPOINTS[task]:.0f} | {times} | {found.reached[0]} and {found.reached[1]} |".replace(" -", " −")
+                f"{ENDPOINTS[task]:.0f} | {_times(found)} | {found.reached[0]} and {found.reached[1]} |".replace(" -", " −")
+            )
+
+
+def _times(found: Endpoint) -> str:
+    ratio, low, high = found.ratio
+    return "not yet" if np.isnan(ratio) else f"{ratio:.2f}" + (f" [{low:.2f}, {high:.2f}]" if low == low else "")
+
+
+def levels() -> Iterator[str]:
+    """Steps to returns on the way, which seeds 0 to 9 fixed, there and on seeds from 100 on."""
+    yield from _head("task", "of the way", "steps to", "seeds 0 to 9", "seeds from 100 on", "got there")
+    for task in TASKS:
+        first, second = (_rows(ROOT / "results" / part / f"{task}.jsonl") for part in ("control", "replication"))
+        fixed = claim([row for row in first if row.arm != "sac"])
+        for way, samples in zip(WAYS, fixed.samples, strict=True) if fixed is not None and fixed.seeds > 4 else ():
+            both = [endpoint(rows, samples.level, "calibrated", "uncalibrated") for rows in (first, second)]
+            if both[0] is None or both[1] is None:
+                continue
+            got = f"{both[1].reached[0]} and {both[1].reached[1]} of {both[1].seeds}"
+            yield (
+                f"| {NAMES[task]} | {100 * way:.0f} % | {samples.level:.0f} | {_times(both[0])} | {_times(both[1])} | "
+                f"{got} |".replace(" -", " −")
             )
 
 
@@ -85,15 +103,16 @@ def _honest(rows: Sequence[Row], label: str) -> Iterator[str]:
         if arm not in by_arm:
             continue
         seeds = list(by_arm[arm].values())
+        come = sorted({int(max(one["trial"] for one in rows)) for rows in seeds})
+        trials = f"{FROM}–{come[-1]}" + (f", some to {come[0]}" if len(come) > 1 else "")
 
         def mean(name: str, seeds: list[list[dict[str, float]]] = seeds) -> float:
             return float(np.mean([np.mean([one[name] for one in rows]) for rows in seeds]))
 
-        trials = int(max(one["trial"] for one in seeds[0]))
         held = " / ".join(f"{100 * mean(f'coverage_90_ahead_{h}'):.0f}" for h in AHEAD)
         loss = " / ".join(f"{mean(f'calibration_loss_ahead_{h}'):.2f}" for h in AHEAD[2:])
         yield (
-            f"| {label} | `{arm}` | {len(seeds)} × {FROM}–{trials} | {held} | {loss} | "
+            f"| {label} | `{arm}` | {len(seeds)} × {trials} | {held} | {loss} | "
             f"{100 * mean('return_coverage_90'):.0f} |"
         )
 
@@ -138,7 +157,7 @@ def rail() -> Iterator[str]:
         yield f"| `{arm}` | {len(by_seed)} × {trials} | {own} | {reached if arm == base else against} |"
 
 
-TABLES = {"endpoints": endpoints, "horizon": horizon, "rail": rail}
+TABLES = {"endpoints": endpoints, "levels": levels, "horizon": horizon, "rail": rail}
 
 
 def written(page: str) -> str:
