@@ -68,7 +68,9 @@ def endpoints() -> Iterator[str]:
             yield (
                 f"| {NAMES[task]} | `{arm}` − `{other}` | {len(gains)} × {trials} | "
                 f"{_pm(gains, '+.0f' if task in ('halfcheetah', 'reacher') else '+.1f')} | "
-                f"{ENDPOINTS[task]:.0f} | {_times(found)} | {found.reached[0]} and {found.reached[1]} |".replace(" -", " −")
+                f"{ENDPOINTS[task]:.0f} | {_times(found)} | {found.reached[0]} and {found.reached[1]} |".replace(
+                    " -", " −"
+                )
             )
 
 

@@ -142,9 +142,7 @@ def test_one_wild_row_does_not_make_forecasts_boundless():
     z = torch.randn(150, 2, dtype=torch.float64)
     z[3] = 1e6
     z[:, 1] *= 100
-    found = surprise(mapping, z, torch.tensor(1.0))
-    assert 1 < found[0] < 2
-    assert found[1].isnan()
+    assert 1 < surprise(mapping, z, torch.tensor(1.0)) < 2  # neither the wild row nor the event's column counts
     wide = widened(mapping, torch.tensor(2.0, dtype=torch.float64))
     torch.testing.assert_close(wide.forward_z(z)[:, 1], mapping.forward_z(z)[:, 1])
 
