@@ -74,6 +74,19 @@ def test_rooms_are_furnished_alike():
         assert {"problems", "experiment", "figures"} <= {file.stem for file in (ROOT / "calibrl" / room).glob("*.py")}
 
 
+def test_the_tree_of_the_design_page_names_every_file():
+    page = (ROOT / "docs" / "design.md").read_text(encoding="utf-8")
+    tree = re.search(r"```text\ncalibrl/\n(.*?)```", page, re.DOTALL)[1]
+    named, folder = set(), ""
+    for line in tree.splitlines():
+        head = re.match(r"  ([\w/]+/) ", line)
+        folder = head[1] if head else folder
+        words = re.sub(r"\(.*?\)", "", line[len(head[0]) :] if head else line).split()
+        named |= {f"{folder}{word}.py" for word in words}
+    files = {file.relative_to(ROOT / "calibrl").as_posix() for file in FILES if file.name != "__init__.py"}
+    assert named == files
+
+
 def test_lines_of_the_layers_go_down():
     """No layer is named twice in the contract that import-linter checks."""
     text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
