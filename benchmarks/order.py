@@ -83,11 +83,11 @@ def run(folder: Path, item_stores: int, asked: argparse.Namespace) -> dict[str, 
     command += ["--out", "orders.csv", "--workers", "2", "--backend", asked.backend]
     command += ["--backtest", "90d"] if asked.backtest else []
     start, before = time.perf_counter(), resource.getrusage(resource.RUSAGE_CHILDREN)
-    together, cpu = 0.0, {}
+    alone, together, cpu = 0.0, 0.0, {}
     with subprocess.Popen(command, cwd=folder, stdout=subprocess.DEVNULL) as started:
         while started.poll() is None:
             seen = [usage(pid) for pid in family(started.pid)]
-            together = max(together, sum(memory for memory, _, _ in seen))
+            together, alone = max(together, sum(memory for memory, _, _ in seen)), max(alone, peak(started.pid))
             cpu |= {pid: seconds for _, seconds, pid in seen}
             if together > asked.most_gb:
                 started.terminate()
@@ -100,8 +100,8 @@ def run(folder: Path, item_stores: int, asked: argparse.Namespace) -> dict[str, 
         "rows": rows,
         "seconds": wall,
         "cpu_seconds": own if asked.backend == "threads" else max(own, sum(cpu.values())),
-        "gb": after.ru_maxrss / 2**20,
-        "gb_together": max(together, after.ru_maxrss / 2**20),
+        "gb": alone,
+        "gb_together": max(together, alone),
     }
 
 
@@ -115,6 +115,14 @@ def family(pid: int) -> list[int]:
     except OSError:
         return []
     return [pid, *(each for child in dict.fromkeys(children) for each in family(int(child)))]
+
+
+def peak(pid: int) -> float:
+    """Gigabytes that a process has held at most since it was started, as of now."""
+    try:
+        return int(Path(f"/proc/{pid}/status").read_text().split("VmHWM:")[1].split()[0]) / 2**20
+    except (OSError, IndexError):  # it has just ended
+        return 0.0
 
 
 def usage(pid: int) -> tuple[float, float, int]:

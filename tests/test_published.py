@@ -12,6 +12,7 @@ from calibrl.control.scoring import claim
 from calibrl.runs.rows import read
 
 ROOT = Path(__file__).parent.parent
+PUBLIC = ("rossmann", "online-retail")
 
 
 def rows_of(*files):
@@ -478,15 +479,39 @@ def test_what_rescaled_inputs_do_to_the_released_recipe():
     assert "with it {} and {}.".format(*mapped) in text
 
 
+def test_when_calibrating_orders_pays():
+    text, saved = page("docs/inventory.md"), read(ROOT / "results" / "inventory" / "public-savings.jsonl")
+    found = {(row.problem, row.arm): row.metrics for row in saved}
+    held = {(row.problem, row.arm): row.metrics for row in read(ROOT / "results" / "inventory" / "public.jsonl")}
+    for arm, bare in {(row.settings["arm"], row.settings["baseline"]) for row in saved}:
+        cells = [", ".join(f"{100 * held[f'{data}, 3 days', bare]['coverage_80']:.0f} %" for data in PUBLIC)]
+        for problem in (f"{data}, {days} days" for data in PUBLIC for days in (3, 2, 5)):
+            share = [100 * found[problem, f"{arm} instead of {bare}"][name] for name in ("saving", "low", "high")]
+            cells.append("{:.1f} [{:.1f}, {:.1f}]".format(*share))
+        says(text, *cells)
+
+
+def test_what_a_shops_orders_take():
+    (row,) = read(ROOT / "results" / "shop" / "speed.jsonl")
+    took = f"{row.metrics['cpu_seconds']:.0f} seconds of processor time and {row.metrics['gb']:.2f} GB of memory"
+    assert row.problem == "1000 item-stores"
+    assert took in page("docs/order.md")
+
+
 def test_where_a_shops_intervals_hold():
     text, found = page("docs/order.md"), {name: only_step(one) for name, one in rows_of("shop/coverage.jsonl").items()}
-    later = {name: only_step(one) for name, one in rows_of("shop/short.jsonl").items()}
+    later = {name: only_step(one) for name, one in rows_of("shop/now.jsonl").items()}
     before, now = "one map for all (before)", "calibrated"
-    arms = [(found, problem, arm) for problem, arm in found["crps"] if arm in (before, now)]
-    for rows, problem, arm in [*arms, (later, "favorita-200", now)]:
+    arms = [(found, *key) for key in found["crps"] if key[1] == before or (key[1] == now and key not in later["crps"])]
+    shown = [key for key in later["crps"] if key[1] == now or key == ("rossmann-short", "without country")]
+    for rows, problem, arm in [*arms, *((later, *key) for key in shown)]:
         (crps,), (held,) = (rows[name][problem, arm].values() for name in ("crps", "all"))
         cells = [f"{crps:.2f}", f"{100 * held:.1f} %"]
         for kind in ("quintile", "weekday"):
-            parts = [100 * v for name, one in rows.items() if name.startswith(kind) for v in one[problem, arm].values()]
+            of_kind = [
+                one[problem, arm] for name, one in rows.items() if name.startswith(kind) and (problem, arm) in one
+            ]
+            parts = [100 * value for one in of_kind for value in one.values()]
             cells.append(f"{min(parts):.1f} to {max(parts):.1f}")
-        says(text, *cells, *(f"{100 * value:.1f}" for value in rows["holidays"][problem, arm].values()))
+        holidays = rows["holidays"].get((problem, arm), {})
+        says(text, *cells, *(f"{100 * value:.1f}" for value in holidays.values()))
