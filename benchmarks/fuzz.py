@@ -13,16 +13,20 @@ from __future__ import annotations
 import argparse
 import contextlib
 import copy
+import gzip
 import io
+import itertools
 import json
 import math
 import os
 import pickle
 import random
+import resource
 import signal
 import subprocess
 import sys
 import tempfile
+import time
 import traceback
 import urllib.request
 import warnings
@@ -30,20 +34,29 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
+import polars as pl
 import torch
+import xlsxwriter
 
+from calibrl.__main__ import main as main_of_calibrl
 from calibrl.bandits import CalibratedUCB, CalLinUCB, Durable, Policy
-from calibrl.control import checkpoint
+from calibrl.bandits.logs import read_log
+from calibrl.control import Agent, checkpoint, task
+from calibrl.control.settings import EnsembleSettings, PlannerSettings
 from calibrl.errors import CalibrlError
 from calibrl.files import seal
-from calibrl.maps import MAPS, Map, map_from_dict
-from calibrl.maps.base import from_dict
+from calibrl.maps import MAPS, Map, fit_smooth, map_from_dict
+from calibrl.maps.base import from_dict, read_checked, write_checked
 from calibrl.maps.classes import CLASS_MAPS, class_map_from_dict
 from calibrl.runs.rows import Row, append, origin, read
+from calibrl.runs.store import Run, Store
 from calibrl.shop.files import read_shop
+from calibrl.tables import read_table, sizes, write_table
 from calibrl.tables.forecasts import read_forecasts
+from calibrl.tables.formats import WRITABLE
 
 DATA = Path(__file__).parents[1] / "examples" / "data"
 SERVICE = Path(__file__).parents[1] / "examples" / "bandit_service.py"
@@ -58,11 +71,46 @@ def judged(case: Case) -> str:
         try:
             right = case()
         except CalibrlError as problem:
-            return "noticed" if len(str(problem).splitlines()) == 1 else "crashed"
+            if len(str(problem).splitlines()) == 1:
+                return "noticed"
+            print(problem, file=sys.stderr)
+            return "crashed"
         except Exception:
             traceback.print_exc()
             return "crashed"
     return "noticed" if told else "right" if right else "used"
+
+
+def told(*words: Any) -> str:
+    """What `calibrl` prints when it is given these words; an error of one line is raised, whatever else ends here."""
+    printed, complained = io.StringIO(), io.StringIO()
+    with (
+        patch.object(sys, "argv", ["calibrl", *map(str, words)]),
+        contextlib.redirect_stdout(printed),
+        contextlib.redirect_stderr(complained),
+    ):
+        try:
+            main_of_calibrl()
+        except SystemExit as end:
+            if end.code:
+                raise CalibrlError(complained.getvalue().strip() or "an end without a word\n") from None
+    return printed.getvalue() + complained.getvalue()
+
+
+@contextlib.contextmanager
+def deadline(seconds: int) -> Iterator[None]:
+    """End what waits longer."""
+
+    def late(*_: Any) -> None:
+        raise TimeoutError(f"nothing happened for {seconds} s")
+
+    before = signal.signal(signal.SIGALRM, late)
+    signal.alarm(seconds)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
 
 
 # Damage.
@@ -291,6 +339,380 @@ def nested(luck: random.Random, folder: Path) -> Iterator[Case]:
         yield case
 
 
+def formats(luck: random.Random, folder: Path) -> Iterator[Case]:
+    """Tables of forecasts in other formats than CSV."""
+    frame = pl.read_csv(DATA / "diabetes_past.csv").head(60)
+    text = frame.write_csv()
+    wholes = {"a.csv.gz": gzip.compress(text.encode(), mtime=0), "a.csv": text.encode("utf-16")}
+    for name in ("a.xlsx", "a.parquet", "a.feather"):
+        write_table(frame, folder / name)
+        wholes[name] = (folder / name).read_bytes()
+
+    def case() -> bool:
+        name = luck.choice(list(wholes))
+        (folder / name).write_bytes(flipped(wholes[name], luck))
+        return bool(read_forecasts(folder / name).values.isfinite().all())
+
+    while True:
+        yield case
+
+
+def bombs(luck: random.Random, folder: Path) -> Iterator[Case]:
+    """Small files that unpack to more than there is memory for: 64 MB, it is made to believe."""
+    table = small_files_that_ask_for_everything
+
+    def policy(size: int) -> Path:
+        CalibratedUCB(["a"], 2).save(folder / "policy.json")
+        plain = json.loads((folder / "policy.json").read_text())
+        del plain["crc"]
+        (folder / "policy.json").write_text(seal(json.dumps(plain).replace('"dim": 2', f'"dim": {size}')))
+        return folder / "policy.json"
+
+    def case() -> bool:
+        size = luck.randrange(20_000_000, 60_000_000)
+        with patch.object(sizes, "memory_left", lambda: 1 << 26), deadline(60):
+            if luck.random() < 0.2:
+                Policy.load(policy(size))
+            else:
+                read_table(luck.choice(table)(folder, size))
+        return False
+
+    while True:
+        yield case
+
+
+def _zeros(folder: Path, size: int) -> Path:
+    pl.select(x=pl.zeros(size // 2)).write_parquet(folder / "a.parquet")
+    return folder / "a.parquet"
+
+
+def _lists(folder: Path, size: int) -> Path:
+    frame = pl.select(x=1.0, y=pl.zeros(size // 2, eager=True).implode())
+    path = folder / f"lists.{'feather' if size % 2 else 'parquet'}"
+    if size % 2:
+        frame.write_ipc(path, compression="zstd")
+    else:
+        frame.write_parquet(path)
+    return path
+
+
+def _text(folder: Path, size: int) -> Path:
+    pl.DataFrame({"x": [1.0], "y": ["-" * 2 * size]}).write_parquet(folder / "text.parquet")
+    return folder / "text.parquet"
+
+
+def _packed(folder: Path, size: int) -> Path:
+    (folder / "a.csv.gz").write_bytes(gzip.compress(b"x\n" + b"0\n" * size, 1))
+    return folder / "a.csv.gz"
+
+
+def _corner(folder: Path, size: int) -> Path:
+    path = folder / "corner.xlsx"
+    with xlsxwriter.Workbook(path) as book:
+        sheet = book.add_worksheet()
+        sheet.write(0, 0, "x")
+        sheet.write(size // 60, 16_000, 1)
+    return path
+
+
+small_files_that_ask_for_everything: list[Callable[[Path, int], Path]] = [_zeros, _lists, _text, _packed, _corner]
+
+
+def map_files(luck: random.Random, folder: Path) -> Iterator[Case]:
+    """Files of `calibrl fit` with a value of another kind, their checksum right; what they make of forecasts."""
+    saved = []
+    for name, group in (("diabetes", []), ("digits", []), ("diabetes", ["--group", "sex"])):
+        told("fit", DATA / f"{name}_past.csv", "--out", folder / "map.json", *group)
+        saved.append((DATA / f"{name}_new.csv", read_checked(folder / "map.json")))
+
+    def case() -> bool:
+        new, content = luck.choice(saved)
+        try:
+            write_checked(folder / "map.json", mistaken(content, luck))
+        except ValueError:  # a number that JSON cannot hold
+            raise CalibrlError("cannot be written") from None
+        told("apply", folder / "map.json", new, "--out", folder / "out.csv")
+        return bool(np.isfinite(pl.read_csv(folder / "out.csv").select(pl.col(pl.Float64)).to_numpy()).all())
+
+    while True:
+        yield case
+
+
+def logs(luck: random.Random, folder: Path) -> Iterator[Case]:
+    """Logs of a bandit's decisions."""
+    generator = np.random.default_rng(0)
+    lines = ["id,x0,x1,arm,reward,propensity"]
+    lines += [
+        f"{i},{x[0]:.3f},{x[1]:.3f},{'ab'[i % 2]},{x[0] > 0:d},0.5" for i, x in enumerate(generator.random((80, 2)))
+    ]
+    whole = "\n".join(lines).encode()
+
+    def case() -> bool:
+        (folder / "log.csv").write_bytes(flipped(whole, luck))
+        log = read_log(folder / "log.csv")
+        return bool(np.isfinite(log.x).all() and np.isfinite(log.reward).all() and (log.propensity > 0).all())
+
+    while True:
+        yield case
+
+
+# What is no file, or not the one that is meant.
+
+
+def commands(folder: Path, name: str) -> list[list[Any]]:
+    """Every command that reads a file, told to read this one."""
+    file, out = folder / name, folder / "out"
+    past = DATA / "diabetes_past.csv"
+    shop = [["--sales", file], *(["--sales", DATA / "sales.csv", what, file] for what in ("--items", "--stock"))]
+    return [
+        ["check", file],
+        ["check", past, "--map", file],
+        ["fit", file, "--out", out / "map.json"],
+        ["apply", folder / "map.json", file, "--out", out / "new.csv"],
+        ["apply", file, past, "--out", out / "new.csv"],
+        *(["order", "--out", out / "orders.csv", *sales] for sales in shop),
+        ["bandit", "evaluate", file],
+        ["bandit", "evaluate", folder / "log.csv", "--load", file],
+        ["run", "bandits", "--data", file, "--label", "y", "--out", out / "run"],
+        ["run", "bandits", "--log", file, "--out", out / "run"],
+        ["run", "bandits", "--rows", file, "--out", out / "run"],
+        ["run", "inventory", "--sales", file, "--out", out / "run"],
+        ["run", "inventory", "--sales", DATA / "sales.csv", "--items", file, "--out", out / "run"],
+        ["summary", file],
+        ["report", file, "--out", out / "page.html"],
+    ]
+
+
+def no_files(luck: random.Random, folder: Path) -> Iterator[Case]:
+    """Pipes, devices, folders, links that lead nowhere or in a circle, and files that are not there."""
+    told("fit", DATA / "diabetes_past.csv", "--out", folder / "map.json")
+    (folder / "log.csv").write_text("x0,arm,reward,propensity\n" + "0.5,a,1,0.5\n0.1,b,0,0.5\n" * 20)
+
+    def case() -> bool:
+        name = luck.choice(["a.csv", "a.parquet", "a.xlsx", "a.csv.gz", "a.jsonl", "a.json"])
+        file = folder / name
+        way = luck.choice(["pipe", "device", "folder", "nowhere", "circle", "none"])
+        if way == "pipe":
+            os.mkfifo(file)
+        elif way == "folder":
+            file.mkdir()
+        elif way != "none":
+            file.symlink_to({"device": "/dev/zero", "nowhere": folder / "gone", "circle": file}[way])
+        words = luck.choice(commands(folder, name))
+        try:
+            with deadline(60):
+                said = told(*words)
+        finally:
+            if file.is_dir() and not file.is_symlink():
+                file.rmdir()
+            else:
+                file.unlink(missing_ok=True)
+        return "0 rows" in said or "no rows" in said  # of an empty folder
+
+    while True:
+        yield case
+
+
+def patterns(luck: random.Random, folder: Path) -> Iterator[Case]:
+    """Names that look like patterns, beside files that the pattern would fit."""
+    told("fit", DATA / "diabetes_past.csv", "--out", folder / "map.json")
+    (folder / "log.csv").write_text("x0,arm,reward,propensity\n" + "0.5,a,1,0.5\n0.1,b,0,0.5\n" * 20)
+
+    def case() -> bool:
+        name, decoy = luck.choice([("a[1]", "a1"), ("a?", "ab"), ("*", "b"), ("a[!b]", "ac"), ("{a,b}", "a")])
+        suffix = luck.choice([".csv", ".parquet", ".feather", ".jsonl", ".json"])
+        words = luck.choice(commands(folder, name + suffix))
+        for source in (DATA / "diabetes_past.csv", DATA / "sales.csv", folder / "map.json", folder / "log.csv"):
+            (folder / (decoy + suffix)).write_bytes(source.read_bytes())
+            try:
+                with deadline(60):
+                    told(*words)
+                return False  # it read the other one
+            except CalibrlError as problem:
+                last = problem
+            finally:
+                (folder / (decoy + suffix)).unlink()
+        raise last
+
+    while True:
+        yield case
+
+
+# Disks, clocks, and other processes.
+
+
+@contextlib.contextmanager
+def room_for(size: int) -> Iterator[None]:
+    """No file may grow beyond so many bytes, as on a disk that is full."""
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def full_disks(luck: random.Random, folder: Path) -> Iterator[Case]:
+    """Files of every kind, written anew where there is no room for them: they stay as they were."""
+    frame = pl.DataFrame({"x": np.random.default_rng(0).random(2000), "y": ["text"] * 2000})
+    mapping = fit_smooth(torch.rand(400, generator=torch.Generator().manual_seed(0)))
+    policy = CalibratedUCB(list("abcdef"), 9)
+    writers: dict[str, Callable[[Path], object]] = {
+        **{f"a{suffix}": lambda path: write_table(frame, path) for suffix in WRITABLE},
+        "map.json": mapping.save,
+        "policy.json": policy.save,
+        "agent.pt": lambda path: checkpoint.write(path, {}, 1, {"weights": torch.randn(40, 40)}),
+        "out.csv": lambda path: told("apply", folder / "fit.json", DATA / "diabetes_past.csv", "--out", path),
+    }
+    told("fit", DATA / "diabetes_past.csv", "--out", folder / "fit.json")
+
+    def case() -> bool:
+        name = luck.choice(list(writers))
+        before = (folder / name).read_bytes() if (folder / name).exists() else None
+        try:
+            with room_for(luck.randrange(1, 4000)):
+                writers[name](folder / name)
+        except CalibrlError:
+            if before != ((folder / name).read_bytes() if (folder / name).exists() else None):
+                raise RuntimeError(f"{name} was changed") from None
+            raise
+        finally:
+            if any(path.suffix == ".tmp" for path in folder.iterdir()):
+                raise RuntimeError("something was left behind")
+        return (folder / name).stat().st_size < 4000
+
+    for name, write in writers.items():
+        if luck.random() < 0.5:
+            write(folder / name)
+    while True:
+        yield case
+
+
+def full_journals(luck: random.Random, folder: Path) -> Iterator[Case]:
+    """A policy and a run whose disk is full now and then: what was acknowledged is there, nothing else is."""
+    bandit, learnt = Durable(folder / "policy", lambda: CalLinUCB(["a", "b"], 2), snapshot_every=7), 0
+    rows, number = Store(folder / "run", Run("dice", "", {})).open(), 0
+    files = [folder / "policy" / "journal.jsonl", folder / "run" / "rows.jsonl"]
+
+    def case() -> bool:
+        nonlocal learnt, number
+        row = Row("dice", "six", "a", number, {"eyes": 1.0}, job="a")
+        try:
+            with room_for(max(file.stat().st_size for file in files) + luck.randrange(600)):
+                bandit.update([0.5, luck.random()], "a", 1.0)
+                learnt += 1
+                rows.add("a", row)
+                number += 1
+        finally:
+            if sum(Policy.load(folder / "policy").pulls.values()) != learnt or len(_whole_rows(files[1])) != number:
+                raise RuntimeError("what was acknowledged is not what is there")
+        return True
+
+    with bandit, rows:
+        while True:
+            yield case
+
+
+def _whole_rows(file: Path) -> list[Row]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return read(file)
+
+
+def clocks(luck: random.Random, folder: Path) -> Iterator[Case]:
+    """Policies and runs whose clock, and whose files' dates, jump back and forth."""
+    number = 0
+
+    def case() -> bool:
+        nonlocal number
+        with patch.object(time, "time", lambda: luck.uniform(0, 4e9)):
+            with Durable(folder / "policy", lambda: CalLinUCB(["a", "b"], 2), snapshot_every=3) as bandit:
+                for _ in range(5):
+                    bandit.update([0.5, luck.random()], "a", 1.0)
+                    for file in (folder / "policy").iterdir():
+                        os.utime(file, (luck.uniform(0, 4e9),) * 2)
+            with Store(folder / "run", Run("dice", "", {})).open(resume=True) as rows:
+                rows.add("a", Row("dice", "six", "a", number, {"eyes": 1.0}, job="a", origin=origin("dice")))
+                rows.finish("a")
+            os.utime(folder / "run" / "rows.jsonl", (luck.uniform(0, 4e9),) * 2)
+        number += 1
+        return sum(Policy.load(folder / "policy").pulls.values()) == 5 * number and len(read(folder / "run")) == number
+
+    while True:
+        yield case
+
+
+HOLD = """
+import sys
+from pathlib import Path
+from calibrl.bandits import CalLinUCB, Durable
+from calibrl.runs.store import Run, Store
+folder, kind = sys.argv[1:]
+if kind == "policy":
+    held = Durable(folder, lambda: CalLinUCB(["a"], 2))
+else:
+    held = Store(Path(folder), Run("dice", "", {})).open()
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+def neighbours(luck: random.Random, folder: Path) -> Iterator[Case]:
+    """A folder that another process writes to, as a policy or as a run, opened as either."""
+    with contextlib.ExitStack() as stack:
+        for kind in ("policy", "run"):
+            words = [sys.executable, "-c", HOLD, str(folder / kind), kind]
+            other = stack.enter_context(subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE))
+            stack.callback(other.kill)
+            assert other.stdout is not None
+            other.stdout.readline()
+
+        def case() -> bool:
+            place = folder / luck.choice(["policy", "run"])
+            way = luck.randrange(4)
+            if way == 0:
+                Durable(place, lambda: CalLinUCB(["a"], 2))
+            elif way == 1:
+                Store(place, Run("dice", "", {})).open(resume=luck.random() < 0.5, force=luck.random() < 0.5)
+            else:
+                told(
+                    "run", luck.choice(["core", "bandits", "mdp"]), "--out", place, luck.choice(["--force", "--resume"])
+                )
+            return False
+
+        while True:
+            yield case
+
+
+def agents(luck: random.Random, folder: Path) -> Iterator[Case]:
+    """A saved agent of control with a value of another kind or size, its checksum right."""
+    agent = Agent(
+        task("cartpole"),
+        ensemble=EnsembleSettings(members=2, hidden=(8,), weight_decay=(1e-4,), epochs=1),
+        planner=PlannerSettings(horizon=3, population_size=8, elites=2, iterations=2, particles=2),
+    )
+    file, generator = folder / "agent.pt", np.random.default_rng(0)
+    for _ in range(40):
+        agent.observe(generator.random(4), generator.random(1), generator.random(4))
+    agent.update()
+    agent.save(file)
+    content = checkpoint.unpack(file)
+
+    def case() -> bool:
+        # Any part as often as any other: most of the numbers are a map's.
+        part = luck.choice(list(content["state"]))
+        state = {**content["state"], **mistaken({part: content["state"][part]}, luck)}
+        if isinstance(state.get(part), torch.Tensor) and luck.random() < 0.5:
+            state[part] = state[part] * math.nan
+        checkpoint.keep(file, {**content, "state": state})
+        agent.load(file)
+        return bool(np.isfinite(agent.act(np.zeros(4))).all())
+
+    while True:
+        yield case
+
+
 def tables(luck: random.Random, folder: Path) -> Iterator[Case]:
     """Tables of forecasts."""
     sources = [path.read_bytes()[:6000] for path in (DATA / "diabetes_past.csv", DATA / "digits_past.csv")]
@@ -360,6 +782,51 @@ def strangers(luck: random.Random, folder: Path) -> Iterator[Case]:
         yield case
 
 
+SHADOWED = (
+    *("typer", "click", "rich", "numpy", "torch", "polars", "scipy", "sklearn", "numba", "matplotlib", "gymnasium"),
+    *("ast", "typing", "pathlib", "json", "csv", "html", "threading", "socket", "struct", "random", "sitecustomize"),
+)
+"""Names of modules that commands import, their own and Python's."""
+
+
+def strange_folders(luck: random.Random, folder: Path) -> Iterator[Case]:
+    """Every command, in a folder whose files are called like modules that it imports."""
+    place = folder / "stranger"
+    place.mkdir()
+    for name in SHADOWED:
+        (place / f"{name}.py").write_text("import os; os.mkdir('taken'); raise SystemExit(7)")
+    told("fit", DATA / "diabetes_past.csv", "--out", folder / "map.json")
+    told("check", DATA / "diabetes_past.csv", "--map", folder / "map.json")
+    past, sales, rows = DATA / "diabetes_past.csv", DATA / "sales.csv", DATA.parents[1] / "results" / "reliability"
+    made = [
+        ["check", past, "--html", folder / "a.html"],
+        ["fit", past, "--out", folder / "b.json"],
+        ["apply", folder / "map.json", past, "--out", folder / "c.xlsx"],
+        ["order", "--sales", sales, "--out", folder / "d.csv", "--plot", folder / "d.png"],
+        ["summary", rows],
+        ["run", "core", "--seeds", "2", "--minutes", "0.001", "--backend", "processes", "--out", folder / "e"],
+        ["run", "control", "--preset", "tiny", "--minutes", "0.001", "--out", folder / "f"],
+        ["report", folder / "e"],
+        ["list", "maps"],
+        ["show", "bandits/small"],
+    ]
+    turn = itertools.cycle(luck.sample(made[:-3], len(made) - 3) + made[-3:])
+
+    def case() -> bool:
+        words = [sys.executable, "-m", "calibrl", *map(str, next(turn))]
+        path = {"PYTHONPATH": str(DATA.parents[1])}
+        done = subprocess.run(words, cwd=place, env=os.environ | path, capture_output=True, text=True, timeout=300)
+        if (place / "taken").exists():
+            (place / "taken").rmdir()
+            raise RuntimeError(f"{words[3:]}: a stranger's code was run")
+        if done.returncode:
+            raise RuntimeError(f"{words[3:]}: {done.stderr}")
+        return True
+
+    while True:
+        yield case
+
+
 def service_kills(luck: random.Random, folder: Path) -> Iterator[Case]:
     """The example service, killed after some requests: nothing that it acknowledged is lost or counted twice."""
     rewards: list[str] = []
@@ -398,9 +865,21 @@ KINDS: dict[str, tuple[int, Callable[[random.Random, Path], Iterator[Case]]]] = 
     "control checkpoints, damaged": (200, checkpoints),
     "maps, values mistaken": (740, maps),
     "files nested too deeply": (40, nested),
+    "map files of `fit`, values mistaken": (200, map_files),
+    "saved agents, values mistaken": (200, agents),
     "tables of forecasts, damaged": (2460, tables),
+    "Excel, Feather, Parquet, gz, UTF-16, damaged": (1000, formats),
+    "logs of decisions, damaged": (300, logs),
     "sales and item files, damaged": (960, order_files),
+    "small files that ask for everything": (60, bombs),
+    "pipes, devices, folders and links for files": (200, no_files),
+    "names that look like patterns": (60, patterns),
+    "files that a full disk refuses": (300, full_disks),
+    "journals and rows on a full disk": (300, full_journals),
+    "clocks that go back": (20, clocks),
+    "folders that another process writes to": (40, neighbours),
     "checkpoints that would run code": (200, strangers),
+    "commands in a stranger's folder": (10, strange_folders),
     "kills of the example service": (20, service_kills),
 }
 """What is tried: how often, and how."""

@@ -256,7 +256,7 @@ def load_agents(fleet: Fleet, states: Sequence[dict[str, Any]]) -> None:
     for evidence, state in zip(model.evidence, states, strict=True):
         try:
             evidence.load_state_dict(dict(state["evidence"]))
-        except (AttributeError, KeyError, TypeError) as problem:
+        except (AttributeError, KeyError, TypeError, ValueError) as problem:
             raise _damaged(first_line(problem)) from None
     model.updates = states[0]["learnt"]
     fleet.show_to_planner()

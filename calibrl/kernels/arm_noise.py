@@ -45,6 +45,8 @@ Floats = NDArray[np.float64]
 
 COUNT, SQUARES, ERRORS, UP, DOWN = range(5)
 """The columns of an arm's record of noise: n_a, B_a, Σ of clipped errors, and two CUSUMs."""
+SMALLEST = 1e-100
+"""Rewards that are smaller count as this large: squares of theirs are no numbers."""
 COLUMNS = 5
 
 PRIOR, POOLED, PULL, HONEST_PRIOR = 0.5, 1.0, 0.25, 0.8
@@ -60,7 +62,7 @@ def start(x: Floats, ridge: float, largest: float) -> float:
     size = 0.0
     for i in range(len(x)):
         size += x[i] * x[i]
-    unit = largest if largest > 0 else 1.0
+    unit = max(largest, SMALLEST) if largest > 0 else 1.0
     return unit * unit / (1.0 + size / ridge)
 
 
@@ -88,7 +90,7 @@ def width(noise: Floats, prior: float, common: float, largest: float, lack: floa
     variance = (PRIOR * prior + noise[SQUARES] + POOLED * common) / (PRIOR + POOLED + noise[COUNT])
     pulled = variance * min(1.0, (common / variance) ** PULL)
     near = sd / math.sqrt(math.sqrt(1.0 + (sd * sd / FAR) ** 2))
-    unit = largest if largest > 0 else 1.0
+    unit = max(largest, SMALLEST) if largest > 0 else 1.0
     calm = max(1.0 - CALM * variance / (unit * unit), 0.0)
     seldom = BERNSTEIN * unit * max(lack - 1.0, 0.0) * calm * sd * sd / (1.0 + sd * sd)
     return stretch(lack) * math.sqrt(pulled) * near + seldom

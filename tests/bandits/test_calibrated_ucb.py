@@ -153,3 +153,10 @@ def test_a_file_keeps_what_was_learnt_of_noise(tmp_path):
 def test_options_that_are_wrong_are_named(options, words):
     with pytest.raises(CalibrlError, match=words):
         CalibratedUCB(2, 2, **options)
+
+
+def test_rewards_may_be_as_small_as_numbers_go():
+    policy = CalibratedUCB(["a", "b"], 2)
+    for _ in range(4):
+        policy.update([0.5, 1.0], policy.choose([0.5, 1.0]), 1e-300)
+    assert 0 < policy.decide([0.5, 1.0]).probability <= 1
