@@ -13,9 +13,11 @@ import os
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import argparse
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -34,8 +36,10 @@ from calibrl.inventory.policy import (
     service_levels,
 )
 from calibrl.inventory.store import Rules
-from calibrl.kernels.stock import closed_loop_reference, open_loop_reference
 from calibrl.runs import rows as results
+
+sys.path.append(str(Path(__file__).parents[1]))
+from tests.kernels.references import closed_loop_reference, open_loop_reference
 
 PATHS, DAYS = 300, 5
 

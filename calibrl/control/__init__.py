@@ -8,6 +8,7 @@ Importing this registers the MuJoCo tasks in Gymnasium, which has read no entry 
 `gymnasium.make("calibrl.control:calibrl/Cartpole-v0")` does both.
 """
 
+import sys
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -34,7 +35,8 @@ def register() -> None:
             gymnasium.register(env_id, entry_point=f"calibrl.control.envs.tasks:{name}", max_episode_steps=steps)
 
 
-with suppress(ImportError):  # without Gymnasium there is nowhere to register them
-    register()
+if "calibrl.cli" not in sys.modules:  # whose --help waits for nothing heavy; there `make_env` registers them
+    with suppress(ImportError):  # without Gymnasium there is nowhere to register them
+        register()
 
 __getattr__, __dir__, __all__ = exports(__name__)

@@ -27,6 +27,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from calibrl.control import register
 from calibrl.control.choices import ChoiceEnvironment, Choices, choices_of
 from calibrl.control.settings import TASKS, ControlSettings
 from calibrl.control.trials import random_steps
@@ -66,6 +67,7 @@ def make_env(env_id: str, **options: Any) -> gymnasium.Env[Any, Any]:
         raise MissingExtra("gymnasium", "control") from None
     if env_id.startswith("calibrl/"):
         our_module()
+        register()
     try:
         with warnings.catch_warnings():
             # A newer version, or none named, is no reason to refuse the one that was asked for.
