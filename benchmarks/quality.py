@@ -2,6 +2,7 @@
 
     python benchmarks/quality.py [--out results/core/quality.jsonl] [--repeats 64] [--jobs 1]
     python benchmarks/quality.py --edges [--out results/core/edges.jsonl] [--jobs 1]
+    python benchmarks/quality.py --frontier [--out results/core/frontier.jsonl] [--jobs 1]
 
 The forecast is N(0, 1); the truth is something else. Excess CRPS = ∫ (R(Φ(x)) - F(x))² dx: 0 for the truth itself, in
 units of the forecast's σ; `harm` is the share of fits more than 0.1 % of the truth's CRPS worse than leaving the
@@ -9,12 +10,15 @@ forecast alone; `kl` the excess log-likelihood loss. The truths had no part in c
 written when it was done, and it was not changed after they had been looked at.
 `--edges`: how often 99 and 99.9 % intervals of heavy-tailed outcomes miss, as a multiple of what they say, and how
 often a handful of rows moves a forecast that is calibrated.
+`--frontier`: what the default would gain, and whom it would harm, were it to move sooner or later: with other values of
+`calibrl.maps.spline.UNLIKELY`, on the same truths and samples, against the same peers.
 """
 
 from __future__ import annotations
 
 import argparse
 import warnings
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 
@@ -27,10 +31,12 @@ from torch import Tensor
 
 import calibrl as cal
 from calibrl.kernels import normal
-from calibrl.maps import FitMap, Map
+from calibrl.maps import FitMap, Map, spline
 from calibrl.runs import rows as results
 
 SIZES = (10, 30, 100, 300, 1000)
+THRESHOLDS = (0.5, 1.0, 2.0, 3.0, 4.75, 7.0)
+"""Of the default map's evidence for a shift or a scale, in `--frontier`; 4.75 is the default."""
 SLOW = 4
 """Choosing a map, or a mixture, fits dozens: measured on one sample in four, and their standard errors say so."""
 HARM = 0.001
@@ -222,6 +228,40 @@ def measure(job: tuple[str, int, int]) -> tuple[str, int, dict[str, dict[str, np
     return name, n, found, 1000 * float(np.trapezoid(own * (1 - own), GRID.numpy()))
 
 
+def frontier(job: tuple[str, int, int]) -> tuple[str, int, dict[float, tuple[float, float]]]:
+    """By threshold, the default map's excess CRPS over the best peer's, and the share of fits that do harm."""
+    name, n, repeats = job
+    truth, few = TRUTHS[name], max(8, repeats // SLOW)
+    torch.set_num_threads(1)
+    z = truth.rvs(size=(n, repeats), random_state=np.random.default_rng([7, list(TRUTHS).index(name), n]))
+    laws = {"affine": law_of(cal.fit_affine(z=z), repeats), "shrunk kernel": each(z, kernel), "ECDF": each(z, ecdf)}
+    laws["mixture"] = each(z[:, :few], mixture)
+    best = min(scores(law, truth, law[0].shape[1])["excess"].mean() for law in laws.values())
+    own, plain = truth.cdf(GRID.numpy()), (normal.cdf(GRID)[:, None], torch.exp(normal.log_density(GRID))[:, None])
+    most = scores(plain, truth, 1)["excess"][0] + 1000 * HARM * float(np.trapezoid(own * (1 - own), GRID.numpy()))
+    found, usual = {}, spline.UNLIKELY
+    for spline.UNLIKELY in THRESHOLDS:
+        excess = scores(law_of(cal.fit_smooth(z=z), repeats), truth, repeats)["excess"]
+        found[spline.UNLIKELY] = float(excess.mean() / best), float((excess > most).mean())
+    spline.UNLIKELY = usual
+    return name, n, found
+
+
+def frontier_rows(jobs: Iterator[tuple[str, int, dict[float, tuple[float, float]]]]) -> Iterator[results.Row]:
+    origin, by = results.origin(), defaultdict(list)
+    for _, n, found in jobs:
+        for threshold, pair in found.items():
+            by[threshold, n].append(pair)
+    for (threshold, n), pairs in by.items():
+        ratio, harm = np.array(pairs).T
+        metrics = {"worst_ratio": ratio.max(), "mean_ratio": np.exp(np.log(ratio).mean()), "harm": harm.mean()}
+        metrics = {name: float(value) for name, value in metrics.items()}
+        settings = {"truths": len(pairs)}
+        yield results.Row(
+            "frontier", "all truths", f"{threshold:g}", 0, step=n, metrics=metrics, settings=settings, origin=origin
+        )
+
+
 def edge(job: tuple[str, int]) -> tuple[str, int, dict[str, float]]:
     """How often intervals miss, over what they say, with n heavy-tailed rows; or how often n calibrated rows move R."""
     torch.set_num_threads(1)
@@ -265,6 +305,7 @@ def main() -> None:
     words.add_argument("--repeats", type=int, default=64, help="samples per truth and size")
     words.add_argument("--jobs", type=int, default=1, help="processes")
     words.add_argument("--edges", action="store_true", help="heavy tails and a handful of rows")
+    words.add_argument("--frontier", action="store_true", help="other thresholds of the default map")
     given = words.parse_args()
     with ProcessPoolExecutor(given.jobs) as pool:
         if given.edges:
@@ -276,6 +317,9 @@ def main() -> None:
                 results.Row("edges", name, "smooth", 0, step=n, metrics=metrics, origin=origin)
                 for name, n, metrics in pool.map(edge, jobs)
             ]
+        elif given.frontier:
+            tasks = [(name, n, given.repeats) for name in TRUTHS for n in SIZES[:4]]
+            found = list(frontier_rows(pool.map(frontier, tasks)))
         else:
             found = list(rows_of(pool.map(measure, [(name, n, given.repeats) for name in TRUTHS for n in SIZES])))
     if given.out:
