@@ -52,7 +52,7 @@ Floats = NDArray[np.float64]
 Target = Policy | Array
 """What is judged: a policy, or its probabilities (n, k), a row per decision and a column per arm of `log.arms`."""
 
-FOLDS = 5
+FOLDS, BLOCK = 5, 64
 UNSUPPORTED = 0.1
 """How much of what a policy does may be without support in the log, beyond what chance explains."""
 UNSEEN = 0.01
@@ -238,7 +238,7 @@ def switch_dr(
     off = rows.weight * (log.reward - rows.fitted)
     # A limit that looked at rewards would choose whichever bias hides best.
     kept = rows.weight <= (UNEVEN * rows.weight.sum() if most is None else most)
-    made = rows.estimate(rows.direct + np.where(kept, off, 0.0))
+    made = rows.estimate(rows.direct + np.where(kept, off, 0.0), rows.direct + off)
     return replace(made, error=math.hypot(made.error, float(np.where(kept, 0.0, off).mean())))
 
 
@@ -317,19 +317,19 @@ class _Rows:
         theta = self._models(log, taken, folds, ridge) if folds else None
         self.share, self.weight = np.zeros(k), np.empty(n)
         self.direct, self.fitted = np.empty(n), np.empty(n)
-        # Row by row: chances and forecasts of every row and arm would not fit into memory.
-        for t, a in enumerate(taken):
+        # Block by block: chances and forecasts of every row and arm would not fit into memory.
+        for rows in np.split(np.arange(n), range(BLOCK, n, BLOCK)):
             if given is None:
                 assert isinstance(target, Policy)
-                asked = _features(target, log, t, among[t])
-                chance = np.fromiter(target.probabilities(asked, among=among[t]).values(), np.float64)
+                chance = np.stack([_asked(target, log, t, among[t]) for t in rows.tolist()])
             else:
-                chance = given[t]
-            self.share += chance / n
-            self.weight[t] = chance[a] / log.propensity[t] if a >= 0 else 0.0
+                chance = given[rows]
+            self.share += chance.sum(0) / n
+            at = np.arange(len(rows)), taken[rows]
+            self.weight[rows] = np.where(taken[rows] >= 0, chance[at], 0.0) / log.propensity[rows]
             if theta is not None:
-                expected = self._expected(log, t, theta[t % folds])
-                self.direct[t], self.fitted[t] = chance @ expected, expected[a]
+                expected = self._expected(log, rows, theta)
+                self.direct[rows], self.fitted[rows] = (chance * expected).sum(1), expected[at]
         total = float((self.weight**2).sum())
         self.effective = float(self.weight.sum()) ** 2 / total if total else 0.0
         if support:
@@ -344,13 +344,19 @@ class _Rows:
         x = np.stack([np.append(log.taken(t), 1.0) for t in range(len(log))])
         return _cross_fitted(x, np.zeros(len(log), np.int64), log.reward, 1, folds=folds, ridge=ridge)
 
-    def _expected(self, log: Log, t: int, theta: Floats) -> Floats:
-        """What each arm is expected to pay in a row: (k,)."""
-        if log.x.ndim == 2:
-            found: Floats = theta @ np.append(log.x[t], 1.0)
-            return found
-        values = dict(zip(log.names, log.x[t] @ theta[0, :-1] + theta[0, -1], strict=True))
-        return np.array([values.get(arm, 0.0) for arm in self.arms])
+    def _expected(self, log: Log, rows: NDArray[np.int64], theta: Floats) -> Floats:
+        """What each arm is expected to pay in these rows (n,), by coefficients (folds, k, d): (n, k)."""
+        found = np.zeros((len(rows), len(self.arms)))
+        known = [arm for arm in log.names if arm in self.arms]
+        place, column = ([names.index(arm) for arm in known] for names in (self.arms, log.names))
+        for fold, model in enumerate(theta):
+            own = rows % len(theta) == fold
+            x = log.x[rows[own]]
+            if x.ndim == 2:
+                found[own] = x @ model[:, :-1].T + model[:, -1]
+            else:
+                found[np.ix_(own, place)] = x[:, column] @ model[0, :-1] + model[0, -1]
+        return found
 
     def _note(self, log: Log) -> str:
         notes = []
@@ -367,10 +373,15 @@ class _Rows:
             notes.append(f"{_room(self.arms, log)}: only policies that act much like the logged one can be judged")
         return "; ".join(notes)
 
-    def estimate(self, values: Floats) -> Estimate:
-        """The mean of what rows say."""
+    def estimate(self, values: Floats, full: Floats | None = None) -> Estimate:
+        """The mean of what rows say, with an error as if the row that is farthest off could come once more.
+
+        Where weights are uneven, most of the error is in rows that a log has once or not yet. full: what rows say
+        before any were cut off, if they were.
+        """
         made = _estimate(values, note=self.note)
-        return replace(made, effective=self.effective)
+        farthest = np.abs((values if full is None else full) - made.value).max() / len(values)
+        return replace(made, error=math.hypot(made.error, farthest), effective=self.effective)
 
     def by_weight(self, values: Floats) -> Estimate:
         """The mean of what rows say, with an interval only where no weight can be large, seen or not."""
@@ -403,6 +414,11 @@ def _probabilities(target: Array, log: Log) -> Floats:
 def _features(policy: Policy, log: Log, row: int, among: Sequence[Arm] | None) -> Floats:
     """What a policy is asked about in a row of a log."""
     return log.features(row, policy.arms if among is None else among)
+
+
+def _asked(policy: Policy, log: Log, row: int, among: Sequence[Arm] | None) -> Floats:
+    """A policy's probabilities (k,) in a row of a log."""
+    return np.array([*policy.probabilities(_features(policy, log, row, among), among=among).values()])
 
 
 ESTIMATORS: dict[str, Callable[[Target, Log], Estimate]] = {
