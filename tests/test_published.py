@@ -515,3 +515,16 @@ def test_where_a_shops_intervals_hold():
             cells.append(f"{min(parts):.1f} to {max(parts):.1f}")
         holidays = rows["holidays"].get((problem, arm), {})
         says(text, *cells, *(f"{100 * value:.1f}" for value in holidays.values()))
+
+
+def test_what_other_thresholds_of_the_default_map_would_cost():
+    """The table on the page is that of the rows, and no threshold reaches the aim."""
+    sizes, found = (10, 30, 100, 300), {}
+    for row in read(ROOT / "results" / "core" / "frontier.jsonl"):
+        found.setdefault(row.arm, {})[row.step] = row.metrics["worst_ratio"], row.metrics["harm"]
+    text = (ROOT / "docs" / "choose-a-map.md").read_text("utf-8")
+    for threshold, by_size in found.items():
+        ratios, harms = zip(*(by_size[n] for n in sizes), strict=True)
+        cells = [*(f"{ratio:.2f}" for ratio in ratios), *(f"{100 * harm:.1f} %" for harm in harms)]
+        assert f"| {threshold} | {' | '.join(cells)} |" in text
+        assert min(ratios) > 1.3
