@@ -252,7 +252,8 @@ class Fitted(Answers):
                 )
             return found
         if isinstance(model, Mapping):
-            return {level: Fitted(one).answer(x) for level, one in model.items()}
+            asked = {level: getattr(one, "predict", None) or Fitted(one).answer for level, one in model.items()}
+            return {level: np.asarray(ask(x)) for level, ask in asked.items()}
         if hasattr(model, "get_distribution"):  # statsmodels: generalised and discrete models
             return model.get_distribution(exog=x)
         if hasattr(model, "get_prediction"):
@@ -303,6 +304,8 @@ def _of_scipy(given: Any) -> Distribution:
     if name in ("norm", "poisson"):
         mean, std = (torch.as_tensor(np.asarray(part)) for part in (given.mean(), given.std()))
         return Normal(mean, std) if name == "norm" else Poisson(mean)
+    if name in ("bernoulli", "binom") and np.all(np.asarray(given.support()[1]) == 1):  # one event each
+        return _classes(torch.as_tensor(np.asarray(given.mean())), "classes")
     return _quantiles(np.stack([np.asarray(given.ppf(level)) for level in MANY], -1), MANY)
 
 

@@ -295,3 +295,30 @@ def test_later_rows_vouch_for_a_guarantee_and_leave_the_shape():
     few = cal.calibrate(quantiles[:29], y[:29], levels=LEVELS)
     assert few.fitted.shared is None
     assert int(few.mapping.ranks.count) == 29
+
+
+def test_chances_of_an_event_are_not_taken_for_numbers():
+    rng = np.random.default_rng(0)
+    chance = rng.uniform(size=400)
+    event = (rng.uniform(size=400) < chance**2).astype(int)
+    with pytest.raises(CalibrlError, match=r'may be probabilities of 1, kind="classes".*spread=1.0; say which'):
+        cal.calibrate(chance, event)
+    found = cal.calibrate(chance, event, kind="classes")(chance)
+    assert isinstance(found, torch.distributions.Bernoulli)
+    assert cal.calibrate(chance, event, spread=1.0).rows == 400
+
+
+def test_statsmodels_of_events_and_of_single_quantiles():
+    sm = pytest.importorskip("statsmodels.api")
+    rng = np.random.default_rng(0)
+    x = sm.add_constant(rng.normal(size=(900, 1)))
+    y = x[:, 1] + rng.normal(size=900)
+    event = (y > 0).astype(int)
+    binomial = sm.GLM(event[:300], x[:300], family=sm.families.Binomial()).fit()
+    for model in (sm.Logit(event[:300], x[:300]).fit(disp=0), binomial):
+        chance = cal.calibrate(model, x[300:600], event[300:600]).predict_proba(x[600:])
+        assert np.mean((chance > 0.5) == event[600:]) > 0.7
+        assert chance.mean() == pytest.approx(event[600:].mean(), abs=0.07)
+    models = {level: sm.QuantReg(y[:300], x[:300]).fit(q=level, max_iter=5000) for level in (0.05, 0.5, 0.95)}
+    low, high = cal.calibrate(models, x[300:600], y[300:600]).predict_interval(x[600:], 0.9)
+    assert np.mean((low <= y[600:]) & (y[600:] <= high)) == pytest.approx(0.9, abs=0.06)
