@@ -344,9 +344,13 @@ def _recognise(
         found[spelling.kind] = spelling
     spelt = {column for spelling in found.values() for column in spelling.columns} | set(numbered.values())
     spelt |= {end for pair in names.intervals() for end in pair} if found else set()
-    if (not found or kind == "classes") and "classes" not in found and (single := names.single(labels)):
-        found["classes"] = single
-        spelt |= set(single.columns)
+    if (not found or kind == "classes") and "classes" not in found:
+        other = _unnamed_classes(names, cells, outcome) or names.single(
+            labels, yes_or_no=outcome is not None and cells.yes_or_no(outcome)
+        )
+        if other:
+            found["classes"] = other
+            spelt |= set(other.columns)
     if not found or (kind is not None and kind not in found):
         raise CalibrlError(_asked(names, cells, kind, numbered))
     if kind is None:
@@ -388,6 +392,18 @@ def _numbered(columns: Mapping[int, str], cells: Cells, kind: str | None) -> Spe
     )
 
 
+def _unnamed_classes(names: Names, cells: Cells, outcome: str | None) -> Spelling | None:
+    """Columns 0, 1, 2 …, as pandas names probabilities, where each row of them sums to one."""
+    columns = {number: column for number, column in names.numbered(bare=True).items() if column != outcome}
+    if len(columns) < 2 or list(columns) != list(range(len(columns))):
+        return None
+    values = np.stack([cells.floats(name) for name in columns.values()], 1)
+    likely = values[np.isfinite(values).all(1)]
+    if not len(likely) or (likely < 0).any() or (np.abs(likely.sum(1) - 1) > _rounded_away(likely)).any():
+        return None
+    return Spelling("classes", tuple(columns.values()), classes=tuple(map(str, columns)))
+
+
 def _asked(names: Names, cells: Cells, kind: str | None, numbered: Mapping[int, str]) -> str:
     """What to say where no forecast was found: what is missing, and the option that settles it."""
     columns = cells.frame.columns
@@ -401,8 +417,12 @@ def _asked(names: Names, cells: Cells, kind: str | None, numbered: Mapping[int, 
         if len(pairs) == 1:
             return f"{start}{cut(low)} and {cut(high)} are an interval: say its probability with --level 0.9"
         return f"{start}say which interval, with --columns lower={cut(low)},upper={cut(high)} and --level 0.95"
+    mean = names.mean()
+    if mean and kind in (None, "normal"):
+        return f"{start}{cut(mean)} may be a mean: say which column is its standard deviation with --columns std=NAME"
     wanted = "; ".join(ACCEPTED.values()) if kind is None else f"{ACCEPTED[kind]} for {kind}"
-    return f"{start}expected {wanted}; say which they are with --columns, like --columns mean=NAME,std=NAME"
+    cure = "--columns mean=NAME,std=NAME or --columns p=NAME" if kind is None else "--columns, like mean=NAME,std=NAME"
+    return f"{start}expected {wanted}; say which they are with {cure}"
 
 
 SUM_TOLERANCE = 1e-3

@@ -16,16 +16,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from calibrl.errors import CalibrlError, cut, some
-from calibrl.tables.reader import find_columns, plain
+from calibrl.tables.reader import NO, find_columns, plain
 
 ALIASES = {
     "y": (
         *("actual", "actuals", "y_true", "y_test", "y_actual", "target", "outcome", "observed", "observation", "obs"),
-        *("truth", "ground_truth", "true", "true_value", "true_label", "response", "realized"),
+        *("truth", "ground_truth", "true", "true_value", "true_label", "response", "realized", "y_obs"),
+        *("actual_value", "observed_value", "target_value"),
     ),
     "mean": (
         *("mu", "loc", "y_pred", "pred", "prediction", "predicted", "predicted_mean", "mean_prediction", "pred_mean"),
         *("forecast", "forecast_mean", "yhat", "y_hat", "y_mean", "fit", "point_forecast", "expected"),
+        *("predictions", "predicted_value", "forecast_value"),
     ),
     "std": (
         *("sigma", "sd", "scale", "stddev", "std_dev", "stdev", "standard_deviation", "y_std", "y_sd", "y_pred_std"),
@@ -46,12 +48,13 @@ QUANTILES = (
     # A point before a number with one of its own separates; any other is a decimal point.
     r"(?P<prefix>|.*?[\s_.\-])(?:q|quantile|quant|pct|percentile|perc|pctl)(?:[\s_\-:=(\[]|\.(?=\d+\.\d))*"
     rf"{NUMBER}\s*(?P<percent>%?)[)\]]?",
-    r"(?P<prefix>)(?P<number>\d*\.\d+)(?P<percent>)",
+    r"(?P<prefix>)(?:(?:y_)?pred|prediction|predicted|forecast|y_?hat)?[\s_]?(?P<number>\d*\.\d+)(?P<percent>)",
     rf"(?P<prefix>|.*?[\s_])(?<![\d.]){NUMBER}\s*(?P<percent>%)",
     r"(?P<prefix>)x(?P<number>0?\.\d+)(?P<percent>)",  # R writes X before a number, and a point for %
     r"(?P<prefix>)x(?P<number>\d+(?:\.\d+)?)(?P<percent>\.)",
 )
-SAMPLES = r"(?P<prefix>|.*?[\s_.\-])(?:s|samples?|draws?|members?|ens|ensemble|paths?|sim|simulation|trajectory|rep)"
+SAMPLES = r"(?P<prefix>|.*?[\s_.\-])(?:s|samples?|draws?|members?|ens|ensemble|paths?|sim|simulation|trajectory|rep"
+SAMPLES += r"|(?:(?:y_)?pred|prediction|y_?hat)(?=\[))"  # PyMC numbers draws so
 SAMPLES += r"[\s_.\-\[]*(?P<number>\d+)\]?"
 CLASS_WORDS = r"(?:p|pr|prob|proba|probs|probability|probabilities)"
 CLASSES = (
@@ -163,13 +166,14 @@ class Names:
         )
         return {spelling.kind: spelling for spelling in tried if spelling is not None}
 
-    def numbered(self) -> dict[int, str]:
-        """Columns p0, p1, p10 …: classes, or percentiles."""
-        pairs = ((re.fullmatch(r"[pP]_?(\d+)", name), theirs) for name, theirs in self.theirs.items())
+    def numbered(self, *, bare: bool = False) -> dict[int, str]:
+        """Columns p0, p1, p10 …: classes, or percentiles; `bare`: columns 0, 1, 2 …"""
+        form = r"(\d+)" if bare else r"[pP]_?(\d+)"
+        pairs = ((re.fullmatch(form, name), theirs) for name, theirs in self.theirs.items())
         return dict(sorted((int(found[1]), theirs) for found, theirs in pairs if found))
 
-    def single(self, labels: Sequence[str]) -> Spelling | None:
-        """One probability: of yes, of 1, or of the label in its name."""
+    def single(self, labels: Sequence[str], *, yes_or_no: bool) -> Spelling | None:
+        """One probability: of yes, of 1, or of the label in its name, which is yes where outcomes are yes or no."""
         y = self.outcome()
         names = [name for name in self.theirs if name != y]
         column = find_columns(names, ["p"], ALIASES, {}, self.source).get("p")
@@ -181,6 +185,8 @@ class Names:
             others = [label for label in labels if label != name]
             if name in labels and len(others) == 1:
                 return Spelling("classes", (self.theirs[column],), classes=(others[0], name), single=True)
+            if yes_or_no and plain(name) not in NO:
+                return Spelling("classes", (self.theirs[column],), classes=("0", "1"), single=True)
         return None
 
     def interval(self) -> tuple[str, str] | None:
@@ -199,7 +205,16 @@ class Names:
                 if ends & set(words) and not re.search(r"\d", name):
                     rest = tuple(word for word in words if word not in ends)
                     found.setdefault(rest, {})[high] = theirs
+        if ("obs", "ci") in found:
+            found.pop(("mean", "ci"), None)  # statsmodels has both: of outcomes, and of the mean alone
         return [(pair[False], pair[True]) for pair in found.values() if len(pair) == 2]
+
+    def mean(self) -> str | None:
+        """What the file calls a column that may be a mean."""
+        found = find_columns(
+            [name for name in self.theirs if name != self.outcome()], ["mean"], ALIASES, {}, self.source
+        )
+        return self.theirs[found["mean"]] if found else None
 
     def _normal(self, names: list[str]) -> Spelling | None:
         found = find_columns(names, ["std", "variance"], ALIASES, {}, self.source)
@@ -249,6 +264,8 @@ class Names:
                 f"--columns q0.5={cut(odd)},…"
             )
         by = 100 if bare and min(bare) >= 1 else 1
+        if by > 1 and max(bare) > 100 and all(re.search(r"(?<!\d)\d{3}$", name) for name in numbers):
+            by = 1000  # q025, q500, q975
         return {
             name: round(number / 100, 12) if percent else round(number / by, 12) if by > 1 else number
             for name, (number, percent) in numbers.items()

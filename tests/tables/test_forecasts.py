@@ -232,15 +232,18 @@ REFUSED = {
     "whose probability": ("y,prob\ncat,.4\ndog,.5\n", "prob may be the probability of cat or of dog; .* p_cat=prob"),
     "interval": ("y,lower,upper\n1,0,2\n", "lower and upper are an interval: say its probability with --level 0.9"),
     "two intervals": (
-        "y,mean_ci_lower,mean_ci_upper,obs_ci_lower,obs_ci_upper\n1,0,2,0,2\n",
-        "say which interval, with --columns lower=mean_ci_lower,upper=mean_ci_upper and --level",
+        "y,a_lower,a_upper,b_lower,b_upper\n1,0,2,0,2\n",
+        "say which interval, with --columns lower=a_lower,upper=a_upper and --level",
     ),
     "two outcomes": (
         "actual,target,mu,sigma\n1,1,0,1\n",
         "actual, target may each be the column y; .* --columns y=act",
     ),
     "two means": ("y,mu,pred,sigma\n1,1,0,1\n", "mu, pred may each be the column mean; .* --columns mean=mu"),
-    "std of the mean": ("y,mean,mean_se\n1,0,1\n", "no forecast among .* --columns mean=NAME,std=NAME"),
+    "std of the mean": (
+        "y,mean,mean_se\n1,0,1\n",
+        "no forecast among .* mean may be a mean: say which column .* --columns std=NAME",
+    ),
     "class gap": ("y,p0,p2\n0,.5,.5\n", "expected p0, p1, … without a gap"),
     "probability": ("y,p0,p1\n0,1.5,-.5\n", "row 1, column p0: 1.5 is not a probability"),
     "sum": ("y,p0,p1\n0,.5,.5\n0,.5,.6\n", "row 2, column p0 … p1: the probabilities sum to 1.1, not 1"),

@@ -174,7 +174,42 @@ CASES = {
             }
         ),
         quantile(NINETY, (0.05, 0.95)),
-        "--level 0.9 --columns lower=obs_ci_lower,upper=obs_ci_upper",
+        "--level 0.9",
+        "q0.05=obs_ci_lower,q0.95=obs_ci_upper",
+    ),
+    "bigquery": Case(
+        "a.csv",
+        text(
+            {
+                "prediction": MU,
+                **named(["prediction_interval_lower_bound", "prediction_interval_upper_bound"], NINETY),
+                "actual_value": Y,
+            }
+        ),
+        quantile(NINETY, (0.05, 0.95)),
+        "--level 0.9",
+    ),
+    "values": Case("a.csv", pandas({"actual_value": Y, "predicted_value": MU, "predicted_std": SIGMA}), gaussian()),
+    "quantiles of a prediction": Case(
+        "a.csv", text({"target": Y, **named(["pred_0.1", "pred_0.5", "pred_0.9"], QUANTILES)}), quantile()
+    ),
+    "per mille": Case(
+        "a.csv", text({"y": Y, **named(["q100", "q500", "q900"], QUANTILES)}), quantile(), said="q0.1=q100"
+    ),
+    "amazon": Case(
+        "a.csv",
+        text({"date": DAYS, **named(["p10", "p50", "p90"], QUANTILES), "target_value": Y}),
+        quantile(),
+        said="outcomes in target_value",
+    ),
+    "pymc": Case("a.csv", text({"y": Y, **named([f"y_pred[{k}]" for k in range(12)], SAMPLES)}), sampled()),
+    "predict_proba, bare": Case("a.csv", pandas({"y_true": LABEL, **named(["0", "1", "2"], PROBS)}), classes()),
+    "of an event": Case(
+        "a.csv",
+        text({"is_fraud": EVENT > 0, "fraud_probability": RISK}),
+        BINARY,
+        "--y is_fraud",
+        "fraud_probability, the probability of 1",
     ),
     "names of nobody": Case("a.csv", text({"a": Y, "b": MU, "c": SIGMA}), gaussian(), "--y a --columns mean=b,std=c"),
     "lightgbm": Case("a.csv", text({"y": Y, **named(["q_0.1", "q_0.5", "q_0.9"], QUANTILES)}), quantile()),
@@ -248,6 +283,12 @@ CASES = {
 }
 
 REFUSED = {
+    "a mean alone": (
+        text({"y": Y, "y_pred": MU, "uncertainty": SIGMA}),
+        "y_pred may be a mean: say which column is its",
+    ),
+    "a score": (text({"y_true": EVENT, "y_score": RISK}), "--columns p=NAME"),
+    "numbers of nobody": (text({"y": LABEL, **named(["0", "1", "2"], 2 * PROBS)}), "--columns"),
     "no level": (text({"y": Y, **named(["lower", "upper"], NINETY)}), "--level 0.9"),
     "names of nobody": (text({"y": Y, "b": MU, "c": SIGMA}), "--columns mean=NAME,std=NAME"),
     "nobody's outcome": (text({"a": Y, "mean": MU, "std": SIGMA}), "--y NAME"),
