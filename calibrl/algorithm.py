@@ -373,10 +373,7 @@ class CrossFitted:
 def check_forecaster(model: Forecaster) -> Forecaster:
     """The same, or an error if it cannot learn and answer."""
     if not isinstance(model, Forecaster):
-        raise CalibrlError(
-            f"{type(model).__name__} is no forecaster; it must have update(data) and be called with x: wrap it, as in "
-            "SklearnForecaster(model) or TorchForecaster(module), or calibrate(model, x, y) if it is fitted"
-        )
+        raise CalibrlError(f"{type(model).__name__} is no forecaster; it must have update(data) and be called with x")
     return model
 
 

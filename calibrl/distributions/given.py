@@ -252,8 +252,9 @@ class Fitted(Answers):
                 )
             return found
         if isinstance(model, Mapping):
-            asked = {level: getattr(one, "predict", None) or Fitted(one).answer for level, one in model.items()}
-            return {level: np.asarray(ask(x)) for level, ask in asked.items()}
+            return {
+                at: np.asarray((getattr(one, "predict", None) or Fitted(one).answer)(x)) for at, one in model.items()
+            }
         if hasattr(model, "get_distribution"):  # statsmodels: generalised and discrete models
             return model.get_distribution(exog=x)
         if hasattr(model, "get_prediction"):

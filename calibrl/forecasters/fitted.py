@@ -128,7 +128,8 @@ class CalibratedModel(Answers):
                     f'{tuple(y.shape)}; say what they are: levels=[…] for quantiles, kind="samples", "classes" or '
                     '"logits", or give (mean, std)'
                 )
-            if self._may_be_chances(found, y):
+            within = bool(((found >= 0) & (found <= 1)).all()) and bool((found != found.round()).any())
+            if within and set(y[~y.isnan()].unique().tolist()) == {0.0, 1.0}:
                 raise CalibrlError(
                     f"{self.fitted.name} answers with numbers from 0 to 1 for outcomes that are 0 or 1: they may be "
                     'probabilities of 1, kind="classes", or numbers around which outcomes spread, spread=1.0; say which'
@@ -155,12 +156,6 @@ class CalibratedModel(Answers):
         chosen = torch.randperm(len(y), generator=torch.Generator().manual_seed(0))[: len(y) // 3]
         self.fitted.shared = SharedShape.learn(Quantiles(found.values[:, chosen], found.levels), y[chosen])
         self._shapers = torch.zeros(len(y), dtype=torch.bool).index_fill_(0, chosen, True)
-
-    @staticmethod
-    def _may_be_chances(found: Tensor, y: Tensor) -> bool:
-        seen = y[~y.isnan()]
-        events = bool(((seen == 0) | (seen == 1)).all()) and bool((seen != seen[:1]).any())
-        return events and bool(((found >= 0) & (found <= 1)).all()) and bool((found != found.round()).any())
 
     def forecast(self, x: Rows) -> Recalibrated | Categorical | Bernoulli:
         """The calibrated forecast of each row.

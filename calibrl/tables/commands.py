@@ -31,15 +31,7 @@ LEVELS = "0.05,0.25,0.5,0.75,0.95"
 """Quantiles that `apply` writes unless others are asked for."""
 
 
-def read(
-    file: Path,
-    kind: str | None,
-    y: str | None,
-    columns: list[str] | None,
-    level: float | None,
-    sheet: str | None,
-    date_format: str | None,
-) -> Forecasts:
+def read(file: Path, columns: list[str] | None, **how: Any) -> Forecasts:
     """The forecasts of a file, for a process that keeps to one thread from now on; what was done to them is told.
 
     Groups are small: threads would wait for each other longer than they compute, the more so beside other work.
@@ -50,8 +42,7 @@ def read(
     from calibrl.tables.names import spread_lists
 
     torch.set_num_threads(1)
-    said = spread_lists(columns)
-    table = read_forecasts(file, kind=kind, y=y, columns=said, level=level, sheet=sheet, date_format=date_format)
+    table = read_forecasts(file, columns=spread_lists(columns), **how)
     for note in table.notes:
         output.warn(f"{table.source}: {note}")
     return table
@@ -221,7 +212,7 @@ def check(
         expect_suffix(plot, ".png", ".svg", ".pdf")
     if page is not None:
         expect_suffix(page, ".html", ".htm")
-    table = read(file, kind, y, columns, level, sheet, date_format)
+    table = read(file, columns, kind=kind, y=y, level=level, sheet=sheet, date_format=date_format)
     seen, outcomes = table.seen()
     if horizon is not None and group is not None:
         raise CalibrlError(f"--horizon {horizon} and --group {group} report on the same rows; give one of them")
@@ -298,7 +289,7 @@ def fit(
     from calibrl.tables.mapfile import FittedMap, How, MapFile, Sketch, fit_named, on_top_of
 
     expect_suffix(out, ".json")
-    table = read(file, kind, y, columns, level, sheet, date_format)
+    table = read(file, columns, kind=kind, y=y, level=level, sheet=sheet, date_format=date_format)
     fit_map = fit_named(method, table.kind)
     dates = table.dates()
     how = How(block=block, forget=forget, in_time=dates is not None)
@@ -379,7 +370,7 @@ def apply(
     expect_writable(out)
     if same_file(out, file) or same_file(out, map_file):
         raise CalibrlError(f"--out {out} would overwrite what is read; give the result another name")
-    table = read(file, kind, y, columns, level, sheet, date_format)
+    table = read(file, columns, kind=kind, y=y, level=level, sheet=sheet, date_format=date_format)
     if date_format is not None:
         table.dates()  # rows stay in the file's order; that dates are as said is checked as in fit
     maps, groups = load_for(map_file, table)
@@ -397,7 +388,7 @@ def apply(
         ends, promise = guaranteed(honest, guarantee, confidence)
         written |= ends
         promised = {"guarantee": promise}
-    carried = [name for name in table.carried if name not in written]
+    carried = [name for name in table.frame.columns if name not in written]
     write_table(pl.DataFrame({**table.frame.select(carried).to_dict(), **written}), out)
     gone = [name for name in table.names if name not in {*table.columns, *carried, *written}]
     found = {**described(table), "map": str(map_file), "out": str(out), "written": list(written), "left_out": gone}

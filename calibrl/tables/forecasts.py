@@ -14,7 +14,7 @@ Rows are counted from 1, below the header.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -29,9 +29,9 @@ from calibrl.data import Groups
 from calibrl.distributions import Empirical, Quantiles
 from calibrl.errors import CalibrlError, cut, some
 from calibrl.tables.formats import Source, load
-from calibrl.tables.names import Names, Spelling
+from calibrl.tables.names import ALIASES, Names, Spelling
 from calibrl.tables.names import quantile_column as quantile_column
-from calibrl.tables.reader import NO, YES, Cells, Flags, Floats, parse_columns
+from calibrl.tables.reader import NO, YES, Cells, Flags, Floats, find_columns, parse_columns
 
 ACCEPTED = {
     "normal": "mean,std",
@@ -101,15 +101,8 @@ class Forecasts:
         return self.spelling.columns
 
     @property
-    def carried(self) -> list[str]:
-        """Columns that spell no forecast of any kind, the outcomes among them."""
-        return self.frame.columns
-
-    @property
     def signature(self) -> tuple[str, ...]:
         """The columns under the names we would give them: q.5 is q0.5."""
-        if self.spelling.single:
-            return ("p0", "p1") if self.spelling.classes == ("0", "1") else self.spelling.signature
         return self.spelling.signature
 
     @property
@@ -149,7 +142,7 @@ class Forecasts:
         A column of dates or times, or one that is called so and whose text can be read as dates. Where that would mean
         one of two days it is an error, and so is one that is not written as `date_format` says.
         """
-        for name in self.carried:
+        for name in self.frame.columns:
             column = self.frame[name]
             if column.dtype == pl.String and name.strip().lower() in TIMES:
                 # Of ISO dates and times the text itself is in order; of others the day is known.
@@ -171,7 +164,7 @@ class Forecasts:
 
     def groups(self, column: str) -> Groups:
         """The groups that the text in `column` tells apart, in alphabetical order."""
-        others = [name for name in self.carried if name != self.outcome]
+        others = [name for name in self.frame.columns if name != self.outcome]
         if column not in others:
             raise CalibrlError(
                 f"{self.source}: {column!r} is not a column to group by; "
@@ -229,13 +222,15 @@ def read_forecasts(
     frame, source = load(path, as_text=True, sheet=sheet)
     if not len(frame):
         raise CalibrlError(f"{source.name}: no rows below the header {some(frame.columns)}; expected at least one")
-    return replace(_parse(frame, source, kind, y, columns, level), date_format=date_format)
+    return replace(
+        parse_forecasts(frame, source=source, kind=kind, y=y, columns=columns, level=level), date_format=date_format
+    )
 
 
 def parse_forecasts(
     frame: pl.DataFrame,
     *,
-    source: str,
+    source: str | Source,
     kind: str | None = None,
     y: str | None = None,
     columns: Mapping[str, str] | Sequence[str] | str | None = None,
@@ -257,17 +252,7 @@ def parse_forecasts(
     Forecasts
         One row for each that is not empty.
     """
-    return _parse(frame, Source(source), kind, y, columns, level)
-
-
-def _parse(
-    frame: pl.DataFrame,
-    source: Source,
-    kind: str | None,
-    y: str | None,
-    columns: Mapping[str, str] | Sequence[str] | str | None,
-    level: float | None,
-) -> Forecasts:
+    source = Source(source) if isinstance(source, str) else source
     cells = Cells(source.name, frame, np.arange(1, len(frame) + 1), "row").without_blanks()
     if not len(cells):
         raise CalibrlError(f"{source.name}: every row is empty; expected one forecast per row")
@@ -345,10 +330,8 @@ def _recognise(
     spelt = {column for spelling in found.values() for column in spelling.columns} | set(numbered.values())
     spelt |= {end for pair in names.intervals() for end in pair} if found else set()
     if (not found or kind == "classes") and "classes" not in found:
-        other = _unnamed_classes(names, cells, outcome) or names.single(
-            labels, yes_or_no=outcome is not None and cells.yes_or_no(outcome)
-        )
-        if other:
+        events = outcome is not None and set(cells.labels(outcome).drop_nulls().str.to_lowercase()) <= {*YES, *NO}
+        if other := _unnamed_classes(names, cells, outcome) or names.single(labels, yes_or_no=events):
             found["classes"] = other
             spelt |= set(other.columns)
     if not found or (kind is not None and kind not in found):
@@ -379,9 +362,7 @@ def _numbered(columns: Mapping[int, str], cells: Cells, kind: str | None) -> Spe
         return percentiles if kind == "quantiles" else classes
     if numbers[0] == 0 or not 0 < numbers[-1] < 100:
         return classes
-    values = np.stack([cells.floats(name) for name in columns.values()], 1)
-    likely = values[np.isfinite(values).all(1)]
-    summing = bool(len(likely)) and bool((np.abs(likely.sum(1) - 1) <= _rounded_away(likely)).all())
+    summing = _summing(columns.values(), cells)
     if gapless and summing:
         return classes
     if not gapless and not summing:
@@ -395,13 +376,17 @@ def _numbered(columns: Mapping[int, str], cells: Cells, kind: str | None) -> Spe
 def _unnamed_classes(names: Names, cells: Cells, outcome: str | None) -> Spelling | None:
     """Columns 0, 1, 2 …, as pandas names probabilities, where each row of them sums to one."""
     columns = {number: column for number, column in names.numbered(bare=True).items() if column != outcome}
-    if len(columns) < 2 or list(columns) != list(range(len(columns))):
-        return None
-    values = np.stack([cells.floats(name) for name in columns.values()], 1)
-    likely = values[np.isfinite(values).all(1)]
-    if not len(likely) or (likely < 0).any() or (np.abs(likely.sum(1) - 1) > _rounded_away(likely)).any():
+    gapless = len(columns) > 1 and list(columns) == list(range(len(columns)))
+    if not gapless or not _summing(columns.values(), cells):
         return None
     return Spelling("classes", tuple(columns.values()), classes=tuple(map(str, columns)))
+
+
+def _summing(columns: Iterable[str], cells: Cells) -> bool:
+    """Whether the numbers of each row sum to one, as probabilities do."""
+    values = np.stack([cells.floats(name) for name in columns], 1)
+    likely = values[np.isfinite(values).all(1)]
+    return bool(len(likely)) and bool((np.abs(likely.sum(1) - 1) <= _rounded_away(likely)).all())
 
 
 def _asked(names: Names, cells: Cells, kind: str | None, numbered: Mapping[int, str]) -> str:
@@ -417,12 +402,14 @@ def _asked(names: Names, cells: Cells, kind: str | None, numbered: Mapping[int, 
         if len(pairs) == 1:
             return f"{start}{cut(low)} and {cut(high)} are an interval: say its probability with --level 0.9"
         return f"{start}say which interval, with --columns lower={cut(low)},upper={cut(high)} and --level 0.95"
-    mean = names.mean()
+    others = [name for name in names.theirs if name != names.outcome()]
+    mean = find_columns(others, ["mean"], ALIASES, {}, cells.source).get("mean")
     if mean and kind in (None, "normal"):
-        return f"{start}{cut(mean)} may be a mean: say which column is its standard deviation with --columns std=NAME"
+        return (
+            f"{start}{cut(names.theirs[mean])} may be a mean: say which is its standard deviation, --columns std=NAME"
+        )
     wanted = "; ".join(ACCEPTED.values()) if kind is None else f"{ACCEPTED[kind]} for {kind}"
-    cure = "--columns mean=NAME,std=NAME or --columns p=NAME" if kind is None else "--columns, like mean=NAME,std=NAME"
-    return f"{start}expected {wanted}; say which they are with {cure}"
+    return f"{start}expected {wanted}; say which with --columns mean=NAME,std=NAME or --columns p=NAME"
 
 
 SUM_TOLERANCE = 1e-3

@@ -209,13 +209,6 @@ class Names:
             found.pop(("mean", "ci"), None)  # statsmodels has both: of outcomes, and of the mean alone
         return [(pair[False], pair[True]) for pair in found.values() if len(pair) == 2]
 
-    def mean(self) -> str | None:
-        """What the file calls a column that may be a mean."""
-        found = find_columns(
-            [name for name in self.theirs if name != self.outcome()], ["mean"], ALIASES, {}, self.source
-        )
-        return self.theirs[found["mean"]] if found else None
-
     def _normal(self, names: list[str]) -> Spelling | None:
         found = find_columns(names, ["std", "variance"], ALIASES, {}, self.source)
         if not found:

@@ -233,8 +233,7 @@ def _by_group(checked: Checked) -> str:
     largest = {name for name, _ in sorted(parts, key=lambda part: -len(part[1]))[:MOST_GROUPS]}
     kept = [part for part in parts if part[0] in largest]
     dots = _dots(kept, checked, f"Share of {words} by {checked.group}, and what was promised (dashed)")
-    told = f"The {MOST_GROUPS} largest groups." if len(parts) > MOST_GROUPS else ""
-    note = f"<p class='note'>{told}</p>" if told else ""
+    note = f"<p class='note'>The {MOST_GROUPS} largest groups.</p>" if len(parts) > MOST_GROUPS else ""
     return (
         f"<section><h2>By {for_html(checked.group)}</h2><div class='charts'>{''.join(dots)}</div>{note}"
         f"{_table(rows, (0, len(rows[0]) - 1))}</section>"
@@ -246,9 +245,8 @@ def _in_time(checked: Checked) -> str:
     if not parts:
         return ""
     words = _hit_words(checked)
-    dots = _dots(parts, checked, f"Share of {words}, from top to bottom in the order of time")
-    if column == "rows of the file":
-        dots = _dots(parts, checked, f"Share of {words} by row, from top to bottom as they stand in the file")
+    order = "as they stand in the file" if column == "rows of the file" else "in the order of time"
+    dots = _dots(parts, checked, f"Share of {words}, from top to bottom {order}")
     return _section(
         "Over time",
         f"Each dot is about {len(parts[0][1])} outcomes, "

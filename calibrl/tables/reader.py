@@ -191,10 +191,6 @@ class Cells:
             return []
         return text.sort().to_list() if len(text) <= most else []
 
-    def yes_or_no(self, name: str) -> bool:
-        """Whether all texts of a column say yes or no, 1 or 0."""
-        return bool(self.labels(name).drop_nulls().str.to_lowercase().is_in([*YES, *NO]).all())
-
     def floats(self, name: str, *, expected: str = "a number") -> Floats:
         """A column as float64, NaN where the cell is empty. Decimals have a point, or a comma throughout the column."""
         column = self._column(name)

@@ -164,7 +164,7 @@ def test_moments_beside_quantiles_are_the_same_forecast() -> None:
     frame = pl.DataFrame({"id": [1], "q0.1": [0.0], "q0.9": [1.0], "mean": [0.5], "std": [0.4]})
     table = parse_forecasts(frame, source="t")
     assert table.kind == "quantiles"
-    assert table.carried == ["id"]
+    assert table.frame.columns == ["id"]
     assert parse_forecasts(frame, source="t", kind="normal").kind == "normal"
 
 
@@ -242,7 +242,7 @@ REFUSED = {
     "two means": ("y,mu,pred,sigma\n1,1,0,1\n", "mu, pred may each be the column mean; .* --columns mean=mu"),
     "std of the mean": (
         "y,mean,mean_se\n1,0,1\n",
-        "no forecast among .* mean may be a mean: say which column .* --columns std=NAME",
+        "no forecast among .* mean may be a mean: say which .* --columns std=NAME",
     ),
     "class gap": ("y,p0,p2\n0,.5,.5\n", "expected p0, p1, … without a gap"),
     "probability": ("y,p0,p1\n0,1.5,-.5\n", "row 1, column p0: 1.5 is not a probability"),
