@@ -29,9 +29,9 @@ from calibrl.data import Groups
 from calibrl.distributions import Empirical, Quantiles
 from calibrl.errors import CalibrlError, cut, some
 from calibrl.tables.formats import Source, load
-from calibrl.tables.names import ALIASES, Names, Spelling
+from calibrl.tables.names import Names, Spelling
 from calibrl.tables.names import quantile_column as quantile_column
-from calibrl.tables.reader import NO, YES, Cells, Flags, Floats, find_columns, parse_columns
+from calibrl.tables.reader import NO, YES, Cells, Flags, Floats, parse_columns
 
 ACCEPTED = {
     "normal": "mean,std",
@@ -402,12 +402,6 @@ def _asked(names: Names, cells: Cells, kind: str | None, numbered: Mapping[int, 
         if len(pairs) == 1:
             return f"{start}{cut(low)} and {cut(high)} are an interval: say its probability with --level 0.9"
         return f"{start}say which interval, with --columns lower={cut(low)},upper={cut(high)} and --level 0.95"
-    others = [name for name in names.theirs if name != names.outcome()]
-    mean = find_columns(others, ["mean"], ALIASES, {}, cells.source).get("mean")
-    if mean and kind in (None, "normal"):
-        return (
-            f"{start}{cut(names.theirs[mean])} may be a mean: say which is its standard deviation, --columns std=NAME"
-        )
     wanted = "; ".join(ACCEPTED.values()) if kind is None else f"{ACCEPTED[kind]} for {kind}"
     return f"{start}expected {wanted}; say which with --columns mean=NAME,std=NAME or --columns p=NAME"
 

@@ -285,7 +285,7 @@ CASES = {
 REFUSED = {
     "a mean alone": (
         text({"y": Y, "y_pred": MU, "uncertainty": SIGMA}),
-        "y_pred may be a mean: say which is its",
+        "--columns mean=NAME,std=NAME",
     ),
     "a score": (text({"y_true": EVENT, "y_score": RISK}), "--columns p=NAME"),
     "numbers of nobody": (text({"y": LABEL, **named(["0", "1", "2"], 2 * PROBS)}), "--columns"),
