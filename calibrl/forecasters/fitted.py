@@ -128,12 +128,6 @@ class CalibratedModel(Answers):
                     f'{tuple(y.shape)}; say what they are: levels=[…] for quantiles, kind="samples", "classes" or '
                     '"logits", or give (mean, std)'
                 )
-            within = bool(((found >= 0) & (found <= 1)).all()) and bool((found != found.round()).any())
-            if within and set(y[~y.isnan()].unique().tolist()) == {0.0, 1.0}:
-                raise CalibrlError(
-                    f"{self.fitted.name} answers with numbers from 0 to 1 for outcomes that are 0 or 1: they may be "
-                    'probabilities of 1, kind="classes", or numbers around which outcomes spread, spread=1.0; say which'
-                )
             errors.append((y - found.to(y.device)).abs().double())
         error = torch.cat(errors)
         widest = error.nan_to_num(0).amax(0)

@@ -53,8 +53,7 @@ QUANTILES = (
     r"(?P<prefix>)x(?P<number>0?\.\d+)(?P<percent>)",  # R writes X before a number, and a point for %
     r"(?P<prefix>)x(?P<number>\d+(?:\.\d+)?)(?P<percent>\.)",
 )
-SAMPLES = r"(?P<prefix>|.*?[\s_.\-])(?:s|samples?|draws?|members?|ens|ensemble|paths?|sim|simulation|trajectory|rep"
-SAMPLES += r"|(?:(?:y_)?pred|prediction|y_?hat)(?=\[))"  # PyMC numbers draws so
+SAMPLES = r"(?P<prefix>|.*?[\s_.\-])(?:s|samples?|draws?|members?|ens|ensemble|paths?|sim|simulation|trajectory|rep)"
 SAMPLES += r"[\s_.\-\[]*(?P<number>\d+)\]?"
 CLASS_WORDS = r"(?:p|pr|prob|proba|probs|probability|probabilities)"
 CLASSES = (
@@ -257,8 +256,6 @@ class Names:
                 f"--columns q0.5={cut(odd)},…"
             )
         by = 100 if bare and min(bare) >= 1 else 1
-        if by > 1 and max(bare) > 100 and all(re.search(r"(?<!\d)\d{3}$", name) for name in numbers):
-            by = 1000  # q025, q500, q975
         return {
             name: round(number / 100, 12) if percent else round(number / by, 12) if by > 1 else number
             for name, (number, percent) in numbers.items()

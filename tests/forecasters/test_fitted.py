@@ -297,17 +297,6 @@ def test_later_rows_vouch_for_a_guarantee_and_leave_the_shape():
     assert int(few.mapping.ranks.count) == 29
 
 
-def test_chances_of_an_event_are_not_taken_for_numbers():
-    rng = np.random.default_rng(0)
-    chance = rng.uniform(size=400)
-    event = (rng.uniform(size=400) < chance**2).astype(int)
-    with pytest.raises(CalibrlError, match=r'may be probabilities of 1, kind="classes".*spread=1.0; say which'):
-        cal.calibrate(chance, event)
-    found = cal.calibrate(chance, event, kind="classes")(chance)
-    assert isinstance(found, torch.distributions.Bernoulli)
-    assert cal.calibrate(chance, event, spread=1.0).rows == 400
-
-
 def test_statsmodels_of_events_and_of_single_quantiles():
     sm = pytest.importorskip("statsmodels.api")
     rng = np.random.default_rng(0)

@@ -193,16 +193,12 @@ CASES = {
     "quantiles of a prediction": Case(
         "a.csv", text({"target": Y, **named(["pred_0.1", "pred_0.5", "pred_0.9"], QUANTILES)}), quantile()
     ),
-    "per mille": Case(
-        "a.csv", text({"y": Y, **named(["q100", "q500", "q900"], QUANTILES)}), quantile(), said="q0.1=q100"
-    ),
     "amazon": Case(
         "a.csv",
         text({"date": DAYS, **named(["p10", "p50", "p90"], QUANTILES), "target_value": Y}),
         quantile(),
         said="outcomes in target_value",
     ),
-    "pymc": Case("a.csv", text({"y": Y, **named([f"y_pred[{k}]" for k in range(12)], SAMPLES)}), sampled()),
     "predict_proba, bare": Case("a.csv", pandas({"y_true": LABEL, **named(["0", "1", "2"], PROBS)}), classes()),
     "of an event": Case(
         "a.csv",
