@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import functools
+import hashlib
 import json
 import os
 import re
@@ -128,6 +129,11 @@ def same_file(one: Path, other: Path) -> bool:
     """Whether two paths lead to one file, there or not yet, by whatever links."""
     # Not Path.resolve, which raises an error where links lead in a circle.
     return os.path.realpath(one) == os.path.realpath(other) or (one.exists() and other.exists() and one.samefile(other))
+
+
+def fingerprint(*paths: str | Path) -> str:
+    """The names of files and the beginnings of their checksums: what was computed from them holds for no others."""
+    return ", ".join(f"{path.name} {hashlib.sha256(path.read_bytes()).hexdigest()[:12]}" for path in map(Path, paths))
 
 
 def check_regular(path: Path, cure: str) -> None:

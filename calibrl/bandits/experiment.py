@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from calibrl.errors import CalibrlError
+from calibrl.files import fingerprint
 from calibrl.runs.experiment import AT_LEAST_0, LOSS, Experiment, Metric, Number, Options, Printed
 from calibrl.runs.jobs import Job
 from calibrl.runs.settings import PAPER as PRINTED
@@ -81,16 +82,15 @@ REGRET = BanditSettings("regret", ("bernoulli",), rounds=200_000, trials=20, pol
 def _jobs(settings: BanditSettings) -> Sequence[Job]:
     """One job for each problem and trial; its policies are paired."""
     from calibrl.bandits import policy, problems
-    from calibrl.bandits.loop import job_name, log_job, trial_job
+    from calibrl.bandits.evaluation import read_log
+    from calibrl.bandits.loop import job_name, kept_problem, log_job, problem_name, trial_job
 
     if settings.log:
-        return [
-            Job(f"log {settings.log}, seed {settings.seed}", log_job, (settings.log, settings.seed, settings.policies))
-        ]
+        read_log(settings.log)  # one that cannot be read is said before anything runs
+        name = f"log:{fingerprint(settings.log)}, seed {settings.seed}"
+        return [Job(name, log_job, (settings.log, settings.seed, settings.policies))]
     if settings.data:
-        named = f"{problems.FILE}{settings.data}:{settings.label}"
-        problems.problem(named)  # a file that cannot be read is said before anything runs
-        settings = replace(settings, problems=(named,))
+        settings = replace(settings, problems=(f"{problems.FILE}{settings.data}:{settings.label}",))
     if settings.rounds < 1 or settings.trials < 1:
         raise CalibrlError(f"{settings.rounds} rounds and {settings.trials} trials are nothing to run; use 1 or more")
     for kind, names, known in (
@@ -101,9 +101,12 @@ def _jobs(settings: BanditSettings) -> Sequence[Job]:
         if unknown:
             raise CalibrlError(f"{kind} {unknown[0]!r} is unknown; known: {', '.join(known)}")
     seeds = range(settings.seed, settings.seed + settings.trials)
+    kept_problem.cache_clear()  # a file may have changed since
+    # A file that cannot be read is said here, before anything runs.
+    titles = {name: problem_name(name) for name in settings.problems}
     return [
-        Job(job_name(name, seed), trial_job, (name, seed, settings.rounds, settings.policies, seed == settings.seed))
-        for name in settings.problems
+        Job(job_name(title, seed), trial_job, (name, seed, settings.rounds, settings.policies, seed == settings.seed))
+        for name, title in titles.items()
         for seed in seeds
     ]
 

@@ -15,11 +15,12 @@ from scipy.special import ndtr, ndtri
 from calibrl.algorithm import Forecaster, learn
 from calibrl.bandits.arms import CompiledRidge
 from calibrl.bandits.policy import POLICIES, Policy
-from calibrl.bandits.problems import problem
+from calibrl.bandits.problems import FILE, problem
 from calibrl.bandits.simulated import Stream
 from calibrl.data import Data
 from calibrl.diagnostics import calibration_loss
 from calibrl.errors import CalibrlError
+from calibrl.files import fingerprint
 from calibrl.kernels import ridge_policy
 from calibrl.planning.quantile import Exploration, highest_quantile
 from calibrl.runs.engine import Arrays, Yielded
@@ -191,7 +192,7 @@ LEVELS = np.linspace(0.05, 0.95, 19)
 
 
 def job_name(problem: str, seed: int) -> str:
-    """What the job of a problem and trial is called."""
+    """What the job of a problem, as rows name it, and trial is called."""
     return f"{problem}, trial {seed}"
 
 
@@ -223,26 +224,31 @@ def log_job(path: str, seed: int, policies: tuple[str, ...]) -> Iterator[Yielded
         found = doubly_robust(policy, log[cut:])
         low, high = found.interval()
         numbers = {"reward": found.value, "reward_low": low, "reward_high": high, "logged": float(log.reward.mean())}
-        yield Row("bandits", f"log:{path}", name, seed, numbers, step=len(log) - cut)
+        yield Row("bandits", f"log:{fingerprint(path)}", name, seed, numbers, step=len(log) - cut)
 
 
 def paired_trials(name: str, seed: int, *, rounds: int, policies: Iterable[str]) -> dict[str, Trial]:
     """One trial of every policy, on the same stream and with the same random draws."""
-    stream = _problem(name).stream(rounds, np.random.default_rng(seed))
+    stream = kept_problem(name).stream(rounds, np.random.default_rng(seed))
     shape = stream.reward.shape[1], stream.x.shape[1]
     return {policy: play(stream, POLICIES[policy](*shape), seed=seed) for policy in policies}
 
 
 def trial_rows(name: str, seed: int, trials: Mapping[str, Trial]) -> Iterator[Row]:
     """A row for each policy."""
-    note = _problem(name).note
+    note, title = kept_problem(name).note, problem_name(name)
     for policy, trial in trials.items():
         settings = {"note": note} if note else {}
-        yield Row("bandits", name, policy, seed, metrics(trial), step=len(trial.chosen), settings=settings)
+        yield Row("bandits", title, policy, seed, metrics(trial), step=len(trial.chosen), settings=settings)
 
 
 # A worker plays many trials of a problem, and reading its data may take longer than a trial.
-_problem = functools.lru_cache(maxsize=2)(problem)
+kept_problem = functools.lru_cache(maxsize=2)(problem)
+
+
+def problem_name(name: str) -> str:
+    """What rows call a problem: a file by its fingerprint, as another one under the same name is another problem."""
+    return kept_problem(name).name if name.startswith(FILE) else name
 
 
 PULLED = 30

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from calibrl.bandits.simulated import SIMULATED, Problem, Stream
 from calibrl.errors import CalibrlError
-from calibrl.files import replacing
+from calibrl.files import fingerprint, replacing
 from calibrl.tables import read_table
 
 Floats = NDArray[np.float64]
@@ -176,7 +176,7 @@ def problem(name: str) -> Problem:
 
 
 FILE = "file:"
-"""How the names of problems begin that are tables in files: file:PATH:LABEL."""
+"""How the names of problems begin that are tables in files: file:PATH:LABEL; rows have the fingerprint for PATH."""
 MOST_CLASSES = 1000
 
 
@@ -213,7 +213,7 @@ def table(path: str | Path, label: str) -> Problem:
     numeric = [column for column in columns if column.dtype.is_numeric()]
     numbers = np.array([column.cast(float).to_numpy() for column in numeric]).T.reshape(len(frame), len(numeric))
     features = _categories(numbers, [column for column in columns if not column.dtype.is_numeric()])
-    return classification(f"{FILE}{path}:{label}", features, classes)
+    return classification(f"{FILE}{fingerprint(path)}:{label}", features, classes)
 
 
 # Inside scikit-learn: nothing to fetch.

@@ -5,7 +5,6 @@ Here is what is compared (models and arms) and how much of it is run (settings a
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from calibrl.errors import CalibrlError
+from calibrl.files import fingerprint
 from calibrl.runs.experiment import ANY, AT_LEAST_0, LOSS, Experiment, Metric, Number, Printed
 from calibrl.runs.jobs import Job
 from calibrl.runs.settings import PAPER, setting
@@ -159,8 +159,7 @@ class InventorySettings:
     @property
     def fingerprint(self) -> str:
         """The name and the beginning of the checksum of the files that were given: others give other rows."""
-        found = [Path(path) for path in (self.sales, self.items) if path is not None]
-        return ", ".join(f"{path.name} {hashlib.sha256(path.read_bytes()).hexdigest()[:12]}" for path in found)
+        return fingerprint(*(path for path in (self.sales, self.items) if path is not None))
 
 
 QUICK = TrainingSettings(steps=800, batch_size=256, lr=3e-3, min_steps=400, evaluate_every=50)

@@ -235,9 +235,8 @@ def _parse(text: bytes) -> Row:
         name: math.nan if value is None else _number(value) for name, value in values["metrics"].items()
     }
     row = Row(**values)
-    if any(not isinstance(getattr(row, name), kind) for name, kind in _KINDS.items()):
-        raise TypeError
-    if isinstance(row.seed, bool) or isinstance(row.step, bool):
+    wrong = any(not isinstance(getattr(row, name), kind) for name, kind in _KINDS.items())
+    if wrong or isinstance(row.seed, bool) or isinstance(row.step, bool):
         raise TypeError
     _number(row.seconds)
     return row
@@ -260,16 +259,9 @@ _KINDS: dict[str, Any] = {
 def _versions() -> dict[str, Any]:
     versions = {}
     for package in PACKAGES:
-        try:
+        with contextlib.suppress(metadata.PackageNotFoundError):
             versions[package] = metadata.version(package)
-        except metadata.PackageNotFoundError:
-            continue
-    return {
-        "version": __version__,
-        "commit": _commit(),
-        "python": platform.python_version(),
-        "packages": versions,
-    }
+    return {"version": __version__, "commit": _commit(), "python": platform.python_version(), "packages": versions}
 
 
 def _commit() -> str:
@@ -277,16 +269,10 @@ def _commit() -> str:
     if "CALIBRL_COMMIT" in os.environ:
         return os.environ["CALIBRL_COMMIT"]
     try:
-        found = subprocess.run(
-            ["git", "rev-parse", "--short", "HEAD"],
-            cwd=Path(__file__).parent,
-            capture_output=True,
-            text=True,
-            check=True,
-        )
+        asked = ["git", "rev-parse", "--short", "HEAD"]
+        return subprocess.check_output(asked, cwd=Path(__file__).parent, text=True, stderr=subprocess.DEVNULL).strip()
     except (OSError, subprocess.CalledProcessError):
         return "unknown"
-    return found.stdout.strip()
 
 
 RELIABILITY_PERCENT = tuple(range(5, 100, 5))

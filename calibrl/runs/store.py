@@ -256,7 +256,8 @@ def save_figures(figures: Mapping[str, Figure], folder: Path, *, dpi: int = 130)
 
     files = []
     for name, figure in figures.items():
-        files.append(folder / f"{name}.png")
+        # A problem's name in it may be a file's, with a label that may have any letter.
+        files.append(folder / (re.sub(r"[/\\:\x00-\x1f]+", "-", name) + ".png"))
         with explain_os_error(files[-1]), replacing(files[-1]) as temporary:
             figure.savefig(temporary, dpi=dpi, format="png")
         plt.close(figure)

@@ -1,5 +1,6 @@
 import re
 from dataclasses import replace
+from pathlib import Path
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -10,7 +11,7 @@ from typer.testing import CliRunner
 
 from calibrl import CalibrlError
 from calibrl.bandits import POLICIES
-from calibrl.bandits.experiment import EXPERIMENT, SMALL, TABLE_1
+from calibrl.bandits.experiment import EXPERIMENT, SMALL, TABLE_1, BanditSettings
 from calibrl.bandits.figures import summarise, table_figure
 from calibrl.bandits.loop import metrics, paired_trials, trial_rows
 from calibrl.cli import app
@@ -149,6 +150,31 @@ def test_table_1_is_the_printed_one(problem, printed):
 def test_what_is_not_printed_is_none():
     assert TABLE_1.at("linear", "greedy", "reward") is None
     assert TABLE_1.at("wine", "linucb", "reward") is None
+
+
+@pytest.mark.usefixtures("blank_figures")
+@pytest.mark.parametrize("kind", ["data", "log"])
+def test_resume_takes_nothing_of_a_file_that_was_changed(tmp_path, monkeypatch, kind):
+    monkeypatch.chdir(tmp_path)
+    Path("deep").mkdir()
+    given = {"data": {"data": "../file.csv", "label": "a/b arm"}, "log": {"log": "../file.csv"}}[kind]
+    settings = BanditSettings("", policies=("linucb", "greedy"), trials=2, **given)
+    found = {}
+    for seed in (0, 1):
+        generator = np.random.default_rng(seed)
+        x, arm = generator.standard_normal(40), generator.integers(2, size=40)
+        label = {"data": {"a/b arm": arm}, "log": {"arm": arm, "reward": x * arm, "propensity": 0.5 + 0 * x}}[kind]
+        pl.DataFrame({"x": x + 3 * arm, **label}).write_csv("file.csv")
+        monkeypatch.chdir("deep")
+        alone = [row.metrics for row in run(EXPERIMENT, settings, tmp_path / f"alone{seed}").rows]
+        for _ in range(2):
+            found[seed] = run(EXPERIMENT, settings, tmp_path / "out", resume=True).rows
+            assert [row.metrics for row in found[seed]] == alone
+        monkeypatch.chdir(tmp_path)
+    # Rows of both are kept, and are no trials of one problem.
+    assert read(tmp_path / "out") == [*found[1], *found[0]]
+    assert not {row.problem for row in found[0]} & {row.problem for row in found[1]}
+    assert {path.parent.name for path in tmp_path.rglob("*.png")} <= {"out", "alone0", "alone1"}
 
 
 def test_a_table_and_a_log_can_be_run(tmp_path):

@@ -252,3 +252,56 @@ def test_true_is_no_number_of_a_row(tmp_path, name):
     file.write_text(json.dumps(values) + "\n")
     with pytest.warns(UserWarning, match="line 1: damaged row skipped"):
         assert results.read(file) == []
+
+
+def test_seconds_that_are_no_number_are_damage(tmp_path):
+    file = tmp_path / "rows.jsonl"
+    values = {"experiment": "e", "problem": "p", "arm": "a", "seed": 1, "metrics": {"m": 1}}
+    told = [values, *(values | {"seconds": seconds} for seconds in (2, True, math.nan))]
+    file.write_text("".join(json.dumps(each) + "\n" for each in told))
+    with pytest.warns(UserWarning, match=r"line [34]: damaged row skipped") as warned:
+        assert [found.seconds for found in results.read(file)] == [0, 2]
+    assert len(warned) == 2
+
+
+def test_a_line_is_strict_json_in_readable_letters():
+    assert '"problem": "Brötchen"' in results.line(row("a", 0, 1.0, problem="Brötchen"))
+    for command in ("calibrl", "calibrl --out \udcff"):
+        with pytest.raises(ValueError, match="not JSON compliant"):
+            results.line(replace(row("a", 0, 1.0), settings={"share": math.nan}, origin={"command": command}))
+
+
+def test_rows_are_in_the_file_before_it_is_synced(tmp_path, monkeypatch):
+    file, seen = tmp_path / "rows.jsonl", []
+    monkeypatch.setattr(os, "fsync", lambda _: seen.append(file.read_text()))
+    results.append(file, [row("a", 0, 1.0)])
+    assert seen == [results.line(row("a", 0, 1.0))]
+
+
+def test_only_jobs_that_lack_rows_are_said_to(tmp_path):
+    (tmp_path / "finished.log").write_text(results.mark("whole", 1, arrays=False) + results.mark("short", 2, False))
+    results.append(tmp_path / "rows.jsonl", [replace(row("a", 0, 1.0), job=job) for job in ("whole", "short")])
+    with pytest.warns(UserWarning, match="1 rows of 'short' are missing"):
+        results.read(tmp_path)
+
+
+def test_rows_of_one_experiment_are_told_from_others(tmp_path):
+    with pytest.raises(CalibrlError, match=r"rows does not exist; give a .jsonl file or a folder"):
+        results.read_experiment(tmp_path / "rows", "e")
+    results.append(tmp_path / "rows.jsonl", [row("a", 0, 1.0), replace(row("a", 0, 1.0), experiment="f")])
+    assert [found.experiment for found in results.read_experiment(tmp_path, "f")] == ["f"]
+    with pytest.raises(CalibrlError, match="holds no rows of g; run: calibrl run g"):
+        results.read_experiment(tmp_path, "g")
+
+
+def test_the_commit_is_what_git_says_unless_somebody_knows_better(tmp_path, monkeypatch):
+    git = tmp_path / "git"
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CALIBRL_COMMIT", raising=False)
+    assert results._commit() == "unknown"
+    for status, said in ((0, "abc1234"), (1, "unknown")):
+        git.write_text(f"#!/bin/sh\necho abc1234\nexit {status}\n")
+        git.chmod(0o755)
+        assert results._commit() == said
+    monkeypatch.setenv("CALIBRL_COMMIT", "fff0000")
+    assert results._commit() == "fff0000"
