@@ -402,7 +402,8 @@ class Policy:
     def inherit(self, other: Policy) -> Policy:
         """Take over what another policy has learnt of the arms that both have; returns this one.
 
-        For other settings, or for contexts with more columns at the end: what was learnt stays as if they had been 0.
+        For other settings, or for contexts with more columns at the end: what was learnt stays as if they had been 0,
+        but for the watch for changes, which goes on from what surprised the other policy.
         """
         arms = [arm for arm in self.arms if arm in other.offer.position]
         here, there = ([some.offer.at(arm) for arm in arms] for some in (self, other))

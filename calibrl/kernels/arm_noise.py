@@ -88,7 +88,7 @@ def stretch(lack: float) -> float:
 def width(noise: Floats, prior: float, common: float, largest: float, lack: float, sd: float) -> float:
     """The bonus of an arm: `common` is G, `lack` is L, `sd` is s."""
     variance = (PRIOR * prior + noise[SQUARES] + POOLED * common) / (PRIOR + POOLED + noise[COUNT])
-    pulled = variance * min(1.0, (common / variance) ** PULL)
+    pulled = variance if variance <= common else variance * (common / variance) ** PULL
     near = sd / math.sqrt(math.sqrt(1.0 + (sd * sd / FAR) ** 2))
     unit = max(largest, SMALLEST) if largest > 0 else 1.0
     calm = max(1.0 - CALM * variance / (unit * unit), 0.0)
