@@ -140,6 +140,7 @@ from calibrl.forecasters.nets import Nets, Shape
 from calibrl.kernels import ensemble_draw
 assert (ensemble_draw.LANES, ensemble_draw.PAIRS) == ({lanes}, False), (ensemble_draw.LANES, ensemble_draw.PAIRS)
 nets = Nets.fresh(Shape(5, 3, hidden=(130, 131), members=2), [torch.Generator().manual_seed(0)])
+torch.manual_seed(0)
 x, draws = torch.randn(1, 50, 5), torch.randn(1, 50, 3)
 for ours, reference in zip(nets.ready().moments(x), nets.moments(x), strict=True):
     torch.testing.assert_close(ours, reference)

@@ -93,7 +93,7 @@ def test_twenty_kills_lose_nothing_and_repeat_nothing(tmp_path, undisturbed):
             in_a_row += 1
         else:
             driver.send_signal(signal.SIGKILL)
-            driver.wait()
+            driver.wait(timeout=60)
             killed["driver"] += 1
             on_disk = whole_lines(tmp_path / "rows.jsonl")
             assert on_disk[: len(finished)] == finished, "rows that were written have changed"

@@ -135,7 +135,7 @@ def test_killing_workers_and_the_driver_loses_nothing(tmp_path):
     driver = kill_two_workers()
     started = psutil.Process(driver.pid).children(recursive=True)
     driver.send_signal(signal.SIGKILL)
-    driver.wait()
+    driver.wait(timeout=60)
     before = whole_lines(file)
     # Ray's own agents may take minutes to notice; nobody else should.
     for each in started:
