@@ -31,3 +31,17 @@ def test_the_page_shows_what_was_tried():
         assert sum(counts.values()) == KINDS[row.problem][0]
         cells = (row.problem, sum(counts.values()), *(counts[name] for name in ("noticed", "right", "used", "crashed")))
         assert "| " + " | ".join(map(str, cells)) + " |" in text, json.dumps(cells)
+
+
+def test_the_page_shows_what_the_service_answered():
+    text = (ROOT / "docs" / "reliability.md").read_text(encoding="utf-8")
+    rows = read(ROOT / "results" / "reliability" / "service.jsonl")
+    for problem in ("choosing", "choosing and rewarding"):
+        found = [row.metrics for row in rows if row.problem == problem]
+        cells = [sorted(each[name] for each in found) for name in ("per_second", "per_cpu_second")]
+        spans = (f"{low:.0f} to {high:.0f}" for low, *_, high in cells)
+        assert "| " + " | ".join((problem, *spans)) + " |" in text
+    (kills,) = (row.metrics for row in rows if row.problem == "kills under load")
+    said = "killed {kills} times while the clients asked: {cut} requests were cut short and sent again, {answered} "
+    said += "rewards were acknowledged, {lost} were lost and {twice} counted twice"
+    assert said.format(**kills) in text
