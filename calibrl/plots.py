@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from numpy.typing import NDArray
 from torch.distributions import Distribution
 
 from calibrl.arrays import Array, as_tensor
@@ -135,10 +136,24 @@ def sharpness_bars(
         The one drawn on.
     """
     ax = _axes(ax)
-    deviation = forecast.stddev.detach().double().reshape(-1).cpu().numpy()
-    ax.hist(deviation, bins=30, color=color, alpha=0.6, label=label)
+    width_bars(forecast.stddev.detach().double().reshape(-1).cpu().numpy(), ax, color=color, label=label)
     ax.set(xlabel="predictive standard deviation", ylabel="forecasts")
     return _tidy(ax, label)
+
+
+def width_bars(widths: NDArray[np.float64], ax: Axes, *, color: str, label: str | None) -> None:
+    """Draw a histogram of widths, which may be equal but for rounding: bins so narrow are none.
+
+    Parameters
+    ----------
+    widths : array of shape (n,)
+        Not negative.
+    ax, color, label
+        As in `reliability`.
+    """
+    low, high = float(widths.min()), float(widths.max())
+    around = 0.05 * high if high - low < 1e-6 * high else 0.0
+    ax.hist(widths, bins=30, range=(low - around, high + around), color=color, alpha=0.6, label=label)
 
 
 def map_curve(mapping: Map, ax: Axes | None = None, *, label: str | None = None, color: str = AFTER) -> Axes:

@@ -72,7 +72,7 @@ def test_every_plot_is_tried():
         for name, value in vars(plots).items()
         if callable(value) and getattr(value, "__module__", "") == plots.__name__ and not name.startswith("_")
     }
-    assert public == {*DRAWINGS, "overview", "tidy"}
+    assert public == {*DRAWINGS, "overview", "tidy", "width_bars"}
 
 
 def test_what_cannot_be_drawn_is_told():
@@ -92,3 +92,15 @@ def test_what_cannot_be_drawn_is_told():
 def test_a_map_of_several_columns_is_named_once():
     ax = plots.map_curve(cal.fit_smooth(PITS[:, None].expand(-1, 3)), label="R")
     assert [text.get_text() for text in ax.get_legend().get_texts()] == ["R"]
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e-300, 1e200])
+def test_widths_that_are_equal_but_for_rounding_have_bars(scale):
+    mean = torch.linspace(-3, 3, 80, dtype=D)
+    widths = ((mean + 1.2) - (mean - 1.2)).numpy() * scale
+    assert len(np.unique(widths)) > 1
+    _, ax = plt.subplots()
+    plots.width_bars(widths, ax, color="C0", label=None)
+    assert sum(bar.get_height() for bar in ax.patches) == 80
+    ax = plots.sharpness_bars(td.Normal(mean, torch.as_tensor(widths)))
+    assert sum(bar.get_height() for bar in ax.patches) == 80

@@ -131,10 +131,8 @@ def make_folder(folder: Path) -> None:
 def ends_whole(path: Path) -> bool:
     """Whether a file's last line is whole, as it is in an empty one."""
     with path.open("rb") as file:
-        if file.seek(0, os.SEEK_END) == 0:
-            return True
-        file.seek(-1, os.SEEK_END)
-        return file.read(1) == b"\n"
+        file.seek(max(0, file.seek(0, os.SEEK_END) - 1))
+        return file.read() in (b"", b"\n")
 
 
 def read(path: str | Path) -> list[Row]:
@@ -231,9 +229,8 @@ def _parse(text: bytes) -> Row:
         raise CalibrlError(f"schema {schema} is newer than {SCHEMA}: update calibrl")
     if schema > UNSEALED and not sealed:
         raise ValueError("its checksum is missing")
-    values["metrics"] = {
-        name: math.nan if value is None else _number(value) for name, value in values["metrics"].items()
-    }
+    metrics = values["metrics"].items()
+    values["metrics"] = {name: math.nan if value is None else _number(value) for name, value in metrics}
     row = Row(**values)
     wrong = any(not isinstance(getattr(row, name), kind) for name, kind in _KINDS.items())
     if wrong or isinstance(row.seed, bool) or isinstance(row.step, bool):

@@ -217,7 +217,8 @@ class Store:
         return [row for row in rows if not self._is_apart(row)], [str(each.message) for each in damaged]
 
     def _recover(self, rows: list[Row], damaged: list[str], resume: bool) -> None:
-        others = next((found for row in rows if (found := _run_of(row)) != self.run), None)
+        runs = (Run(row.experiment, row.preset, row.overrides) for row in rows)
+        others = next((found for found in runs if found != self.run), None)
         if others is not None:
             raise CalibrlError(
                 f"{self.path} holds rows of another run ({others}), this one is {self.run}; choose another --out, or "
@@ -244,10 +245,6 @@ class Store:
         for file in (self.path, self.folder / FINISHED):
             with explain_os_error(file):
                 append_text(file, "")
-
-
-def _run_of(row: Row) -> Run:
-    return Run(row.experiment, row.preset, row.overrides)
 
 
 def save_figures(figures: Mapping[str, Figure], folder: Path, *, dpi: int = 130) -> list[Path]:

@@ -273,7 +273,7 @@ def _sharpness(checked: Checked) -> tuple[str, ...]:
 
     def draw(ax: Axes) -> None:
         for (name, hit), color in zip(found.items(), COLORS, strict=False):
-            ax.hist(hit.width.numpy(), bins=30, color=color, alpha=0.6, label=name)
+            plots.width_bars(hit.width.double().numpy(), ax, color=color, label=name)
         ax.set(xlabel=what, ylabel="forecasts")
         ax.spines[["top", "right"]].set_visible(False)
         if len(found) > 1:

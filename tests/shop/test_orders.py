@@ -514,6 +514,12 @@ def test_reasons_name_packs_stock_and_minimum(shop):
     assert "by Friday" in reason(waiting)
 
 
+def test_what_is_under_way_is_not_on_the_shelf(shop):
+    batches = [(Batch(9, 0, 3), Batch(4, 0, 1), Batch(7, 2, 8)), *shop.stock.batches[1:]]
+    order = make_orders(replace(shop, stock=replace(shop.stock, batches=batches)))[0]
+    assert (order.on_hand, order.under_way) == (13, 7)
+
+
 def test_reasons_say_what_becomes_of_the_stock_before_a_later_delivery(shop):
     order = make_orders(shop)[0]
     item = replace(order.item, lead_days=3)
