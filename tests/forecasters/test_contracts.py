@@ -17,6 +17,7 @@ import calibrl as cal
 from calibrl import Data, Forecaster, forecasters
 from calibrl.forecasters.ensemble import EnsembleTraining, Shape
 from calibrl.maps import Affine
+from calibrl.maps.classes import fit_bias_corrected
 from tests import contracts
 from tests.contracts import Make
 
@@ -217,7 +218,26 @@ def test_wrapping_makes_a_classifier_that_is_too_sure_honest(wrapper):
     assert surprise[1] < surprise[0] - 0.2
 
 
-def test_classes_cannot_be_forgotten_bit_by_bit():
-    make, rows, _ = CASES["SklearnClassifier"].make, *LABELS
-    with pytest.raises(cal.CalibrlError, match="classes"):
-        cal.Calibrated(taught(make, rows), evidence=cal.Rolling(forget=0.9)).update(rows)
+class EvenOdds:
+    """Two classes, equally likely, whatever is asked and learnt."""
+
+    def update(self, data: Data) -> None:
+        pass
+
+    def __call__(self, x: Tensor) -> Distribution:
+        return Categorical(probs=torch.full((len(x), 2), 0.5, dtype=torch.float64))
+
+
+def test_a_stream_of_classes_forgets_old_base_rates():
+    """Class 1 came in 1 row of 10 for long, and in 9 of 10 lately: only who forgets expects it."""
+    seldom, often = (torch.arange(300) % 10 == 0), (torch.arange(60) % 10 != 0)
+    y = torch.cat([seldom, often]).long()
+    rows = Data(torch.zeros(len(y), 2, dtype=torch.float64), y)
+    expected = {}
+    for forget in (1.0, 0.95):
+        model = cal.Calibrated(EvenOdds(), evidence=cal.Rolling(forget=forget), fit_map=fit_bias_corrected)
+        for start in range(0, len(y), 30):
+            model.update(rows[start : start + 30])
+        expected[forget] = float(model(rows.x[:1]).probs[0, 1])
+    assert expected[1.0] == pytest.approx((30 + 54) / 360, abs=0.08)
+    assert expected[0.95] > 0.75

@@ -124,7 +124,7 @@ def test_members_of_a_bootstrap_learn_different_rows():
         (lambda: cal.TorchForecaster(Returns(lambda x: (x, x))).update(ROWS), r"answers in shape \(256, 2\)"),
         (lambda: cal.MCDropout(Returns(lambda x: x[:, :1], dropout=True)).update(ROWS), r"shape \(256, 1\)"),
         (lambda: cal.TorchForecaster(Returns(lambda x: (x[:, 0], x[:, 0] / 0))).update(ROWS), "loss became nan"),
-        (lambda: adam(epochs=0), "must all be positive"),
+        (lambda: adam(epochs=0), "epochs 0 is too few; use 1 or more"),
     ],
 )
 def test_what_cannot_work_is_refused_in_one_line(act, words):
