@@ -78,7 +78,7 @@ if TYPE_CHECKING:
     from calibrl.forecasters import SklearnQuantiles as SklearnQuantiles
     from calibrl.forecasters import TorchForecaster as TorchForecaster
     from calibrl.forecasters import calibrate as calibrate
-    from calibrl.forecasters.regressor import CalibratedRegressor as CalibratedRegressor
+    from calibrl.forecasters.sklearn import CalibratedRegressor as CalibratedRegressor
     from calibrl.maps import Map as Map
     from calibrl.maps import fit_affine as fit_affine
     from calibrl.maps import fit_auto as fit_auto

@@ -1,21 +1,32 @@
-"""Forecasters from scikit-learn: standard deviations, quantiles, or class probabilities."""
+"""Scikit-learn's estimators as forecasters, and `CalibratedRegressor`, an estimator with honest intervals."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from dataclasses import replace
+from functools import partial
+from typing import Any, Self, TypeAlias
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from sklearn.base import BaseEstimator, MetaEstimatorMixin, RegressorMixin, clone, is_classifier
+from sklearn.model_selection import check_cv
+from sklearn.utils import _safe_indexing, get_tags, indexable
+from sklearn.utils.validation import check_array, check_is_fitted, column_or_1d, validate_data
 from torch import Tensor
-from torch.distributions import Categorical, Normal
+from torch.distributions import Categorical, Distribution, Normal
 
 from calibrl.arrays import Array, as_rows
 from calibrl.data import Data, Remembered
-from calibrl.distributions import Quantiles
+from calibrl.diagnostics import crps
+from calibrl.distributions import Quantiles, Recalibrated
+from calibrl.distributions.given import Answers, Fitted, Kind, Rows
 from calibrl.errors import CalibrlError, check_count
+from calibrl.forecasters.fitted import CalibratedModel
+from calibrl.guarantees import ByFolds
+from calibrl.maps import Map, fit_named
 
 Estimator: TypeAlias = Any
 """Anything with scikit-learn's `fit` and `predict`; it is cloned, never changed."""
@@ -167,8 +178,6 @@ class SklearnClassifier:
 
 def refuse_classifier(estimator: Estimator) -> None:
     """An error for estimators that forecast classes, or are none."""
-    from sklearn.base import BaseEstimator, is_classifier
-
     if not hasattr(estimator, "fit") or not hasattr(estimator, "predict"):
         raise CalibrlError(f"{estimator!r} has no fit and predict; pass a scikit-learn regressor (an instance)")
     if isinstance(estimator, type):
@@ -179,8 +188,6 @@ def refuse_classifier(estimator: Estimator) -> None:
 
 def fit_clone(estimator: Estimator, x: NDArray[Any], y: NDArray[Any]) -> Estimator:
     """A fresh copy of the estimator, fitted."""
-    from sklearn.base import clone
-
     return clone(estimator).fit(x, y)
 
 
@@ -204,3 +211,154 @@ def as_columns(columns: list[NDArray[Any]], *, like: Tensor, x: Tensor) -> Tenso
     """Answers per column as one (n,) or (n, d) tensor: as many dimensions and the dtype of `like`, x's device."""
     wide = torch.as_tensor(np.stack(columns, -1), dtype=like.dtype, device=x.device)
     return wide.reshape(-1, *like.shape[1:])
+
+
+class CalibratedRegressor(MetaEstimatorMixin, RegressorMixin, Answers, BaseEstimator):  # type: ignore[misc]
+    """Any regressor, with intervals and quantiles that are calibrated by cross-validation.
+
+    With folds, the regressor is fitted once more on all rows, and R on what each fold's model says of the rows it was
+    not fitted on; intervals are guaranteed by CV+. With one split, such as `ShuffleSplit(1, test_size=0.3)`, the model
+    is the one fitted on the training side, and the guarantee that of split conformal prediction.
+
+    Parameters
+    ----------
+    estimator : regressor
+        scikit-learn's manners; with `return_std` or `quantiles` in its `predict` its own uncertainty is calibrated,
+        otherwise one is learnt from its errors. It is cloned, never changed.
+    cv : int, splitter or "prefit"
+        Folds, a splitter of scikit-learn (`GroupKFold` and the like excepted), or "prefit": the estimator is fitted
+        already, on other rows than those `fit` is given.
+    map : str
+        Which map, by its name in `calibrl.maps.MAPS`.
+    levels, kind
+        What the estimator's answers are, where they are not single numbers: as in `calibrl.calibrate`.
+
+    Attributes
+    ----------
+    model_ : CalibratedModel
+        R∘T.
+
+    Examples
+    --------
+    >>> import calibrl as cal
+    >>> from sklearn.datasets import make_regression
+    >>> from sklearn.linear_model import Ridge
+    >>> x, y = make_regression(300, 3, noise=10.0, random_state=0)
+    >>> model = cal.CalibratedRegressor(Ridge()).fit(x, y)
+    >>> low, high = model.predict_interval(x, 0.9)
+    >>> bool(30 < (high - low).mean() < 36)  # 2 × 1.645 × 10
+    True
+    """
+
+    def __init__(
+        self,
+        estimator: Any,
+        *,
+        cv: Any = 5,
+        map: str = "smooth",
+        levels: Sequence[float] | None = None,
+        kind: Kind | None = None,
+    ) -> None:
+        self.estimator = estimator
+        self.cv = cv
+        self.map = map
+        self.levels = levels
+        self.kind = kind
+
+    def fit(self, X: Rows, y: Any) -> Self:
+        """Fit the estimator and R.
+
+        Parameters
+        ----------
+        X : array or data frame (n, features)
+        y : array (n,) or (n, d)
+
+        Returns
+        -------
+        CalibratedRegressor
+            Itself.
+        """
+        fit_map = fit_named(self.map)
+        validate_data(self, X, skip_check_array=True)
+        if y is None:
+            raise ValueError("requires y to be passed, but the target y is None")
+        y = check_array(y, ensure_2d=False, input_name="y", dtype=(np.float64, np.float32))
+        y = y if y.ndim == 2 and y.shape[1] > 1 else column_or_1d(y, warn=True)
+        X, y = indexable(X, y)
+        if self.cv == "prefit":
+            check_is_fitted(self.estimator)
+            whole, judged = self.estimator, [(self._asked(self.estimator), X, y)]
+            folds = 1
+        else:
+            splits = list(check_cv(self.cv).split(X, y))
+            folds = len(splits)
+            judged = []
+            for train, held in splits:
+                part = clone(self.estimator).fit(_safe_indexing(X, train), y[train])
+                judged.append((self._asked(part), _safe_indexing(X, held), y[held]))
+            whole = clone(self.estimator).fit(X, y) if folds > 1 else part
+        fitted = self._asked(whole)
+        self.model_ = CalibratedModel(fitted, fit_map=fit_map)
+        self.model_.learn(judged)
+        self.folds_: list[tuple[Fitted, Tensor]] = []
+        if folds > 1 and isinstance(self.model_.mapping, Map):
+            self.model_.mapping = self.model_.mapping.unpromised(ByFolds.BARE)
+            scores = [torch.as_tensor(one).reshape(len(one), -1).sort(0).values for one in self.model_.scores]
+            self.folds_ = [(model, z) for (model, _, _), z in zip(judged, scores, strict=True)]
+        self.estimator_ = whole
+        return self
+
+    def forecast(self, X: Rows) -> Recalibrated:
+        """The calibrated forecast of each row.
+
+        Parameters
+        ----------
+        X : array or data frame (n, features)
+
+        Returns
+        -------
+        Recalibrated of batch shape (n,) or (n, d)
+        """
+        check_is_fitted(self)
+        if getattr(X, "ndim", 2) == 1:
+            raise ValueError("X is one row of numbers, expected (n, features). Reshape your data: X.reshape(1, -1)")
+        validate_data(self, X, reset=False, skip_check_array=True)
+        found = self.model_.forecast(X)
+        if not isinstance(found, Recalibrated):
+            raise CalibrlError(f"{type(self.estimator).__name__} forecasts classes; use calibrl.calibrate for them")
+        if not self.folds_:
+            return found
+        # Rows by their numbers: forecasts may be picked by row, and X may be a data frame.
+        asked = [(partial(_forecast_some, model, X), z) for model, z in self.folds_]
+        return Recalibrated(found.base, found.mapping, ByFolds(asked, torch.arange(len(found))))
+
+    def _asked(self, model: Any) -> Fitted:
+        return Fitted(model, levels=self.levels, kind=self.kind)
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        inner = get_tags(self.estimator)
+        tags.input_tags = replace(inner.input_tags)
+        tags.target_tags.multi_output = inner.target_tags.multi_output
+        return tags
+
+
+def _forecast_some(model: Fitted, X: Rows, rows: Tensor) -> Distribution:
+    return model.forecast(_safe_indexing(X, rows.numpy()))
+
+
+def neg_crps(model: Answers, X: Rows, y: Any) -> float:
+    """Minus the mean CRPS: `scoring` of searches that are to choose by the whole forecast, not by its mean.
+
+    Parameters
+    ----------
+    model : CalibratedRegressor or CalibratedModel
+    X, y
+        Rows it was not fitted on.
+
+    Returns
+    -------
+    float
+        In y's units; higher is better.
+    """
+    return -crps(model.forecast(X), model.outcomes(y))

@@ -12,7 +12,7 @@ from sklearn.preprocessing import PolynomialFeatures, StandardScaler
 from sklearn.utils.estimator_checks import check_estimator
 
 import calibrl as cal
-from calibrl.forecasters.regressor import neg_crps
+from calibrl.forecasters.sklearn import neg_crps
 
 rng = np.random.default_rng(1)
 X = rng.uniform(-1, 1, size=(2000, 2))
