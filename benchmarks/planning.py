@@ -26,7 +26,7 @@ from torch.nn import functional
 
 from calibrl.control.problems import Task, task
 from calibrl.control.settings import PRESETS, ControlSettings
-from calibrl.forecasters.ensemble_training import Batches, EnsembleTraining, Learner
+from calibrl.forecasters.ensemble import Batches, EnsembleTraining, Learner
 from calibrl.forecasters.nets import Nets, Shape
 from calibrl.maps import Affine
 from calibrl.planning.candidates import cut_normal

@@ -24,7 +24,7 @@ from calibrl.control.settings import with_defaults
 from calibrl.data import Data
 from calibrl.errors import CalibrlError, first_line
 from calibrl.files import explain_os_error, replacing, sweep
-from calibrl.forecasters.ensemble_training import views
+from calibrl.forecasters.ensemble import views
 from calibrl.maps import IDENTITY, map_from_dict
 
 FORMAT = "calibrl control 2"

@@ -24,8 +24,7 @@ from calibrl.control.trials import View
 from calibrl.data import Data
 from calibrl.errors import CalibrlError
 from calibrl.evidence import Expected, Lasting, Trajectory
-from calibrl.forecasters.ensemble import BatchedEnsemble
-from calibrl.forecasters.ensemble_training import EnsembleTraining, input_scale
+from calibrl.forecasters.ensemble import BatchedEnsemble, EnsembleTraining, input_scale
 from calibrl.forecasters.nets import Shape
 from calibrl.maps import IDENTITY, FitMap, Map, fit_named
 from calibrl.planning.candidates import chosen, refuse_lost_plans

@@ -26,7 +26,8 @@ from calibrl.bandits import (
 )
 from calibrl.data import Data, random_split
 from calibrl.forecasters import BatchedEnsemble, RidgeArms, RidgeShared, SklearnForecaster
-from calibrl.forecasters.ensemble import EnsembleTraining, Shape
+from calibrl.forecasters.ensemble import EnsembleTraining
+from calibrl.forecasters.nets import Shape
 
 ALL = list(POLICIES.values())
 

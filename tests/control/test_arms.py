@@ -15,7 +15,7 @@ from calibrl.control.trials import run_trial, view_of
 from calibrl.data import Data
 from calibrl.errors import CalibrlError
 from calibrl.evidence import HeldOut, Judged, Lasting, Trajectory
-from calibrl.forecasters.ensemble_training import input_scale
+from calibrl.forecasters.ensemble import input_scale
 from calibrl.maps import IDENTITY, Affine, Sigmoid
 from calibrl.planning.rollout import Errors
 from calibrl.planning.rollout import lasting as lasting_noise

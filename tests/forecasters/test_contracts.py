@@ -15,7 +15,8 @@ from torch.distributions import Categorical, Distribution
 
 import calibrl as cal
 from calibrl import Data, Forecaster, forecasters
-from calibrl.forecasters.ensemble import EnsembleTraining, Shape
+from calibrl.forecasters.ensemble import EnsembleTraining
+from calibrl.forecasters.nets import Shape
 from calibrl.maps import Affine
 from calibrl.maps.classes import fit_bias_corrected
 from tests import contracts

@@ -10,9 +10,8 @@ from scipy import stats
 
 import calibrl as cal
 from calibrl.errors import CalibrlError
-from calibrl.forecasters.ensemble import BatchedEnsemble, EnsembleTraining, Shape
-from calibrl.forecasters.ensemble_training import Batches, Learner, input_scale
-from calibrl.forecasters.nets import Nets, QuickNets
+from calibrl.forecasters.ensemble import BatchedEnsemble, Batches, EnsembleTraining, Learner, input_scale
+from calibrl.forecasters.nets import Nets, QuickNets, Shape
 from calibrl.planning.rollout import matched
 from tests import contracts
 from tests.forecasters.test_nets import seeds, some_nets
