@@ -24,7 +24,7 @@ import numpy as np
 
 from calibrl.bandits import CalLinUCB, ConformalLinUCB, LinUCB, Policy
 from calibrl.bandits.loop import play
-from calibrl.bandits.simulated import Stream
+from calibrl.bandits.problems import Stream
 
 ARMS, DIM, ROUNDS, TRIALS = 7, 54, 2000, 10
 Choose = Callable[[np.ndarray], int]

@@ -14,8 +14,7 @@ import numpy as np
 import torch
 
 from calibrl.bandits import LinUCB, fit_ecdf
-from calibrl.bandits.problems import problem
-from calibrl.bandits.simulated import Stream
+from calibrl.bandits.problems import Stream, problem
 from calibrl.kernels import ridge_policy
 from calibrl.maps import FitMap, fit_affine, fit_beta, fit_isotonic, fit_platt, fit_sigmoid, fit_smooth
 

@@ -27,7 +27,7 @@ POLICIES = (*PAIR, "calibrated-thompson", "conformal-linucb", "thompson", "calth
 """The policies that are compared; any other that has a name can be asked for."""
 NOISY = ("bernoulli", "clicks", "logistic", "rare", "heteroscedastic", "quiet", "classes", "gaussian")
 CHANGING = ("drift", "swap", "swapped-clicks", "small", "large")
-"""Problems that the paper does not have: see `simulated.py`."""
+"""Problems that the paper does not have: see `problems.py`."""
 
 
 @dataclass(frozen=True)

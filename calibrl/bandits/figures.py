@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 
 from calibrl.bandits.loop import CURVES, HIGH, LOW, MEDIAN, Trial, job_name
 from calibrl.bandits.policy import POLICIES
-from calibrl.bandits.problems import PROBLEMS
-from calibrl.bandits.simulated import Stream
+from calibrl.bandits.problems import PROBLEMS, Stream
 from calibrl.runs.engine import Found
 from calibrl.runs.experiment import Printed
 from calibrl.runs.rows import Row

@@ -15,8 +15,7 @@ from scipy.special import ndtr, ndtri
 from calibrl.algorithm import Forecaster, learn
 from calibrl.bandits.arms import CompiledRidge
 from calibrl.bandits.policy import POLICIES, Policy
-from calibrl.bandits.problems import FILE, problem
-from calibrl.bandits.simulated import Stream
+from calibrl.bandits.problems import FILE, Stream, problem
 from calibrl.data import Data
 from calibrl.diagnostics import calibration_loss
 from calibrl.errors import CalibrlError

@@ -9,8 +9,7 @@ from sklearn.linear_model import LogisticRegression
 from calibrl import CalibrlError
 from calibrl.bandits import CalibratedThompson, CalibratedUCB, LinUCB, Policy
 from calibrl.bandits.loop import UPPER, metrics, play
-from calibrl.bandits.problems import problem
-from calibrl.bandits.simulated import Stream
+from calibrl.bandits.problems import Stream, problem
 
 
 def bernoulli(rates, rounds, seed):

@@ -7,8 +7,7 @@ import torch
 from calibrl import Calibrated, CalibrlError, Data, Forecaster, Rolling, learn
 from calibrl.bandits import POLICIES, CalLinUCB, CompiledRidge, Exploration, LinUCB, fit_ecdf
 from calibrl.bandits.loop import ASKED, UPPER, collect_from, collect_trial, play
-from calibrl.bandits.problems import problem
-from calibrl.bandits.simulated import Stream
+from calibrl.bandits.problems import Stream, problem
 from calibrl.forecasters.linear import RidgeArms
 
 

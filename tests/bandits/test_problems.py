@@ -11,8 +11,7 @@ from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 from calibrl import CalibrlError
 from calibrl.bandits import LinUCB, problems
-from calibrl.bandits.problems import PROBLEMS, Features, Source, encode, find, problem
-from calibrl.bandits.simulated import SIMULATED
+from calibrl.bandits.problems import PROBLEMS, SIMULATED, Features, Source, encode, find, problem
 
 EMBEDDED = ["linear", "beta", "digits", "wine", "breast-cancer"]
 needs_data = pytest.mark.skipif(not os.environ.get("CALIBRL_DATA"), reason="needs CALIBRL_DATA")
