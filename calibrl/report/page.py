@@ -19,13 +19,12 @@ from typing import Any
 from calibrl import __version__
 from calibrl.errors import CalibrlError
 from calibrl.files import writable, write_text
-from calibrl.pages import document
 from calibrl.report.series import Charts, charts
 from calibrl.report.tables import readable, studies, table, verdict
 from calibrl.runs.experiment import BENCHMARKS, EXPERIMENTS, Description, Metric, describe
 from calibrl.runs.rows import RELIABILITY_NAMES, Row, read_files
 from calibrl.runs.statistics import by_run, latest
-from calibrl.text import for_html
+from calibrl.text import document, for_html
 
 HERE = Path(__file__).parent
 SCRIPTS = ("marks.js", "panels.js", "choices.js", "card.js", "explore.js", "begin.js")

@@ -12,12 +12,11 @@ from numpy.typing import NDArray
 from calibrl.inventory.history import counted, named
 from calibrl.inventory.items import WEEKDAYS
 from calibrl.inventory.problems import Flags, Floats
-from calibrl.pages import document
 from calibrl.shop.backtest import CALIBRATED, PLANNED, Backtest
 from calibrl.shop.files import Shop
 from calibrl.shop.orders import Order
 from calibrl.shop.reasons import reason, totals
-from calibrl.text import for_html
+from calibrl.text import document, for_html
 
 PAGE, SHEET, SCRIPT = (Path(__file__).with_name(f"orders.{kind}") for kind in ("html", "css", "js"))
 

@@ -19,11 +19,10 @@ from torch.distributions import Categorical
 
 from calibrl import __version__, plots
 from calibrl.distributions import pit
-from calibrl.pages import document
 from calibrl.tables import judging, output
 from calibrl.tables.forecasts import Forecasts
 from calibrl.tables.mapfile import How
-from calibrl.text import for_html
+from calibrl.text import document, for_html
 
 INK = "#1f2430"
 DARK = {INK: "#e7e8ec", "#ffffff": "#15171c", plots.BEFORE: "#ee7f66", plots.AFTER: "#45b8ae", plots.FAINT: "#6d7484"}

@@ -6,7 +6,7 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from calibrl.pages import style
+from calibrl.text import style
 
 STYLE = style()
 

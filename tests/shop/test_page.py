@@ -9,10 +9,10 @@ import numpy as np
 import polars as pl
 import pytest
 
-from calibrl.pages import policy
 from calibrl.shop.files import Shop, read_shop
 from calibrl.shop.orders import Order, intervals, make_orders
 from calibrl.shop.page import SCRIPT, orders_page
+from calibrl.text import policy
 from tests.shop.conftest import small_shop
 
 ODD = '<script>alert(1)</script> & "rye"'
