@@ -16,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from calibrl.bandits.experiment import EXPERIMENT, PAPER, SMALL, BanditSettings
-from calibrl.runs.jobs import Job
+from calibrl.runs.experiment import Job
 from calibrl.runs.rows import Row, append, origin
 from calibrl.runs.workers import run_jobs
 

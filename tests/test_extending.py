@@ -22,8 +22,7 @@ from calibrl.planning import search
 from calibrl.planning.quantile import Exploration
 from calibrl.planning.search import Bounds, Found, Search
 from calibrl.runs import experiment as registry
-from calibrl.runs.experiment import Experiment, Metric
-from calibrl.runs.jobs import Job
+from calibrl.runs.experiment import Experiment, Job, Metric
 from calibrl.runs.rows import Row, read
 from calibrl.runs.settings import setting
 

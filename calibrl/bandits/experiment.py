@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING
 
 from calibrl.errors import CalibrlError
 from calibrl.files import fingerprint
-from calibrl.runs.experiment import AT_LEAST_0, LOSS, Experiment, Metric, Number, Options, Printed
-from calibrl.runs.jobs import Job
+from calibrl.runs.experiment import AT_LEAST_0, LOSS, Experiment, Job, Metric, Number, Options, Printed
 from calibrl.runs.settings import PAPER as PRINTED
 from calibrl.runs.settings import setting
 

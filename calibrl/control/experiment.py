@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 from calibrl.control.settings import PRESETS, TASKS, ControlSettings, preset_for_env
 from calibrl.errors import CalibrlError
 from calibrl.planning.search import SEARCHES
-from calibrl.runs.experiment import AT_LEAST_0, CRPS, LOSS, Custom, Experiment, Metric, Options
-from calibrl.runs.jobs import Job
+from calibrl.runs.experiment import AT_LEAST_0, CRPS, LOSS, Custom, Experiment, Job, Metric, Options
 
 if TYPE_CHECKING:
     from calibrl.runs.engine import Found

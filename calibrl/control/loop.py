@@ -32,7 +32,7 @@ from calibrl.control.trials import Environment, Trial, View, run_trial, view_of
 from calibrl.data import Data
 from calibrl.errors import CalibrlError, check_count
 from calibrl.runs.engine import Arrays, Yielded
-from calibrl.runs.jobs import Job, Report, Status
+from calibrl.runs.experiment import Job, Report, Status
 from calibrl.runs.rows import Row
 from calibrl.runs.settings import identity
 

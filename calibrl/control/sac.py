@@ -21,7 +21,7 @@ from calibrl.control.problems import Task, task_of
 from calibrl.control.settings import ControlSettings, threads_worth
 from calibrl.control.trials import begin_episode, make_step
 from calibrl.errors import CalibrlError, MissingExtra, check_count, first_line
-from calibrl.runs.jobs import Job, Report
+from calibrl.runs.experiment import Job, Report
 from calibrl.runs.rows import Row
 
 try:

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from calibrl.runs.experiment import AT_LEAST_0, CRPS, LOSS, Experiment, Metric
-from calibrl.runs.jobs import Job
+from calibrl.runs.experiment import AT_LEAST_0, CRPS, LOSS, Experiment, Job, Metric
 from calibrl.runs.settings import setting
 
 if TYPE_CHECKING:

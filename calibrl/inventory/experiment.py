@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING
 
 from calibrl.errors import CalibrlError
 from calibrl.files import fingerprint
-from calibrl.runs.experiment import ANY, AT_LEAST_0, LOSS, Experiment, Metric, Number, Printed
-from calibrl.runs.jobs import Job
+from calibrl.runs.experiment import ANY, AT_LEAST_0, LOSS, Experiment, Job, Metric, Number, Printed
 from calibrl.runs.settings import PAPER, setting
 from calibrl.text import for_rich
 

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from calibrl.runs.experiment import AT_LEAST_0, Axis, Experiment, Metric
-from calibrl.runs.jobs import Job
+from calibrl.runs.experiment import AT_LEAST_0, Axis, Experiment, Job, Metric
 from calibrl.runs.settings import setting
 
 if TYPE_CHECKING:

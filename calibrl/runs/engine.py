@@ -16,8 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibrl.errors import MissingExtra
-from calibrl.runs.experiment import Experiment, Settings
-from calibrl.runs.jobs import Job, Report, Status
+from calibrl.runs.experiment import Experiment, Job, Report, Settings, Status
 from calibrl.runs.rows import Row, command, origin
 from calibrl.runs.store import CHECKPOINT, NamedArrays, Run, Store
 from calibrl.runs.workers import check_backend, run_jobs

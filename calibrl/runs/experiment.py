@@ -18,7 +18,6 @@ from calibrl.runs.settings import leaves
 
 if TYPE_CHECKING:
     from calibrl.runs.engine import Found
-    from calibrl.runs.jobs import Job
     from calibrl.runs.rows import Row
 
 EXPERIMENTS: dict[str, str] = {
@@ -202,6 +201,68 @@ class Custom(Generic[S]):
     flag: str
     help: str
     settings: Callable[[str], S]
+
+
+@dataclass(frozen=True)
+class Job:
+    """One independent piece of work: `function(*arguments, **options)`, with a name that is unique in the run.
+
+    Everything must be picklable: a function of a module, plain arguments. A function that returns an iterator (a
+    generator) is reported item by item; its result is the list of them. The same job must always give the same items.
+
+    Parameters
+    ----------
+    name : str
+        Unique in the run.
+    function : callable
+        A function of a module.
+    arguments, options
+        What it is called with.
+    parts : tuple of str
+        In an experiment: the pieces of work that this job does together, if there are several (agents of a fleet).
+        Each is finished by itself: rows and arrays name theirs, and `function` gets a keyword `parts` with those that
+        are not finished. Default: the job is one piece.
+    checkpoint : str
+        In an experiment: a job that can go on where it was stopped, by files of this pattern ("*.pt") in the run's
+        `checkpoint/`. `function` gets a keyword `checkpoint`, that folder. It saves there *before* it yields a step's
+        rows, and begins by yielding all rows it had saved again, as one list: those that are on the disk are not
+        written twice. It also gets a keyword `report`, to be called with a `Status` now and then.
+    until : int
+        A part whose last row has a smaller step is not finished, whatever was said: more trials go on from a
+        checkpoint.
+    beside : bool
+        In an experiment: it has a device of its own, and runs beside other such jobs unless somebody says who works.
+    """
+
+    name: str
+    function: Callable[..., Any]
+    arguments: tuple[Any, ...] = ()
+    options: Mapping[str, Any] = field(default_factory=dict)
+    parts: tuple[str, ...] = ()
+    checkpoint: str = ""
+    until: int = 0
+    beside: bool = False
+
+    @property
+    def pieces(self) -> tuple[str, ...]:
+        """What can be finished by itself: the parts, or the job."""
+        return self.parts or (self.name,)
+
+
+@dataclass(frozen=True)
+class Status:
+    """Where a job is: words, and the share of the job that is done; of a job of several parts, summed over them.
+
+    line: whether it is worth a line of its own where there is no live display.
+    """
+
+    text: str
+    done: float
+    line: bool = False
+
+
+Report = Callable[[Status], None]
+"""How a long job says where it is."""
 
 
 @dataclass(frozen=True, kw_only=True)

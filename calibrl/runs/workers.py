@@ -16,8 +16,10 @@ import signal
 import socket
 import sys
 import threading
+import traceback
 from collections import Counter, deque
 from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
@@ -27,23 +29,53 @@ from typing import Any, Protocol, Self, cast
 
 from calibrl import __version__
 from calibrl.errors import CalibrlError, MissingExtra, check_count, check_known, first_line
-from calibrl.runs.jobs import (
-    THREADS,
-    Done,
-    Failed,
-    Item,
-    Job,
-    Lost,
-    Message,
-    Status,
-    perform,
-    single_threaded,
-)
+from calibrl.runs.experiment import Job, Report, Status
 
 BACKENDS = ("serial", "processes", "ray")
 PRELOADED = ("torch", "numba", "scipy.stats", "threadpoolctl")
 """Slow to load: if the driver has them, so does the process that workers are forked from. On one thread, none of these
 starts another, which a fork would lose."""
+
+
+THREADS = dict.fromkeys(
+    ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS", "VECLIB_MAXIMUM_THREADS"), "1"
+)
+"""A worker's environment. One thread each: workers that share cores must not crowd each other, and sums whose order
+depends on the number of threads would make rows depend on the machine."""
+
+
+@dataclass(frozen=True)
+class Item:
+    """One thing that a generator yielded."""
+
+    value: Any
+
+
+@dataclass(frozen=True)
+class Done:
+    """The job is finished; what its function returned, or how many items it yielded."""
+
+    value: Any = None
+    items: int | None = None
+
+
+@dataclass(frozen=True)
+class Failed:
+    """The job raised: the same would happen again. `known` errors speak to the user and need no traceback."""
+
+    message: str
+    trace: str = ""
+    known: bool = False
+
+
+@dataclass(frozen=True)
+class Lost:
+    """The worker vanished: killed, out of memory, its machine gone. The job may fare better elsewhere."""
+
+    reason: str
+
+
+Message = Item | Done | Failed | Lost
 
 
 class JobFailed(RuntimeError):
@@ -165,6 +197,49 @@ def _pool(backend: str, workers: int | None, address: str | None, on_status: Cal
     if backend == "processes":
         return Processes(workers or cores())
     return Cluster(workers if workers or address else cores(), address)
+
+
+def perform(job: Job, report: Report) -> Generator[Message]:
+    """Carry a job out: its items as they come, then `Done` or `Failed`. A long job says by `report` where it is."""
+    try:
+        heard = {"report": report} if job.checkpoint else {}
+        found = job.function(*job.arguments, **job.options, **heard)
+        if not isinstance(found, Iterator):
+            yield Done(found)
+            return
+        count = 0
+        for value in found:
+            yield Item(value)
+            count += 1
+        yield Done(items=count)
+    except (CalibrlError, MissingExtra) as problem:
+        yield Failed(str(problem), known=True)
+    except Exception as problem:
+        yield Failed(f"{type(problem).__name__}: {problem}", traceback.format_exc())
+
+
+@contextlib.contextmanager
+def single_threaded() -> Iterator[None]:
+    """Compute on one thread: libraries that are loaded already, and those that this or a new process loads yet."""
+    from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
+
+    before = {name: os.environ.get(name) for name in THREADS}
+    torch = sys.modules.get("torch")
+    threads = torch.get_num_threads() if torch else 1
+    os.environ.update(THREADS)
+    try:
+        if torch:
+            torch.set_num_threads(1)
+        with threadpool_limits(1):
+            yield
+    finally:
+        if torch:
+            torch.set_num_threads(threads)
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
 
 
 class Serial:

@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from calibrl.planning.search import CEM
-from calibrl.runs.experiment import Axis, Experiment, Metric
-from calibrl.runs.jobs import Job
+from calibrl.runs.experiment import Axis, Experiment, Job, Metric
 from calibrl.runs.settings import setting
 
 if TYPE_CHECKING:

@@ -43,7 +43,7 @@ from calibrl.evidence import Censored
 from calibrl.inventory.problems import Flags, Floats
 from calibrl.kernels import normal
 from calibrl.maps import Map, fit_isotonic
-from calibrl.runs.jobs import single_threaded
+from calibrl.runs.workers import single_threaded
 from calibrl.shop.features import HISTORY, LEAD_IN, MONTHDAY, NEAR, SCALE, SHUT, SPREAD, WEEKDAY, MovingSums, rows
 from calibrl.shop.record import draw_at_least
 

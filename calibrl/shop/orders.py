@@ -22,7 +22,7 @@ from calibrl.inventory.history import AHEAD, Day, Key
 from calibrl.inventory.items import Item
 from calibrl.inventory.problems import Flags, Floats
 from calibrl.kernels import deliveries as kernel
-from calibrl.runs.jobs import Job
+from calibrl.runs.experiment import Job
 from calibrl.runs.workers import run_jobs
 from calibrl.shop.demand import paths, ranks, train
 from calibrl.shop.features import moving_sums, shut_days

@@ -8,8 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from calibrl.runs.engine import Arrays, Workers, run
-from calibrl.runs.experiment import Experiment
-from calibrl.runs.jobs import Job
+from calibrl.runs.experiment import Experiment, Job
 from calibrl.runs.rows import Row
 from calibrl.runs.settings import setting
 

@@ -7,8 +7,7 @@ import pytest
 
 from calibrl.errors import CalibrlError
 from calibrl.runs.engine import Arrays, Watcher, Workers, run
-from calibrl.runs.experiment import Experiment
-from calibrl.runs.jobs import Job, Status
+from calibrl.runs.experiment import Experiment, Job, Status
 from calibrl.runs.rows import Row, read
 from calibrl.runs.settings import setting
 

@@ -7,8 +7,7 @@ from typer.testing import CliRunner
 
 from calibrl.cli import app
 from calibrl.errors import CalibrlError
-from calibrl.runs.experiment import EXPERIMENTS, Custom, Experiment, experiment
-from calibrl.runs.jobs import Job
+from calibrl.runs.experiment import EXPERIMENTS, Custom, Experiment, Job, experiment
 from calibrl.runs.rows import Row, read
 from calibrl.runs.settings import changed, identity, leaves, parse_changes, setting, source_of
 

@@ -17,9 +17,12 @@ from calibrl import __version__  # noqa: E402
 from calibrl.errors import CalibrlError, MissingExtra  # noqa: E402
 from calibrl.runs import workers as cluster  # noqa: E402
 from calibrl.runs.engine import Workers, run  # noqa: E402
-from calibrl.runs.jobs import Job  # noqa: E402
 from calibrl.runs.rows import read  # noqa: E402
-from calibrl.runs.workers import JobFailed, run_jobs  # noqa: E402
+from calibrl.runs.workers import (  # noqa: E402
+    Job,
+    JobFailed,
+    run_jobs,
+)
 from tests.runs.crash import EXPERIMENT, QUICK  # noqa: E402
 from tests.runs.test_crash import ROOT, forget, values, wait_for_rows, whole_lines  # noqa: E402
 from tests.runs.test_workers import count, dies_always, dies_once, noise, raises, square  # noqa: E402
@@ -177,7 +180,7 @@ def test_a_current_folder_is_last_on_the_path_of_a_worker_or_not_there(tmp_path,
 def test_a_stranger_s_modules_are_not_run_by_processes(tmp_path):
     for name in ("threading", "socket", "selectors", "struct", "signal", "numpy"):
         (tmp_path / f"{name}.py").write_text("import os; os.mkdir('taken'); raise SystemExit(7)")
-    words = "from calibrl.runs.workers import run_jobs; from calibrl.runs.jobs import Job; "
+    words = "from calibrl.runs.workers import run_jobs; from calibrl.runs.experiment import Job; "
     words += "print(run_jobs([Job('a', abs, (-3,))], backend='processes', workers=1))"
     done = subprocess.run(
         [sys.executable, "-P", "-c", words],

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from calibrl.errors import CalibrlError, MissingExtra
-from calibrl.runs.jobs import Job
+from calibrl.runs.experiment import Job
 from calibrl.runs.workers import JobFailed, cores, run_jobs
 
 
