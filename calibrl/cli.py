@@ -9,8 +9,7 @@ import typer
 
 from calibrl import __version__
 from calibrl.bandits import commands as bandits
-from calibrl.runs import commands as run
-from calibrl.runs import show
+from calibrl.runs import commands as runs
 from calibrl.shop import commands as order
 from calibrl.tables import commands as forecasts
 from calibrl.text import say
@@ -26,8 +25,8 @@ for command in (forecasts.check, forecasts.fit, forecasts.apply):
     app.command(rich_help_panel=FORECASTS)(command)
 app.command(rich_help_panel=DECISIONS)(order.order)
 app.add_typer(bandits.app, name="bandit", rich_help_panel=DECISIONS)
-app.add_typer(run.app, name="run", rich_help_panel=EXPERIMENTS)
-app.command(rich_help_panel=EXPERIMENTS)(show.summary)
+app.add_typer(runs.app, name="run", rich_help_panel=EXPERIMENTS)
+app.command(rich_help_panel=EXPERIMENTS)(runs.summary)
 
 
 @app.command(rich_help_panel=EXPERIMENTS)
@@ -51,8 +50,8 @@ def report(
         webbrowser.open(page.resolve().as_uri())
 
 
-app.command("list", rich_help_panel=EXPERIMENTS)(show.list_)
-app.command(rich_help_panel=EXPERIMENTS)(show.show)
+app.command("list", rich_help_panel=EXPERIMENTS)(runs.list_)
+app.command(rich_help_panel=EXPERIMENTS)(runs.show)
 
 
 def _say_version(wanted: bool) -> None:

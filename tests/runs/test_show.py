@@ -12,9 +12,9 @@ from calibrl.bandits.policy import POLICIES
 from calibrl.cli import app
 from calibrl.errors import CalibrlError
 from calibrl.planning.search import SEARCHES
+from calibrl.runs.commands import described, find, kinds, listed, preset_names
 from calibrl.runs.experiment import EXPERIMENTS
 from calibrl.runs.settings import source_of
-from calibrl.runs.show import described, find, kinds, listed, preset_names
 
 
 def shell(*words):
