@@ -88,7 +88,7 @@ def test_a_policy():
 
 def test_a_task(monkeypatch):
     """Cartpole with trials half as long, as a task of its own: an entry among the tasks, and its line."""
-    from calibrl.control.envs import tasks
+    from calibrl.control import envs as tasks
 
     short = replace(tasks.CARTPOLE, name="short-cartpole", steps=100, solved=None)
     monkeypatch.setitem(tasks.MUJOCO_TASKS, "short-cartpole", short)

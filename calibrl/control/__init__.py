@@ -32,7 +32,7 @@ def register() -> None:
     for name, steps in ENVIRONMENTS.items():
         env_id = f"calibrl/{name}-v0"
         if env_id not in gymnasium.registry:
-            gymnasium.register(env_id, entry_point=f"calibrl.control.envs.tasks:{name}", max_episode_steps=steps)
+            gymnasium.register(env_id, entry_point=f"calibrl.control.envs:{name}", max_episode_steps=steps)
 
 
 if "calibrl.cli" not in sys.modules:  # whose --help waits for nothing heavy; there `make_env` registers them

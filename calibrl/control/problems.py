@@ -1,6 +1,6 @@
 """Tasks: an environment, and the World a planner needs to imagine steps in it.
 
-The MuJoCo tasks are in `envs/tasks.py`, and a line of each in `calibrl.control.settings.TASKS`. Any other Gymnasium
+The MuJoCo tasks are in `envs.py`, and a line of each in `calibrl.control.settings.TASKS`. Any other Gymnasium
 environment with vectors of numbers for observations and actions becomes a task by `task_from_env`, or an error says why
 it cannot.
 """
@@ -43,13 +43,13 @@ DEFAULT_STEPS = 200
 """Steps of a trial in an environment that sets itself no limit."""
 
 
-def our_module(name: str = "") -> ModuleType:
-    """`calibrl.control.envs`, which registers the MuJoCo tasks, or a module of it (".tasks").
+def our_module() -> ModuleType:
+    """`calibrl.control.envs`, the MuJoCo tasks.
 
     Only where it is asked for: other environments need no MuJoCo.
     """
     try:
-        return importlib.import_module("calibrl.control.envs" + name)
+        return importlib.import_module("calibrl.control.envs")
     except AttributeError as problem:
         # MuJoCo loads the OpenGL that MUJOCO_GL names when it is imported, and fails so where there is none.
         named = os.environ.get("MUJOCO_GL")
@@ -238,7 +238,7 @@ def task(name: str) -> Task:
         raise CalibrlError(
             f"task {name!r} is unknown; known: {', '.join(TASKS)}; any other Gymnasium environment is a task by its id"
         )
-    found: Task = our_module(".tasks").MUJOCO_TASKS[name]
+    found: Task = our_module().MUJOCO_TASKS[name]
     return found
 
 

@@ -22,7 +22,7 @@ TASKS = {
     "halfcheetah-fall": "half cheetah, and lying on its back costs",
     "reacher-near": "reacher, and only being near the goal pays",
 }
-"""Every MuJoCo task: see `calibrl.control.envs.tasks`."""
+"""Every MuJoCo task: see `calibrl.control.envs`."""
 
 ENVIRONMENTS = {
     **dict.fromkeys(("Cartpole", "CartpoleRail", "CartpoleEffort"), 200),
@@ -331,9 +331,7 @@ _TINY = ControlSettings(
 )
 _DEMO = replace(_small(PUBLISHED[0]), name="cartpole-demo", trials=4)
 
-_PUSHER_REFERENCE = replace(
-    PUBLISHED[2], name="pusher-reference", reward="calibrl.control.envs.tasks:pusher_next_reward"
-)
+_PUSHER_REFERENCE = replace(PUBLISHED[2], name="pusher-reference", reward="calibrl.control.envs:pusher_next_reward")
 """Pusher with plans judged as the reference judges them; a preset of its own, so that rows are not mixed."""
 
 _VARIANTS = tuple(

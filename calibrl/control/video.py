@@ -44,7 +44,7 @@ def drawn(task: Task, **options: Any) -> Iterator[tuple[Any, Callable[[], Frame]
     with closing(plain):
         inner: Any = plain.unwrapped
         if hasattr(inner, "mujoco_renderer"):
-            from calibrl.control.envs import rendering
+            from calibrl.control import rendering
 
             plain.reset(seed=0)
             model, data = inner.model, inner.data

@@ -206,7 +206,7 @@ def test_small_agents_compute_in_one_thread_and_leave_the_others_to_you(hidden, 
 
 def test_an_agent_of_a_run_goes_on_in_a_loop_of_ones_own(tmp_path):
     what = replace(task("cartpole"), steps=TINY.steps)
-    preset = replace(TINY, seeds=2, trials=1, reward="calibrl.control.envs.tasks:cartpole_reward")
+    preset = replace(TINY, seeds=2, trials=1, reward="calibrl.control.envs:cartpole_reward")
     run(tmp_path, preset)
     settings = {"ensemble": TINY.ensemble, "planner": TINY.planner}
     agents = [

@@ -11,7 +11,7 @@ from gymnasium.utils.env_checker import check_env
 from scipy.integrate import solve_ivp
 
 from calibrl.control import TASKS, register, task, task_from_env
-from calibrl.control.envs.tasks import Pusher
+from calibrl.control.envs import Pusher
 from calibrl.errors import CalibrlError
 
 IDS = [task(name).env_id for name in TASKS]
@@ -196,7 +196,7 @@ def push(env):
 def test_pushers_object_is_moved_by_a_push(monkeypatch):
     assert push(Pusher()) > 0.08
     # The object of the original model, for which the same push is a ghost's.
-    monkeypatch.setattr("calibrl.control.envs.tasks.OBJECT_DENSITY", 0.00001)
+    monkeypatch.setattr("calibrl.control.envs.OBJECT_DENSITY", 0.00001)
     assert push(Pusher()) < 0.001
 
 

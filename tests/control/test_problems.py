@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from calibrl.control import TASKS, task, task_from_env
-from calibrl.control.envs.tasks import GOAL, tip_position
-from calibrl.control.envs.tasks import halfcheetah_reward as speed
+from calibrl.control.envs import GOAL, tip_position
+from calibrl.control.envs import halfcheetah_reward as speed
 from calibrl.control.problems import reward_named
 from calibrl.control.settings import PRESETS
 from calibrl.control.trials import view_of

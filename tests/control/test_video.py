@@ -9,9 +9,8 @@ import pytest
 import torch
 from PIL import Image
 
-from calibrl.control import TASKS, task, task_from_env, video
-from calibrl.control.envs import rendering
-from calibrl.control.envs.rendering import Sketch
+from calibrl.control import TASKS, rendering, task, task_from_env, video
+from calibrl.control.rendering import Sketch
 from calibrl.errors import CalibrlError
 
 
