@@ -54,7 +54,7 @@ from calibrl.maps.classes import CLASS_MAPS, class_map_from_dict
 from calibrl.runs.rows import Row, append, origin, read
 from calibrl.runs.store import Run, Store
 from calibrl.shop.files import read_shop
-from calibrl.tables import read_table, sizes, write_table
+from calibrl.tables import read_table, write_table
 from calibrl.tables.forecasts import read_forecasts
 from calibrl.tables.formats import WRITABLE
 
@@ -370,7 +370,7 @@ def bombs(luck: random.Random, folder: Path) -> Iterator[Case]:
 
     def case() -> bool:
         size = luck.randrange(20_000_000, 60_000_000)
-        with patch.object(sizes, "memory_left", lambda: 1 << 26), deadline(60):
+        with patch("calibrl.tables.formats.memory_left", lambda: 1 << 26), deadline(60):
             if luck.random() < 0.2:
                 Policy.load(policy(size))
             else:

@@ -39,10 +39,9 @@ from calibrl.kernels import normal
 from calibrl.runs.rows import Row, line, origin
 from calibrl.shop.backtest import CALIBRATED, Backtest, run_backtest
 from calibrl.shop.demand import DemandModel, calibrate, train
-from calibrl.shop.features import moving_sums
+from calibrl.shop.features import make_record, moving_sums
 from calibrl.shop.files import Shop, Stock
 from calibrl.shop.orders import intervals
-from calibrl.shop.record import make_record
 
 LEADS, STEP, LEAST_ROWS = 7, 4, 50
 LEVELS = (np.arange(49) + 1) / 50

@@ -27,7 +27,7 @@ from calibrl.inventory.items import Item
 from calibrl.inventory.problems import Flags, Floats
 from calibrl.inventory.store import one_day
 from calibrl.shop.demand import DemandModel, boosted, calibrate, paths, ranks, train
-from calibrl.shop.features import MovingSums, moving_sums
+from calibrl.shop.features import MovingSums, Record, make_record, moving_sums
 from calibrl.shop.files import Batch, Shop
 from calibrl.shop.orders import (
     Decision,
@@ -40,7 +40,6 @@ from calibrl.shop.orders import (
     order_up_to,
     schedule,
 )
-from calibrl.shop.record import Record, make_record
 
 Counts = NDArray[np.int64]
 

@@ -44,8 +44,19 @@ from calibrl.inventory.problems import Flags, Floats
 from calibrl.kernels import normal
 from calibrl.maps import Map, fit_isotonic
 from calibrl.runs.workers import single_threaded
-from calibrl.shop.features import HISTORY, LEAD_IN, MONTHDAY, NEAR, SCALE, SHUT, SPREAD, WEEKDAY, MovingSums, rows
-from calibrl.shop.record import draw_at_least
+from calibrl.shop.features import (
+    HISTORY,
+    LEAD_IN,
+    MONTHDAY,
+    NEAR,
+    SCALE,
+    SHUT,
+    SPREAD,
+    WEEKDAY,
+    MovingSums,
+    draw_at_least,
+    rows,
+)
 
 FOUR_WEEKS = 2
 """The regressor that is the mean of the last four same weekdays."""

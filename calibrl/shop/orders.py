@@ -25,9 +25,8 @@ from calibrl.kernels import deliveries as kernel
 from calibrl.runs.experiment import Job
 from calibrl.runs.workers import run_jobs
 from calibrl.shop.demand import paths, ranks, train
-from calibrl.shop.features import moving_sums, shut_days
+from calibrl.shop.features import Record, make_record, moving_sums, shut_days
 from calibrl.shop.files import Batch, Shop
-from calibrl.shop.record import Record, make_record
 
 Ints = NDArray[np.int64]
 

@@ -14,9 +14,9 @@ from calibrl.inventory.items import Item
 from calibrl.shop import backtest
 from calibrl.shop.backtest import backtest_frame
 from calibrl.shop.commands import _show_backtest
+from calibrl.shop.features import make_record
 from calibrl.shop.figures import COLORS, backtest_figure
 from calibrl.shop.files import Batch, read_shop
-from calibrl.shop.record import make_record
 from tests.shop.conftest import small_shop
 
 

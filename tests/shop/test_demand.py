@@ -30,7 +30,7 @@ from calibrl.shop.demand import (
     same_weekday,
     train,
 )
-from calibrl.shop.record import _at_least, draw_at_least, make_record
+from calibrl.shop.features import _at_least, draw_at_least, make_record
 from tests.contracts import check_answers, check_leaves_chance_alone, check_repeatable, check_two_batches, check_unseen
 from tests.shop.conftest import small_shop
 

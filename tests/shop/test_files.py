@@ -16,9 +16,9 @@ from calibrl.errors import CalibrlError
 from calibrl.inventory.files import Reading, read_sales
 from calibrl.inventory.history import AHEAD, fill_gaps
 from calibrl.inventory.items import Item, read_items
+from calibrl.shop.features import make_record
 from calibrl.shop.files import Batch, read_deliveries, read_shop, read_stock
 from calibrl.shop.orders import make_orders
-from calibrl.shop.record import make_record
 from tests.shop.conftest import small_shop
 
 KEYS = (("bread", ""), ("milk", ""))

@@ -16,7 +16,7 @@ import pytest
 
 from calibrl import CalibrlError
 from calibrl.errors import MissingExtra
-from calibrl.tables import read_forecasts, read_table, sizes, write_table
+from calibrl.tables import formats, read_forecasts, read_table, write_table
 from calibrl.tables.reader import Cells, find_columns, parse_columns, read_cells
 
 FRAME = pl.DataFrame({"größe": ["é", "ü"], "x": [1.5, -2.25], "n": [1, 2]})
@@ -125,7 +125,7 @@ def small_files_that_ask_for_everything(folder: Path) -> dict[str, str]:
 def test_a_small_file_that_asks_for_everything_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = small_files_that_ask_for_everything(tmp_path)
     assert max((tmp_path / name).stat().st_size for name in found) < 120_000
-    monkeypatch.setattr(sizes, "memory_left", lambda: 4_000_000)
+    monkeypatch.setattr(formats, "memory_left", lambda: 4_000_000)
     for name, what in found.items():
         with pytest.raises(CalibrlError, match=what) as caught:
             read_table(tmp_path / name)
@@ -135,7 +135,7 @@ def test_a_small_file_that_asks_for_everything_is_refused(tmp_path: Path, monkey
 def test_files_that_take_what_they_hold_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     random = np.random.default_rng(0).standard_normal(20_000)
     frame = pl.DataFrame({"x": random, "y": [f"{value}" for value in random], "z": [[1.0, 2.0]] * len(random)})
-    monkeypatch.setattr(sizes, "memory_left", lambda: 4 * frame.estimated_size())
+    monkeypatch.setattr(formats, "memory_left", lambda: 4 * frame.estimated_size())
     for compression in ("zstd", "lz4", "uncompressed"):
         frame.write_parquet(tmp_path / "a.parquet", compression=compression, data_page_size=9_999, row_group_size=7_777)
         frame.write_ipc(tmp_path / "a.feather", compression=compression)
@@ -158,7 +158,7 @@ def test_sheets_need_no_room_elsewhere(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_memory_is_measured() -> None:
-    assert 1 << 20 < sizes.memory_left() < 1 << 50
+    assert 1 << 20 < formats.memory_left() < 1 << 50
 
 
 def test_one_of_several_sheets_is_asked_for(tmp_path: Path) -> None:
