@@ -31,9 +31,8 @@ import torch
 from calibrl.distributions import pit_z
 from calibrl.distributions.zscores import from_zscore
 from calibrl.files import write_text
-from calibrl.inventory.files import Reading, read_sales
+from calibrl.inventory.files import Item, Reading, read_sales
 from calibrl.inventory.history import History, holidays_on, known_at
-from calibrl.inventory.items import Item
 from calibrl.inventory.problems import Sales, _arrange, _read, bakery, favorita
 from calibrl.kernels import normal
 from calibrl.runs.rows import Row, line, origin

@@ -114,7 +114,7 @@ def world(settings: InventorySettings) -> tuple[Dataset, dict[int | str, list[Go
 
 def _goods(items: str, keys: Mapping[str, tuple[str, str]], where: Dataset, sales: str) -> list[Goods]:
     """The kinds of goods in an item file. keys: the item and store of each series of the sales file, by name."""
-    from calibrl.inventory.items import DAILY, Item, read_items
+    from calibrl.inventory.files import DAILY, Item, read_items
 
     rules = dict(zip(keys, read_items(items, tuple(keys.values()), sales=sales).rules, strict=True))
     kinds: dict[Item, list[int]] = {}

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from calibrl.lazy import exports
 
 if TYPE_CHECKING:
-    from calibrl.inventory.items import Item as Item
+    from calibrl.inventory.files import Item as Item
     from calibrl.shop.backtest import Backtest as Backtest
     from calibrl.shop.backtest import backtest_frame as backtest_frame
     from calibrl.shop.backtest import run_backtest as run_backtest

@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 
 from calibrl.algorithm import Forecaster
 from calibrl.errors import CalibrlError
+from calibrl.inventory.files import Item
 from calibrl.inventory.history import AHEAD, History, Key
-from calibrl.inventory.items import Item
 from calibrl.inventory.problems import Flags, Floats
 from calibrl.inventory.store import one_day
 from calibrl.shop.demand import DemandModel, boosted, calibrate, paths, ranks, train

@@ -18,8 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 from torch.distributions import Distribution
 
+from calibrl.inventory.files import Item
 from calibrl.inventory.history import AHEAD, Day, Key
-from calibrl.inventory.items import Item
 from calibrl.inventory.problems import Flags, Floats
 from calibrl.kernels import deliveries as kernel
 from calibrl.runs.experiment import Job

@@ -9,8 +9,8 @@ from string import Template
 import numpy as np
 from numpy.typing import NDArray
 
+from calibrl.inventory.files import WEEKDAYS
 from calibrl.inventory.history import counted, named
-from calibrl.inventory.items import WEEKDAYS
 from calibrl.inventory.problems import Flags, Floats
 from calibrl.shop.backtest import CALIBRATED, PLANNED, Backtest
 from calibrl.shop.files import Shop

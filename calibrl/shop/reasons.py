@@ -8,8 +8,8 @@ from datetime import date
 import numpy as np
 import polars as pl
 
+from calibrl.inventory.files import WEEKDAYS, Item
 from calibrl.inventory.history import Day
-from calibrl.inventory.items import WEEKDAYS, Item
 from calibrl.kernels.deliveries import rounded_up
 from calibrl.shop.orders import Order
 

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from calibrl.errors import CalibrlError
+from calibrl.inventory.files import Item
 from calibrl.inventory.history import AHEAD
-from calibrl.inventory.items import Item
 from calibrl.shop import backtest
 from calibrl.shop.backtest import backtest_frame
 from calibrl.shop.commands import _show_backtest

@@ -13,9 +13,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from calibrl.errors import CalibrlError
-from calibrl.inventory.files import Reading, read_sales
+from calibrl.inventory.files import Item, Reading, read_items, read_sales
 from calibrl.inventory.history import AHEAD, fill_gaps
-from calibrl.inventory.items import Item, read_items
 from calibrl.shop.features import make_record
 from calibrl.shop.files import Batch, read_deliveries, read_shop, read_stock
 from calibrl.shop.orders import make_orders

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from calibrl.errors import CalibrlError
+from calibrl.inventory.files import Item
 from calibrl.inventory.history import AHEAD
-from calibrl.inventory.items import Item
 from calibrl.inventory.policy import OrderUpTo
 from calibrl.shop.files import Batch, read_shop
 from calibrl.shop.orders import SERVICE, _levels, best_order, expectation, lay_out, make_orders, schedule
