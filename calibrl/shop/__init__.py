@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from calibrl.shop.files import read_shop as read_shop
     from calibrl.shop.orders import Order as Order
     from calibrl.shop.orders import make_orders as make_orders
-    from calibrl.shop.reasons import orders_frame as orders_frame
-    from calibrl.shop.reasons import reason as reason
+    from calibrl.shop.page import orders_frame as orders_frame
+    from calibrl.shop.page import reason as reason
 
 __getattr__, __dir__, __all__ = exports(__name__)

@@ -156,8 +156,7 @@ def _write(
     from calibrl.files import replacing_all, writable, write_text
     from calibrl.shop.backtest import backtest_frame
     from calibrl.shop.figures import backtest_figure, orders_figure
-    from calibrl.shop.page import orders_page
-    from calibrl.shop.reasons import orders_frame
+    from calibrl.shop.page import orders_frame, orders_page
     from calibrl.tables import write_table
 
     stores = shop.history.stores
@@ -182,7 +181,7 @@ def _write(
 
 def _show(shop: Shop, orders: Sequence[Order], written: list[Path]) -> None:
     """The orders with most at risk as a table, why the first few are what they are, and what was assumed."""
-    from calibrl.shop.reasons import reason, totals
+    from calibrl.shop.page import reason, totals
 
     stores = shop.history.stores
     riskiest = sorted(orders, key=lambda one: -one.at_risk)

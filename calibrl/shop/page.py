@@ -1,22 +1,261 @@
-"""The manager's page of tonight's orders: one HTML file, what is most at risk first, to search, read and print."""
+"""Tonight's orders for people to read: the reason for each in a sentence, a table of all, and the manager's page.
+
+The page is one HTML file, what is most at risk first, to search, read and print.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import date
 from pathlib import Path
 from string import Template
 
 import numpy as np
+import polars as pl
 from numpy.typing import NDArray
 
-from calibrl.inventory.files import WEEKDAYS
-from calibrl.inventory.history import counted, named
+from calibrl.inventory.files import WEEKDAYS, Item
+from calibrl.inventory.history import Day, counted, named
 from calibrl.inventory.problems import Flags, Floats
+from calibrl.kernels.deliveries import rounded_up
 from calibrl.shop.backtest import CALIBRATED, PLANNED, Backtest
 from calibrl.shop.files import Shop
 from calibrl.shop.orders import Order
-from calibrl.shop.reasons import reason, totals
 from calibrl.text import document, for_html
+
+OFTEN = 5
+"""Days sold out in four weeks that are worth a word."""
+
+NOTABLE = 0.15
+"""A level or trend this far from the usual is worth a word."""
+
+FEW_PROMOTIONS = 10
+"""Days on promotion below which what one does is mostly a guess from other items, or from chance."""
+
+ENOUGH = 2.0
+"""Sales of an average day below which such a difference is chance."""
+
+
+def reason(order: Order) -> str:
+    """Why this order, in a sentence a shopkeeper can check: demand, what moves it, stock, and what may go wrong.
+
+    Parameters
+    ----------
+    order : Order
+        One of `make_orders`.
+
+    Returns
+    -------
+    str
+        Such as "Friday 29 May should sell about 80 (47 to 127 nine times in ten); nothing is on the shelf, so order 93
+        (a 29 % chance to run out, about 16 may be wasted)."
+    """
+    if order.discontinued:
+        return (
+            f"Not sold for {order.idle} days, so nothing is ordered; if it should be, mark days that were closed, or "
+            "plan the day it is sold again by a row with empty units."
+        )
+    if order.demand.max() == 0:
+        state = "closed" if order.days_on_record else "closed, or before the first day it is planned for"
+        be = "is" if len(order.when.cover) == 1 else "are"
+        return f"{_period(order)} {be} {state}, so nothing is ordered."
+    return f"{_demand(order)}; {_stock(order)}, so {_decision(order)}."
+
+
+def _demand(order: Order) -> str:
+    (low, high), middle = order.interval(0.9), order.quantile(0.5)
+    words = f"{_period(order)} should sell about {middle:.0f} ({low:.0f} to {high:.0f} nine times in ten)"
+    why = _drivers(order)
+    return words + (f", {_listed(why)}" if why else "")
+
+
+def _drivers(order: Order) -> list[str]:
+    """What makes these days different from an average one."""
+    if not order.days_on_record:
+        return ["a guess from other stores or items, for want of sales"]
+    found = []
+    open_days = [day for day in order.when.cover if not order.shut[day]]
+    closed = [day for day in order.when.cover if order.shut[day]]
+    usual = order.daily[open_days].mean() / order.level if order.level > 0 and open_days else 1.0
+    if order.promotion:
+        found.append("with the promotion" + _sureness(order.promoted))
+    if order.sold_out >= OFTEN:
+        found.append(_sold_out(order))
+    for ratio, words in ((usual, "{} an average day"), (order.trend, "after a week {} the month before")):
+        if abs(ratio - 1) >= NOTABLE and order.level >= ENOUGH:
+            far = f"{100 * abs(ratio - 1):.0f} %"
+            found.append(words.format(f"{far} {'above' if ratio > 1 else 'below'}"))
+    if closed and open_days:
+        found.append(f"closed on {_listed([_when(order, order.day(day)) for day in closed])}")
+    return found
+
+
+def _sureness(promoted: int) -> str:
+    """What the effect of a promotion rests on, where that is little."""
+    if promoted >= FEW_PROMOTIONS:
+        return ""
+    own = f"it was on promotion on only {promoted} {'day' if promoted == 1 else 'days'} before"
+    return f" ({own if promoted else 'its first, judged by other items if there are any'}: unsure)"
+
+
+def _sold_out(order: Order) -> str:
+    if not order.most_sold:
+        return f"by what sold before it was out of stock on {order.sold_out} of the last 28 days"
+    words = f"having sold out on {order.sold_out} of the last 28 days"
+    return f"{words} (how much beyond {order.most_sold:.0f} a day is unknown)" if order.mostly_sold_out else words
+
+
+def _stock(order: Order) -> str:
+    if not order.on_hand and not order.under_way:
+        later = f" until {_when(order, order.delivery)}" if order.when.day[0] > 0 else ""
+        return f"nothing is on the shelf{later}"
+    count = f"{order.on_hand:.0f} {'is' if round(order.on_hand) == 1 else 'are'}" if order.on_hand else "none is"
+    words = f"{count} on the shelf"
+    if order.under_way:
+        words += f" and {order.under_way:.0f} under way"
+    if order.expiring >= 0.5:
+        some = "all" if order.expiring == order.on_hand > 1 else f"{order.expiring:.0f}"
+        words += f", {some} of which {'expires' if round(order.expiring) == 1 else 'expire'} before the delivery"
+    if order.when.day[0] == 0:
+        return words
+    delivery = _when(order, order.delivery)
+    if order.decision.out_before >= 0.5:  # no order can mend it
+        return f"{words}, and the shelf will probably be empty before {delivery}"
+    return f"{words}, of which {order.position:.0f} should be left on {delivery}"
+
+
+def _decision(order: Order) -> str:
+    decision, item = order.decision, order.item
+    if not decision.units:
+        empty = f", because the smallest delivery, {_least(item)}, would cost more than it saves"
+        return f"nothing is ordered{empty if decision.out >= 0.5 else ''} ({_chance(decision.out)} to run out)"
+    amount = f"{decision.units}"
+    if item.pack_size > 1:
+        amount = f"{order.packs} {'pack' if order.packs == 1 else 'packs'} of {item.pack_size}"
+    if order.order_by > order.today:
+        amount += f" by {_when(order, order.order_by)}"
+    why = ", the least one can order" if decision.units == _least(item) > 1 else ""
+    risk = f"{_chance(decision.out)} to run out, {_some(decision.waste)} may be wasted"
+    return f"order {amount}{why}{_lasting(order)} ({risk})"
+
+
+def _least(item: Item) -> int:
+    """The smallest delivery, in units."""
+    return rounded_up(1.0, item.pack_size, item.minimum_order)
+
+
+def _lasting(order: Order) -> str:
+    """How long an order lasts or keeps, if that is not until the next delivery."""
+    first, cover = order.when.day[0], [day for day in order.when.cover if not order.shut[day]]
+    keeps = first + order.item.shelf_life - 1
+    if keeps < cover[-1]:
+        return f", which can be sold until {_when(order, order.day(keeps))}"
+    enough = order.daily[first:].cumsum() <= order.position + order.decision.units
+    lasts = min(first + int(enough.sum()) - 1, keeps)
+    return f", enough until about {_when(order, order.day(lasts))}" if lasts > order.when.cover[-1] else ""
+
+
+def _period(order: Order) -> str:
+    days = list(order.when.cover)
+    first, last = order.day(days[0]), order.day(days[-1])
+    if len(days) == 2:
+        return f"{_when(order, first)} and {_when(order, last)}"
+    return _date(first) if len(days) == 1 else f"{_date(first)} to {_date(last)}"
+
+
+def _weekday(day: Day) -> str:
+    return WEEKDAYS[_calendar(day).weekday()]
+
+
+def _when(order: Order, day: Day) -> str:
+    """The weekday, with its date from a week ahead on, when there is another between."""
+    far = (day - order.today).astype(np.int64) >= 7
+    return _date(day) if far else _weekday(day)
+
+
+def _date(day: Day) -> str:
+    return f"{_weekday(day)} {_calendar(day).day} {_calendar(day):%B}"
+
+
+def _calendar(day: Day) -> date:
+    found: date = day.astype("datetime64[D]").item()
+    return found
+
+
+def _chance(probability: float) -> str:
+    if probability < 0.005:
+        return "hardly a chance"
+    share = f"{100 * probability:.0f}"
+    # Eight, eleven, eighteen and the eighties begin with a vowel.
+    return f"{'an' if share.startswith('8') or share in ('11', '18') else 'a'} {share} % chance"
+
+
+def _some(units: float) -> str:
+    return "hardly any" if units < 0.05 else f"about {units:.1f}" if units < 3 else f"about {units:.0f}"
+
+
+def _listed(names: list[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+def orders_frame(orders: Sequence[Order], *, stores: bool) -> pl.DataFrame:
+    """Orders as a table: every number a shop may want, and the rules it rests on.
+
+    Parameters
+    ----------
+    orders : sequence of Order
+        From `make_orders`.
+    stores : bool
+        Whether to name the stores.
+
+    Returns
+    -------
+    polars DataFrame
+        One row per item-store; demand is that of the days from the delivery up to the day before the next, in units.
+    """
+    frame = pl.DataFrame([_row(order) for order in orders], infer_schema_length=None)
+    return frame if stores else frame.drop("store")
+
+
+def totals(orders: Sequence[Order]) -> str:
+    """All orders in a line."""
+    units = sum(order.decision.units for order in orders)
+    waste, lost = (sum(part) for part in zip(*((o.decision.waste, o.decision.lost) for o in orders), strict=True))
+    first, last = min(order.delivery for order in orders), max(order.delivery for order in orders)
+    days = f"{first}" if first == last else f"{first} to {last}"
+    items, stores = (len(set(names)) for names in zip(*(order.key for order in orders), strict=True))
+    what = f"{items} item{'s' if items > 1 else ''}" + (f" in {stores} stores" if stores > 1 else "")
+    return (
+        f"{units:,} units of {what}, for delivery on {days}; "
+        f"expected waste {waste:,.0f}, expected lost sales {lost:,.0f}."
+    )
+
+
+def _row(order: Order) -> dict[str, object]:
+    item, decision = order.item, order.decision
+    half, most = order.interval(0.5), order.interval(0.9)
+    return {
+        "item": order.key[0],
+        "store": order.key[1],
+        "order_by": _calendar(order.order_by),
+        "delivery": _calendar(order.delivery),
+        "lasts_until": _calendar(order.last_covered),
+        "packs": order.packs,
+        "units": decision.units,
+        "demand": round(float(order.demand.mean()), 2),
+        "demand_low_50": half[0],
+        "demand_high_50": half[1],
+        "demand_low_90": most[0],
+        "demand_high_90": most[1],
+        "on_hand": order.on_hand,
+        "expected_waste": round(decision.waste, 2),
+        "stockout_probability": round(decision.out, 3),
+        "expected_lost_sales": round(decision.lost, 2),
+        "reason": reason(order),
+        **vars(item),
+        "delivery_days": item.deliveries,
+    }
+
 
 PAGE, SHEET, SCRIPT = (Path(__file__).with_name(f"orders.{kind}") for kind in ("html", "css", "js"))
 

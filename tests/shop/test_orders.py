@@ -17,7 +17,7 @@ from calibrl.inventory.history import AHEAD
 from calibrl.inventory.policy import OrderUpTo
 from calibrl.shop.files import Batch, read_shop
 from calibrl.shop.orders import SERVICE, _levels, best_order, expectation, lay_out, make_orders, schedule
-from calibrl.shop.reasons import orders_frame, reason, totals
+from calibrl.shop.page import orders_frame, reason, totals
 from tests.shop.conftest import small_shop
 
 WEEKDAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
