@@ -43,7 +43,7 @@ import xlsxwriter
 
 from calibrl.__main__ import main as main_of_calibrl
 from calibrl.bandits import CalibratedUCB, CalLinUCB, Durable, Policy
-from calibrl.bandits.logs import read_log
+from calibrl.bandits.decisions import read_log
 from calibrl.control import Agent, checkpoint, task
 from calibrl.control.settings import EnsembleSettings, PlannerSettings
 from calibrl.errors import CalibrlError

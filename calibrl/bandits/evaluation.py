@@ -28,7 +28,7 @@ from scipy.stats import t as student
 
 from calibrl.arrays import Array
 from calibrl.bandits.arms import Arm, as_floats
-from calibrl.bandits.logs import Log, log_table, read_log
+from calibrl.bandits.decisions import Log, log_table, read_log
 from calibrl.bandits.policy import Policy
 from calibrl.errors import CalibrlError
 
