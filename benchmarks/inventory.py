@@ -35,7 +35,7 @@ from calibrl.inventory.policy import (
     quantiles,
     service_levels,
 )
-from calibrl.inventory.store import Rules
+from calibrl.inventory.problems import Rules
 from calibrl.runs import rows as results
 
 sys.path.append(str(Path(__file__).parents[1]))

@@ -15,8 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from calibrl.control.scoring import ENDPOINTS, PAIRS, WAYS, Endpoint, claim, endpoint
-from calibrl.runs.rows import Row, read
-from calibrl.runs.statistics import mean_and_error
+from calibrl.runs.rows import Row, mean_and_error, read
 
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "replication.md"

@@ -17,8 +17,7 @@ from calibrl.bandits.policy import POLICIES
 from calibrl.bandits.problems import PROBLEMS, Stream
 from calibrl.runs.engine import Found
 from calibrl.runs.experiment import Printed
-from calibrl.runs.rows import Row
-from calibrl.runs.statistics import Cell, table
+from calibrl.runs.rows import Cell, Row, table
 from calibrl.runs.store import NamedArrays, save_figures
 from calibrl.text import for_plot, for_rich
 

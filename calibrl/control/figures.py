@@ -38,9 +38,8 @@ from calibrl.errors import CalibrlError
 from calibrl.files import explain_os_error
 from calibrl.runs.console import table_console
 from calibrl.runs.engine import Found
-from calibrl.runs.rows import RELIABILITY_NAMES, RELIABILITY_PERCENT, Row, read
+from calibrl.runs.rows import RELIABILITY_NAMES, RELIABILITY_PERCENT, Row, by_run, mean_and_error, read
 from calibrl.runs.settings import identity
-from calibrl.runs.statistics import by_run, mean_and_error
 from calibrl.runs.store import save_figures
 from calibrl.text import for_plot, for_rich, say
 

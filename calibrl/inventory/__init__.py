@@ -27,15 +27,15 @@ if TYPE_CHECKING:
     from calibrl.inventory.policy import OrderUpTo as OrderUpTo
     from calibrl.inventory.policy import Planner as Planner
     from calibrl.inventory.policy import RandomTrajectories as RandomTrajectories
+    from calibrl.inventory.problems import Costs as Costs
+    from calibrl.inventory.problems import Day as Day
+    from calibrl.inventory.problems import Issuing as Issuing
     from calibrl.inventory.problems import Periods as Periods
+    from calibrl.inventory.problems import Rules as Rules
     from calibrl.inventory.problems import Sales as Sales
     from calibrl.inventory.problems import bakery as bakery
+    from calibrl.inventory.problems import empty_shelf as empty_shelf
     from calibrl.inventory.problems import favorita as favorita
-    from calibrl.inventory.store import Costs as Costs
-    from calibrl.inventory.store import Day as Day
-    from calibrl.inventory.store import Issuing as Issuing
-    from calibrl.inventory.store import Rules as Rules
-    from calibrl.inventory.store import empty_shelf as empty_shelf
-    from calibrl.inventory.store import one_day as one_day
+    from calibrl.inventory.problems import one_day as one_day
 
 __getattr__, __dir__, __all__ = exports(__name__)

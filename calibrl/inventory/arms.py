@@ -25,8 +25,7 @@ from calibrl.forecasters.seasonal import SeasonalNaive
 from calibrl.inventory.demand import LEADS, Forecasts, features, levels
 from calibrl.inventory.loop import Expected, Season, collect_season, demand_paths, play, tune
 from calibrl.inventory.policy import PLANNERS, Planner, RandomTrajectories
-from calibrl.inventory.problems import Dataset, Floats, cut_out, dataset
-from calibrl.inventory.store import Costs, Rules
+from calibrl.inventory.problems import Costs, Dataset, Floats, Rules, cut_out, dataset
 from calibrl.kernels import normal
 from calibrl.maps import fit_named
 from calibrl.runs.engine import Arrays

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from calibrl.errors import CalibrlError, MissingExtra
-from calibrl.inventory.store import Costs, Issuing, Rules, check_issuing, check_units, empty_shelf, one_day
+from calibrl.inventory.problems import Costs, Issuing, Rules, check_issuing, check_units, empty_shelf, one_day
 
 try:
     import gymnasium

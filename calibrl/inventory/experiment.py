@@ -243,7 +243,7 @@ def show(rows: Sequence[Row], _: InventorySettings) -> None:
     from rich.table import Table
 
     from calibrl.runs.console import table_console
-    from calibrl.runs.statistics import latest, table
+    from calibrl.runs.rows import latest, table
 
     rows = latest(rows)
     names = ("shipped", "waste_share", "stockout_share", "reward", "coverage_80")

@@ -21,8 +21,7 @@ from calibrl.distributions import Recalibrated
 from calibrl.errors import CalibrlError
 from calibrl.inventory.demand import Features, Forecasts, in_units, paths, paths_at
 from calibrl.inventory.policy import Planner, RandomTrajectories
-from calibrl.inventory.problems import Floats
-from calibrl.inventory.store import Costs, Day, Stock, empty_shelf, one_day
+from calibrl.inventory.problems import Costs, Day, Floats, Stock, empty_shelf, one_day
 
 Counts: TypeAlias = NDArray[np.int64]
 P = TypeVar("P", bound=Planner)

@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from calibrl.errors import CalibrlError, check_count, check_within
-from calibrl.inventory.store import ISSUING, Costs, Issuing, Rules, check_issuing
+from calibrl.inventory.problems import ISSUING, Costs, Issuing, Rules, check_issuing
 from calibrl.kernels import stock as kernel
 from calibrl.planning.search import CEM, Bounds, RandomShooting
 

@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 from scipy.special import stdtrit
 
 from calibrl.runs.experiment import Description, Metric, Number, Printed
-from calibrl.runs.rows import Row
-from calibrl.runs.statistics import ENOUGH_SEEDS, alike, stops, stops_in_words
+from calibrl.runs.rows import ENOUGH_SEEDS, Row, alike, stops, stops_in_words
 from calibrl.text import for_html
 
 Floats = NDArray[np.float64]

@@ -25,8 +25,7 @@ from calibrl.text import for_json, for_rich, say
 
 if TYPE_CHECKING:
     from calibrl.runs.engine import Found, Prepared, Watcher
-    from calibrl.runs.rows import Row
-    from calibrl.runs.statistics import Cell
+    from calibrl.runs.rows import Cell, Row
 
 
 Backend = Annotated[
@@ -445,8 +444,7 @@ def summary(
 ) -> None:
     """Print mean ± standard error by problem and arm, and paired differences to the baseline with 95 % intervals."""
     from calibrl.runs.console import one_line_warnings
-    from calibrl.runs.rows import read
-    from calibrl.runs.statistics import by_run, latest, stops, table
+    from calibrl.runs.rows import by_run, latest, read, stops, table
 
     if not path.exists():
         raise CalibrlError(f"{path} does not exist; give a .jsonl file or a folder of them, like results/")
@@ -489,7 +487,7 @@ def _print_summary(name: str, run: Summary) -> None:
     from rich.table import Table
 
     from calibrl.runs.console import mean_text, table_console
-    from calibrl.runs.statistics import stops_in_words
+    from calibrl.runs.rows import stops_in_words
 
     console = table_console()
     against = f"; differences to {run.baseline} on the same seeds" if run.baseline else ""

@@ -20,8 +20,7 @@ from rich.table import Column, Table
 from calibrl.errors import MissingExtra
 from calibrl.runs.engine import Watcher
 from calibrl.runs.experiment import Status, describe
-from calibrl.runs.rows import RELIABILITY_NAMES, Row
-from calibrl.runs.statistics import Cell, alike, table
+from calibrl.runs.rows import RELIABILITY_NAMES, Cell, Row, alike, table
 from calibrl.text import for_rich, say
 
 if TYPE_CHECKING:

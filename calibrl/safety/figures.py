@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 
 from calibrl.plots import AFTER, BEFORE, FAINT, TRUTH, tidy
 from calibrl.runs.engine import Found
-from calibrl.runs.rows import Row
-from calibrl.runs.statistics import mean_and_error
+from calibrl.runs.rows import Row, mean_and_error
 from calibrl.runs.store import save_figures
 from calibrl.safety.problems import ARMS, EXAMPLE, LEVEL, PointMass
 from calibrl.text import for_plot

@@ -24,8 +24,7 @@ from calibrl.algorithm import Forecaster
 from calibrl.errors import CalibrlError
 from calibrl.inventory.files import Item
 from calibrl.inventory.history import AHEAD, History, Key
-from calibrl.inventory.problems import Flags, Floats
-from calibrl.inventory.store import one_day
+from calibrl.inventory.problems import Flags, Floats, one_day
 from calibrl.shop.demand import DemandModel, boosted, calibrate, paths, ranks, train
 from calibrl.shop.features import MovingSums, Record, make_record, moving_sums
 from calibrl.shop.files import Batch, Shop

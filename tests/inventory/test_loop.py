@@ -12,7 +12,7 @@ from calibrl.evidence import Newest
 from calibrl.inventory.demand import Features, Forecasts
 from calibrl.inventory.loop import BatchedTrajectories, batched_costs, collect_season
 from calibrl.inventory.policy import RandomTrajectories
-from calibrl.inventory.store import Rules
+from calibrl.inventory.problems import Rules
 from calibrl.kernels.stock import RANDOM
 from calibrl.maps import IDENTITY, fit_smooth
 from tests.kernels.references import open_loop_reference

@@ -20,7 +20,7 @@ from calibrl.inventory.policy import (
     RandomTrajectories,
     quantiles,
 )
-from calibrl.inventory.store import Costs, Rules
+from calibrl.inventory.problems import Costs, Rules
 from tests.kernels.references import closed_loop_reference
 
 FORECASTS = {name: planner for name, planner in PLANNERS.items() if name != "oracle"}

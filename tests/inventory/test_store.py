@@ -8,7 +8,7 @@ from scipy import stats
 
 from calibrl.errors import CalibrlError
 from calibrl.inventory import Costs, empty_shelf, one_day
-from calibrl.inventory.store import ISSUING
+from calibrl.inventory.problems import ISSUING
 
 days = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 40)), min_size=1, max_size=25)
 

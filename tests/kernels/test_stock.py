@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from calibrl.inventory.store import ISSUING, one_day
+from calibrl.inventory.problems import ISSUING, one_day
 from calibrl.kernels import stock
 from tests.kernels.references import closed_loop_reference, open_loop_reference
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from calibrl.report.series import POINTS, charts
+from calibrl.report.page import POINTS, charts
 from calibrl.report.tables import studies
 from calibrl.runs.experiment import Axis, Description, Metric, describe
 from calibrl.runs.rows import Row

@@ -9,8 +9,7 @@ from scipy import stats
 from calibrl.report.tables import MANY, difference, mean, readable, studies
 from calibrl.report.tables import table as table_of
 from calibrl.runs.experiment import Description, Metric
-from calibrl.runs.rows import Row
-from calibrl.runs.statistics import ENOUGH_SEEDS, table
+from calibrl.runs.rows import ENOUGH_SEEDS, Row, table
 
 
 def test_means_and_standard_errors_skip_what_was_not_measured():

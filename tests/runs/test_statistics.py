@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from calibrl.runs.rows import Row
-from calibrl.runs.statistics import alike, by_run, latest, stops, stops_in_words, table
+from calibrl.runs.rows import Row, alike, by_run, latest, stops, stops_in_words, table
 
 
 def row(arm, seed, value, problem="p", step=0):
