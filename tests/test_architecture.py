@@ -13,7 +13,7 @@ import calibrl
 
 ROOT = Path(__file__).parent.parent
 FILES = sorted((ROOT / "calibrl").rglob("*.py"))
-MOST_FILES, MOST_LINES, LONGEST_REPEAT, MOST_NAMES = 169, 35_400, 10, 45
+MOST_FILES, MOST_LINES, LONGEST_REPEAT, MOST_NAMES = 150, 28_000, 10, 45
 
 
 def docstring_lines(source):
@@ -25,11 +25,20 @@ def docstring_lines(source):
     return found
 
 
+def written(source):
+    """{number: text} of a file's lines without blanks, comments, docstrings and texts about values."""
+    silent = docstring_lines(source)
+    lines = {number: line.strip() for number, line in enumerate(source.splitlines(), start=1) if number not in silent}
+    return {number: line for number, line in lines.items() if line and not line.startswith("#")}
+
+
 def test_the_house_is_small():
-    """Docstrings do not count: everything exported has a long one."""
+    """Lines of code count. Docstrings do not: everything exported has a long one."""
     sources = [file.read_text(encoding="utf-8") for file in FILES]
+    code, total = sum(len(written(source)) for source in sources), sum(len(source.splitlines()) for source in sources)
+    print(f"{len(sources)} files, {code} lines of code, {total} lines in all")
     assert len(sources) <= MOST_FILES
-    assert sum(len(source.splitlines()) - len(docstring_lines(source)) for source in sources) <= MOST_LINES
+    assert code <= MOST_LINES
 
 
 def test_no_module_imports_itself_by_a_detour():
@@ -43,12 +52,9 @@ def test_no_module_imports_itself_by_a_detour():
 def code_lines(file):
     """(number, text) of each line that does something: no blanks, comments, imports or docstrings."""
     source = file.read_text(encoding="utf-8")
-    silent = docstring_lines(source)
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, (ast.Import, ast.ImportFrom)):
-            silent.update(range(node.lineno, node.end_lineno + 1))
-    lines = ((number, line.strip()) for number, line in enumerate(source.splitlines(), start=1) if number not in silent)
-    return [(number, line) for number, line in lines if line and not line.startswith("#")]
+    imports = (node for node in ast.walk(ast.parse(source)) if isinstance(node, (ast.Import, ast.ImportFrom)))
+    silent = {number for node in imports for number in range(node.lineno, node.end_lineno + 1)}
+    return [(number, line) for number, line in written(source).items() if number not in silent]
 
 
 def test_no_passage_stands_twice():

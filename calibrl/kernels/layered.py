@@ -6,7 +6,7 @@ in float32.
 
 `matched_draw` is the rest of a step of DS, in one pass: an ensemble's Gaussians matched by one, and a calibrated draw
 μ + σ · g(ε) from it, with μ the mean of means, σ² the mean of variances and the variance of means, and g read from a
-table of lines as in `kernels.draws`. `arranged_draws` reads all draws of a rollout from such tables at once, for TS1
+table of lines as in `kernels.normal`. `arranged_draws` reads all draws of a rollout from such tables at once, for TS1
 and TSinf, where every network has its own rows.
 """
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from calibrl.kernels import normal
-from calibrl.kernels.draws import read_table
+from calibrl.kernels.normal import read_table
 from calibrl.maps.base import Map, pick
 
 T = TypeVar("T")

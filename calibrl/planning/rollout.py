@@ -28,7 +28,7 @@ from torch import Tensor
 from calibrl.arrays import off_mps
 from calibrl.errors import CalibrlError, check_known
 from calibrl.kernels import normal
-from calibrl.kernels.draws import read_table
+from calibrl.kernels.normal import read_table
 from calibrl.maps import Map
 from calibrl.maps.gaussian import CELLS, REACH, draw_table
 from calibrl.planning.risk import MEAN, Risk

@@ -155,8 +155,7 @@ def _write(
     """The orders, their picture and, after a backtest, its table and figure beside them: all of the files or none."""
     from calibrl.files import replacing_all, writable, write_text
     from calibrl.shop.backtest import backtest_frame
-    from calibrl.shop.figures import backtest_figure, orders_figure
-    from calibrl.shop.page import orders_frame, orders_page
+    from calibrl.shop.page import backtest_figure, orders_figure, orders_frame, orders_page
     from calibrl.tables import write_table
 
     stores = shop.history.stores

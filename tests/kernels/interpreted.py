@@ -6,9 +6,9 @@ import sys
 import torch
 
 from calibrl.forecasters.nets import Nets, Shape
-from calibrl.kernels.draws import read_table_reference
 from calibrl.kernels.fused_nets import FusedNets, Sizes
 from calibrl.kernels.layered import Layered, matched_draw
+from calibrl.kernels.normal import read_table_reference
 from calibrl.maps.gaussian import CELLS
 from calibrl.planning.graph import fused_returns
 from calibrl.planning.risk import MEAN, Risk

@@ -15,8 +15,8 @@ from calibrl.shop import backtest
 from calibrl.shop.backtest import backtest_frame
 from calibrl.shop.commands import _show_backtest
 from calibrl.shop.features import make_record
-from calibrl.shop.figures import COLORS, backtest_figure
 from calibrl.shop.files import Batch, read_shop
+from calibrl.shop.page import COLORS, backtest_figure
 from tests.shop.conftest import small_shop
 
 

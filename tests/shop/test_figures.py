@@ -1,8 +1,8 @@
 """The picture of orders hides nothing and names its units."""
 
-from calibrl.shop.figures import orders_figure
 from calibrl.shop.files import read_shop
 from calibrl.shop.orders import make_orders
+from calibrl.shop.page import orders_figure
 from tests.shop.conftest import small_shop
 
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from calibrl.kernels.draws import read_table, read_table_reference
+from calibrl.kernels.normal import read_table, read_table_reference
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
