@@ -148,8 +148,16 @@ class Lasting:
         mean = self.kept * (before.mean + share * (z - before.mean))
         return Expected(torch.where(z.isnan(), before.mean, mean), torch.where(z.isnan(), before.doubt, doubt))
 
-    def ahead(self, doubt: Tensor, steps: int) -> Tensor:
+    def ahead(self, doubt: Tensor, steps: int, *, answered: bool = False) -> Tensor:
         """How to draw errors of so many steps from N(0, 1), where the first one's doubt (…, d) is known.
+
+        Parameters
+        ----------
+        doubt, steps
+            Of the first error, and how many.
+        answered : bool
+            Whether somebody sees each error and answers it, so that nothing new goes on, only what is expected now:
+            what a plan is worth to those who plan again at every step. Without, what comes of actions fixed beforehand.
 
         Returns
         -------
@@ -160,7 +168,8 @@ class Lasting:
         for _ in range(steps):
             spread = (doubt + self.spread.square()).sqrt()
             share, doubt = self._learnt(doubt)
-            found.append(torch.stack([spread, self.kept * share * spread, self.kept.expand_as(spread)], -2))
+            carried = torch.zeros_like(spread) if answered else self.kept * share * spread
+            found.append(torch.stack([spread, carried, self.kept.expand_as(spread)], -2))
         return torch.stack(found, -3)
 
     def _learnt(self, doubt: Tensor) -> tuple[Tensor, Tensor]:

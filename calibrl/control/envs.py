@@ -266,6 +266,46 @@ CARTPOLE_RAIL = mujoco_task(
 )
 
 
+WIND = 100.0
+"""The strongest wind, in newtons, where it blows: a third of the strongest push."""
+WINDY_RAIL = 0.6
+"""How far from the middle the cart may go there, in metres."""
+
+
+class CartpoleWind(Cartpole):
+    """The same in a wind that nobody sees: it pushes the cart with the same force, up to ±100 N, for a whole episode.
+
+    Each step that ends further than 0.6 m from the rail's middle costs 1.
+    """
+
+    def _start(self) -> None:
+        super()._start()
+        self.data.qfrc_applied[0] = self.np_random.uniform(-WIND, WIND)
+
+    def _reward(self, seen: Floats, action: Floats) -> float:
+        return super()._reward(seen, action) - float(abs(self.data.qpos[0]) > WINDY_RAIL)
+
+
+def cartpole_wind_margin(observation: Tensor) -> Tensor:
+    """How much of the allowed rail is left, in metres."""
+    return WINDY_RAIL - observation[..., 0].abs()
+
+
+def cartpole_wind_reward(observation: Tensor, action: Tensor, following: Tensor) -> Tensor:
+    """The same as without a limit, less 1 beyond it."""
+    beyond = (cartpole_wind_margin(following) < 0).to(following.dtype)
+    return cartpole_reward(observation, action, following) - beyond
+
+
+CARTPOLE_WIND = mujoco_task(
+    CartpoleWind,
+    world=World(cartpole_model_input, difference, added, cartpole_wind_reward, safe=cartpole_wind_margin),
+    sizes=(4, 1),
+    limit=3,
+    name="cartpole-wind",
+)
+
+
 class CartpoleEffort(Cartpole):
     """The same, and pushing costs ten times as much: 0.1·a²."""
 
@@ -561,5 +601,5 @@ REACHER_NEAR = mujoco_task(
     name="reacher-near",
 )
 
-_VARIANTS = (CARTPOLE_RAIL, CARTPOLE_EFFORT, HALFCHEETAH_FALL, REACHER_NEAR)
+_VARIANTS = (CARTPOLE_RAIL, CARTPOLE_WIND, CARTPOLE_EFFORT, HALFCHEETAH_FALL, REACHER_NEAR)
 MUJOCO_TASKS: dict[str, Task] = {task.name: task for task in (CARTPOLE, HALFCHEETAH, PUSHER, REACHER, *_VARIANTS)}

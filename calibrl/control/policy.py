@@ -407,20 +407,23 @@ class Following:
         for buffer, now in zip(self.expected, self.lasting.seen(self.expected, error), strict=True):
             buffer.copy_(now)
 
-    def ahead(self, expected: Expected, steps: int, particles: int) -> Errors:
-        """How errors of so many particles go on from what is expected where n plans begin, (g, n, e, d) each."""
+    def ahead(self, expected: Expected, steps: int, particles: int, *, answered: bool = False) -> Errors:
+        """How errors of so many particles go on from what is expected where n plans begin, (g, n, e, d) each.
+
+        answered: as in `Lasting.ahead`.
+        """
         start = expected.mean
         if self.fleet.settings.planner.propagation == "TSinf":
             start = start.repeat_interleave(particles // self.networks, 2)
         elif self.networks > 1:  # particles of TS1 change networks all the time
             start = start.mean(2, keepdim=True)
-        found = (start, self.lasting.ahead(expected.doubt[:, :, 0], steps))
+        found = (start, self.lasting.ahead(expected.doubt[:, :, 0], steps, answered=answered))
         return Errors(*(part.float().to(self.fleet.device) for part in found))
 
     def here(self) -> Errors:
-        """How imagined errors of a plan go on from here."""
-        planner = self.fleet.settings.planner
-        return self.ahead(Expected(*(part[:, None] for part in self.expected)), planner.horizon, planner.particles)
+        """How imagined errors of a plan go on from here; the agent will plan again once it has seen new ones."""
+        planner, expected = self.fleet.settings.planner, Expected(*(part[:, None] for part in self.expected))
+        return self.ahead(expected, planner.horizon, planner.particles, answered=True)
 
     def along(self, z: Tensor, last: Tensor) -> Expected:
         """What was expected before each of T steps, (g, T, e, d), that were z (g, T · e, d) off; last: (g, T)."""

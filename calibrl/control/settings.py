@@ -18,6 +18,7 @@ TASKS = {
     "pusher": "push an object to a goal with an arm of 7 joints",
     "reacher": "reach a goal with the tip of an arm of 7 joints",
     "cartpole-rail": "cartpole, and leaving the middle 0.8 m of the rail costs",
+    "cartpole-wind": "cartpole in a wind that lasts and is not seen, and leaving the middle 1.2 m of the rail costs",
     "cartpole-effort": "cartpole, and pushing costs ten times as much",
     "halfcheetah-fall": "half cheetah, and lying on its back costs",
     "reacher-near": "reacher, and only being near the goal pays",
@@ -25,7 +26,7 @@ TASKS = {
 """Every MuJoCo task: see `calibrl.control.envs`."""
 
 ENVIRONMENTS = {
-    **dict.fromkeys(("Cartpole", "CartpoleRail", "CartpoleEffort"), 200),
+    **dict.fromkeys(("Cartpole", "CartpoleRail", "CartpoleWind", "CartpoleEffort"), 200),
     **dict.fromkeys(("HalfCheetah", "HalfCheetahFall"), 1000),
     **dict.fromkeys(("Pusher", "Reacher", "ReacherNear"), 150),
 }

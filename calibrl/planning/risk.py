@@ -36,7 +36,8 @@ class Risk:
         going where it is not known what happens, whatever that pays. Particles must stay with their network (TSinf).
     safety : float
         The probability in [0, 1) with which a plan must stay in the world's safe set all along; 0 asks for nothing.
-        Plans that do not rank below all that do, the safest first.
+        Plans that do not rank below all that do, the safest first; those within 1 - safety of the safest are equals, of
+        which the best is taken: also where nothing is safe an agent goes on.
 
     Examples
     --------
@@ -108,8 +109,12 @@ class Risk:
             value = value + self.optimism * returns.unflatten(-1, (networks, -1)).mean(-1).std(-1, correction=0)
         if not self.safety or broken is None:
             return value
-        share = broken.to(value.dtype).mean(-1)
-        return value.where(share <= 1 - self.safety + 1e-6, DIVERGED * (1 + share))
+        share, allowed = broken.to(value.dtype).mean(-1), 1 - self.safety + 1e-6
+        # Ranked by the share alone, all would be alike to an agent to whom all seems equally dangerous.
+        level = share.clamp(min=share.amin(-1, keepdim=True) + allowed)
+        lowest, highest = value.aminmax(dim=-1, keepdim=True)
+        among_equals = (value - lowest) / (highest - lowest).clamp(min=1e-30) / (2 * returns.shape[-1])
+        return value.where(share <= allowed, DIVERGED * (1 + level - among_equals))
 
 
 MEAN = Risk()

@@ -145,6 +145,24 @@ def test_what_is_expected_is_what_the_joint_normal_law_says(rho, gain, spread, g
     assert all(torch.equal(*pair) for pair in zip(nothing, now, strict=True))
 
 
+def test_plans_count_on_an_answer_to_what_is_new(generator):
+    """What is expected goes on to the end of a plan; what is new widens its own step and no later one."""
+    fleet = fleet_of("calibrated-trajectory", preset=replace(TINY, seed=3))
+    for _ in range(2):
+        fleet.update(rows(1, generator, count=40))
+    following, horizon = fleet.following, TINY.planner.horizon
+    expected = following.expected._replace(mean=torch.ones_like(following.expected.mean))
+    plan = following.here()
+    fixed = following.ahead(type(expected)(*(part[:, None] for part in expected)), horizon, 3)
+    assert not plan.steps[..., 1, :].any()
+    assert bool(fixed.steps[..., 1, :].all())
+    torch.testing.assert_close(plan.steps[..., ::2, :], fixed.steps[..., ::2, :])
+    noise = torch.zeros(1, horizon, 1, 1, 4)
+    noise[:, 0] = 1
+    later = [(lasting_noise(noise, one) - lasting_noise(0 * noise, one))[0, 1:].abs().sum() for one in (plan, fixed)]
+    assert float(later[0]) == 0 < float(later[1])
+
+
 def test_errors_are_followed_while_acting_as_they_are_scored(generator):
     """What agents expect of the next error after a trial is what scoring says they did."""
     fleet = fleet_of("calibrated-trajectory", "uncalibrated", preset=replace(TINY, seed=3))

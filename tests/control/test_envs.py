@@ -128,6 +128,24 @@ def test_cartpole_moves_as_mechanics_says():
         np.testing.assert_allclose(state, exact, atol=2e-4)
 
 
+def test_wind_lasts_for_an_episode_is_not_seen_and_blows_from_either_side():
+    windy, calm = (task(name).make().unwrapped for name in ("cartpole-wind", "cartpole"))
+    pushed = []
+    for seed in range(8):
+        (seen, _), (same, _) = windy.reset(seed=seed), calm.reset(seed=seed)
+        np.testing.assert_array_equal(seen, same)
+        first = windy.data.qfrc_applied[0]
+        after, still = (one.step(np.zeros(1))[0] for one in (windy, calm))
+        for _ in range(5):
+            windy.step(np.zeros(1))
+        assert windy.data.qfrc_applied[0] == first
+        assert after.shape == still.shape
+        assert np.sign(after[2] - still[2]) == np.sign(first)
+        pushed.append(first)
+    assert min(pushed) < 0 < max(pushed)
+    assert max(map(abs, pushed)) < 100
+
+
 def test_cartpole_starts_hanging_and_stays_on_its_rail():
     env = gymnasium.make("calibrl/Cartpole-v0").unwrapped
     starts = np.array([env.reset(seed=seed)[0] for seed in range(300)])

@@ -35,6 +35,18 @@ def test_safe_plans_come_first_and_then_the_safest(generator):
     torch.testing.assert_close(Risk()(returns, broken[None])[0], means)
 
 
+def test_where_nothing_is_safe_the_best_of_those_about_as_safe_as_the_safest_is_taken(generator):
+    """Ten particles of each plan; at 90 % one may leave, and plans with 5 and 6 that do are equals, 7 are too many."""
+    returns = torch.tensor([1.0, 3.0, 2.0, 9.0])[:, None] + 0.01 * torch.randn(4, 10, generator=generator)
+    broken = torch.arange(10) < torch.tensor([5, 6, 6, 7])[:, None]
+    risk = Risk(safety=0.9)
+    assert risk(returns, broken).argsort(descending=True).tolist() == [1, 2, 0, 3]
+    assert float(risk(returns, broken).max()) < DIVERGED < float(risk(returns - 1e5, torch.zeros_like(broken)).min())
+    everywhere = risk(returns, torch.ones_like(broken))
+    assert everywhere.argsort(descending=True).tolist() == [3, 1, 2, 0]
+    assert bool(risk(torch.zeros(3, 10), torch.ones(3, 10, dtype=torch.bool)).isfinite().all())
+
+
 def test_a_lost_particle_is_a_bad_one():
     assert float(Risk(cvar=0.5)(torch.tensor([1.0, torch.nan]))) == DIVERGED
 
