@@ -85,7 +85,7 @@ def refuse_impossible(settings: ControlSettings) -> None:
     if settings.planner.safety and what.world.safe is None:
         raise CalibrlError(
             f"planner.safety {settings.planner.safety} asks for a safe set, and {what.name} has none; leave it at 0, "
-            "or take a task that has: cartpole-rail, halfcheetah-fall"
+            "or take a task that has: cartpole-rail, cartpole-wind, halfcheetah-fall"
         )
     view_of(what)
 
