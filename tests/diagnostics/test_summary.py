@@ -212,7 +212,7 @@ def softmax(rng, n, k, factor=1.0):
 )
 def test_calibrated_classes_are_called_so(make):
     share, _ = verdicts(make, 100, seed=1)
-    assert share <= 0.05 + 2 * math.sqrt(0.05 * 0.95 / 100)
+    assert share <= 0.05 + 3 * math.sqrt(0.05 * 0.95 / 100)
 
 
 @pytest.mark.parametrize(
@@ -233,6 +233,17 @@ def test_miscalibrated_classes_are_found_as_often_as_by_the_best_test(make, leas
     share, last = verdicts(make, 40)
     assert share >= least
     assert last.verdict()[0].startswith(words)
+
+
+def test_a_base_rate_met_to_the_digit_hides_no_fault():
+    """200 rows of 20 and 80 %, of which 34 and 66 % came true: 100 in all, as forecast."""
+    p = np.repeat([0.2, 0.8], 100)
+    y = np.concatenate([np.arange(100) < 34, np.arange(100) < 66]).astype(int)
+    found = cal.diagnostics.class_test(p, y)
+    assert found.rates == pytest.approx(1.0)
+    assert found.p_value < 0.005
+    many = cal.diagnostics.class_test(np.tile(p, 50), np.tile(y, 50))  # more rows than are drawn for
+    assert many.p_value < 1e-9
 
 
 def test_the_score_of_spiegelhalter_is_his():
