@@ -234,76 +234,49 @@ CARTPOLE = mujoco_task(
 )
 
 
-RAIL = 0.4
-"""How far from the middle the cart may go, in metres, where going further is punished. The quickest swing-up takes
-half a metre."""
-
-
 class CartpoleRail(Cartpole):
-    """The same, and each step that ends further than 0.4 m from the rail's middle costs 1."""
+    """The same, and each step that ends further than 0.4 m from the rail's middle costs 1.
+
+    The quickest swing-up takes half a metre.
+    """
+
+    rail: ClassVar[float] = 0.4
 
     def _reward(self, seen: Floats, action: Floats) -> float:
-        return super()._reward(seen, action) - float(abs(self.data.qpos[0]) > RAIL)
-
-
-def cartpole_rail_margin(observation: Tensor) -> Tensor:
-    """How much of the allowed rail is left, in metres."""
-    return RAIL - observation[..., 0].abs()
-
-
-def cartpole_rail_reward(observation: Tensor, action: Tensor, following: Tensor) -> Tensor:
-    """The same as without a limit, less 1 beyond it."""
-    beyond = (cartpole_rail_margin(following) < 0).to(following.dtype)
-    return cartpole_reward(observation, action, following) - beyond
-
-
-CARTPOLE_RAIL = mujoco_task(
-    CartpoleRail,
-    world=World(cartpole_model_input, difference, added, cartpole_rail_reward, safe=cartpole_rail_margin),
-    sizes=(4, 1),
-    limit=3,
-    name="cartpole-rail",
-)
+        return super()._reward(seen, action) - float(abs(self.data.qpos[0]) > self.rail)
 
 
 WIND = 100.0
 """The strongest wind, in newtons, where it blows: a third of the strongest push."""
-WINDY_RAIL = 0.6
-"""How far from the middle the cart may go there, in metres."""
 
 
-class CartpoleWind(Cartpole):
-    """The same in a wind that nobody sees: it pushes the cart with the same force, up to ±100 N, for a whole episode.
+class CartpoleWind(CartpoleRail):
+    """The same on a rail of ±0.6 m, in a wind that nobody sees: up to ±100 N on the cart, the same for an episode."""
 
-    Each step that ends further than 0.6 m from the rail's middle costs 1.
-    """
+    rail = 0.6
 
     def _start(self) -> None:
         super()._start()
         self.data.qfrc_applied[0] = self.np_random.uniform(-WIND, WIND)
 
-    def _reward(self, seen: Floats, action: Floats) -> float:
-        return super()._reward(seen, action) - float(abs(self.data.qpos[0]) > WINDY_RAIL)
+
+def _on_rail(kind: type[CartpoleRail], name: str) -> Task:
+    """The task whose safe set is the rail that may be used."""
+
+    def margin(observation: Tensor) -> Tensor:
+        """How much of it is left, in metres."""
+        return kind.rail - observation[..., 0].abs()
+
+    def reward(observation: Tensor, action: Tensor, following: Tensor) -> Tensor:
+        """The same as without a limit, less 1 beyond it."""
+        return cartpole_reward(observation, action, following) - (margin(following) < 0).to(following.dtype)
+
+    world = World(cartpole_model_input, difference, added, reward, safe=margin)
+    return mujoco_task(kind, world=world, sizes=(4, 1), limit=3, name=name)
 
 
-def cartpole_wind_margin(observation: Tensor) -> Tensor:
-    """How much of the allowed rail is left, in metres."""
-    return WINDY_RAIL - observation[..., 0].abs()
-
-
-def cartpole_wind_reward(observation: Tensor, action: Tensor, following: Tensor) -> Tensor:
-    """The same as without a limit, less 1 beyond it."""
-    beyond = (cartpole_wind_margin(following) < 0).to(following.dtype)
-    return cartpole_reward(observation, action, following) - beyond
-
-
-CARTPOLE_WIND = mujoco_task(
-    CartpoleWind,
-    world=World(cartpole_model_input, difference, added, cartpole_wind_reward, safe=cartpole_wind_margin),
-    sizes=(4, 1),
-    limit=3,
-    name="cartpole-wind",
-)
+CARTPOLE_RAIL = _on_rail(CartpoleRail, "cartpole-rail")
+CARTPOLE_WIND = _on_rail(CartpoleWind, "cartpole-wind")
 
 
 class CartpoleEffort(Cartpole):
