@@ -340,7 +340,7 @@ class CompiledRidge(ArmModel):
         See `RidgeSettings`.
     """
 
-    KEPT = ("rows", "gram", "moment", "pulls", "error", "shift", "noise", "largest", "changes")
+    KEPT = ("rows", "gram", "moment", "sums", "pulls", "error", "shift", "noise", "rewards", "largest", "changes")
     """The parts of the state that are saved: the rest follows from them and from the records."""
 
     def __init__(self, arms: int, settings: RidgeSettings) -> None:
@@ -396,19 +396,17 @@ class CompiledRidge(ArmModel):
             import torch
 
             return Forecast(known, torch.distributions.Bernoulli(torch.from_numpy(single[offered])))
-        tau = [ridge_policy.honest(self.state, self.rules, a, x[min(a, len(x) - 1)]) for a in offered]
-        return Forecast(known, self._calibrated(mean[offered], single[offered], offered, np.array(tau)))
+        return Forecast(known, self._calibrated(mean[offered], single[offered], offered))
 
-    def _calibrated(self, mean: Floats, sd: Floats, offered: Ints, unit: Floats | None = None) -> Distribution:
-        """Forecasts by the arms' records, given in `unit` (n,)."""
+    def _calibrated(self, mean: Floats, sd: Floats, offered: Ints) -> Distribution:
+        """Forecasts by the arms' records."""
         bare = _normal(mean, sd)
         if not (self.settings.calibrated or self.settings.learnt):
             return bare
         from calibrl.algorithm import recalibrate
         from calibrl.maps.ecdf import ecdf_of
 
-        units = np.ones(len(offered)) if unit is None else unit
-        columns = [self.record(a) / size for a, size in zip(offered.tolist(), units, strict=True)]
+        columns = [self.record(a) for a in offered.tolist()]
         kept = [column if len(column) >= self.settings.min_rewards else column[:0] for column in columns]
         return recalibrate(bare, ecdf_of(kept, (len(kept),), shift=self.state.shift[offered]))
 
@@ -489,10 +487,7 @@ class CompiledRidge(ArmModel):
 
     def fade(self, keep: float) -> None:
         """Let what was learnt so far count `keep` times as much."""
-        for sums in (self.state.gram, self.state.moment):
-            sums *= keep
-        arm_noise.forget(self.state.noise, keep)
-        self.settle()
+        ridge_policy.forget(self.state, self.rules, keep)
 
     def settle(self) -> None:
         """Invert every model afresh, so that one rebuilt from its sums behaves the same to the last bit."""
@@ -507,15 +502,15 @@ class CompiledRidge(ArmModel):
         new = self._blank(0 if self.settings.shared else arms, arms)
         parts = self.state._asdict()
         for key, part in new._asdict().items():
-            if key not in ("largest", "changes"):
+            if key not in COMMON:
                 parts[key] = np.concatenate([parts[key], part])
         self.state = State(**parts)
 
     def remove(self, position: int) -> None:
         """Forget what is known of one arm alone; those behind it move up."""
-        common = {"largest", "changes"}
+        common = set(COMMON)
         if self.settings.shared:
-            common |= {"theta", "moment", "inverse", "gram", "rows"}
+            common |= {"theta", "moment", "sums", "inverse", "gram", "rows"}
         parts = self.state._asdict()
         parts = {key: part if key in common else np.delete(part, position, axis=0) for key, part in parts.items()}
         self.state = State(**parts)
@@ -538,14 +533,18 @@ class CompiledRidge(ArmModel):
         _check_heir(self.settings, other.settings)
         mine, theirs = self.state, other.state
         models = ([0], [0]) if self.settings.shared else (here, there)
-        for name in ("moment", "gram"):
+        for name in ("moment", "sums", "gram"):
             # Packed row after row, the triangle of a smaller matrix is the beginning of a larger one's.
             known, space = getattr(theirs, name)[models[1]], getattr(mine, name)
             space[models[0]] = np.pad(known, ((0, 0), (0, space.shape[1] - known.shape[1])))
         mine.rows[models[0]] = theirs.rows[models[1]]
         for name in ("pulls", "error", "shift", "noise"):
             getattr(mine, name)[here] = getattr(theirs, name)[there]
-        mine.largest[:], mine.changes[:] = theirs.largest, theirs.changes
+        for name in COMMON:
+            getattr(mine, name)[:] = getattr(theirs, name)
+        if not self.settings.learnt:  # only where noise is learnt are rewards centred
+            mine.moment[:] += mine.rewards[arm_noise.OFFSET] * mine.sums
+            mine.rewards[arm_noise.OFFSET] = 0.0
         if self.settings.learnt and not other.settings.learnt:
             # All that the others know of noise: how far off their means were.
             seen, squares = theirs.pulls[there], theirs.error[there]
@@ -554,8 +553,7 @@ class CompiledRidge(ArmModel):
             record = other.record(known_at)[-self.settings.window :]
             if self.settings.learnt != other.settings.learnt:
                 # z-scores of another kind of forecast say nothing of ours; a normal's say that it is right.
-                unit = (theirs.error[known_at] / max(theirs.pulls[known_at], 1)) ** 0.5 if self.settings.learnt else 1.0
-                record = unit * ndtri((np.arange(len(record)) + 0.5) / max(len(record), 1))
+                record = ndtri((np.arange(len(record)) + 0.5) / max(len(record), 1))
             self.put_record(position, record)
         self.settle()
 
@@ -574,16 +572,20 @@ class CompiledRidge(ArmModel):
         """Take over what `to_plain` described; `names` of the arms are for errors."""
         for name in self.KEPT:
             part = getattr(self.state, name)
-            # Files of older versions know nothing of noise: nor does any policy in them.
             if name not in saved and name in NEWER:
                 continue
             part[...] = _numbers(saved[name], part.dtype).reshape(part.shape)
             if name in ("pulls", "rows", "error", "largest", "changes") and (part < 0).any():
                 raise CalibrlError(f"{name} holds {part.min()}, which is below 0")
+        if "rewards" not in saved:  # without sums of all rows, what was learnt cannot be centred
+            largest = self.state.largest[0]
+            self.state.rewards[:] = -1.0, 0.0, 0.0, 0.0, -largest, largest
         for a, (arm, values) in enumerate(zip(names, saved["record"], strict=True)):
             seen, record = int(self.pulls[a]), _numbers(values, np.float64)
             if len(record) != min(seen, self.settings.window):
                 raise CalibrlError(f"arm {arm!r} has {seen} rewards but a record of {len(record)}")
+            if self.settings.learnt and "rewards" not in saved and record.any():  # errors, not yet as z-scores
+                record = record / np.sqrt(np.mean(record**2))
             self.put_record(a, record)
         self.settle()
 
@@ -598,7 +600,9 @@ def _normal(mean: Floats, sd: Floats) -> Distribution:
     return torch.distributions.Normal(torch.from_numpy(mean), torch.from_numpy(sd), validate_args=False)
 
 
-NEWER = ("noise", "largest", "changes")
+COMMON = ("rewards", "largest", "changes")
+"""Parts of the state that are of all arms together."""
+NEWER = ("noise", "largest", "changes", "sums", "rewards")
 """Parts of the state that files of older versions do not have."""
 SAVED = (*CompiledRidge.KEPT, "record")
 """What a saved policy holds of what was learnt."""
@@ -613,8 +617,8 @@ def check_sizes(saved: dict[str, Any], settings: RidgeSettings) -> None:
         raise ValueError("a list is missing")
     arms, learnt = len(saved["arms"]), sum(map(len, saved["record"]))
     models = 1 if settings.shared else arms
-    for name, size in (("moment", settings.dim), ("gram", ridge.packed(settings.dim))):
-        if [len(row) for row in saved[name]] != [size] * models:
+    for name, size in (("moment", settings.dim), ("sums", settings.dim), ("gram", ridge.packed(settings.dim))):
+        if name in saved and [len(row) for row in saved[name]] != [size] * models:
             raise ValueError(f"{name} does not fit {arms} arms of dim {settings.dim}")
     if settings.window * (arms + 1) > max(ROOM, 100 * learnt):
         raise ValueError(f"window {settings.window} for {arms} arms asks for more room than {learnt} rewards need")

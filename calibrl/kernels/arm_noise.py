@@ -7,24 +7,33 @@ reward, e² / (1 + s²) is on average the arm's noise σ_a². So with sums B_a =
     v_a = (½ p + B_a) / (½ + n_a),               p = m² / (1 + xᵀx / ridge),
     σ_a² = (½ p + B_a + G) / (1½ + n_a),         G = geometric mean of v_a over the arms,
 
-where m is the largest reward seen so far, as a size: before anything is known the forecast is as wide as that, whatever
-the unit of the rewards. G is the partial pooling: one row's worth of what the arms have in common; and where σ_a² > G,
-σ_a² is brought a quarter of the way to G, in logarithms: what there is to find out about a noisy arm is rarely worth
-what it costs. A mean over logarithms, because noises differ by orders of magnitude where some arms hardly ever pay.
+where m is the largest reward seen so far, as a size (or their range: see below): before anything is known the forecast
+is as wide as that, whatever the unit of the rewards. G is the partial pooling: one row's worth of what the arms have in
+common; and where σ_a² > G, σ_a² is brought a quarter of the way to G, in logarithms: what there is to find out about a
+noisy arm is rarely worth what it costs. A mean over logarithms, because noises differ by orders of magnitude where some
+arms hardly ever pay.
 
 The bonus is `width` = z σ_a s / (1 + (s²/20)²)^¼ + b with z² = max(1, L - 3) and L = 2 ln(t / (k (n_a + 0.8 d))): an
 arm that has had far less than its share of the t rewards of all k arms looks wider and wider until it is tried again.
 The root keeps contexts far from all others (a rare category, standardised) from being explored for their own sake.
 b = 0.9 m max(L - 1, 0) (1 - 15 σ_a²/m²)₊ s² / (1 + s²) is Bernstein's, for arms whose few rewards hardly varied.
 
-What is *said* about the mean is `sure` = τ_a s √((1 + 0.4 max(L, 0)) / (1 + s²/4)). τ_a² is an estimate of the noise
-without pooling, from what the regression leaves over: B_a is that and ridge |θ_a|², so with q = 0.8 / √d
+Rewards may lie far from 0: the regression learns r - c, so that it shrinks towards c and not towards 0. c is the mean
+μ of all arms' rewards times min(1, (μ²/4v - 1)₊), v their variance with one row's worth of μ² added: 0 unless rewards
+vary less than their size, then μ. It moves only by √v/4 or more (`target`), and with it B_a, as far as rewards are
+nearer to the new c. Where c is not 0, m is the range of the rewards, and an arm without any has a bonus of |c|: that
+others hardly vary says nothing of it.
+
+What is *said* about the mean has the variance of `sure`, τ_a² s² (1 + 0.4 max(L, 0)) / (1 + s²/4) + 0.1 (s² p/m)².
+τ_a² is an estimate of the noise without pooling, from what the regression leaves over: B_a is that and ridge |θ_a|²,
+so with q = 0.8 / √d
 
     τ_a² = (q p + (B_a - ridge |θ_a|²)₊) / (q + n_a² / (n_a + d)).
 
-The root undoes two things: an arm is left alone when its mean looks low, so means of arms left alone are too low; and
-noisy arms' coefficients are smaller than their noise, as which the ridge takes them. A single reward has the sd
-τ_a √(1 + s²).
+The fraction undoes two things: an arm is left alone when its mean looks low, so means of arms left alone are too low;
+and noisy arms' coefficients are smaller than their noise, as which the ridge takes them. The last term is how far the
+ridge still holds the mean at c: s² p/m² is the part of the prior variance that is left. A single reward has the sd
+τ_a √(1 + s²), with q = 0.05 / √d: an arm's record of such z-scores, by which it is calibrated, has to be of one kind.
 
 Changes: standardised errors, clipped at 3 and less their own mean, are summed (CUSUM, Page 1954) upwards with an
 allowance of 0.35 and downwards with 0.2. A sum above 15 + 3 ln(1 + t), or 13 + 2.7 ln(1 + t) downwards, is a change:
@@ -45,12 +54,15 @@ Floats = NDArray[np.float64]
 
 COUNT, SQUARES, ERRORS, UP, DOWN = range(5)
 """The columns of an arm's record of noise: n_a, B_a, Σ of clipped errors, and two CUSUMs."""
+TOTAL, MEAN, SPREAD, OFFSET, LOW, HIGH = range(6)
+"""The record of all arms' rewards: how many, their mean, sum of squares about it, c, and the extremes."""
 SMALLEST = 1e-100
 """Rewards that are smaller count as this large: squares of theirs are no numbers."""
 COLUMNS = 5
 
-PRIOR, POOLED, PULL, HONEST_PRIOR = 0.5, 1.0, 0.25, 0.8
-SHARE, LATE, FAR, BERNSTEIN, CALM, SELECTED, WIDE = 0.8, 3.0, 20.0, 0.9, 15.0, 0.4, 0.25
+PRIOR, POOLED, PULL, OF_MEAN, OF_OUTCOME = 0.5, 1.0, 0.25, 0.8, 0.05
+SHARE, LATE, FAR, BERNSTEIN, CALM, SELECTED, WIDE, HELD = 0.8, 3.0, 20.0, 0.9, 15.0, 0.4, 0.25, 0.1
+NEAR, STEP, UNIT = 4.0, 0.25, 1e-3
 CLIP, AFTER, AFTER_DIM, KEEP = 3.0, 20, 2, 0.05
 UP_ALLOWANCE, UP_ALARM, UP_LOG = 0.35, 15.0, 3.0
 DOWN_ALLOWANCE, DOWN_ALARM, DOWN_LOG = 0.2, 13.0, 2.7
@@ -97,17 +109,18 @@ def width(noise: Floats, prior: float, common: float, largest: float, lack: floa
 
 
 @njit(cache=True)
-def honest(noise: Floats, prior: float, penalty: float, dim: int) -> float:
-    """τ_a, the sd of an arm's rewards around their mean; `penalty` is ridge |θ_a|²."""
-    start_with, count = HONEST_PRIOR / math.sqrt(dim), noise[COUNT]
+def honest(noise: Floats, prior: float, penalty: float, dim: int, rows: float) -> float:
+    """τ_a, the sd of an arm's rewards around their mean; `penalty` is ridge |θ_a|², `rows` is q √d."""
+    start_with, count = rows / math.sqrt(dim), noise[COUNT]
     left = max(noise[SQUARES] - penalty, 0.0)
     return math.sqrt((start_with * prior + left) / (start_with + count * count / (count + dim)))
 
 
 @njit(cache=True)
-def sure(tau: float, lack: float, sd: float) -> float:
-    """The sd of what is known of an arm's mean."""
-    return tau * sd * math.sqrt((1.0 + SELECTED * max(lack, 0.0)) / (1.0 + WIDE * sd * sd))
+def sure(tau: float, lack: float, sd: float, held: float) -> float:
+    """The sd of what is known of an arm's mean; `held` is s² p/m."""
+    noise = tau * tau * sd * sd * (1.0 + SELECTED * max(lack, 0.0)) / (1.0 + WIDE * sd * sd)
+    return math.sqrt(noise + HELD * held * held)
 
 
 @njit(cache=True)
@@ -138,6 +151,49 @@ def forget(noise: Floats, keep: float) -> None:
     noise[..., UP:] = 0.0
 
 
+@njit(cache=True)
+def see(rewards: Floats, reward: float) -> None:
+    """Add a reward to the record of all arms' rewards (6,); one whose past is not known has TOTAL < 0 and stays so."""
+    if rewards[TOTAL] == 0.0:
+        rewards[LOW] = rewards[HIGH] = reward
+    rewards[LOW], rewards[HIGH] = min(rewards[LOW], reward), max(rewards[HIGH], reward)
+    if rewards[TOTAL] < 0.0:
+        return
+    rewards[TOTAL] += 1.0
+    off = reward - rewards[MEAN]
+    rewards[MEAN] += off / rewards[TOTAL]
+    rewards[SPREAD] += off * (reward - rewards[MEAN])
+
+
+@njit(cache=True)
+def target(rewards: Floats) -> float:
+    """Where c should be, by the record of all arms' rewards (6,): where it is, unless that is far off."""
+    if rewards[TOTAL] <= 0.0:
+        return rewards[OFFSET]
+    square = rewards[MEAN] * rewards[MEAN]
+    variance = (rewards[SPREAD] + square) / rewards[TOTAL]
+    if variance <= 0.0:
+        return rewards[OFFSET]
+    aim = rewards[MEAN] * min(max(square / (NEAR * variance) - 1.0, 0.0), 1.0)
+    return aim if abs(aim - rewards[OFFSET]) > STEP * math.sqrt(variance) else rewards[OFFSET]
+
+
+@njit(cache=True)
+def closer(rewards: Floats, aim: float) -> float:
+    """How much smaller squared distances of rewards from c become when it moves to `aim`: at most 1."""
+    from_here, from_there = rewards[MEAN] - rewards[OFFSET], rewards[MEAN] - aim
+    old = rewards[SPREAD] + rewards[TOTAL] * from_here * from_here
+    new = rewards[SPREAD] + rewards[TOTAL] * from_there * from_there
+    return min(new / old, 1.0) if old > 0.0 else 1.0
+
+
+@njit(cache=True)
+def reach(rewards: Floats) -> float:
+    """m, the largest reward as a size, or all their range where c is not 0: never less than a thousandth of c."""
+    c, low, high = rewards[OFFSET], rewards[LOW], rewards[HIGH]
+    return max(high, -low) if c == 0.0 else max(high - low, UNIT * abs(c))
+
+
 def reference(
     x: Floats, arm: NDArray[np.int64], reward: Floats, at: Floats, arms: int, *, ridge: float = 1.0, watch: bool = True
 ) -> tuple[Floats, Floats, Floats, Floats, int]:
@@ -148,28 +204,38 @@ def reference(
     n, d = x.shape
     weight = np.ones(n)  # how much each row still counts
     parts = np.zeros((n, 3))  # of each row: 1, e² / (1 + s²) and the clipped error
-    up, down, changes = np.zeros(arms), np.zeros(arms), 0
+    up, down, changes, c = np.zeros(arms), np.zeros(arms), 0, 0.0
 
     def model(a: int, t: int, x_at: Floats) -> tuple[float, float, float]:
         rows = np.flatnonzero(arm[:t] == a)
         gram = ridge * np.eye(d) + (weight[rows, None] * x[rows]).T @ x[rows]
-        theta = np.linalg.solve(gram, (weight[rows] * reward[rows]) @ x[rows])
-        return float(x_at @ theta), float(x_at @ np.linalg.solve(gram, x_at)) ** 0.5, float(ridge * theta @ theta)
+        theta = np.linalg.solve(gram, (weight[rows] * (reward[rows] - c)) @ x[rows])
+        return c + float(x_at @ theta), float(x_at @ np.linalg.solve(gram, x_at)) ** 0.5, float(ridge * theta @ theta)
 
     def sums(a: int, t: int) -> Floats:
         rows = np.flatnonzero(arm[:t] == a)
         found: Floats = weight[rows] @ parts[rows]
         return found
 
-    def prior(t: int, x_at: Floats) -> float:
-        unit = np.abs(reward[:t]).max(initial=0.0) or 1.0
-        return float(unit**2 / (1 + x_at @ x_at / ridge))
+    def unit(t: int) -> float:
+        if c:
+            return max(float(np.ptp(reward[:t])), UNIT * abs(c))
+        return float(np.abs(reward[:t]).max(initial=0.0)) or 1.0
 
-    def tau(a: int, t: int, x_at: Floats) -> float:
+    def prior(t: int, x_at: Floats) -> float:
+        return float(unit(t) ** 2 / (1 + x_at @ x_at / ridge))
+
+    def tau(a: int, t: int, x_at: Floats, rows: float = OF_OUTCOME) -> float:
         count, squares = sums(a, t)[:2]
-        q = HONEST_PRIOR / d**0.5
+        q = rows / d**0.5
         left = max(squares - model(a, t, x_at)[2], 0.0)
         return float((q * prior(t, x_at) + left) / (q + count**2 / (count + d))) ** 0.5
+
+    def moved(t: int) -> float:
+        total, mean = weight[:t].sum(), np.average(reward[:t], weights=weight[:t])
+        variance = (weight[:t] @ (reward[:t] - mean) ** 2 + mean**2) / total
+        aim = mean * np.clip(mean**2 / (NEAR * variance) - 1, 0, 1) if variance > 0 else c
+        return float(aim if abs(aim - c) > STEP * variance**0.5 else c)
 
     for t in range(n):
         a = int(arm[t])
@@ -185,6 +251,10 @@ def reference(
                 up[:], down[:], changes, z = 0.0, 0.0, changes + 1, z * KEEP
                 mean, s, _ = model(a, t, x[t])
         parts[t] = 1.0, (reward[t] - mean) ** 2 / (1 + s * s), z
+        if (aim := moved(t + 1)) != c:
+            far, near = (float(weight[: t + 1] @ (reward[: t + 1] - place) ** 2) for place in (c, aim))
+            parts[: t + 1, 1] *= min(near / far, 1.0)
+            c = aim
     total, here = weight.sum(), prior(n, at)
     mean, s, _ = np.array([model(a, n, at) for a in range(arms)]).T
     count, squares, _ = np.array([sums(a, n) for a in range(arms)]).T
@@ -192,10 +262,11 @@ def reference(
     lack = 2 * np.log(max(total, 1.0) / (arms * (np.maximum(count, 1.0) + SHARE * d)))
     variance = (PRIOR * here + squares + POOLED * common) / (PRIOR + POOLED + count)
     sigma = np.sqrt(np.where(variance > common, variance ** (1 - PULL) * common**PULL, variance))
-    unit = np.abs(reward).max(initial=0.0) or 1.0
-    calm = np.maximum(1 - CALM * variance / unit**2, 0)
-    seldom = BERNSTEIN * unit * np.maximum(lack - 1, 0) * calm * s**2 / (1 + s**2)
+    calm = np.maximum(1 - CALM * variance / unit(n) ** 2, 0)
+    seldom = BERNSTEIN * unit(n) * np.maximum(lack - 1, 0) * calm * s**2 / (1 + s**2)
     widths = np.sqrt(np.maximum(1, lack - LATE)) * sigma * s / (1 + (s**2 / FAR) ** 2) ** 0.25 + seldom
-    spread = np.array([tau(a, n, at) for a in range(arms)])
-    sures = spread * s * np.sqrt((1 + SELECTED * np.maximum(lack, 0)) / (1 + WIDE * s**2))
+    widths = np.where(count == 0, np.maximum(widths, abs(c)), widths)
+    spread, spread_of_mean = (np.array([tau(a, n, at, rows) for a in range(arms)]) for rows in (OF_OUTCOME, OF_MEAN))
+    known = spread_of_mean**2 * s**2 * (1 + SELECTED * np.maximum(lack, 0)) / (1 + WIDE * s**2)
+    sures = np.sqrt(known + HELD * (s**2 * here / unit(n)) ** 2)
     return mean, widths, sures, spread * np.sqrt(1 + s**2), changes

@@ -70,18 +70,26 @@ def forecast(x: Floats, square: Floats, theta: Floats, inverse: Floats) -> tuple
 
 
 @njit(cache=True, fastmath=_FAST)
-def add_row(x: Floats, reward: float, theta: Floats, inverse: Floats, gram: Floats, moment: Floats) -> None:
-    """Learn one row: x (d,); theta, moment (d,) and inverse, gram (packed,) of the arm that was pulled."""
+def times(inverse: Floats, x: Floats) -> Floats:
+    """P x (d,), of a packed P (packed,) and x (d,)."""
     d = len(x)
-    gain = np.zeros(d)
+    found = np.zeros(d)
     p = 0
     for i in range(d):
         row = 0.0
         for j in range(i):
             row += inverse[p + j] * x[j]
-            gain[j] += inverse[p + j] * x[i]
-        gain[i] += row + inverse[p + i] * x[i]
+            found[j] += inverse[p + j] * x[i]
+        found[i] += row + inverse[p + i] * x[i]
         p += i + 1
+    return found
+
+
+@njit(cache=True, fastmath=_FAST)
+def add_row(x: Floats, reward: float, theta: Floats, inverse: Floats, gram: Floats, moment: Floats) -> None:
+    """Learn one row: x (d,); theta, moment (d,) and inverse, gram (packed,) of the arm that was pulled."""
+    d = len(x)
+    gain = times(inverse, x)
     variance = 0.0
     mean = 0.0
     for i in range(d):
@@ -172,19 +180,16 @@ def stretch(level: float, ordered: Floats, n: int, edge: Floats) -> float:
 
 
 @njit(cache=True)
-def pit(z: float, ordered: Floats, n: int, edge: Floats, unit: float = 1.0) -> tuple[float, float]:
-    """The honest probabilities of an outcome lower than z, and no higher: they differ on atoms.
-
-    unit: what a z-score of 1 is in the units of z and `ordered`, for the tails.
-    """
+def pit(z: float, ordered: Floats, n: int, edge: Floats) -> tuple[float, float]:
+    """The honest probabilities of an outcome lower than z, and no higher: they differ on atoms."""
     left = np.searchsorted(ordered[:n], z, side="left")
     right = np.searchsorted(ordered[:n], z, side="right")
     if left < right:
         return (left + 1) / (n + 1), right / (n + 1)
     if right == 0:
-        p = phi((z - ordered[0]) / unit - edge[n])
+        p = phi(z - ordered[0] - edge[n])
     elif right == n:
-        p = phi((z - ordered[n - 1]) / unit + edge[n])
+        p = phi(z - ordered[n - 1] + edge[n])
     else:
         p = (right + (z - ordered[right - 1]) / (ordered[right] - ordered[right - 1])) / (n + 1)
     return p, p

@@ -32,16 +32,17 @@ LARGEST_REWARD = 1e100
 class State(NamedTuple):
     """All a bandit knows, in m = k models (one per arm) or m = 1 (shared by the arms), updated in place.
 
-    theta, moment: (m, d); inverse, gram: (m, d(d+1)/2) packed lower triangles; rows: (m,) learnt; ordered, arrived:
-    (k, window) z-scores of each arm; pulls: (k,); error: (k,) sums of squared errors of the forecast mean; shift:
-    (k,) how far each arm's levels were moved, as z-scores, to keep what they promise; noise: (k, 5) from `arm_noise`;
-    largest: (1,) the largest reward so far, as a size; changes: (2,) how often the world was found changed, and how
-    many rewards were neither 0 nor 1. Where noise is learnt, ordered and arrived hold errors / √(1 + s²) instead, and
-    less where s² > 2.
+    theta, moment, sums: (m, d), sums of rows x without rewards; inverse, gram: (m, d(d+1)/2) packed lower triangles;
+    rows: (m,) learnt; ordered, arrived: (k, window) z-scores of each arm; pulls: (k,); error: (k,) sums of squared
+    errors of the forecast mean; shift: (k,) how far each arm's levels were moved, as z-scores, to keep what they
+    promise; noise: (k, 5) and rewards: (6,) from `arm_noise`; largest: (1,) the largest reward so far, as a size;
+    changes: (2,) how often the world was found changed, and how many rewards were neither 0 nor 1. Where rewards lie
+    far from 0, theta and moment are of rewards less rewards[OFFSET].
     """
 
     theta: Floats
     moment: Floats
+    sums: Floats
     inverse: Floats
     gram: Floats
     rows: Ints
@@ -51,6 +52,7 @@ class State(NamedTuple):
     error: Floats
     shift: Floats
     noise: Floats
+    rewards: Floats
     largest: Floats
     changes: Ints
 
@@ -84,6 +86,7 @@ def blank(models: int, arms: int, dim: int, *, ridge_: float, window: int) -> St
     return State(
         theta=np.zeros((models, dim)),
         moment=np.zeros((models, dim)),
+        sums=np.zeros((models, dim)),
         inverse=np.tile(np.eye(dim)[np.tril_indices(dim)] / ridge_, (models, 1)),
         gram=np.zeros((models, ridge.packed(dim))),
         rows=np.zeros(models, np.int64),
@@ -93,6 +96,7 @@ def blank(models: int, arms: int, dim: int, *, ridge_: float, window: int) -> St
         error=np.zeros(arms),
         shift=np.zeros(arms),
         noise=np.zeros((arms, arm_noise.COLUMNS)),
+        rewards=np.zeros(6),
         largest=np.zeros(1),
         changes=np.zeros(2, np.int64),
     )
@@ -119,6 +123,7 @@ def score_arms(state: State, rules: Rules, x: Floats, level: Floats, mean: Float
     fine = True
     square = np.empty(state.inverse.shape[1])
     total = common = 0.0
+    offset = state.rewards[arm_noise.OFFSET]
     if rules.learnt:
         total = state.noise[:, arm_noise.COUNT].sum()
         common = 0.0 if rules.logistic else common_noise(state, rules, x)
@@ -128,6 +133,7 @@ def score_arms(state: State, rules: Rules, x: Floats, level: Floats, mean: Float
         if i == a:
             ridge.pack_square(x[i], square)
         mean[a], narrow = ridge.forecast(x[i], square, state.theta[m], state.inverse[m])
+        mean[a] += offset
         if rules.learnt:
             lack = arm_noise.shortage(state.noise[a], total, len(score), x.shape[1])
             if rules.logistic:
@@ -135,6 +141,8 @@ def score_arms(state: State, rules: Rules, x: Floats, level: Floats, mean: Float
             else:
                 prior = arm_noise.start(x[i], rules.prior, state.largest[0])
                 sd[a] = arm_noise.width(state.noise[a], prior, common, state.largest[0], lack, narrow)
+                if state.noise[a, arm_noise.COUNT] == 0.0 and len(state.theta) == len(score):
+                    sd[a] = max(sd[a], abs(offset))
         else:
             sd[a] = width(state, rules, a, narrow)
         score[a] = mean[a] + sd[a] * stretch_of(state, rules, a, level[a])
@@ -162,8 +170,8 @@ def binary(state: State) -> bool:
 
 
 @njit(cache=True)
-def honest(state: State, rules: Rules, a: int, x: Floats) -> float:
-    """τ_a, the sd of an arm's rewards around their mean, at x (d,)."""
+def honest(state: State, rules: Rules, a: int, x: Floats, rows: float) -> float:
+    """τ_a, the sd of an arm's rewards around their mean, at x (d,); `rows` is how much the prior counts."""
     m = min(a, len(state.theta) - 1)
     penalty = 0.0
     for i in range(len(x)):
@@ -171,7 +179,7 @@ def honest(state: State, rules: Rules, a: int, x: Floats) -> float:
     if len(state.theta) < len(state.noise):  # one model for all arms: an arm's part of its penalty
         penalty *= state.noise[a, arm_noise.COUNT] / max(state.noise[:, arm_noise.COUNT].sum(), 1.0)
     prior = arm_noise.start(x, rules.prior, state.largest[0])
-    return arm_noise.honest(state.noise[a], prior, rules.prior * penalty, len(x))
+    return arm_noise.honest(state.noise[a], prior, rules.prior * penalty, len(x), rows)
 
 
 @njit(cache=True)
@@ -189,14 +197,20 @@ def say(state: State, rules: Rules, x: Floats, mean: Floats, sure: Floats, singl
         if i == a:
             ridge.pack_square(x[i], square)
         mean[a], narrow = ridge.forecast(x[i], square, state.theta[m], state.inverse[m])
+        mean[a] += state.rewards[arm_noise.OFFSET]
         lack = arm_noise.shortage(state.noise[a], total, len(mean), x.shape[1])
         if rules.logistic:
-            sure[a] = arm_noise.sure(1.0, lack, narrow)
+            sure[a] = arm_noise.sure(1.0, lack, narrow, 0.0)
             single[a] = ridge.chance(mean[a] / math.sqrt(1.0 + math.pi * narrow * narrow / 8.0))
         else:
-            tau = honest(state, rules, a, x[i])
-            sure[a] = arm_noise.sure(tau, lack, narrow)
-            single[a] = min(max(mean[a], 0.0), 1.0) if binary(state) else tau * math.sqrt(1.0 + narrow * narrow)
+            tau = honest(state, rules, a, x[i], arm_noise.OF_MEAN)
+            unit = max(state.largest[0], arm_noise.SMALLEST) if state.largest[0] > 0 else 1.0
+            held = narrow * narrow * arm_noise.start(x[i], rules.prior, state.largest[0]) / unit
+            sure[a] = arm_noise.sure(tau, lack, narrow, held)
+            if binary(state):
+                single[a] = min(max(mean[a], 0.0), 1.0)
+            else:
+                single[a] = honest(state, rules, a, x[i], arm_noise.OF_OUTCOME) * math.sqrt(1.0 + narrow * narrow)
 
 
 @njit(cache=True, inline="always")
@@ -266,6 +280,7 @@ def judge(
         m = min(a, len(state.theta) - 1)
         ridge.pack_square(x[i], square)
         mean, narrow = ridge.forecast(x[i], square, state.theta[m], state.inverse[m])
+        mean += state.rewards[arm_noise.OFFSET]
         if rules.logistic:
             mean = ridge.chance(mean)
         error[i] = reward[i] - mean
@@ -302,20 +317,55 @@ def absorb(
             row, target = ridge.working(x[i], reward[i], state.theta[m])
             ridge.add_row(row, target, state.theta[m], state.inverse[m], state.gram[m], state.moment[m])
         else:
-            ridge.add_row(x[i], reward[i], state.theta[m], state.inverse[m], state.gram[m], state.moment[m])
+            centred = reward[i] - state.rewards[arm_noise.OFFSET]
+            ridge.add_row(x[i], centred, state.theta[m], state.inverse[m], state.gram[m], state.moment[m])
+        state.sums[m] += x[i]
         state.pulls[a] += 1
         state.error[a] += error[i] * error[i]
         state.shift[a] += moved[i]
         state.rows[m] += 1
-        state.largest[0] = max(state.largest[0], abs(reward[i]))
+        arm_noise.see(state.rewards, reward[i])
+        if rules.learnt and not rules.logistic:
+            _centre(state)
+        state.largest[0] = arm_noise.reach(state.rewards)
         state.changes[1] += reward[i] != 0.0 and reward[i] != 1.0
         if rules.keep < 1.0 and state.rows[m] % FADE_EVERY == 0:
             share = rules.keep**FADE_EVERY
             state.gram[m] *= share
             state.moment[m] *= share
+            state.sums[m] *= share
+            state.rewards[arm_noise.TOTAL] *= share
+            state.rewards[arm_noise.SPREAD] *= share
             arm_noise.forget(state.noise if len(state.theta) < len(state.noise) else state.noise[a : a + 1], share)
         if state.rows[m] % (FADE_EVERY if rules.keep < 1.0 else ridge.REFACTOR_EVERY) == 0:
             ridge.refactor(state.theta[m], state.inverse[m], state.gram[m], state.moment[m], rules.prior)
+
+
+@njit(cache=True)
+def _centre(state: State) -> None:
+    """Move c to where the rewards are, if they are far from it."""
+    aim = arm_noise.target(state.rewards)
+    move = aim - state.rewards[arm_noise.OFFSET]
+    if move == 0.0:
+        return
+    state.noise[:, arm_noise.SQUARES] *= arm_noise.closer(state.rewards, aim)
+    state.rewards[arm_noise.OFFSET] = aim
+    for m in range(len(state.theta)):
+        state.moment[m] -= move * state.sums[m]
+        state.theta[m] -= move * ridge.times(state.inverse[m], state.sums[m])
+
+
+@njit(cache=True)
+def forget(state: State, rules: Rules, keep: float) -> None:
+    """Let everything known count `keep` times as much."""
+    state.gram[:] *= keep
+    state.moment[:] *= keep
+    state.sums[:] *= keep
+    state.rewards[arm_noise.TOTAL] *= keep
+    state.rewards[arm_noise.SPREAD] *= keep
+    arm_noise.forget(state.noise, keep)
+    for m in range(len(state.theta)):
+        ridge.refactor(state.theta[m], state.inverse[m], state.gram[m], state.moment[m], rules.prior)
 
 
 @njit(cache=True)
@@ -323,40 +373,33 @@ def _standard(state: State, rules: Rules, a: int, x: Floats, error: float, sd: f
     """How far off a reward was, in its forecast's sds."""
     if rules.logistic:
         return error / math.sqrt(max(mean * (1.0 - mean), ridge.SMALLEST_SD))
-    return error / (honest(state, rules, a, x) * math.sqrt(1.0 + sd * sd))
+    return error / (honest(state, rules, a, x, arm_noise.OF_OUTCOME) * math.sqrt(1.0 + sd * sd))
 
 
 @njit(cache=True)
 def _learn_noise(state: State, rules: Rules, a: int, x: Floats, reward: float) -> float:
     """Learn an arm's noise from a reward before the regression learns it; forget, if the world has changed.
 
-    Returns the error / √(1 + s²), less where s² > 2, for the arm's record.
+    Returns the reward's z-score, for the arm's record.
     """
     m = min(a, len(state.theta) - 1)
     square = np.empty(state.inverse.shape[1])
     ridge.pack_square(x, square)
     mean, sd = ridge.forecast(x, square, state.theta[m], state.inverse[m])
-    guess = ridge.chance(mean) if rules.logistic else mean
+    guess = ridge.chance(mean) if rules.logistic else mean + state.rewards[arm_noise.OFFSET]
     z = _standard(state, rules, a, x, reward - guess, sd, guess)
     total = state.noise[:, arm_noise.COUNT].sum()
     if rules.watch and arm_noise.changed(state.noise[a], z, total, len(x)):
         state.changes[0] += 1
-        arm_noise.forget(state.noise, arm_noise.KEEP)
-        for other in range(len(state.theta)):
-            state.gram[other] *= arm_noise.KEEP
-            state.moment[other] *= arm_noise.KEEP
-            ridge.refactor(
-                state.theta[other], state.inverse[other], state.gram[other], state.moment[other], rules.prior
-            )
+        forget(state, rules, arm_noise.KEEP)
         mean, sd = ridge.forecast(x, square, state.theta[m], state.inverse[m])
-        guess = ridge.chance(mean) if rules.logistic else mean
+        guess = ridge.chance(mean) if rules.logistic else mean + state.rewards[arm_noise.OFFSET]
     if rules.logistic:
         spread = math.sqrt(max(guess * (1.0 - guess), ridge.SMALLEST_SD))
         arm_noise.note(state.noise[a], (reward - guess) / spread, sd * spread)
     else:
         arm_noise.note(state.noise[a], reward - guess, sd)
-    # Errors of a model that knew nothing yet say little of those to come.
-    return (reward - guess) / (math.sqrt(1.0 + sd * sd) * max(1.0, 0.5 * sd * sd))
+    return z
 
 
 @njit(cache=True, inline="always")
@@ -400,12 +443,11 @@ def play(
             elif rules.logistic or binary(state):
                 low, high = (1.0 - single[a], 1.0) if reward[t, a] > 0.5 else (0.0, 1.0 - single[a])
             else:
-                low, high = pit_of(state, rules, a, (reward[t, a] - mean[t, a]) / single[a])
+                z[0] = (reward[t, a] - mean[t, a]) / single[a]
+                low = high = phi(z[0])
                 if state.pulls[a] >= rules.record_from:
-                    tau = honest(state, rules, a, x[t])
                     n = min(state.pulls[a], state.ordered.shape[1])
-                    off = (reward[t, a] - mean[t, a]) * tau / single[a]
-                    low, high = ridge.pit(off, state.ordered[a], n, rules.edge, tau)
+                    low, high = ridge.pit(z[0], state.ordered[a], n, rules.edge)
             pit[t, a] = low + draws[t, 1] * (high - low)
             shift[t, a] = state.shift[a]
             for q in range(len(asked)):
