@@ -16,7 +16,7 @@ arms hardly ever pay.
 The bonus is `width` = z σ_a s / (1 + (s²/20)²)^¼ + b with z² = max(1, L - 3) and L = 2 ln(t / (k (n_a + 0.8 d))): an
 arm that has had far less than its share of the t rewards of all k arms looks wider and wider until it is tried again.
 The root keeps contexts far from all others (a rare category, standardised) from being explored for their own sake.
-b = 0.9 m max(L - 1, 0) (1 - 15 σ_a²/m²)₊ s² / (1 + s²) is Bernstein's, for arms whose few rewards hardly varied.
+b = 0.75 m max(L - 1, 0) (1 - 15 σ_a²/m²)₊ s² / (1 + s²) is Bernstein's, for arms whose few rewards hardly varied.
 
 Rewards may lie far from 0: the regression learns r - c, so that it shrinks towards c and not towards 0. c is the mean
 μ of all arms' rewards times min(1, (μ²/4v - 1)₊), v their variance with one row's worth of μ² added: 0 unless rewards
@@ -61,7 +61,7 @@ SMALLEST = 1e-100
 COLUMNS = 5
 
 PRIOR, POOLED, PULL, OF_MEAN, OF_OUTCOME = 0.5, 1.0, 0.25, 0.8, 0.05
-SHARE, LATE, FAR, BERNSTEIN, CALM, SELECTED, WIDE, HELD = 0.8, 3.0, 20.0, 0.9, 15.0, 0.4, 0.25, 0.1
+SHARE, LATE, FAR, BERNSTEIN, CALM, SELECTED, WIDE, HELD = 0.8, 3.0, 20.0, 0.75, 15.0, 0.4, 0.25, 0.1
 NEAR, STEP, UNIT = 4.0, 0.25, 1e-3
 CLIP, AFTER, AFTER_DIM, KEEP = 3.0, 20, 2, 0.05
 UP_ALLOWANCE, UP_ALARM, UP_LOG = 0.35, 15.0, 3.0

@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
+from calibrl.bandits.simulated import Stream
 
 from calibrl.bandits import CalibratedUCB
 from calibrl.bandits.loop import metrics, play
-from calibrl.bandits.simulated import Stream
 from calibrl.kernels import arm_noise, ridge_policy
 
 
