@@ -39,7 +39,8 @@ Changes: standardised errors, clipped at 3 and less their own mean, are summed (
 allowance of 0.35 and downwards with 0.2. A sum above 15 + 3 ln(1 + t), or 13 + 2.7 ln(1 + t) downwards, is a change:
 everything known counts a twentieth from then on. Upwards is stricter, because a model that still learns errs that way.
 
-All constants were chosen on seeds from 900 on (docs/bandits.md). `reference` is the same by plain linear algebra.
+All constants were chosen on seeds from 900 on (docs/bandits.md). `tests/kernels/test_arm_noise.py` has the same by plain
+linear algebra.
 """
 
 from __future__ import annotations
@@ -192,81 +193,3 @@ def reach(rewards: Floats) -> float:
     """m, the largest reward as a size, or all their range where c is not 0: never less than a thousandth of c."""
     c, low, high = rewards[OFFSET], rewards[LOW], rewards[HIGH]
     return max(high, -low) if c == 0.0 else max(high - low, UNIT * abs(c))
-
-
-def reference(
-    x: Floats, arm: NDArray[np.int64], reward: Floats, at: Floats, arms: int, *, ridge: float = 1.0, watch: bool = True
-) -> tuple[Floats, Floats, Floats, Floats, int]:
-    """What rows x (n, d), arm (n,), reward (n,) say of the arms at a context (d,), by the formulas above.
-
-    Returns mean, width, sure and the sd of a single reward, (arms,) each, and how many changes were seen.
-    """
-    n, d = x.shape
-    weight = np.ones(n)  # how much each row still counts
-    parts = np.zeros((n, 3))  # of each row: 1, e² / (1 + s²) and the clipped error
-    up, down, changes, c = np.zeros(arms), np.zeros(arms), 0, 0.0
-
-    def model(a: int, t: int, x_at: Floats) -> tuple[float, float, float]:
-        rows = np.flatnonzero(arm[:t] == a)
-        gram = ridge * np.eye(d) + (weight[rows, None] * x[rows]).T @ x[rows]
-        theta = np.linalg.solve(gram, (weight[rows] * (reward[rows] - c)) @ x[rows])
-        return c + float(x_at @ theta), float(x_at @ np.linalg.solve(gram, x_at)) ** 0.5, float(ridge * theta @ theta)
-
-    def sums(a: int, t: int) -> Floats:
-        rows = np.flatnonzero(arm[:t] == a)
-        found: Floats = weight[rows] @ parts[rows]
-        return found
-
-    def unit(t: int) -> float:
-        if c:
-            return max(float(np.ptp(reward[:t])), UNIT * abs(c))
-        return float(np.abs(reward[:t]).max(initial=0.0)) or 1.0
-
-    def prior(t: int, x_at: Floats) -> float:
-        return float(unit(t) ** 2 / (1 + x_at @ x_at / ridge))
-
-    def tau(a: int, t: int, x_at: Floats, rows: float = OF_OUTCOME) -> float:
-        count, squares = sums(a, t)[:2]
-        q = rows / d**0.5
-        left = max(squares - model(a, t, x_at)[2], 0.0)
-        return float((q * prior(t, x_at) + left) / (q + count**2 / (count + d))) ** 0.5
-
-    def moved(t: int) -> float:
-        total, mean = weight[:t].sum(), np.average(reward[:t], weights=weight[:t])
-        variance = (weight[:t] @ (reward[:t] - mean) ** 2 + mean**2) / total
-        aim = mean * np.clip(mean**2 / (NEAR * variance) - 1, 0, 1) if variance > 0 else c
-        return float(aim if abs(aim - c) > STEP * variance**0.5 else c)
-
-    for t in range(n):
-        a = int(arm[t])
-        mean, s, _ = model(a, t, x[t])
-        z = np.clip((reward[t] - mean) / (tau(a, t, x[t]) * (1 + s * s) ** 0.5), -CLIP, CLIP)
-        count, _, errors = sums(a, t)
-        rounds = np.log(1 + weight[:t].sum())
-        if watch and count >= AFTER + AFTER_DIM * d:
-            off = z - (errors + z) / (count + 1)
-            up[a], down[a] = max(0.0, up[a] + off - UP_ALLOWANCE), max(0.0, down[a] - off - DOWN_ALLOWANCE)
-            if up[a] > UP_ALARM + UP_LOG * rounds or down[a] > DOWN_ALARM + DOWN_LOG * rounds:
-                weight[:t] *= KEEP
-                up[:], down[:], changes, z = 0.0, 0.0, changes + 1, z * KEEP
-                mean, s, _ = model(a, t, x[t])
-        parts[t] = 1.0, (reward[t] - mean) ** 2 / (1 + s * s), z
-        if (aim := moved(t + 1)) != c:
-            far, near = (float(weight[: t + 1] @ (reward[: t + 1] - place) ** 2) for place in (c, aim))
-            parts[: t + 1, 1] *= min(near / far, 1.0)
-            c = aim
-    total, here = weight.sum(), prior(n, at)
-    mean, s, _ = np.array([model(a, n, at) for a in range(arms)]).T
-    count, squares, _ = np.array([sums(a, n) for a in range(arms)]).T
-    common = np.exp(np.log((PRIOR * here + squares) / (PRIOR + count)).mean())
-    lack = 2 * np.log(max(total, 1.0) / (arms * (np.maximum(count, 1.0) + SHARE * d)))
-    variance = (PRIOR * here + squares + POOLED * common) / (PRIOR + POOLED + count)
-    sigma = np.sqrt(np.where(variance > common, variance ** (1 - PULL) * common**PULL, variance))
-    calm = np.maximum(1 - CALM * variance / unit(n) ** 2, 0)
-    seldom = BERNSTEIN * unit(n) * np.maximum(lack - 1, 0) * calm * s**2 / (1 + s**2)
-    widths = np.sqrt(np.maximum(1, lack - LATE)) * sigma * s / (1 + (s**2 / FAR) ** 2) ** 0.25 + seldom
-    widths = np.where(count == 0, np.maximum(widths, abs(c)), widths)
-    spread, spread_of_mean = (np.array([tau(a, n, at, rows) for a in range(arms)]) for rows in (OF_OUTCOME, OF_MEAN))
-    known = spread_of_mean**2 * s**2 * (1 + SELECTED * np.maximum(lack, 0)) / (1 + WIDE * s**2)
-    sures = np.sqrt(known + HELD * (s**2 * here / unit(n)) ** 2)
-    return mean, widths, sures, spread * np.sqrt(1 + s**2), changes
