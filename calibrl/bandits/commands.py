@@ -123,16 +123,10 @@ def print_diagnostics(found: Diagnostics) -> None:
 
 def print_estimates(found: Mapping[str, Estimate | CalibrlError], *, title: str) -> None:
     """A line for each estimate, and below what has to be known about them."""
-    from rich import box
-    from rich.table import Table
-
     from calibrl.bandits.evaluation import Estimate
-    from calibrl.runs.console import table_console
+    from calibrl.runs.console import plain_table, table_console
 
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
-    table.add_column(title)
-    for name in ("mean reward", "95 % interval", "rows"):
-        table.add_column(name, justify="right")
+    table = plain_table(title, "mean reward", "95 % interval", "rows")
     notes = {}
     for name, estimate in found.items():
         if isinstance(estimate, Estimate):

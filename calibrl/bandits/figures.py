@@ -42,7 +42,6 @@ def learning_curves(rewards: dict[str, Floats], ax: Axes) -> Axes:
         )
     _tell_apart(ax.lines)
     ax.set(xlabel="round", ylabel="mean reward per round so far")
-    ax.spines[["top", "right"]].set_visible(False)
     ax.legend(frameon=False, fontsize=9)
     return ax
 
@@ -70,7 +69,6 @@ def table_figure(lines: Sequence[Line], paper: Printed) -> Figure:
                 ax.plot(printed.mean / best.mean, height, "D", mfc="none", mec="#2b2d42", ms=8, zorder=1)
         ax.set_yticks(range(len(of)), [POLICIES[line.policy].label for line in of[::-1]])
         ax.set_title(for_plot(name), fontsize=10)
-        ax.spines[["top", "right"]].set_visible(False)
         ax.grid(axis="x", color="#e6e7ec", lw=0.8)
         ax.set_axisbelow(True)
         ax.margins(x=0.15, y=0.1)
@@ -106,7 +104,6 @@ def regret_figure(rows: Sequence[Row]) -> Figure | None:
         ax.fill_between(at, middle - error, middle + error, color=made.color, alpha=0.2, lw=0)
     ax.set(xscale="log", yscale="log", xlabel="round", ylabel="regret so far")
     ax.grid(color="#e6e7ec", lw=0.8)
-    ax.spines[["top", "right"]].set_visible(False)
     ax.legend(frameon=False, fontsize=9)
     return figure
 
@@ -156,7 +153,6 @@ def beliefs(bare: Trial, calibrated: Trial, *, most: int = 24) -> Figure:
         ax.set_ylim(min(low[0], reward.min()) - reach, max(high[1], reward.max()) + reach)
         ax.set_ylabel("predicted reward")
         ax.set_title(title, fontsize=10, loc="left")
-        ax.spines[["top", "right"]].set_visible(False)
     axes[0].legend(frameon=False, fontsize=9, ncols=3, loc="lower right", bbox_to_anchor=(1.0, 1.0))
     axes[1].set_xticks(place, [str(t + 1) for t in shown], fontsize=8, rotation=90)
     axes[1].set_xlabel(f"round ({len(shown)} of the {len(rounds)} in which only CalLinUCB chose the best arm)")
@@ -241,8 +237,8 @@ class Line:
     @property
     def relative_gain(self) -> float:
         """Gain over LinUCB, as a part of LinUCB's reward."""
-        base = self.reward.mean - self.reward.change
-        return self.reward.change / abs(base) if base else float("nan")
+        base = self.reward.mean - self.reward.difference
+        return self.reward.difference / abs(base) if base else float("nan")
 
 
 def summarise(rows: Iterable[Row], *, trials: int | None = None) -> list[Line]:
@@ -281,20 +277,14 @@ def _place(order: Sequence[str], problem: str) -> int:
 
 def print_lines(lines: Sequence[Line], paper: Printed) -> None:
     """Every policy on every problem, with the paper's numbers where it gives them."""
-    from rich import box
-    from rich.table import Table
+    from calibrl.runs.console import plain_table, table_console
 
-    from calibrl.runs.console import table_console
-
-    shown = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold", collapse_padding=True)
-    shown.add_column("", no_wrap=True)
-    for name in ("reward", "vs LinUCB", "", "covers", "paper"):
-        shown.add_column(name, justify="right", no_wrap=True)
+    shown = plain_table("", "reward", "vs LinUCB", "", "covers", "paper", collapse_padding=True)
     before = ""
     for line in lines:
         if (here := f"{line.problem}, {line.rounds}") != before:
             shown.add_section()
-            shown.add_row(for_rich(f"{line.problem}, {line.rounds} × {line.reward.count}", "bold"))
+            shown.add_row(for_rich(f"{line.problem}, {line.rounds} × {line.reward.seeds}", "bold"))
             optimal = paper.at(line.problem, "optimal", "reward")
             shown.add_row(
                 "  optimum",
@@ -309,7 +299,7 @@ def print_lines(lines: Sequence[Line], paper: Printed) -> None:
         shown.add_row(
             f"  {POLICIES[line.policy].label}",
             f"{line.reward.mean:.1f} ± {line.reward.error:.1f}",
-            f"{line.reward.change:+.1f} ± {line.reward.change_error:.1f}" if compared else "",
+            f"{line.reward.difference:+.1f} ± {line.reward.difference_error:.1f}" if compared else "",
             f"{100 * line.relative_gain:+.1f} %" if compared else "",
             "" if math.isnan(line.coverage) else f"{100 * line.coverage:.1f} %",
             f"{printed.mean:.1f}" if printed else "",

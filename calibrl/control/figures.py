@@ -12,8 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import typer
-from rich import box
-from rich.table import Table
 
 from calibrl.control import checkpoint, video
 from calibrl.control.arms import ARMS
@@ -36,7 +34,7 @@ from calibrl.control.settings import PUBLISHED, TASKS, ControlSettings
 from calibrl.diagnostics import noise_floor
 from calibrl.errors import CalibrlError
 from calibrl.files import explain_os_error
-from calibrl.runs.console import table_console
+from calibrl.runs.console import plain_table, table_console
 from calibrl.runs.engine import Found
 from calibrl.runs.rows import RELIABILITY_NAMES, RELIABILITY_PERCENT, Row, by_run, mean_and_error, read
 from calibrl.runs.settings import identity
@@ -99,7 +97,7 @@ def learning(rows: Sequence[Row], *, solved: float | None = None) -> Figure:
         if solved is not None:
             _level(ax, solved, "known to be reached", va="bottom")
         ax.set_title(title, fontsize=11, loc="left")
-        _tidy(ax).set(xlabel="environment steps")
+        ax.set(xlabel="environment steps")
     axes[0].set_ylabel("return")
     axes[1].legend(frameon=False, fontsize=9, loc="lower right")
     figure.suptitle(for_plot(_title(rows)), fontsize=12)
@@ -127,7 +125,6 @@ def paper_figure(rows: Sequence[Row], known: Mapping[str, tuple[float, str]]) ->
             for arm in arms:
                 _line(ax, shown, arm, metric, label=_label(mine, arm) + _beyond(mine, arm, reach))
             ax.set_title(for_plot(f"{name}: {title}"), fontsize=10, loc="left")
-            _tidy(ax)
         if name in known:
             level, who = known[name]
             # Below the line: above it is the title.
@@ -162,8 +159,6 @@ def calibration(rows: Sequence[Row]) -> Figure:
     axes[2].plot([0, 1], [0, 1], color=FAINT, lw=1, ls="--", zorder=0)
     axes[2].set(xlabel="predicted probability", ylabel="observed share", xlim=(0, 1), ylim=(0, 1), aspect="equal")
     axes[2].set_title("reliability, all trials", fontsize=11, loc="left")
-    for ax in axes:
-        _tidy(ax)
     figure.suptitle(for_plot(f"{_title(rows)}: one-step forecasts of trajectories not yet trained on"), fontsize=12)
     return figure
 
@@ -190,7 +185,7 @@ def by_horizon(rows: Sequence[Row]) -> Figure:
     ax.set_xticks(steps, [str(step) for step in steps])
     ax.minorticks_off()
     ax.set_ylim(bottom=0)
-    _tidy(ax).legend(frameon=False, fontsize=9)
+    ax.legend(frameon=False, fontsize=9)
     ax.set_title("Imagined rollouts against real trajectories", fontsize=11, loc="left")
     return figure
 
@@ -217,7 +212,6 @@ def predictions(forecasts: Mapping[str, Mapping[int, Floats]], *, dimension: int
             ax.plot(steps, middle, color=COLORS[arm], lw=1)
             ax.plot(steps, outcome, ".", color="#2b2d42", ms=2)
             ax.set_title(f"{arm}, trial {trial}: {100 * inside:.0f} % inside", fontsize=9, loc="left")
-            _tidy(ax)
     for ax in grid[-1]:
         ax.set_xlabel("step")
     for line in grid:
@@ -275,11 +269,6 @@ def _beyond(rows: Sequence[Row], arm: str, reach: int) -> str:
 
 def _title(rows: Sequence[Row]) -> str:
     return ", ".join(dict.fromkeys(row.preset or row.problem for row in rows))
-
-
-def _tidy(ax: Axes) -> Axes:
-    ax.spines[["top", "right"]].set_visible(False)
-    return ax
 
 
 def draw(out: Path, settings: ControlSettings, found: Found) -> None:
@@ -341,10 +330,8 @@ LONGEST = 80
 
 def print_outcome(rows: Sequence[Row]) -> None:
     """By arm: what was earned at the end and at best, and how honest the model was."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
     names = ("", "seeds", "steps", "last", "best", "cal. loss", "90 % holds")
-    for name in names:
-        table.add_column(name, justify="left" if not name else "right", no_wrap=True)
+    table = plain_table(*names)
     lines = summary(rows)
     for line in lines:
         table.add_row(*map(for_rich, line))

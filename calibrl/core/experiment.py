@@ -57,7 +57,6 @@ def _draw(out: Path, _: CoreSettings, found: Found) -> None:
         column[0].set_title(for_plot(problem.split(", ")[1]), fontsize=11)
         column[1].axhline(1, color=plots.FAINT, ls="--", lw=1)
         column[1].set(xlabel="PIT", ylabel="density", xlim=(0, 1))
-        column[1].spines[["top", "right"]].set_visible(False)
     drawn = {"reliability": figure}
 
     first = found.arrays(jobs[SHOWN][0])

@@ -239,10 +239,7 @@ def _draw(out: Path, _: InventorySettings, found: Found) -> None:
 
 def show(rows: Sequence[Row], _: InventorySettings) -> None:
     """Print Table 2 for each shelf life, next to the paper's, and how well the forecasts are calibrated."""
-    from rich import box
-    from rich.table import Table
-
-    from calibrl.runs.console import table_console
+    from calibrl.runs.console import plain_table, table_console
     from calibrl.runs.rows import latest, table
 
     rows = latest(rows)
@@ -251,23 +248,15 @@ def show(rows: Sequence[Row], _: InventorySettings) -> None:
     console = table_console()
     for problem, arms in cells["reward"].items():
         about = next(row.settings for row in rows if row.problem == problem)
-        seeds = max(cell.count for cell in arms.values())
-        shown = Table(
-            title=for_rich(f"{problem}: {about['series']} series × {about['days']} days × {seeds} seeds", "italic"),
-            title_justify="left",
-            box=box.SIMPLE_HEAD,
-            pad_edge=False,
-            padding=(0, 0, 0, 1),
-            header_style="bold",
-        )
-        shown.add_column("")  # the one to be wrapped where a terminal is narrow: never a number
-        for heading in ("units", "waste", "short", "reward", "gain", "80 %", "paper"):
-            shown.add_column(heading, justify="right", no_wrap=True)
+        seeds = max(cell.seeds for cell in arms.values())
+        title = for_rich(f"{problem}: {about['series']} series × {about['days']} days × {seeds} seeds", "italic")
+        headings = ("", "units", "waste", "short", "reward", "gain", "80 %", "paper")
+        shown = plain_table(*headings, title=title, title_justify="left", padding=(0, 0, 0, 1))
         base = arms.get("uncalibrated")
         for arm, reward in arms.items():
             gain = ""
             if base is not None and base.mean and arm not in ("uncalibrated", "oracle"):
-                gain = f"{100 * reward.change / abs(reward.mean - reward.change):+.0f}"
+                gain = f"{100 * reward.difference / abs(reward.mean - reward.difference):+.0f}"
             printed = TABLE_2.at(problem, arm, "reward")
             holds = cells["coverage_80"].get(problem, {}).get(arm)
             shown.add_row(
@@ -275,7 +264,7 @@ def show(rows: Sequence[Row], _: InventorySettings) -> None:
                 f"{cells['shipped'][problem][arm].mean / 1000:,.0f}k",
                 f"{100 * cells['waste_share'][problem][arm].mean:.1f}",
                 f"{100 * cells['stockout_share'][problem][arm].mean:.1f}",
-                f"{reward.mean:,.0f}" + (f" ± {reward.error:,.0f}" if reward.count > 1 else ""),
+                f"{reward.mean:,.0f}" + (f" ± {reward.error:,.0f}" if reward.seeds > 1 else ""),
                 gain,
                 f"{100 * holds.mean:.0f}" if holds else "",
                 f"{printed.mean / 1000:,.1f}k" if printed else "",

@@ -62,7 +62,6 @@ def table_figure(rows: Sequence[Row]) -> Figure:
         ax.set_yticks(range(len(arms)), arms[::-1], fontsize=9)
         ax.set_title(for_plot(problem), fontsize=10, loc="left")
         ax.xaxis.set_major_formatter(lambda value, _: f"{100 * value:.0f} %")
-        ax.spines[["top", "right"]].set_visible(False)
         ax.set_xlabel("of the units shipped", fontsize=9)
     figure.legend(
         *np.atleast_1d(axes)[0].get_legend_handles_labels(),
@@ -90,7 +89,6 @@ def reliability_figure(saved: NamedArrays, before: str, after: str) -> Figure:
         ax.set(xlabel="predicted probability", ylabel="observed share", xlim=(0, 1), ylim=(0, 1), aspect="equal")
         ax.set_title(arm, fontsize=11, loc="left")
         ax.legend(frameon=False, fontsize=8, title="days", title_fontsize=8)
-        ax.spines[["top", "right"]].set_visible(False)
     _by_series(saved, before, after, axes[2])
     return figure
 
@@ -111,7 +109,6 @@ def _by_series(saved: NamedArrays, before: str, after: str, ax: Axes) -> None:
     ax.set_title("series by series, one day ahead", fontsize=11, loc="left")
     ax.xaxis.set_major_formatter(lambda value, _: f"{100 * value:.0f} %")
     ax.legend(frameon=False, fontsize=9)
-    ax.spines[["top", "right"]].set_visible(False)
 
 
 def days_figure(saved: NamedArrays, before: str, after: str, *, days: int = 42) -> Figure:
@@ -137,7 +134,6 @@ def days_figure(saved: NamedArrays, before: str, after: str, *, days: int = 42) 
         ax.plot(at[outside], seen[outside], "x", color=TRUTH, ms=6, mew=1.6, label="outside 90 %")
         ax.set_title(f"{arm}: {outside.sum()} of {days} days outside the 90 % interval", fontsize=10, loc="left")
         ax.set_ylabel("units")
-        ax.spines[["top", "right"]].set_visible(False)
         ax.legend(frameon=False, fontsize=8, ncols=5, loc="upper right")
     axes[0].set_ylim(0, 1.35 * float(max(demand[i, :days].max(), saved[f"{after}, quantiles"][i, :days].max())))
     axes[1].set_xlabel(f"day of the test, {saved['series'][i]}")

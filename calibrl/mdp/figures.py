@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from calibrl.mdp.theorem import RANDOM, TWO_STATES
-from calibrl.plots import AFTER, BEFORE, FAINT, TRUTH, tidy
+from calibrl.plots import AFTER, BEFORE, FAINT, TRUTH
 from calibrl.runs.engine import Found
 from calibrl.runs.rows import Row, mean_and_error
 from calibrl.runs.store import save_figures
@@ -80,7 +80,7 @@ def theory(two_state: Sequence[Mapping[str, float]], points: Sequence[tuple[str,
     )
     for ax in axes[1:]:
         ax.legend(frameon=False, loc="upper left", fontsize=9)
-    return tidy(figure)
+    return figure
 
 
 def _two_state(ax: Axes, rows: Sequence[Mapping[str, float]]) -> None:
@@ -128,4 +128,4 @@ def planning(rows: Sequence[Row]) -> Figure:
                 ax.set_xlabel("rows per state and action")
     handles, labels = axes[0, 0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=len(arms), frameon=False)
-    return tidy(figure)
+    return figure

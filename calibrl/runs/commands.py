@@ -11,7 +11,7 @@ import json
 import math
 import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -483,10 +483,7 @@ def _metrics(rows: Sequence[Row], usual: Mapping[str, Metric], asked: list[str] 
 
 
 def _print_summary(name: str, run: Summary) -> None:
-    from rich import box
-    from rich.table import Table
-
-    from calibrl.runs.console import mean_text, table_console
+    from calibrl.runs.console import mean_text, plain_table, table_console
     from calibrl.runs.rows import stops_in_words
 
     console = table_console()
@@ -495,26 +492,23 @@ def _print_summary(name: str, run: Summary) -> None:
     if run.stops:
         console.print(for_rich(stops_in_words(run.stops, run.step)))
     for key, metric in run.metrics.items():
-        shown = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
-        shown.add_column(metric.heading)  # the one to be wrapped where a terminal is narrow: never a number
         compared = ("difference", "95 % interval") if run.baseline else ()
-        for heading in ("mean ± s.e.", "seeds", *compared):
-            shown.add_column(heading, justify="right", no_wrap=True)
+        shown = plain_table(metric.heading, "mean ± s.e.", "seeds", *compared)
         for problem, arms in run.tables[key].items():
             shown.add_row(for_rich(problem, "bold"))
             for arm, cell in arms.items():
                 change = _change(cell, metric.form) if compared else ()
-                texts = (mean_text(cell, metric), str(cell.count), *change)
+                texts = (mean_text(cell, metric), str(cell.seeds), *change)
                 shown.add_row(for_rich(f"  {arm}"), *texts, end_section=arm == list(arms)[-1])
         console.print(shown)
 
 
 def _change(cell: Cell, form: str) -> tuple[str, str]:
     """The difference to the baseline and its interval, as far as they are known."""
-    if not math.isfinite(cell.change):
+    if not math.isfinite(cell.difference):
         return "", ""
     low, high = cell.interval
-    return f"{cell.change:+{form}}", f"{low:+{form}} … {high:+{form}}" if math.isfinite(low) else ""
+    return f"{cell.difference:+{form}}", f"{low:+{form}} … {high:+{form}}" if math.isfinite(low) else ""
 
 
 def _as_json(run: Summary) -> dict[str, Any]:
@@ -532,15 +526,5 @@ def _as_json(run: Summary) -> dict[str, Any]:
 
 
 def _numbers(cell: Cell) -> dict[str, float | int | None]:
-    low, high = cell.interval
-    numbers = {
-        "mean": cell.mean,
-        "error": cell.error,
-        "seeds": cell.count,
-        "difference": cell.change,
-        "difference_error": cell.change_error,
-        "low": low,
-        "high": high,
-        "pairs": cell.pairs,
-    }
+    numbers = asdict(cell) | dict(zip(("low", "high"), cell.interval, strict=True))
     return {name: value if math.isfinite(value) else None for name, value in numbers.items()}

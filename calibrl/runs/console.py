@@ -36,16 +36,25 @@ def table_console() -> Console:
     return console if console.is_terminal else Console(width=max(console.width, PIPED))
 
 
+def plain_table(first: str, *numbers: str, wrap: bool = False, **options: Any) -> Table:
+    """An empty table without frames: a column of names, wrapped where a terminal is narrow, then columns of numbers.
+
+    wrap: whether the headings of numbers may be wrapped; options: Rich's.
+    """
+    shown = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold", **options)
+    shown.add_column(first)
+    for heading in numbers:
+        shown.add_column(heading, justify="right", no_wrap=not wrap)
+    return shown
+
+
 def print_table(rows: Sequence[Row]) -> None:
     """Mean ± standard error by problem and arm, with the paired difference to the baseline arm."""
     about = describe(rows[0].experiment, baseline=rows[0].arm)
     tables = {name: table(rows, name, about.baseline) for name in about.metrics}
     console = table_console()
     for measured, problems in alike(rows, about.metrics).items():
-        shown = Table(header_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
-        shown.add_column("")  # the one to be wrapped where a terminal is narrow: never a number
-        for name in measured:
-            shown.add_column(about.metrics[name].heading, justify="right")
+        shown = plain_table("", *(about.metrics[name].heading for name in measured), wrap=True)
         for problem in problems:
             shown.add_row(for_rich(problem, "bold"))
             arms = list(dict.fromkeys(row.arm for row in rows if row.problem == problem))

@@ -298,14 +298,14 @@ ENOUGH_SEEDS = 5
 class Cell:
     """One number of a table: the mean over seeds, its standard error, and how many seeds there were.
 
-    change, change_error: the mean difference to the baseline arm on the same `pairs` seeds and its standard error.
+    difference, difference_error: to the baseline arm on the same `pairs` seeds, its mean and standard error.
     """
 
     mean: float
     error: float
-    count: int
-    change: float = math.nan
-    change_error: float = math.nan
+    seeds: int
+    difference: float = math.nan
+    difference_error: float = math.nan
     pairs: int = 0
 
     @property
@@ -313,8 +313,10 @@ class Cell:
         """Where the true difference lies with 95 %, by Student's t; NaN for fewer than `ENOUGH_SEEDS` pairs."""
         from scipy.special import stdtrit
 
-        reach = float(stdtrit(self.pairs - 1, 0.975)) * self.change_error if self.pairs >= ENOUGH_SEEDS else math.nan
-        return self.change - reach, self.change + reach
+        reach = (
+            float(stdtrit(self.pairs - 1, 0.975)) * self.difference_error if self.pairs >= ENOUGH_SEEDS else math.nan
+        )
+        return self.difference - reach, self.difference + reach
 
 
 def latest(rows: Sequence[Row]) -> list[Row]:
@@ -395,8 +397,7 @@ def _cell(values: dict[int, float], base: dict[int, float], is_base: bool) -> Ce
     if is_base or not base:
         return Cell(mean, error, len(values))
     paired = [values[seed] - base[seed] for seed in values if seed in base]
-    change, change_error = mean_and_error(paired)
-    return Cell(mean, error, len(values), change, change_error, len(paired))
+    return Cell(mean, error, len(values), *mean_and_error(paired), len(paired))
 
 
 def mean_and_error(values: Sequence[float]) -> tuple[float, float]:

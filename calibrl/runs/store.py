@@ -248,11 +248,14 @@ class Store:
 
 
 def save_figures(figures: Mapping[str, Figure], folder: Path, *, dpi: int = 130) -> list[Path]:
-    """Write figures as PNG files by name, whole or not at all, and forget them."""
+    """Write figures as PNG files by name, without upper and right spines, whole or not at all, and forget them."""
     import matplotlib.pyplot as plt
+
+    from calibrl.plots import tidy
 
     files = []
     for name, figure in figures.items():
+        tidy(figure)
         # A problem's name in it may be a file's, with a label that may have any letter.
         files.append(folder / (re.sub(r"[/\\:\x00-\x1f]+", "-", name) + ".png"))
         with explain_os_error(files[-1]), replacing(files[-1]) as temporary:

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Circle
 from numpy.typing import NDArray
 
-from calibrl.plots import AFTER, BEFORE, FAINT, TRUTH, tidy
+from calibrl.plots import AFTER, BEFORE, FAINT, TRUTH
 from calibrl.runs.engine import Found
 from calibrl.runs.rows import Row, mean_and_error
 from calibrl.runs.store import save_figures
@@ -50,7 +50,7 @@ def violations(rows: Sequence[Row]) -> Figure:
     axes[1, 0].set_ylabel("return")
     handles, labels = axes[0, 0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False)
-    return tidy(figure)
+    return figure
 
 
 def paths(found: Mapping[str, NDArray[np.float32]]) -> Figure:
@@ -70,4 +70,4 @@ def paths(found: Mapping[str, NDArray[np.float32]]) -> Figure:
         ax.set(title=f"{arm}: {100 * hits.mean():.0f} % hit", aspect="equal", xticks=[], yticks=[])
         ax.set(xlim=(low[0], high[0]), ylim=(low[1], high[1]))
         ax.spines[["left", "bottom"]].set_visible(False)
-    return tidy(figure)
+    return figure

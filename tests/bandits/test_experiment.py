@@ -51,8 +51,8 @@ def test_differences_are_taken_trial_by_trial():
         for seed, value in enumerate(values)
     ]
     lines = {line.policy: line for line in summarise(rows)}
-    assert lines["callinucb"].reward.change == pytest.approx(2.0)
-    assert lines["callinucb"].reward.change_error == pytest.approx(np.std([2, 3, 1], ddof=1) / 3**0.5)
+    assert lines["callinucb"].reward.difference == pytest.approx(2.0)
+    assert lines["callinucb"].reward.difference_error == pytest.approx(np.std([2, 3, 1], ddof=1) / 3**0.5)
     assert lines["callinucb"].relative_gain == pytest.approx(2 / 30)
     assert summarise(rows, trials=2)[0].reward.mean == 15.0
 

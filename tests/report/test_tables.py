@@ -117,4 +117,4 @@ def test_the_page_and_the_terminal_agree():
         for a, arm in enumerate(study.arms):
             assert found.mean[p, a] == pytest.approx(terminal[problem][arm].mean)
             assert found.error[p, a] == pytest.approx(terminal[problem][arm].error)
-        assert change.mean[p, 1] == pytest.approx(terminal[problem]["y"].change)
+        assert change.mean[p, 1] == pytest.approx(terminal[problem]["y"].difference)

@@ -46,10 +46,10 @@ def test_differences_are_paired():
     noise = [0.0, 10.0, -7.0, 3.0]
     rows = [row("base", s, n) for s, n in enumerate(noise)] + [row("new", s, n + 1) for s, n in enumerate(noise)]
     cell = table(rows, "m", "base")["p"]["new"]
-    assert cell.change == pytest.approx(1)
-    assert cell.change_error == pytest.approx(0, abs=1e-12)
+    assert cell.difference == pytest.approx(1)
+    assert cell.difference_error == pytest.approx(0, abs=1e-12)
     assert cell.error > 3
-    assert math.isnan(table(rows, "m", "base")["p"]["base"].change)
+    assert math.isnan(table(rows, "m", "base")["p"]["base"].difference)
 
 
 def test_the_last_step_counts():
@@ -63,8 +63,8 @@ def test_the_last_step_counts():
 
 def test_arms_without_a_common_seed_have_no_difference():
     cell = table([row("base", 0, 1.0), row("new", 1, 3.0)], "m", "base")["p"]["new"]
-    assert (cell.mean, cell.count, cell.pairs) == (3.0, 1, 0)
-    assert all(map(math.isnan, (cell.error, cell.change, cell.change_error, *cell.interval)))
+    assert (cell.mean, cell.seeds, cell.pairs) == (3.0, 1, 0)
+    assert all(map(math.isnan, (cell.error, cell.difference, cell.difference_error, *cell.interval)))
 
 
 def test_problems_that_measure_alike_share_a_table():
@@ -81,7 +81,7 @@ def test_a_seed_without_a_number_at_its_end_does_not_count():
         row("new", 1, math.nan, step=1),
     ]
     cells = table(rows, "m", "base")["p"]
-    assert (cells["new"].mean, cells["new"].count, cells["new"].change, cells["new"].pairs) == (5.0, 1, 4.0, 1)
+    assert (cells["new"].mean, cells["new"].seeds, cells["new"].difference, cells["new"].pairs) == (5.0, 1, 4.0, 1)
     assert cells["base"].mean == 2.0
 
 
