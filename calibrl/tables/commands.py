@@ -31,18 +31,21 @@ LEVELS = "0.05,0.25,0.5,0.75,0.95"
 """Quantiles that `apply` writes unless others are asked for."""
 
 
-def read(file: Path, columns: list[str] | None, **how: Any) -> Forecasts:
+def read(file: Path, columns: list[str] | None, map_file: Path | None = None, **how: Any) -> Forecasts:
     """The forecasts of a file, for a process that keeps to one thread from now on; what was done to them is told.
 
-    Groups are small: threads would wait for each other longer than they compute, the more so beside other work.
+    map_file: a map that they are for, whose forecasts had names, too. Groups are small: threads would wait for each
+    other longer than they compute, the more so beside other work.
     """
     import torch
 
     from calibrl.tables import read_forecasts
+    from calibrl.tables.mapfile import MapFile
     from calibrl.tables.names import spread_lists
 
     torch.set_num_threads(1)
-    table = read_forecasts(file, columns=spread_lists(columns), **how)
+    like = () if map_file is None else MapFile.load(map_file).columns
+    table = read_forecasts(file, columns=spread_lists(columns), like=like, **how)
     for note in table.notes:
         output.warn(f"{table.source}: {note}")
     return table
@@ -212,7 +215,7 @@ def check(
         expect_suffix(plot, ".png", ".svg", ".pdf")
     if page is not None:
         expect_suffix(page, ".html", ".htm")
-    table = read(file, columns, kind=kind, y=y, level=level, sheet=sheet, date_format=date_format)
+    table = read(file, columns, map_file, kind=kind, y=y, level=level, sheet=sheet, date_format=date_format)
     seen, outcomes = table.seen()
     if horizon is not None and group is not None:
         raise CalibrlError(f"--horizon {horizon} and --group {group} report on the same rows; give one of them")
@@ -370,7 +373,7 @@ def apply(
     expect_writable(out)
     if same_file(out, file) or same_file(out, map_file):
         raise CalibrlError(f"--out {out} would overwrite what is read; give the result another name")
-    table = read(file, columns, kind=kind, y=y, level=level, sheet=sheet, date_format=date_format)
+    table = read(file, columns, map_file, kind=kind, y=y, level=level, sheet=sheet, date_format=date_format)
     if date_format is not None:
         table.dates()  # rows stay in the file's order; that dates are as said is checked as in fit
     maps, groups = load_for(map_file, table)

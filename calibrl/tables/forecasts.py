@@ -31,7 +31,7 @@ from calibrl.errors import CalibrlError, cut, some
 from calibrl.tables.formats import Source, load
 from calibrl.tables.names import Names, Spelling
 from calibrl.tables.names import quantile_column as quantile_column
-from calibrl.tables.reader import NO, YES, Cells, Flags, Floats, parse_columns
+from calibrl.tables.reader import NO, YES, Cells, Flags, Floats, parse_columns, plain
 
 ACCEPTED = {
     "normal": "mean,std",
@@ -194,6 +194,7 @@ def read_forecasts(
     level: float | None = None,
     sheet: str | None = None,
     date_format: str | None = None,
+    like: Sequence[str] = (),
 ) -> Forecasts:
     """The forecasts of a file, every number checked.
 
@@ -213,6 +214,8 @@ def read_forecasts(
         Which sheet of an Excel file.
     date_format : str, optional
         How it writes dates: "day-first", "month-first" or like "%d.%m.%y".
+    like : sequence of str
+        The `signature` of other forecasts: what the names leave open is as it was there.
 
     Returns
     -------
@@ -222,9 +225,8 @@ def read_forecasts(
     frame, source = load(path, as_text=True, sheet=sheet)
     if not len(frame):
         raise CalibrlError(f"{source.name}: no rows below the header {some(frame.columns)}; expected at least one")
-    return replace(
-        parse_forecasts(frame, source=source, kind=kind, y=y, columns=columns, level=level), date_format=date_format
-    )
+    found = parse_forecasts(frame, source=source, kind=kind, y=y, columns=columns, level=level, like=like)
+    return replace(found, date_format=date_format)
 
 
 def parse_forecasts(
@@ -235,6 +237,7 @@ def parse_forecasts(
     y: str | None = None,
     columns: Mapping[str, str] | Sequence[str] | str | None = None,
     level: float | None = None,
+    like: Sequence[str] = (),
 ) -> Forecasts:
     """The forecasts of a data frame, every number checked.
 
@@ -244,7 +247,7 @@ def parse_forecasts(
         Columns as at the head of this module.
     source : str
         What errors call it.
-    kind, y, columns, level
+    kind, y, columns, level, like
         As in `read_forecasts`.
 
     Returns
@@ -259,10 +262,15 @@ def parse_forecasts(
     frame = cells.frame
     said = dict(columns) if isinstance(columns, Mapping) else parse_columns(columns)
     names = Names.of(frame.columns, said if y is None else {**said, "y": y}, source.name)
-    told = names.outcome()
-    outcome = None if told is None else names.theirs[told]
-    spelling, spelt = _recognise(names, cells, outcome, kind, level)
+    called = names.outcome()
+    outcome = None if called is None else names.theirs[called]
+    spelling, spelt = _recognise(names, cells, outcome, kind, level, like)
     values = np.stack([cells.floats(name) for name in spelling.columns], 1)
+    told = spelling.columns if outcome is None or spelling.kind == "classes" else (*spelling.columns, outcome)
+    percent = [name for name in told if cells.percent(name)]
+    if 0 < len(percent) < len(told):
+        other = next(name for name in told if name not in percent)
+        raise CalibrlError(f"{source.name}: {cut(percent[0])} is in percent and {cut(other)} is not; write both alike")
     wrong = ~np.isfinite(values)
     if wrong.any():
         row, column = np.argwhere(wrong)[0].tolist()
@@ -311,19 +319,26 @@ def _labels(cells: Cells, name: str, spelling: Spelling) -> Floats:
         among = f"{classes[0]} to {classes[-1]}"
     else:
         among = some(classes)
-    cells.refuse(odd, name, lambda row: f"{cut(text[row])!r} is none of the classes {among}; expected one of them")
+    cells.refuse(
+        odd,
+        name,
+        lambda row: (
+            f"{cut(text[row])!r} is none of the classes {among}; expected one of them, or say whose probability a "
+            f"column is with --columns p_{cut(text[row])}=NAME"
+        ),
+    )
     return np.array(found.fill_null(np.nan).to_numpy(), dtype=np.float64)
 
 
 def _recognise(
-    names: Names, cells: Cells, outcome: str | None, kind: str | None, level: float | None
+    names: Names, cells: Cells, outcome: str | None, kind: str | None, level: float | None, like: Sequence[str]
 ) -> tuple[Spelling, set[str]]:
     """The forecast to read, and the columns that spell any forecast at all."""
     if kind is not None and kind not in ACCEPTED:
         raise CalibrlError(f"kind {kind!r} is unknown; known: {', '.join(ACCEPTED)}")
     labels = [] if outcome is None else cells.some_labels(outcome)
-    found = names.kinds(level=level, labels=labels, forced=kind)
-    numbered = {number: column for number, column in names.numbered().items() if column != outcome}
+    found = names.kinds(level=level, forced=kind)
+    numbered = names.numbered()
     if len(numbered) > 1 and "quantiles" not in found:
         spelling = _numbered(numbered, cells, kind)
         found[spelling.kind] = spelling
@@ -331,14 +346,20 @@ def _recognise(
     spelt |= {end for pair in names.intervals() for end in pair} if found else set()
     if (not found or kind == "classes") and "classes" not in found:
         events = outcome is not None and set(cells.labels(outcome).drop_nulls().str.to_lowercase()) <= {*YES, *NO}
-        if other := _unnamed_classes(names, cells, outcome) or names.single(labels, yes_or_no=events):
+        if other := _classes_by_label(names, cells, outcome, like) or names.single(labels, yes_or_no=events):
             found["classes"] = other
             spelt |= set(other.columns)
+    if not found and kind is None and like:
+        kind = {"q": "quantiles", "s": "samples"}.get(like[0][0])
+        found = names.kinds(level=level, forced=kind)
+        spelt |= {column for spelling in found.values() for column in spelling.columns}
     if not found or (kind is not None and kind not in found):
         raise CalibrlError(_asked(names, cells, kind, numbered))
     if kind is None:
-        # A mean and std beside quantiles say the same once more, as `calibrl apply` writes them.
-        several = [each for each in found if not (each == "normal" and "quantiles" in found)]
+        # A mean and std beside quantiles say the same once more, as `calibrl apply` writes them; but more than the ends
+        # of an interval do.
+        spare = "quantiles" if "quantiles" in found and found["quantiles"].ends else "normal"
+        several = [each for each in found if not (each == spare and {"normal", "quantiles"} <= found.keys())]
         if len(several) > 1:
             both = " and ".join(f"{each} ({found[each].columns[0]} …)" for each in several)
             raise CalibrlError(f"{cells.source}: holds {both} at once; keep one, or choose with --kind {several[0]}")
@@ -373,25 +394,35 @@ def _numbered(columns: Mapping[int, str], cells: Cells, kind: str | None) -> Spe
     )
 
 
-def _unnamed_classes(names: Names, cells: Cells, outcome: str | None) -> Spelling | None:
-    """Columns 0, 1, 2 …, as pandas names probabilities, where each row of them sums to one."""
-    columns = {number: column for number, column in names.numbered(bare=True).items() if column != outcome}
-    gapless = len(columns) > 1 and list(columns) == list(range(len(columns)))
-    if not gapless or not _summing(columns.values(), cells):
+def _classes_by_label(names: Names, cells: Cells, outcome: str | None, like: Sequence[str]) -> Spelling | None:
+    """Columns called by their classes, such as pandas' 0, 1, 2, where each row of them sums to one.
+
+    What classes there are is known from forecasts `like` these, or else from the outcomes.
+    """
+    known = [name[1:].removeprefix("_") for name in like if name.startswith("p")]
+    seen = [] if outcome is None else cells.labels(outcome).drop_nulls().unique().to_list()
+    labels = known or sorted(seen, key=lambda label: (int(label) if label.isdigit() else 0, label))
+    if not 0 < len(labels) <= 1000:
         return None
-    return Spelling("classes", tuple(columns.values()), classes=tuple(map(str, columns)))
+    found = [spelling for spelling in names.around(labels) if len(spelling.columns) > 1]
+    summing = (spelling for spelling in found if _summing(spelling.columns, cells))
+    # Names of classes are no accident, whatever the numbers below them are.
+    return next(summing, None if all(map(str.isdigit, labels)) else next(iter(found), None))
 
 
 def _summing(columns: Iterable[str], cells: Cells) -> bool:
     """Whether the numbers of each row sum to one, as probabilities do."""
-    values = np.stack([cells.floats(name) for name in columns], 1)
+    try:
+        values = np.stack([cells.floats(name) for name in columns], 1)
+    except CalibrlError:
+        return False
     likely = values[np.isfinite(values).all(1)]
     return bool(len(likely)) and bool((np.abs(likely.sum(1) - 1) <= _rounded_away(likely)).all())
 
 
 def _asked(names: Names, cells: Cells, kind: str | None, numbered: Mapping[int, str]) -> str:
     """What to say where no forecast was found: what is missing, and the option that settles it."""
-    columns = cells.frame.columns
+    columns, family = cells.frame.columns, list(names.family())
     pairs = names.intervals()
     start = f"{cells.source}: no forecast among the columns {some(columns)}; "
     if len(numbered) == 1:
@@ -402,8 +433,21 @@ def _asked(names: Names, cells: Cells, kind: str | None, numbered: Mapping[int, 
         if len(pairs) == 1:
             return f"{start}{cut(low)} and {cut(high)} are an interval: say its probability with --level 0.9"
         return f"{start}say which interval, with --columns lower={cut(low)},upper={cut(high)} and --level 0.95"
+    if family and kind is None:
+        return (
+            f"{start}say what {cut(family[0])} … {cut(family[-1])} are with --kind quantiles, --kind samples or "
+            "--kind classes"
+        )
+    if kind is None and {plain(name) for name in columns} & {"quantile", "quantiles", "level", "outputtypeid"}:
+        return f"{start}expected one row per forecast: give each level a column of its own, like q0.05 and q0.5"
+    mean = names.role("mean", names.rest())
+    if mean is not None and kind in (None, "normal"):
+        return f"{start}{cut(names.theirs[mean])} is a mean: say what its standard deviation is with --columns std=NAME"
     wanted = "; ".join(ACCEPTED.values()) if kind is None else f"{ACCEPTED[kind]} for {kind}"
-    return f"{start}expected {wanted}; say which with --columns mean=NAME,std=NAME or --columns p=NAME"
+    ways = {"samples": "samples=NAME,NAME,…", "quantiles": "q0.05=NAME,q0.95=NAME", "classes": "classes=NAME,NAME,…"}
+    asked = [f"--columns {ways[kind]}"] if kind in ways else ["--columns mean=NAME,std=NAME", "--columns p=NAME"]
+    told = "" if names.outcome() else ", and --y NAME if there are outcomes"
+    return f"{start}expected {wanted}; say which with {' or '.join(asked)}{told}"
 
 
 SUM_TOLERANCE = 1e-3
@@ -473,7 +517,8 @@ def _check_classes(values: Floats, spelling: Spelling, cells: Cells) -> Checked:
                 "(for yes or no, p alone is enough)"
             )
     wrong = (values < 0) | (values > 1)
-    _refuse(cells, columns, values, wrong, "is not a probability; expected 0 to 1: repair it or drop the row")
+    percent = "divide percentages by 100" if values.max() > 2 and values.max() <= 100 else "repair it or drop the row"
+    _refuse(cells, columns, values, wrong, f"is not a probability; expected 0 to 1: {percent}")
     if spelling.single:
         return np.concatenate([1 - values, values], 1), ()
     total = values.sum(1)

@@ -30,7 +30,9 @@ from calibrl.errors import CalibrlError, MissingExtra, cut, first_line, some
 from calibrl.files import replacing, writable
 from calibrl.text import FORMULA
 
-TEXT, COLUMNAR, SHEETS = (".csv", ".tsv", ".txt"), (".parquet", ".feather"), (".xlsx", ".xls", ".ods")
+TEXT, COLUMNAR = (".csv", ".tsv", ".txt"), (".parquet", ".feather")
+SHEETS = (".xlsx", ".xls", ".xlsm", ".xlsb", ".ods")
+SYNONYMS = {".pq": ".parquet", ".arrow": ".feather", ".ipc": ".feather", ".tab": ".tsv", ".dat": ".txt"}
 READABLE = (*TEXT, *(f"{suffix}.gz" for suffix in TEXT), *COLUMNAR, *SHEETS)
 WRITABLE = (".csv", ".tsv", ".csv.gz", ".tsv.gz", ".parquet", ".feather", ".xlsx")
 
@@ -75,7 +77,8 @@ class Source:
 def suffix_of(path: str | Path) -> str:
     """What a file's name says it is: one of `READABLE`, such as ".csv.gz", or whatever it ends in."""
     suffixes = [suffix.lower() for suffix in Path(path).suffixes]
-    return "".join(suffixes[-2:]) if suffixes[-1:] == [".gz"] else "".join(suffixes[-1:])
+    last = "".join(suffixes[-2:] if suffixes[-1:] == [".gz"] else suffixes[-1:])
+    return SYNONYMS.get(last, last)
 
 
 def load(path: str | Path, *, as_text: bool, sheet: str | None = None) -> tuple[pl.DataFrame, Source]:
@@ -110,7 +113,7 @@ def _expect_file(file: Path) -> str:
     if suffix not in READABLE:
         raise CalibrlError(
             f"{file}: suffix {cut(suffix)!r} is none of .csv, .tsv, .txt (or with .gz), .parquet, .feather, .xlsx, "
-            ".xls, .ods; rename the file to what it holds"
+            ".xls, .ods; rename the file to what it holds, or save it as one of these"
         )
     if not file.stat().st_size:
         raise CalibrlError(f"{file}: the file is empty; expected a header line and rows below it")
@@ -203,10 +206,11 @@ def _parse(file: Path, content: bytes | None, encoding: str, *, as_text: bool) -
             head = stream.read(HEAD)
     else:
         head = content[:HEAD]
-    layout = _layout(codecs.getincrementaldecoder("utf-8-sig")().decode(head), file, whole=len(head) < HEAD)
-    options: dict[str, Any] = {}
-    if layout.row_names:
-        options = {"has_header": False, "new_columns": ["", *layout.names]}
+    text = codecs.getincrementaldecoder("utf-8-sig")().decode(head)
+    layout = _layout(text, file, whole=len(head) < HEAD)
+    if layout.padded:
+        content = file.read_bytes() if content is None else content
+        content = re.sub(rb"[ \t]+", b" ", re.sub(rb"(?m)^[ \t]+|[ \t]+$", b"", content))
     # None: look at every row before settling a column's type.
     with file.open("rb") if content is None else io.BytesIO(content) as stream:
         frame = pl.read_csv(
@@ -215,23 +219,33 @@ def _parse(file: Path, content: bytes | None, encoding: str, *, as_text: bool) -
             skip_rows=layout.skip,
             infer_schema=not as_text,
             infer_schema_length=None,
-            **options,
+            has_header=layout.headed,
+            new_columns=None if layout.headed else layout.names,
         )
     _refuse_twins([name.strip() for name in layout.names], file)
     how = [] if layout.separator == "," else [f"separated by {SEPARATORS.get(layout.separator, layout.separator)}"]
     if encoding != "utf-8":
         how.append({"cp1252": "Latin-1 (Windows)"}.get(encoding, "UTF-16"))
-    return frame, Source(str(file), tuple(how), "line", 2)
+    if layout.above:
+        how.append(f"without {layout.above} line{'s' * (layout.above > 1)} above the header")
+    return frame, Source(str(file), tuple(how), "line", layout.first)
 
 
 @dataclass(frozen=True)
 class _Layout:
-    """separator; names: of the header; skip: lines before the rows; row_names: whether rows begin with a name."""
+    """How a text is laid out.
+
+    separator; names: of the columns; first: the line of the first row; skip: lines to pass over; headed: whether the
+    next one holds the names; above: lines of words above the header; padded: by spaces, so that columns stand in line.
+    """
 
     separator: str
     names: list[str]
-    skip: int = 0
-    row_names: bool = False
+    first: int
+    skip: int
+    headed: bool
+    above: int
+    padded: bool
 
 
 def _layout(head: str, file: Path, *, whole: bool) -> _Layout:
@@ -239,12 +253,16 @@ def _layout(head: str, file: Path, *, whole: bool) -> _Layout:
     breaks = re.search(r"\r\n|\n|\r", head)
     if breaks and breaks[0] == "\r":
         raise CalibrlError(f"{file}: lines end in a carriage return alone; save it with line feeds (\\n or \\r\\n)")
-    said = re.match(r"\s*\"?sep=(.)\"?\r?\n", head)
-    if said:  # Excel's own word for it
-        rows, _ = _rows(head[said.end() :], said[1], whole)
-        return _Layout(said[1], rows[0] if rows else [], skip=1)
+    said = re.match(r"\s*\"?sep=(.)\"?\r?\n", head)  # Excel's own word for it
+    above = _lines_above(head)
+    head = "".join(head.splitlines(keepends=True)[above:])
+    commented = head.startswith("#")
+    head = head.lstrip("# ") if commented else head
+    padded = not said and not re.search(r"[,;\t|]", head[:1000]) and bool(re.search(r"\S {2,}\S", head[:1000]))
+    if padded:
+        head = re.sub(r"[ \t]+", " ", re.sub(r"(?m)^[ \t]+|[ \t]+$", "", head))
     tried: dict[str, tuple[float, int]] = {}
-    for separator in SEPARATORS:
+    for separator in said[1] if said else SEPARATORS:
         rows, _ = _rows(head, separator, whole)
         if rows and len(rows[0]) > 1:
             fits = [len(row) in (len(rows[0]), len(rows[0]) + 1) for row in rows[1:]]
@@ -252,7 +270,7 @@ def _layout(head: str, file: Path, *, whole: bool) -> _Layout:
             # Spaces stand in names, too: only where nothing else separates, and in every row.
             if separator != " " or (not tried and share == 1):
                 tried[separator] = share, len(rows[0])
-    separator = max(tried, key=tried.__getitem__, default=",")
+    separator = max(tried, key=tried.__getitem__, default=said[1] if said else ",")
     rows, lines = _rows(head, separator, whole)
     names = rows[0] if rows else []
     # R writes a name in front of each row, most often its number, and none above them.
@@ -263,7 +281,29 @@ def _layout(head: str, file: Path, *, whole: bool) -> _Layout:
         firsts == [str(number) for number in range(1, len(firsts) + 1)]
         or (len(set(firsts)) == len(firsts) and not any(re.match(r"[-+.\d]", first) for first in firsts))
     )
-    return _Layout(separator, names, lines if row_names else 0, row_names)
+    return _Layout(
+        separator,
+        names=["", *names] if row_names else names,
+        first=above + lines + 1,
+        skip=above + lines if row_names or commented else above,
+        headed=not row_names and not commented,
+        above=max(0, above - bool(said)),
+        padded=padded and separator == " ",
+    )
+
+
+def _lines_above(head: str, most: int = 100) -> int:
+    """How many lines stand above the names of the columns: a title alone in its line, remarks after #, blank ones."""
+    lines = head.splitlines()[:most]
+    marks = r"[,;\t|]" if any(re.search(r"[,;\t|]", line) for line in lines) else r"\s+"
+    cells = [[cell for cell in re.split(marks, line.lstrip("# ")) if cell.strip(' "')] for line in lines]
+    at = 0
+    while at + 1 < len(lines) and (lines[at].startswith("#") or len(cells[at]) < 2):
+        at += 1
+    if at and lines[at - 1].startswith("#") and len(cells[at - 1]) == len(cells[at]):
+        return at - 1  # as numpy writes them
+    words = [cell for cell in cells[at : at + 1][0] if not re.match(r"[-+.\d]", cell.strip(' "'))] if lines else []
+    return at if len(words) > 1 or (words and len(cells[at]) > 1) else 0
 
 
 def _rows(head: str, separator: str, whole: bool, most: int = 50) -> tuple[list[list[str]], int]:
@@ -321,17 +361,27 @@ def _read_sheet(file: Path, sheet: str | None) -> tuple[pl.DataFrame, Source]:
         if sheet is not None and sheet not in book.sheet_names:
             raise CalibrlError(f"{file}: has no sheet {cut(sheet)!r}; it has {some(book.sheet_names)}")
         wanted = book.sheet_names if sheet is None else [sheet]
-        loaded = {name: book.load_sheet(name, schema_sample_rows=None) for name in wanted}
+        loaded = {name: _below_titles(book, name) for name in wanted}
         full = [name for name, each in loaded.items() if each.width]
         if len(full) > 1:
             raise CalibrlError(f"{file}: has {len(full)} sheets, {some(full)}; choose one with --sheet {cut(full[0])}")
         if not full:
             raise CalibrlError(f"{file}: the sheet is empty; expected a header line and rows below it")
-        frame = loaded[full[0]].to_polars()
+        frame = loaded[full[0]]
     except fastexcel.FastExcelError as problem:
         raise CalibrlError(f"{file}: cannot be read as Excel ({reason(problem)}); save the sheet as CSV") from None
     named = () if len(book.sheet_names) == 1 else (f"sheet {full[0]}",)
     return frame, Source(str(file), named, "row", 2)
+
+
+def _below_titles(book: Any, name: str, most: int = 20) -> pl.DataFrame:
+    """A sheet from its header on: the first row in which more than one cell is filled."""
+    found = [book.load_sheet(name, schema_sample_rows=None).to_polars()]
+    while len(found) < most and sum(not column.startswith("__UNNAMED__") for column in found[-1].columns) < 2:
+        if found[-1].width < 2 or not len(found[-1]):
+            return found[0]
+        found.append(book.load_sheet(name, header_row=len(found), schema_sample_rows=None).to_polars())
+    return found[-1] if len(found) < most else found[0]
 
 
 # Writing.

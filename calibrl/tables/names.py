@@ -16,51 +16,43 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from calibrl.errors import CalibrlError, cut, some
-from calibrl.tables.reader import NO, find_columns, plain
+from calibrl.tables.reader import NO, plain
 
-ALIASES = {
-    "y": (
-        *("actual", "actuals", "y_true", "y_test", "y_actual", "target", "outcome", "observed", "observation", "obs"),
-        *("truth", "ground_truth", "true", "true_value", "true_label", "response", "realized", "y_obs"),
-        *("actual_value", "observed_value", "target_value"),
-    ),
-    "mean": (
-        *("mu", "loc", "y_pred", "pred", "prediction", "predicted", "predicted_mean", "mean_prediction", "pred_mean"),
-        *("forecast", "forecast_mean", "yhat", "y_hat", "y_mean", "fit", "point_forecast", "expected"),
-        *("predictions", "predicted_value", "forecast_value"),
-    ),
-    "std": (
-        *("sigma", "sd", "scale", "stddev", "std_dev", "stdev", "standard_deviation", "y_std", "y_sd", "y_pred_std"),
-        *("pred_std", "std_pred", "std_prediction", "predicted_std", "forecast_std", "forecast_sd", "yhat_std"),
-    ),
-    "variance": ("var", "sigma2", "sigma_2", "sigma^2", "y_var", "pred_var", "predicted_variance", "forecast_var"),
-    "median": ("med",),
-    "p": (
-        *("prob", "proba", "probability", "p_hat", "y_prob", "y_proba", "pred_prob", "pred_proba", "predicted_prob"),
-        *("predicted_probability", "prob_1", "proba_1", "p1", "p_1", "prob1", "proba1"),
-    ),
+FORECAST = r"(?:pred(?:ict(?:ed|ions?|ive|s)?)?|forecast(?:s|ed)?|fcst|yhat)"
+FILLER = rf"(?:y|values?|point|{FORECAST})*"
+ROLES = {
+    "y": r"(?:y|ground)*(?:actuals?|true|truth|targets?|outcomes?|observ(?:ed|ations?)|obs|response|reali[sz]ed)"
+    r"(?:y|values?|labels?)*|ytest",
+    "mean": rf"{FILLER}(?:mean|mu|loc|expected|expectation|estimate|fit|{FORECAST}){FILLER}",
+    "std": rf"{FILLER}(?:std(?:dev|ev)?|sd|sigma|scale|standarddeviation){FILLER}",
+    "variance": rf"{FILLER}(?:var(?:iance)?|sigma\^?2){FILLER}",
+    "p": rf"{FILLER}(?:p|phat|prob|proba|probability){FILLER}1?",
 }
-"""Other names of our columns."""
+"""What our columns are called elsewhere, as patterns of names that `plain` has stripped."""
 
-LOW, HIGH = {"lower", "lo", "lwr", "lb", "low", "lowerbound"}, {"upper", "hi", "upr", "ub", "high", "upperbound"}
+LOW = {"lower", "lo", "lwr", "lb", "low", "lowerbound", "lcl", "lcb"}
+HIGH = {"upper", "hi", "upr", "ub", "high", "upperbound", "ucl", "ucb"}
 NUMBER = r"(?P<number>\d*\.?\d+(?:e-?\d+)?)"
 QUANTILES = (
     # A point before a number with one of its own separates; any other is a decimal point.
-    r"(?P<prefix>|.*?[\s_.\-])(?:q|quantile|quant|pct|percentile|perc|pctl)(?:[\s_\-:=(\[]|\.(?=\d+\.\d))*"
+    r"(?P<prefix>|.*?[\s_.\-])(?:q|quantile|quant|pct|percentile|perc|pctl|tau)(?:[\s_\-:=(\[]|\.(?=\d+\.\d))*"
     rf"{NUMBER}\s*(?P<percent>%?)[)\]]?",
     r"(?P<prefix>)(?:(?:y_)?pred|prediction|predicted|forecast|y_?hat)?[\s_]?(?P<number>\d*\.\d+)(?P<percent>)",
-    rf"(?P<prefix>|.*?[\s_])(?<![\d.]){NUMBER}\s*(?P<percent>%)",
+    # The ends of a highest-density interval are no quantiles.
+    rf"(?P<prefix>|(?!hdi).*?[\s_])(?<![\d.]){NUMBER}\s*(?P<percent>%)",
     r"(?P<prefix>)x(?P<number>0?\.\d+)(?P<percent>)",  # R writes X before a number, and a point for %
     r"(?P<prefix>)x(?P<number>\d+(?:\.\d+)?)(?P<percent>\.)",
 )
-SAMPLES = r"(?P<prefix>|.*?[\s_.\-])(?:s|samples?|draws?|members?|ens|ensemble|paths?|sim|simulation|trajectory|rep)"
-SAMPLES += r"[\s_.\-\[]*(?P<number>\d+)\]?"
+SAMPLES = r"(?:|.*[\s_.\-])(?:s|samples?|draws?|mem|members?|ens|ensemble|paths?|sim|simulation|trajectory|rep|boot|"
+SAMPLES += r"scenario)[\s_.\-\[]*(?P<number>\d+)\]?"
 CLASS_WORDS = r"(?:p|pr|prob|proba|probs|probability|probabilities)"
 CLASSES = (
-    rf"{CLASS_WORDS}[_.\s]+(?P<name>.+)",
-    rf"{CLASS_WORDS}\((?P<name>.+)\)",
+    rf"(?:(?:y|{FORECAST})[_.\s]+)*{CLASS_WORDS}[_.\s]+(?P<name>.+)",
+    rf"{CLASS_WORDS}\((?:y *=+ *)?(?P<name>.+)\)",
     rf"(?P<name>.+?)[_.\s]{CLASS_WORDS}",
 )
+PERCENTILE = rf"(?:(?:y|{FORECAST})[_.\s]+)*p_?(?P<number>\d+)"
+"""A column p10, of a percentile or a class."""
 
 
 @dataclass(frozen=True)
@@ -81,6 +73,8 @@ class Spelling:
         Whether a Gaussian's second column is a variance.
     single : bool
         Whether there is one probability, of the last of two classes.
+    ends : bool
+        Whether quantiles are but the ends of intervals.
     """
 
     kind: str
@@ -89,6 +83,7 @@ class Spelling:
     classes: tuple[str, ...] = ()
     squared: bool = False
     single: bool = False
+    ends: bool = False
 
     @property
     def signature(self) -> tuple[str, ...]:
@@ -141,44 +136,86 @@ class Names:
         # A column that bears the name another was given is not that one.
         return cls(source, {meant.get(name, name): name for name in found if name in meant or name not in said})
 
+    def role(self, name: str, among: Sequence[str] | None = None, pattern: str | None = None) -> str | None:
+        """The column, of all or those `among` which to look, that is our column `name`, by that name or another."""
+        names = list(self.theirs) if among is None else among
+        own = [each for each in names if plain(each) == name]
+        fits = own or [each for each in names if re.fullmatch(pattern or ROLES[name], plain(each))]
+        if len(fits) > 1:
+            theirs = [self.theirs[each] for each in fits]
+            raise CalibrlError(
+                f"{self.source}: {some(theirs)} may each be the column {name}; keep one, or say which with "
+                f"--columns {name}={cut(theirs[0])}"
+            )
+        return fits[0] if fits else None
+
     def outcome(self) -> str | None:
         """The column of outcomes."""
-        for aliases in (ALIASES, {"y": ("label", "class")}):  # the latter may be a feature where there is another
-            found = find_columns(list(self.theirs), ["y"], aliases, {}, self.source)
-            if found:
-                return found["y"]
-        return None
+        return self.role("y") or self.role("y", pattern="label|class")  # which may be features where there is another
 
-    def kinds(self, *, level: float | None, labels: Sequence[str], forced: str | None) -> dict[str, Spelling]:
+    def rest(self) -> list[str]:
+        """All columns but that of outcomes."""
+        y = self.outcome()
+        return [name for name in self.theirs if name != y]
+
+    def kinds(self, *, level: float | None, forced: str | None) -> dict[str, Spelling]:
         """Every kind of forecast that the names spell, p10 and its like aside (`numbered`).
 
-        level: the probability of an interval, if said; labels: what outcomes are called, where they are no numbers;
-        forced: the kind that the user wants.
+        level: the probability of an interval, if said; forced: the kind that the user wants.
         """
-        y = self.outcome()
-        names = [name for name in self.theirs if name != y]
-        tried = (
-            self._normal(names),
-            self._quantiles(names, level, bare=forced == "quantiles"),
-            self._samples(names, bare=forced == "samples"),
-            self._classes(names, labels),
-        )
-        return {spelling.kind: spelling for spelling in tried if spelling is not None}
+        names = self.rest()
+        tried = (self._normal(names), self._quantiles(names, level), self._samples(names), self._classes(names))
+        found = {spelling.kind: spelling for spelling in tried if spelling is not None}
+        family = {} if forced in (None, "normal", *found) else self.family()
+        if forced == "quantiles" and family:
+            found[forced] = self._in_order(self._as_levels({name: (at, False) for name, at in family.items()}))
+        elif forced is not None and family:
+            numbers = () if forced == "samples" else tuple(f"{at:g}" for at in family.values())
+            found[forced] = Spelling(forced, tuple(family), classes=numbers)
+        return found
 
-    def numbered(self, *, bare: bool = False) -> dict[int, str]:
-        """Columns p0, p1, p10 …: classes, or percentiles; `bare`: columns 0, 1, 2 …"""
-        form = r"(\d+)" if bare else r"[pP]_?(\d+)"
-        pairs = ((re.fullmatch(form, name), theirs) for name, theirs in self.theirs.items())
-        return dict(sorted((int(found[1]), theirs) for found, theirs in pairs if found))
+    def family(self) -> dict[str, float]:
+        """Columns that differ in nothing but a number, in its order: of several such sets none."""
+        sets: dict[str, dict[str, float]] = {}
+        for name in self.rest():
+            if match := re.fullmatch(r"(\D*)(\d*\.?\d+)(\D*)", name):
+                sets.setdefault(f"{match[1]} {match[3]}", {})[self.theirs[name]] = float(match[2])
+        several = [found for found in sets.values() if len(found) > 1]
+        return dict(sorted(several[0].items(), key=lambda pair: pair[1])) if len(several) == 1 else {}
+
+    def numbered(self) -> dict[int, str]:
+        """Columns p0, p1, p10 …: classes, or percentiles."""
+        pairs = ((re.fullmatch(PERCENTILE, name, re.IGNORECASE), self.theirs[name]) for name in self.rest())
+        return dict(sorted((int(found["number"]), theirs) for found, theirs in pairs if found))
+
+    def around(self, labels: Sequence[str]) -> list[Spelling]:
+        """Every set of columns, one for each of the `labels`, that differ in nothing but the label: cat, .pred_cat.
+
+        Sets with columns for more classes, which nobody may have seen, come after those without.
+        """
+        called = {name.lower(): name for name in self.rest()}
+        few, more, other = [], [], r"\d+" if labels[0].isdigit() else ".+"
+        for name in called:
+            for at in re.finditer(re.escape(labels[0].lower()), name):
+                before, after = name[: at.start()], name[at.end() :]
+                columns = {label: called.get(f"{before}{label.lower()}{after}", "") for label in labels}
+                if all(columns.values()):
+                    few.append(columns)
+                    form = f"{re.escape(before)}({other}){re.escape(after)}"
+                    others = {match[1]: called[each] for each in called if (match := re.fullmatch(form, each))}
+                    known = {label.lower() for label in labels}
+                    more.append(columns | {label: each for label, each in others.items() if label not in known})
+        return [
+            Spelling("classes", tuple(self.theirs[each] for each in columns.values()), classes=tuple(columns))
+            for columns in few + [each for each in more if each not in few]
+        ]
 
     def single(self, labels: Sequence[str], *, yes_or_no: bool) -> Spelling | None:
         """One probability: of yes, of 1, or of the label in its name, which is yes where outcomes are yes or no."""
-        y = self.outcome()
-        names = [name for name in self.theirs if name != y]
-        column = find_columns(names, ["p"], ALIASES, {}, self.source).get("p")
+        column = self.role("p", self.rest())
         if column is not None:
             return Spelling("classes", (self.theirs[column],), classes=("0", "1"), single=True)
-        named = _class_names(names)
+        named = _class_names(self.rest())
         if len(named) == 1 and len(labels) <= 2:
             (column, name), *_ = named.items()
             others = [label for label in labels if label != name]
@@ -209,21 +246,17 @@ class Names:
         return [(pair[False], pair[True]) for pair in found.values() if len(pair) == 2]
 
     def _normal(self, names: list[str]) -> Spelling | None:
-        found = find_columns(names, ["std", "variance"], ALIASES, {}, self.source)
-        if not found:
+        std = self.role("std", names)
+        spread = std or self.role("variance", names)
+        mean = self.role("mean", [name for name in names if name != spread]) if spread else None
+        if spread is None or mean is None:
             return None
-        spread = found.get("std") or found["variance"]
-        rest = [name for name in names if name != spread]
-        mean = find_columns(rest, ["mean"], ALIASES, {}, self.source).get("mean")
-        if mean is None:
-            return None
-        return Spelling("normal", (self.theirs[mean], self.theirs[spread]), squared="std" not in found)
+        return Spelling("normal", (self.theirs[mean], self.theirs[spread]), squared=std is None)
 
-    def _quantiles(self, names: list[str], level: float | None, *, bare: bool) -> Spelling | None:
+    def _quantiles(self, names: list[str], level: float | None) -> Spelling | None:
         groups: dict[str, dict[str, tuple[float, bool]]] = {}
-        patterns = (*QUANTILES, rf"(?P<prefix>)p?{NUMBER}(?P<percent>)") if bare else QUANTILES
         for name in names:
-            match = next(filter(None, (re.fullmatch(form, name, re.IGNORECASE) for form in patterns)), None)
+            match = next(filter(None, (re.fullmatch(form, name, re.IGNORECASE) for form in QUANTILES)), None)
             if match:
                 number = float(match["number"]), bool(match["percent"])
                 groups.setdefault(match["prefix"].lower(), {})[name] = number
@@ -233,18 +266,21 @@ class Names:
                 f"{self.source}: {some(firsts)} begin {len(groups)} sets of quantiles; keep one, or say which with "
                 f"--columns q0.5={cut(firsts[0])},…"
             )
-        group = groups.get("", next(iter(groups.values()), {}))
-        levels = {self.theirs[name]: value for name, value in self._as_levels(group).items()}
-        levels |= {theirs: value for theirs, value in self._ends(names).items() if value not in levels.values()}
+        prefix = "" if "" in groups else next(iter(groups), "")
+        levels = {self.theirs[name]: value for name, value in self._as_levels(groups.get(prefix, {})).items()}
+        ends, model = self._ends(names)
+        levels |= {theirs: value for theirs, value in ends.items() if value not in levels.values()}
         if level is not None and (pair := self.interval()):
             levels |= dict(zip(pair, _central(level), strict=True))
-        if not levels:
-            return None
-        middle = find_columns(names, ["median"], ALIASES, {}, self.source).get("median")
-        if middle is not None and 0.5 not in levels.values():
-            levels[self.theirs[middle]] = 0.5
+        if levels and 0.5 not in levels.values():
+            middle = self.role("median", names, rf"(?:{re.escape(plain(prefix))}|{model}|{FILLER})med(?:ian)?{FILLER}")
+            levels |= {self.theirs[middle]: 0.5} if middle else {}
+        return self._in_order(levels, ends=not groups and level is None) if levels else None
+
+    @staticmethod
+    def _in_order(levels: Mapping[str, float], *, ends: bool = False) -> Spelling:
         columns = sorted(levels, key=levels.__getitem__)
-        return Spelling("quantiles", tuple(columns), levels=tuple(levels[name] for name in columns))
+        return Spelling("quantiles", tuple(columns), levels=tuple(levels[name] for name in columns), ends=ends)
 
     def _as_levels(self, numbers: Mapping[str, tuple[float, bool]]) -> dict[str, float]:
         """Numbers in names as levels: fractions, or all of them percent."""
@@ -261,40 +297,41 @@ class Names:
             for name, (number, percent) in numbers.items()
         }
 
-    def _ends(self, names: list[str]) -> dict[str, float]:
-        """The levels of the ends of intervals whose names say their probability: lo-90, hi-90."""
+    def _ends(self, names: list[str]) -> tuple[dict[str, float], str]:
+        """The levels of the ends of intervals whose names say their probability, and what else they say: lo-90, hi-90.
+
+        Not of highest-density intervals, whose ends are no quantiles.
+        """
         found: dict[tuple[tuple[str, ...], float], dict[bool, str]] = {}
         for name in names:
             words, numbers = re.findall(r"[a-z]+", name.lower()), re.findall(r"\d+(?:\.\d+)?", name)
-            for ends, high in ((LOW, False), (HIGH, True)):
-                if ends & set(words) and numbers and 0 < float(numbers[-1]) < 100:
+            for ends, high in ((LOW | {"l"}, False), (HIGH | {"u"}, True)):
+                if ends & set(words) and numbers and 0 < float(numbers[-1]) < 100 and "hdi" not in words:
                     share = float(numbers[-1]) / (1 if float(numbers[-1]) < 1 else 100)
                     rest = tuple(word for word in words if word not in ends)
                     found.setdefault((rest, share), {})[high] = name
-        pairs = {share: pair for (_, share), pair in found.items() if len(pair) == 2}
-        return {
-            self.theirs[pair[high]]: _central(share)[high] for share, pair in pairs.items() for high in (False, True)
+        pairs = {key: pair for key, pair in found.items() if len(pair) == 2}
+        levels = {
+            self.theirs[pair[high]]: _central(share)[high]
+            for (_, share), pair in pairs.items()
+            for high in (False, True)
         }
+        return levels, "".join(next(iter(pairs), ((),))[0])
 
-    def _samples(self, names: list[str], *, bare: bool) -> Spelling | None:
-        pattern = rf"(?:{SAMPLES})|(?P<bare>\d+)" if bare else SAMPLES
-        numbers = {}
-        for name in names:
-            match = re.fullmatch(pattern, name, re.IGNORECASE)
-            if match:
-                numbers[self.theirs[name]] = int(match["number"] or match["bare"] if bare else match["number"])
+    def _samples(self, names: list[str]) -> Spelling | None:
+        matches = {self.theirs[name]: re.fullmatch(SAMPLES, name, re.IGNORECASE) for name in names}
+        numbers = {theirs: int(match["number"]) for theirs, match in matches.items() if match}
         return Spelling("samples", tuple(sorted(numbers, key=numbers.__getitem__))) if numbers else None
 
-    def _classes(self, names: list[str], labels: Sequence[str]) -> Spelling | None:
-        named = {name: label for name, label in _class_names(names).items() if not re.fullmatch(r"[pP]_?\d+", name)}
-        if len(named) < 2 and len(labels) > 1:
-            # Some programs call a column by its class alone.
-            named = {name: name for name in names if name in labels} if set(labels) <= set(names) else {}
+    def _classes(self, names: list[str]) -> Spelling | None:
+        named = {
+            name: label
+            for name, label in _class_names(names).items()
+            if not re.fullmatch(PERCENTILE, name, re.IGNORECASE)
+        }
         if len(named) < 2:
             return None
-        order = list(named)
-        if all(label.isdigit() for label in named.values()):
-            order.sort(key=lambda name: int(named[name]))
+        order = sorted(named, key=lambda name: int(named[name])) if all(map(str.isdigit, named.values())) else named
         return Spelling(
             "classes", tuple(self.theirs[name] for name in order), classes=tuple(named[name] for name in order)
         )

@@ -23,8 +23,8 @@ Floats: TypeAlias = NDArray[np.float64]
 Flags: TypeAlias = NDArray[np.bool_]
 Days: TypeAlias = NDArray[np.datetime64]
 
-UNSEEN = ["", "NA", "N/A", "NaN", "nan", "null", "NULL", "None"]
-"""How programs write that a value is missing."""
+UNSEEN = ["", "NA", "N/A", "NaN", "nan", "null", "NULL", "None", ".", "<NA>", "#N/A", "#NV"]
+"""How programs write that a value is missing; of numbers some write "missing", too."""
 
 DECIMAL_COMMA = r"^[-+]?(?:\d+,(?:\d{1,2}|\d{4,})|(?:0|\d{4,}),\d+)$"
 """A number whose comma cannot stand between thousands."""
@@ -53,6 +53,12 @@ BOTH_MARKS = {
     ",": r"^[-+]?\d{1,3}(?:\.\d{3})+,\d+$",
 }
 """Numbers with marks between thousands and before decimals, by the latter: such a cell settles its column."""
+
+SPACED = r"^[-+]?\d{1,3}(?:[ '’\u00a0\u202f]\d{3})+(?:[.,]\d+)?$"
+"""A number with something between thousands that is no decimal mark."""
+
+CURRENCY = r"^([-+]?)[$€£¥][ \u00a0\u202f]?|[ \u00a0\u202f]?[$€£¥]$"
+PERCENT = r"[ \u00a0\u202f]?%$"
 
 SERIAL_ZERO = np.datetime64("1899-12-30")
 """The day that spreadsheets count from."""
@@ -197,7 +203,7 @@ class Cells:
         if column.dtype == pl.String:
             text = column.str.strip_chars()
             parsed = _numbers(text)
-            odd = parsed.is_null() & text.is_not_null() & ~text.is_in(UNSEEN)
+            odd = parsed.is_null() & text.is_not_null() & ~text.is_in([*UNSEEN, "missing"])
             self.refuse(odd, name, lambda row: f"{cut(column[row])!r} is not a number; {_cure(text[row], expected)}")
             column = parsed
         elif not (column.dtype.is_numeric() or column.dtype in (pl.Boolean, pl.Null)):
@@ -207,14 +213,22 @@ class Cells:
         # A copy, because polars' memory is read-only.
         return np.array(column.cast(pl.Float64).fill_null(np.nan).to_numpy(), dtype=np.float64)
 
+    def percent(self, name: str) -> bool:
+        """Whether a column is written in percent."""
+        column = self._column(name)
+        return column.dtype == pl.String and bool(column.str.contains(r"%\s*$").any())
+
     def numbers(self, name: str) -> Floats:
         """A column of finite numbers whose points stand before decimals, NaN where the cell is empty."""
         values, column = self.floats(name), self._column(name)
         if column.dtype == pl.String:
             self.refuse(
-                _thousands(column.str.strip_chars()),
+                _thousands(column.str.strip_chars().str.replace(CURRENCY, "$1")),
                 name,
                 lambda row: f"{cut(column[row])!r} may be a thousand times that; drop the thousands separator",
+            )
+            self.refuse(
+                column.str.contains(r"%\s*$").fill_null(False), name, lambda row: f"{cut(column[row])!r} is a share"
             )
         self.refuse(np.isinf(values), name, lambda _: "is infinite; expected a finite number")
         return values
@@ -465,7 +479,16 @@ def _numbers(text: pl.Series) -> pl.Series:
     values = text.cast(pl.Float64, strict=False)
     if values.null_count() == text.null_count():
         return values
-    if not text.str.contains(",", literal=True).any():
+    said = text.filter(~text.is_in([*UNSEEN, "missing"]).fill_null(True))
+    if len(said) and said.str.contains(PERCENT).all():
+        return _numbers(text.str.replace(PERCENT, "")) / 100
+    if len(said) and said.str.contains(CURRENCY).all():
+        return _numbers(text.str.replace(CURRENCY, "$1"))
+    if said.str.contains(SPACED).any():
+        joined = text.str.replace_all(r"[ '’\u00a0\u202f]", "")
+        text = pl.select(pl.when(text.str.contains(SPACED)).then(joined).otherwise(text)).to_series()
+        values = text.cast(pl.Float64, strict=False)
+    if not said.str.contains(",", literal=True).any():
         return values
     for mark, form in BOTH_MARKS.items():
         if text.str.contains(form).any():
@@ -473,7 +496,7 @@ def _numbers(text: pl.Series) -> pl.Series:
             fits = text.str.contains(rf"{form}|^[-+]?\d+(?:[{mark}]\d*)?$|^[-+]?\d{{1,3}}(?:[{other}]\d{{3}})+$")
             joined = text.str.replace_all(other, "", literal=True).str.replace(mark, ".", literal=True)
             return joined.cast(pl.Float64, strict=False).set(~fits.fill_null(True), None)
-    if text.str.contains(DECIMAL_COMMA).any() and not text.str.contains(".", literal=True).any():
+    if text.str.contains(DECIMAL_COMMA).any() and not said.str.contains(".", literal=True).any():
         return text.str.replace(",", ".", literal=True).cast(pl.Float64, strict=False)
     return values
 

@@ -242,7 +242,7 @@ REFUSED = {
     "two means": ("y,mu,pred,sigma\n1,1,0,1\n", "mu, pred may each be the column mean; .* --columns mean=mu"),
     "std of the mean": (
         "y,mean,mean_se\n1,0,1\n",
-        "no forecast among .* --columns mean=NAME,std=NAME",
+        r"no forecast among .*; mean is a mean: say what its standard deviation is with --columns std=NAME",
     ),
     "class gap": ("y,p0,p2\n0,.5,.5\n", "expected p0, p1, … without a gap"),
     "probability": ("y,p0,p1\n0,1.5,-.5\n", "row 1, column p0: 1.5 is not a probability"),

@@ -120,6 +120,16 @@ def numbered(prefix: str) -> dict[str, np.ndarray]:
     return named([f"{prefix}{k}" for k in range(12)], SAMPLES)
 
 
+def grouped(values: np.ndarray, apart: str = "\u00a0", point: str = ",", money: str = "") -> list[str]:
+    """A thousand times as much, with something between thousands and before decimals, as sheets show it."""
+    return [money + f"{1000 * x:,.2f}".replace(",", "_").replace(".", point).replace("_", apart) for x in values]
+
+
+EIGHTY = QUANTILES[:, [0, 2]]
+OF_EIGHTY = quantile(EIGHTY, (0.1, 0.9))
+KIND = "--kind quantiles"
+BIG = gaussian(1000 * MU, 1000 * SIGMA, 1000 * Y)
+FOUR = np.column_stack([0.9 * PROBS, np.full(N, 0.1)])
 OBSERVATION = named(["obs_ci_lower", "obs_ci_upper"], NINETY)
 CHURN = np.where(EVENT, "churn", "stay")
 
@@ -275,16 +285,137 @@ CASES = {
     "yes and no": Case("a.csv", text({"outcome": np.where(EVENT, "Yes", "No"), "p": RISK}), BINARY),
     "true and false": Case("a.parquet", pl.DataFrame({"target": EVENT > 0, "proba": RISK}), BINARY),
     "of a label": Case("a.csv", text({"y": CHURN, "p_churn": RISK}), BINARY, said="of churn"),
+    "prophet, cross-validation": Case(
+        "a.csv",
+        pandas({"ds": DAYS, "yhat": MU, **named(["yhat_lower", "yhat_upper"], NINETY), "y": Y, "cutoff": DAYS}),
+        quantile(NINETY, (0.05, 0.95)),
+        "--level 0.9",
+    ),
+    "neuralforecast": Case(
+        "a.csv",
+        text({"ds": DAYS, **named(["NHITS-lo-80.0", "NHITS-median", "NHITS-hi-80.0"], QUANTILES), "y": Y}),
+        quantile(),
+    ),
+    "autogluon": Case("a.csv", text({"target": Y, "mean": MU, **named(["0.1", "0.5", "0.9"], QUANTILES)}), quantile()),
+    "darts, samples": Case("a.csv", text({"sales": Y, **numbered("sales_s")}), sampled(), "--y sales"),
+    "skforecast, bootstrap": Case("a.csv", pandas({"y": Y, **numbered("pred_boot_")}), sampled()),
+    "weather": Case("a.csv", text({"obs": Y, **numbered("mem")}), sampled()),
+    "samples by any name": Case("a.csv", text({"obs": Y, **numbered("m")}), sampled(), "--kind samples"),
+    "quantiles by any name": Case(
+        "a.csv", text({"y": Y, **named(["alpha_0.1", "alpha_0.5", "alpha_0.9"], QUANTILES)}), quantile(), KIND
+    ),
+    "orbit": Case(
+        "a.csv", text({"y": Y, "prediction": MU, **named(["prediction_10", "prediction_90"], EIGHTY)}), OF_EIGHTY, KIND
+    ),
+    "percentiles of predictions": Case(
+        "a.csv", text({"y": Y, **named(["pred_p10", "pred_p50", "pred_p90"], QUANTILES)}), quantile()
+    ),
+    "R, quantreg": Case("a.csv", r_csv({"y": Y, **named(["tau= 0.1", "tau= 0.5", "tau= 0.9"], QUANTILES)}), quantile()),
+    "mapie": Case(
+        "a.csv",
+        text({"y_test": Y, "y_pred": MU, **named(["y_pis_low", "y_pis_high"], NINETY)}),
+        quantile(NINETY, (0.05, 0.95)),
+        "--level 0.9",
+    ),
+    "sas, L80 and U80": Case("a.csv", text({"ACTUAL": Y, "PREDICT": MU, **named(["L80", "U80"], EIGHTY)}), OF_EIGHTY),
+    "sas, STD beside them": Case(
+        "a.csv", text({"ACTUAL": Y, "FORECAST": MU, "STD": SIGMA, **named(["L80", "U80"], EIGHTY)}), gaussian()
+    ),
+    "sas, lcl and ucl": Case(
+        "a.csv", text({"y": Y, "pred": MU, **named(["lcl", "ucl"], EIGHTY)}), OF_EIGHTY, "--level 0.8"
+    ),
+    "R, fable": Case("a.csv", r_csv({".mean": MU, **named(["80%_lower", "80%_upper"], EIGHTY), "y": Y}), OF_EIGHTY),
+    "R, write.csv2": Case(
+        "a.csv",
+        text({"Point Forecast": MU, **named(["Lo 80", "Hi 80"], EIGHTY), "actual": Y}, sep=";", decimal=","),
+        OF_EIGHTY,
+    ),
+    "R, brms": Case(
+        "a.csv", r_csv({"y": Y, "Estimate": MU, "Est.Error": SIGMA, **named(["Q10", "Q90"], EIGHTY)}), OF_EIGHTY
+    ),
+    "arviz": Case(  # the ends of a highest-density interval are no quantiles
+        "a.csv", pandas({"mean": MU, "sd": SIGMA, "hdi_3%": MU - 1, "hdi_97%": MU + 1, "y": Y}), gaussian()
+    ),
+    "a mean and its variance": Case("a.csv", text({"y": Y, "y_pred_mean": MU, "y_pred_var": SIGMA**2}), gaussian()),
+    "a prediction's std": Case("a.csv", text({"y": Y, "mean_pred": MU, "prediction_std": SIGMA}), gaussian()),
+    "R, tidymodels": Case(
+        "a.csv",
+        r_csv({**named([".pred_cat", ".pred_dog", ".pred_owl"], PROBS), ".pred_class": ANIMALS, "truth": ANIMALS}),
+        classes(),
+    ),
+    "a class that nobody saw": Case(
+        "a.csv", text({"y": LABEL, **named([f"class_{k}" for k in (0, 1, 2, 9)], FOUR)}), classes(FOUR)
+    ),
+    "classes by number": Case(
+        "a.csv", text({"y": np.array([3, 7, 9])[LABEL], **named(["3", "7", "9"], PROBS)}), classes()
+    ),
+    "classes of a boolean": Case(
+        "a.csv", text({"y_true": EVENT > 0, "False": 1 - RISK, "True": RISK}), BINARY, "--y y_true"
+    ),
+    "pred_proba": Case(
+        "a.csv", text({"y": ANIMALS, **named([f"pred_proba_{a}" for a in ("cat", "dog", "owl")], PROBS)}), classes()
+    ),
+    "P(y=cat)": Case(
+        "a.csv", text({"y": ANIMALS, **named([f"P(y={animal})" for animal in ("cat", "dog", "owl")], PROBS)}), classes()
+    ),
+    "other names of classes": Case(
+        "a.csv",
+        text({"y": ANIMALS, **named(["prob_c", "prob_d", "prob_o"], PROBS)}),
+        classes(),
+        "--columns p_cat=prob_c,p_dog=prob_d,p_owl=prob_o",
+    ),
+    "excel, percent": Case(
+        "a.csv", text({"y": EVENT, "p": [f"{100 * p:.4f} %".replace(".", ",") for p in RISK]}, sep=";"), BINARY
+    ),
+    "excel, french": Case(
+        "a.csv",
+        text({"Réel": grouped(Y), "Prévision": grouped(MU), "Écart-type": grouped(SIGMA)}, sep=";", encoding="cp1252"),
+        BIG,
+        "--y Réel --columns mean=Prévision,std=Écart-type",
+    ),
+    "excel, swiss francs": Case(
+        "a.csv", text({"y": grouped(Y, "'", "."), "mean": grouped(MU, "'", "."), "std": grouped(SIGMA, "'", ".")}), BIG
+    ),
+    "excel, dollars": Case(
+        "a.csv",
+        text({"y": grouped(Y, ",", ".", "$"), "mean": grouped(MU, ",", ".", "$"), "sd": grouped(SIGMA, ",", ".", "$")}),
+        BIG,
+    ),
+    "excel, a title": Case(
+        "a.csv",
+        b"Forecasts of 2024;;\r\n;;\r\n" + text({"y": Y, "mean": MU, "std": SIGMA}, sep=";"),
+        gaussian(),
+        said="without 2 lines above the header",
+    ),
+    "remarks": Case("a.csv", b"# made by us\n# v2\n" + text({"y": Y, "mean": MU, "std": SIGMA}), gaussian()),
+    "numpy": Case("a.txt", b"# " + text({"y": Y, "mean": MU, "std": SIGMA}, sep=" "), gaussian()),
+    "in line": Case(
+        "a.txt",
+        "\n".join(f"{a:>9}{b:>9}{c:>9}" for a, b, c in [("y", "mu", "sd"), *zip(Y, MU, SIGMA, strict=True)]).encode(),
+        gaussian(),
+    ),
+    "stata, missing": Case("a.tab", text({"y": [*Y, "."], "mean": [*MU, 1], "sd": [*SIGMA, 1]}, sep="\t"), gaussian()),
+    "julia, missing": Case("a.csv", text({"y": [*Y, "missing"], "mean": [*MU, 1], "sd": [*SIGMA, 1]}), gaussian()),
+    "excel, missing": Case("a.dat", text({"y": [*Y, "#N/A"], "mean": [*MU, 1], "sd": [*SIGMA, 1]}), gaussian()),
     "of a label, said": Case("a.csv", text({"y": CHURN, "score": RISK}), BINARY, "--columns p_churn=score"),
 }
 
 REFUSED = {
     "a mean alone": (
         text({"y": Y, "y_pred": MU, "uncertainty": SIGMA}),
-        "--columns mean=NAME,std=NAME",
+        "y_pred is a mean: say what its standard deviation is with --columns std=NAME",
     ),
     "a score": (text({"y_true": EVENT, "y_score": RISK}), "--columns p=NAME"),
-    "numbers of nobody": (text({"y": LABEL, **named(["0", "1", "2"], 2 * PROBS)}), "--columns"),
+    "numbers of nobody": (text({"y": LABEL, **named(["0", "1", "2"], 2 * PROBS)}), "--kind samples"),
+    "numbers": (text({"y": Y, **named(["alpha_0.1", "alpha_0.9"], EIGHTY)}), "--kind quantiles"),
+    "labels of others": (text({"y": ANIMALS, **named(["prob_c", "prob_d", "prob_o"], PROBS)}), "--columns p_"),
+    "a level in each row": (text({"y": Y, "quantile": RISK, "value": MU}), "like q0.05 and q0.5"),
+    "percent beside none": (text({"y": Y, "mean": [f"{x}%" for x in MU], "std": SIGMA}), "write both alike"),
+    "percent as numbers": (text({"y": EVENT, "p": 100 * RISK}), "divide percentages by 100"),
+    "outcomes nowhere": (
+        text({"Species": ANIMALS, **named([".pred_cat", ".pred_dog", ".pred_owl"], PROBS)}),
+        "--y NAME",
+    ),
     "no level": (text({"y": Y, **named(["lower", "upper"], NINETY)}), "--level 0.9"),
     "names of nobody": (text({"y": Y, "b": MU, "c": SIGMA}), "--columns mean=NAME,std=NAME"),
     "nobody's outcome": (text({"a": Y, "mean": MU, "std": SIGMA}), "--y NAME"),
@@ -369,5 +500,41 @@ def test_a_map_is_fitted_and_applied_under_the_names_of_the_file(
         assert json.loads(words)["as_forecast"]["summary"]["n"] == N
 
 
-def test_there_are_thirty_of_them() -> None:
-    assert len(CASES) >= 30
+def test_there_are_many_of_them() -> None:
+    assert len(CASES) >= 80
+
+
+@pytest.mark.parametrize("name", ["R, tidymodels", "R, caret", "classes by number", "samples by any name", "orbit"])
+def test_new_rows_without_outcomes_are_understood_as_those_of_the_map_were(
+    shell: Callable[..., Any], tmp_path: Path, name: str
+) -> None:
+    case = CASES[name]
+    (tmp_path / "a.csv").write_bytes(case.content)  # type: ignore[arg-type]
+    assert shell("fit", "a.csv", *case.options.split(), "--out", "m.json")[0] == 0
+    table = pl.read_csv(tmp_path / "a.csv")
+    table.drop(table.columns[-1] if name == "R, tidymodels" else "obs" if "obs" in table.columns else "y").write_csv(
+        "b.csv"
+    )
+    for file in ("a.csv", "b.csv"):
+        code, _, problem = shell("apply", "m.json", file, "--out", f"of_{file}")
+        assert (code, problem) == (0, "")
+    bare = pl.read_csv("of_b.csv")
+    assert pl.read_csv("of_a.csv").select(bare.columns).equals(bare)
+
+
+def test_a_sheet_may_have_titles_above_its_header(shell: Callable[..., Any], tmp_path: Path) -> None:
+    xlsxwriter = pytest.importorskip("xlsxwriter")
+    rows = [
+        ["Forecasts"],
+        [],
+        ["of 2024"],
+        ["Actual", "Mean", "SD"],
+        *zip(Y.tolist(), MU.tolist(), SIGMA.tolist(), strict=True),
+    ]
+    with xlsxwriter.Workbook(str(tmp_path / "a.xlsx")) as book:
+        sheet = book.add_worksheet()
+        for number, row in enumerate(rows):
+            sheet.write_row(number, 0, row)
+    code, out, _ = shell("check", "a.xlsx", "--json")
+    assert code == 0
+    agrees(json.loads(out)["as_forecast"]["summary"], gaussian())
