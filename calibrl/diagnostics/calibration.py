@@ -233,14 +233,17 @@ def effective_rows(pit: Array, *, block: int | None = None) -> Effective:
         raise CalibrlError(f"block {block} is not a number of rows; use 1 or more")
     block = 1 if block is None and is_sorted(p) else block
     seen = ~np.isnan(p)
-    below = (p[:, :, None] <= _TENTHS).astype(np.float64)
-    below = np.where(seen[:, :, None], below - below.sum(0) / seen.sum(0)[:, None], 0.0)
+    # In place: there are nine numbers for each outcome, of which there may be millions.
+    below = np.less_equal(p[:, :, None], _TENTHS, out=np.empty((*p.shape, len(_TENTHS))))
+    below -= below.sum(0) / seen.sum(0)[:, None]
+    below[~seen] = 0.0
     rows, columns = p.shape
-    alone, together = below.reshape(rows, -1), below.sum(1)
-    total = float((alone**2).sum())
+    alone = below.reshape(rows, -1)
+    together = below.sum(1) if columns > 1 else alone
+    total = float(np.vdot(alone, alone))
     if rows < 4 or total == 0:
         return Effective(float(seen.sum()), 1.0)
-    shared = float((together**2).sum()) / total
+    shared = float(np.vdot(together, together)) / total
     shared = shared if columns > 1 and shared > 1 + 2 * math.sqrt(2 / rows) else 1.0
     if block is not None:
         starts = np.arange(0, rows, block)
