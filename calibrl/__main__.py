@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import os
 import re
 import sys
 from typing import NoReturn
 
 from calibrl.errors import CalibrlError, MissingExtra, first_line
+from calibrl.lazy import ignore_settings
 from calibrl.text import for_terminal
 
 
@@ -18,6 +20,10 @@ def main() -> None:
     # Libraries start Python processes of their own (GLFW does), which would look in the current folder first.
     before = os.environ.get("PYTHONSAFEPATH", "")
     os.environ["PYTHONSAFEPATH"] = "1"
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a terminal may know no ±
+            stream.reconfigure(errors="backslashreplace")
+    ignore_settings()
     try:
         app()
     except (CalibrlError, MissingExtra) as problem:
@@ -27,6 +33,9 @@ def main() -> None:
         if file is None:
             raise
         _end(f"{file}: {problem.strerror}; choose a file or folder that can be read and written")
+    except UnicodeEncodeError as problem:
+        name = problem.object[max(0, problem.start - 20) : problem.end + 20]
+        _end(f"{name}: a file's or folder's name is not UTF-8; rename it")
     except (OverflowError, RecursionError) as problem:
         _end(f"a number or a file is beyond what can be computed with ({first_line(problem)}); check what was given")
     except (MemoryError, RuntimeError) as problem:

@@ -34,8 +34,11 @@ def replacing(path: str | Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def replacing_all(paths: Sequence[str | Path]) -> Iterator[list[Path]]:
-    """Temporary paths that take the places of several files together: all of them, or none if one cannot."""
-    targets = [Path(path) for path in paths]
+    """Temporary paths that take the places of several files together: all of them, or none if one cannot.
+
+    A link stays one: what it leads to is replaced.
+    """
+    targets = [Path(os.path.realpath(path)) for path in paths]
     with contextlib.ExitStack() as stack:
         temporary = [stack.enter_context(_temporary(target)) for target in targets]
         yield temporary
@@ -72,8 +75,10 @@ def _move(temporary: Sequence[Path], targets: Sequence[Path], stack: contextlib.
 @contextlib.contextmanager
 def _temporary(target: Path) -> Iterator[Path]:
     """An empty file beside `target` that no reader of tables, rows or figures takes for one; removed if still there."""
+    check_regular(target, "give the path of a file")
     target.parent.mkdir(parents=True, exist_ok=True)
-    path = target.parent / f".{target.name}.{secrets.token_hex(4)}.tmp"
+    # Not all of a long name: a disk has room for 255 bytes.
+    path = target.parent / f".{target.name[:50]}.{secrets.token_hex(4)}.tmp"
     mode = stat.S_IMODE(target.stat().st_mode) & 0o666 if target.exists() else 0o666
     with os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, mode), "r") as file:
         try:
@@ -137,8 +142,8 @@ def fingerprint(*paths: str | Path) -> str:
 
 
 def check_regular(path: Path, cure: str) -> None:
-    """Refuse what is there but is no regular file: a pipe or a device would be read without end."""
-    if path.exists() and not path.is_file():
+    """Refuse what is there but is no regular file: a pipe or a device is read, or waited for, without end."""
+    if os.path.lexists(path) and not path.is_file():
         raise CalibrlError(f"{path} is no regular file; {cure}")
 
 
@@ -192,6 +197,7 @@ LOCK = "lock"
 
 def lock_folder(folder: Path) -> IO[str] | None:
     """Keep a folder to this process until `unlock_folder`, or the process dies; None if another one has it."""
+    check_regular(folder / LOCK, "remove it, or choose another folder")
     while True:
         file = (folder / LOCK).open("a", encoding="utf-8")
         if not lock(file):

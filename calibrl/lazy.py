@@ -3,11 +3,27 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import importlib
+import os
 import pkgutil
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
+
+SETTINGS = {"matplotlib": "matplotlibrc", "numba": ".numba_config.yaml"}
+"""Packages that obey a file of the current folder: a stranger's may name a cache, and code that is run from there."""
+
+
+def ignore_settings() -> None:
+    """Load the packages that would obey a file of the current folder from elsewhere, where there is such a file."""
+    for package, file in SETTINGS.items():
+        if os.path.lexists(file):
+            with contextlib.chdir(Path(__file__).parent):
+                importlib.import_module(package)
+    if "numba" in sys.modules:  # reads it again whenever it compiles
+        sys.modules["numba"].core.config._config_fname = ""
 
 
 def exports(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:

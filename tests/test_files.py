@@ -25,6 +25,7 @@ from calibrl.files import (
     unseal,
     write_text,
 )
+from calibrl.runs.rows import Row, append
 
 
 def test_a_locked_file_is_nobody_elses_until_it_is_closed(tmp_path):
@@ -126,24 +127,69 @@ def test_files_keep_their_mode_and_new_ones_have_everybody_s(tmp_path):
 
 
 @pytest.mark.parametrize("there", [True, False])
-def test_several_files_are_all_replaced_or_none(tmp_path, there):
+def test_several_files_are_all_replaced_or_none(tmp_path, there, monkeypatch):
     files = [tmp_path / name for name in ("a.csv", "b.csv", "taken")]
-    (tmp_path / "taken").mkdir()
+    (tmp_path / "taken").touch()
     for file in files[:2] if there else ():
         file.write_text("before")
+    real = Path.replace
+
+    def replace(path, target):
+        if target.name == "taken":
+            raise OSError(errno.EBUSY, "another has it")
+        return real(path, target)
+
+    monkeypatch.setattr(Path, "replace", replace)
 
     def write(paths):
         with replacing_all(paths) as places:
             for place in places:
                 place.write_text("after")
 
-    with pytest.raises(OSError, match="directory"):
+    with pytest.raises(OSError, match="another has it"):
         write(files)
     assert [file.read_text() for file in files[:2] if file.exists()] == (["before"] * 2 if there else [])
     assert {path.name for path in tmp_path.iterdir()} == ({"a.csv", "b.csv", "taken"} if there else {"taken"})
     write(files[:2])
     assert [file.read_text() for file in files[:2]] == ["after"] * 2
     assert {path.name for path in tmp_path.iterdir()} == {"a.csv", "b.csv", "taken"}
+
+
+def test_a_link_stays_and_what_it_leads_to_is_replaced(tmp_path):
+    (tmp_path / "disk").mkdir()
+    for name in ("here", "nowhere"):
+        (tmp_path / name).symlink_to(Path("disk", name))
+    (tmp_path / "disk" / "here").write_text("before")
+    for name in ("here", "nowhere"):
+        write_text(tmp_path / name, "after")
+        assert (tmp_path / name).is_symlink()
+        assert (tmp_path / "disk" / name).read_text() == "after"
+    assert len(list(tmp_path.iterdir())) == 3
+    assert len(list((tmp_path / "disk").iterdir())) == 2
+
+
+@pytest.mark.parametrize("kind", ["pipe", "circle", "folder"])
+def test_what_is_no_file_is_not_replaced_by_one(tmp_path, kind):
+    """Who may do anything could lose /dev/null to `--out /dev/null`."""
+    target = tmp_path / "out.csv"
+    {"pipe": os.mkfifo, "circle": lambda path: path.symlink_to(path), "folder": Path.mkdir}[kind](target)
+    before = target.lstat()
+    with pytest.raises(CalibrlError, match=r"out\.csv is no regular file; give the path of a file"):
+        write_text(target, "lost")
+    assert os.path.samestat(before, target.lstat())
+    assert list(tmp_path.iterdir()) == [target]
+
+
+def test_names_may_be_as_long_as_a_disk_takes(tmp_path):
+    for name in ("l" * 251 + ".csv", "é" * 125 + ".csv", "😀" * 62 + ".csv"):
+        write_text(tmp_path / name, "whole")
+        assert (tmp_path / name).read_text() == "whole"
+
+
+def test_a_pipe_called_lock_is_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "lock")
+    with pytest.raises(CalibrlError, match="lock is no regular file; remove it, or choose another folder"):
+        lock_folder(tmp_path)
 
 
 def test_left_overs_are_swept_but_not_what_somebody_is_writing(tmp_path):
@@ -212,6 +258,62 @@ def test_files_of_the_current_folder_are_not_run(tmp_path, way):
     )
     assert done.returncode == 0, done.stderr
     assert not (tmp_path / "taken").exists()
+
+
+TAKES_OVER = """
+import os, pickle, sys
+from pathlib import Path
+
+class Stranger:
+    def __reduce__(self):
+        return os.mkdir, ("taken",)
+
+for index in Path("cache").rglob("*.nbi"):
+    index.write_bytes(pickle.dumps(Stranger()))
+"""
+
+
+@pytest.mark.parametrize("way", [[], ["--backend", "processes", "--workers", "1"]], ids=["here", "in a worker"])
+def test_settings_of_the_current_folder_are_not_obeyed(tmp_path, way):
+    """Numba unpickles its cache, and a file of the current folder may say where that is; Matplotlib's names modules."""
+    place = tmp_path / "stranger"
+    place.mkdir()
+    (place / ".numba_config.yaml").write_text("cache_dir: cache")
+    (place / "matplotlibrc").write_text("backend: module://stranger\nfigure.figsize: 1, 1")
+    path = os.environ | {"PYTHONPATH": str(Path(calibrl.__file__).parents[1]), "PYTHONSAFEPATH": "1"}
+
+    def python(*words, **given):
+        words = [sys.executable, *words]
+        return subprocess.run(words, cwd=place, env=path | given, capture_output=True, text=True, timeout=120)
+
+    # As somebody would make it who knows where calibrl is installed.
+    warm = (
+        "import sys; sys.argv = ['']; from calibrl.kernels import draws, ridge; from calibrl.bandits import CalLinUCB"
+    )
+    python("-c", warm + "; CalLinUCB(['a', 'b'], 2).choose([1.0, 0.0])")
+    python("-c", TAKES_OVER)
+    assert list(place.rglob("*.nbi")), "Numba does what it is told here"
+    words = ["bandits", "--problem", "wine", "--rounds", "10", "--trials", "1", "--out", str(tmp_path / "out")]
+    done = python("-m", "calibrl", "run", *words, *way)
+    assert done.returncode == 0, done.stderr
+    assert not (place / "taken").exists()
+    assert list((tmp_path / "out").glob("*.png"))
+
+
+def test_a_terminal_that_lacks_letters_gets_other_ones(tmp_path):
+    append(tmp_path / "rows.jsonl", [Row("dice", "six", "a", seed, {"eyes": 3.5}) for seed in range(3)])
+    words = [sys.executable, "-m", "calibrl", "summary", str(tmp_path)]
+    path = {"PYTHONPATH": str(Path(calibrl.__file__).parents[1]), "PYTHONIOENCODING": "ascii"}
+    done = subprocess.run(words, env=os.environ | path, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert r"\xb1 s.e." in done.stdout
+
+
+def test_names_that_are_not_utf8_are_said_in_one_line(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("calibrl.cli.app", lambda: write_text(tmp_path / "page.html", "b\udcff.csv"))
+    with pytest.raises(SystemExit):
+        main()
+    assert capsys.readouterr().err == "calibrl: b�.csv: a file's or folder's name is not UTF-8; rename it\n"
 
 
 def test_python_processes_that_libraries_start_leave_the_current_folder_alone(monkeypatch):

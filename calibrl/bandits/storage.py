@@ -39,10 +39,12 @@ class Journal:
         self._open()
 
     def _open(self) -> None:
+        last = self.path.with_name(LAST)
+        check_regular(last, "remove it")
         # Unbuffered: what a buffer still holds of a line that failed would be written along with the next one.
         self._file = self.path.open("ab", buffering=0)
         # Written after the line is on the disk, and not waited for: it may lag behind, never run ahead.
-        self._last = os.open(self.path.with_name(LAST), os.O_WRONLY | os.O_CREAT, 0o666)
+        self._last = os.open(last, os.O_WRONLY | os.O_CREAT, 0o666)
         self._end = self._file.tell()
         self._torn = False
 

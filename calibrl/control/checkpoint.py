@@ -66,7 +66,31 @@ def unpack(file: Path) -> Any:
     """
     whole = file.read_bytes()
     _check(whole)
-    return torch.load(io.BytesIO(whole), map_location="cpu", weights_only=True)
+    with zipfile.ZipFile(io.BytesIO(whole)) as parts:
+        if sum(part.file_size for part in parts.infolist()) > len(whole):
+            raise ValueError("it unpacks to more than it holds")
+    content = torch.load(io.BytesIO(whole), map_location="cpu", weights_only=True)
+    _expect_plain(content)
+    return content
+
+
+def _expect_plain(content: Any) -> None:
+    """Refuse tensors that no agent has, and those that are larger than what the file holds of them."""
+    waiting, seen = [content], set[int]()
+    while waiting:
+        part = waiting.pop()
+        if isinstance(part, Tensor):
+            plain = part.layout is torch.strided and part.device.type == "cpu"
+            if (
+                not plain
+                or part.is_quantized
+                or part.requires_grad
+                or part.numel() * part.itemsize > part.untyped_storage().nbytes()
+            ):
+                raise ValueError("a tensor in it is none of numbers alone, or larger than what there is of it")
+        elif isinstance(part, dict | list | tuple | set) and id(part) not in seen:
+            seen.add(id(part))
+            waiting += [*part, *(part.values() if isinstance(part, dict) else ())]
 
 
 _SEAL = b"calibrl crc "
@@ -111,13 +135,13 @@ def read(file: Path, identity: dict[str, Any], *, whatever: Sequence[str] = ()) 
     try:
         content = unpack(file)
         found, state, form = content["identity"], content["state"], content["format"]
+        compared = {name: part for name, part in with_defaults(found).items() if name not in whatever}
+        difference = _difference(identity, compared)
     except Exception as problem:  # torch.load raises whatever a damaged file makes it raise
         why = first_line(problem)
         raise CalibrlError(f"{file} cannot be read ({why}); remove it to start this agent afresh") from None
     if form != FORMAT:
         raise CalibrlError(f"{file} has format {form!r}, expected {FORMAT!r}; choose another place")
-    compared = {name: part for name, part in with_defaults(found).items() if name not in whatever}
-    difference = _difference(identity, compared)
     if difference:
         name, wanted, there = difference
         raise CalibrlError(
@@ -306,7 +330,11 @@ def _check_states(fleet: Fleet, states: Sequence[dict[str, Any]]) -> None:
                 found["scales"] = like["scales"]
             for name in like.keys() - {"trials", "map", "evidence"}:
                 _expect_alike(found[name], like[name], name)
-        except (AttributeError, IndexError, KeyError, TypeError) as problem:
+            chance = [(getattr(fleet, name)[0], found["streams"][name]) for name in _STREAMS]
+            chance += [(fleet.ensemble.generators[0], found["training"])] if "training" in found else []
+            for generator, drawn in chance:
+                torch.Generator(generator.device).set_state(drawn)
+        except (AttributeError, IndexError, KeyError, RuntimeError, TypeError) as problem:
             raise _damaged(first_line(problem)) from None
 
 

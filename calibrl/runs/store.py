@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibrl.errors import CalibrlError, first_line
-from calibrl.files import explain_os_error, lock_folder, replacing, sweep, unlock_folder, write_text
+from calibrl.files import check_regular, explain_os_error, lock_folder, replacing, sweep, unlock_folder, write_text
 from calibrl.runs.rows import FINISHED, Row, append_text, line, make_folder, mark, marks, read
 
 if TYPE_CHECKING:
@@ -80,6 +80,7 @@ class Store:
         log = self.folder / FINISHED
         new = not log.exists()
         try:
+            check_regular(log, "remove it, or choose another --out")
             self._log = log.open("a", encoding="utf-8")
             rows, damaged = self._read()
             if force:

@@ -29,6 +29,7 @@ from typing import Any, Protocol, Self, cast
 
 from calibrl import __version__
 from calibrl.errors import CalibrlError, MissingExtra, check_count, check_known, first_line
+from calibrl.lazy import SETTINGS, ignore_settings
 from calibrl.runs.experiment import Job, Report, Status
 
 BACKENDS = ("serial", "processes", "ray")
@@ -288,7 +289,8 @@ class Processes:
         forks = "forkserver" in multiprocessing.get_all_start_methods()
         self._context = multiprocessing.get_context("forkserver" if forks else "spawn")
         if forks:
-            self._context.set_forkserver_preload([name for name in PRELOADED if name in sys.modules])
+            obedient = {name for name, file in SETTINGS.items() if os.path.lexists(file)}
+            self._context.set_forkserver_preload([name for name in PRELOADED if name in {*sys.modules} - obedient])
         self._workers = workers
         self._process: dict[Connection, BaseProcess] = {}
         self._job: dict[Connection, int] = {}
@@ -379,6 +381,7 @@ def serve(pipe: Connection, environ: dict[str, str]) -> None:
     # Ctrl-C is meant for the driver; a worker ends when the driver does, even in the middle of a job.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_die_with_the_driver, daemon=True).start()
+    ignore_settings()
     with single_threaded(), contextlib.suppress(EOFError, OSError):
         while True:
             words = pipe.recv_bytes()
@@ -530,5 +533,6 @@ def _perform(job: Job, version: str) -> Iterator[Message]:
     if version != __version__:
         yield Failed(f"a worker has calibrl {__version__}, the driver {version}; install the same on all machines")
         return
+    ignore_settings()
     with single_threaded():
         yield from perform(job, lambda _: None)  # a task of Ray's is heard when it yields

@@ -405,22 +405,26 @@ def write_table(frame: pl.DataFrame, path: str | Path, *, at: Path | None = None
     file = Path(path)
     suffix = expect_writable(file)
     try:
-        with writable(file), nullcontext(at) if at else replacing(file) as temporary:
+        with (
+            writable(file),
+            nullcontext(at) if at else replacing(file) as temporary,
+            temporary.open("wb") as stream,  # polars opens no file whose name is not UTF-8
+        ):
             if suffix == ".parquet":
-                frame.write_parquet(temporary)
+                frame.write_parquet(stream)
             elif suffix == ".feather":
-                frame.write_ipc(temporary, compression="lz4")
+                frame.write_ipc(stream, compression="lz4")
             elif suffix == ".xlsx":
-                temporary.write_bytes(_sheet(frame, file))
+                stream.write(_sheet(frame, file))
             else:
                 harmless = frame.with_columns(
                     _harmless(name) for name, dtype in frame.schema.items() if dtype == pl.String
                 )
                 separator = "\t" if suffix.startswith(".tsv") else ","
                 if suffix.endswith(".gz"):
-                    temporary.write_bytes(gzip.compress(harmless.write_csv(separator=separator).encode(), 6, mtime=0))
+                    stream.write(gzip.compress(harmless.write_csv(separator=separator).encode(), 6, mtime=0))
                 else:
-                    harmless.write_csv(temporary, separator=separator)
+                    harmless.write_csv(stream, separator=separator)
     except pl.exceptions.PolarsError as problem:
         odd = [name for name, dtype in frame.schema.items() if dtype.is_nested() or dtype in (pl.Binary, pl.Object)]
         raise CalibrlError(

@@ -101,6 +101,14 @@ def test_what_says_the_last_line_may_be_damaged_itself(tmp_path):
         assert sum(Policy.load(tmp_path).pulls.values()) == 7
 
 
+@pytest.mark.parametrize("name", ["journal.last", "journal.jsonl", "policy.json", "lock"])
+def test_pipes_in_a_folder_are_not_waited_for(tmp_path, name):
+    os.mkfifo(tmp_path / name)
+    with pytest.raises(CalibrlError, match=f"{name} is no regular file"):
+        Durable(tmp_path, lambda: CalLinUCB(2, 3))
+    assert not (tmp_path / "lock").is_file()
+
+
 def test_a_journal_of_an_earlier_version_is_learnt(tmp_path):
     """Without checksums, nor a number of the last line."""
     bandit = Durable(tmp_path, lambda: CalLinUCB(2, 3))

@@ -492,6 +492,8 @@ def test_learning_that_cannot_be(options):
         ("evidence", [3]),
         ("learnt", "often"),
         ("map", {"kind": "affine"}),
+        ("training", torch.zeros(5056, dtype=torch.uint8)),
+        ("streams", dict.fromkeys(("exploring", "planning", "splitting"), torch.zeros(5056, dtype=torch.uint8))),
     ],
 )
 def test_what_no_agent_can_have_been_is_refused_in_one_line(tmp_path, part, value):

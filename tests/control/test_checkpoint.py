@@ -7,9 +7,11 @@ import json
 import os
 import pickle
 import random
+import re
 import subprocess
 import sys
 import time
+import zipfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -403,3 +405,43 @@ def test_no_checkpoint_runs_code(tmp_path, form, sealed):
     assert not marker.exists()
     pickle.loads(pickle.dumps(Stranger(marker)))
     assert marker.exists(), "it would have"
+
+
+def _deflated(packed):
+    """The same parts, compressed: torch reads those, too, whatever they unpack to."""
+    with zipfile.ZipFile(io.BytesIO(packed)) as parts, zipfile.ZipFile(again := io.BytesIO(), "w", 8) as small:
+        for part in parts.infolist():
+            small.writestr(part.filename, parts.read(part))
+    return again.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("state", "words"),
+    [
+        (torch.zeros(1).expand(10**6, 10**6), "larger than what there is of it"),
+        ([{"deep": (torch.ones(3).to_sparse(),)}], "none of numbers alone"),
+        (torch.zeros(2, 3, device="meta"), "none of numbers alone"),
+        (torch.ones(3, requires_grad=True), "none of numbers alone"),
+        ("deflated", "it unpacks to more than it holds"),
+        ("legacy", "File is not a zip file"),
+    ],
+    ids=["stride 0", "sparse", "meta", "grad", "deflated", "legacy"],
+)
+def test_no_tensor_is_larger_than_its_file(tmp_path, state, words):
+    file, content = tmp_path / "agent.pt", {"format": checkpoint.FORMAT, "identity": {}, "state": state}
+    if isinstance(state, str):
+        content["state"] = torch.zeros(100_000)
+        torch.save(content, packed := io.BytesIO(), _use_new_zipfile_serialization=state != "legacy")
+        small = packed.getvalue() if state == "legacy" else _deflated(packed.getvalue())
+        file.write_bytes(small + checkpoint._seal(small))
+    else:
+        checkpoint.keep(file, content)
+    with pytest.raises(CalibrlError, match=re.escape(words)):
+        checkpoint.read(file, {})
+
+
+@pytest.mark.parametrize("identity", [None, [], "x", {"planner": 3}, {"arm": torch.zeros(2)}])
+def test_a_checkpoint_of_nobody_is_refused_in_one_line(tmp_path, identity):
+    checkpoint.write(tmp_path / "agent.pt", identity, 1, {})
+    with pytest.raises(CalibrlError, match=r"agent.pt (cannot be read|was made with)"):
+        checkpoint.read(tmp_path / "agent.pt", {"arm": "a", "planner": {}})

@@ -116,6 +116,13 @@ def test_force_forgets_rows_ends_arrays_and_the_checkpoints_of_this_run(tmp_path
     assert marks(tmp_path / FINISHED) == []
 
 
+def test_a_pipe_called_like_the_log_is_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / FINISHED)
+    with pytest.raises(CalibrlError, match=r"finished\.log is no regular file; remove it, or choose another --out"):
+        opened(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == [FINISHED]
+
+
 def test_a_folder_for_checkpoints_is_made_where_there_will_be_some(tmp_path):
     opened(tmp_path / "without").close()
     assert not (tmp_path / "without" / "checkpoint").exists()
