@@ -34,8 +34,8 @@ def main() -> None:
             raise
         _end(f"{file}: {problem.strerror}; choose a file or folder that can be read and written")
     except UnicodeEncodeError as problem:
-        name = problem.object[max(0, problem.start - 20) : problem.end + 20]
-        _end(f"{name}: a file's or folder's name is not UTF-8; rename it")
+        near = problem.object[max(0, problem.start - 20) : problem.end + 20]
+        _end(f"{near}: a file's or folder's name is not UTF-8; rename it")
     except (OverflowError, RecursionError) as problem:
         _end(f"a number or a file is beyond what can be computed with ({first_line(problem)}); check what was given")
     except (MemoryError, RuntimeError) as problem:

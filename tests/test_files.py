@@ -287,10 +287,8 @@ def test_settings_of_the_current_folder_are_not_obeyed(tmp_path, way):
         return subprocess.run(words, cwd=place, env=path | given, capture_output=True, text=True, timeout=120)
 
     # As somebody would make it who knows where calibrl is installed.
-    warm = (
-        "import sys; sys.argv = ['']; from calibrl.kernels import draws, ridge; from calibrl.bandits import CalLinUCB"
-    )
-    python("-c", warm + "; CalLinUCB(['a', 'b'], 2).choose([1.0, 0.0])")
+    warm = python("-c", "from calibrl.bandits import CalLinUCB; CalLinUCB(['a', 'b'], 2).choose([1.0, 0.0])")
+    assert warm.returncode == 0, warm.stderr
     python("-c", TAKES_OVER)
     assert list(place.rglob("*.nbi")), "Numba does what it is told here"
     words = ["bandits", "--problem", "wine", "--rounds", "10", "--trials", "1", "--out", str(tmp_path / "out")]

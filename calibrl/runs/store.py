@@ -49,6 +49,9 @@ class Store:
     apart: whether a row belongs to another run that shares the folder; those are left as they are.
     """
 
+    _file: IO[str]
+    _log: IO[str]
+
     def __init__(
         self, folder: Path, run: Run, *, file: str = "rows.jsonl", apart: Callable[[Row], bool] | None = None
     ) -> None:
@@ -58,8 +61,6 @@ class Store:
         self._rows: dict[str, dict[tuple[Any, ...], Row]] = {}
         self._new: set[tuple[str, tuple[Any, ...]]] = set()
         self._finished: set[str] = set()
-        self._file: IO[str] | None = None
-        self._log: IO[str] | None = None
         self._lock: IO[str] | None = None
 
     def open(self, *, resume: bool = False, force: bool = False, checkpoints: Collection[str] = ()) -> Self:
@@ -103,10 +104,9 @@ class Store:
 
     def close(self) -> None:
         """Let others write here."""
-        for file in (self._file, self._log):
-            if file is not None:
-                with suppress(OSError):  # of a disk that is full, which was said when it refused a row
-                    file.close()
+        for name in vars(self).keys() & {"_file", "_log"}:
+            with suppress(OSError):  # of a disk that is full, which was said when it refused a row
+                getattr(self, name).close()
         if self._lock is not None:
             unlock_folder(self.folder, self._lock)
             self._lock = None
@@ -128,7 +128,6 @@ class Store:
         if row.key in rows:
             return False
         rows[row.key] = row
-        assert self._file is not None, "open the store first"
         with explain_os_error(self.path):
             self._file.write(line(row))
             self._file.flush()
@@ -142,8 +141,6 @@ class Store:
 
     def finish(self, job: str) -> None:
         """Mark a job's end, once its rows are on the disk."""
-        assert self._file is not None, "open the store first"
-        assert self._log is not None, "open the store first"
         text = mark(job, len(self._rows.get(job, {})), self._arrays(job).exists())
         with explain_os_error(self.folder):
             os.fsync(self._file.fileno())
@@ -170,7 +167,6 @@ class Store:
         rows = self.rows([*jobs, *(job for job in self._rows if job not in known)])
         text = "".join(line(row) for row in [*self._apart, *rows])
         if text.encode() != self.path.read_bytes():
-            assert self._file is not None, "open the store first"
             self._file.close()
             with explain_os_error(self.path):
                 write_text(self.path, text)
@@ -194,7 +190,6 @@ class Store:
         for pattern in checkpoints:
             for file in (self.folder / CHECKPOINT).glob(pattern):
                 file.unlink()
-        assert self._log is not None, "open the store first"
         others = {row.job for row in self._apart}
         kept = [each for each in marks(self.folder / FINISHED) if each[0] in others]
         self._log.truncate(0)
@@ -205,9 +200,8 @@ class Store:
             self._log.flush()
         else:
             self.path.unlink(missing_ok=True)
-        for file in (self.folder / ARRAYS).glob("*.npz"):
-            if file not in {self._arrays(job) for job in others}:
-                file.unlink()
+        for file in {*(self.folder / ARRAYS).glob("*.npz")} - {self._arrays(job) for job in others}:
+            file.unlink()
 
     def _read(self) -> tuple[list[Row], list[str]]:
         """This run's rows in the file, and what was damaged; those of runs beside it are put aside."""

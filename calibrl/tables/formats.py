@@ -405,11 +405,8 @@ def write_table(frame: pl.DataFrame, path: str | Path, *, at: Path | None = None
     file = Path(path)
     suffix = expect_writable(file)
     try:
-        with (
-            writable(file),
-            nullcontext(at) if at else replacing(file) as temporary,
-            temporary.open("wb") as stream,  # polars opens no file whose name is not UTF-8
-        ):
+        # polars itself opens no file whose name is not UTF-8.
+        with writable(file), nullcontext(at) if at else replacing(file) as temporary, temporary.open("wb") as stream:
             if suffix == ".parquet":
                 frame.write_parquet(stream)
             elif suffix == ".feather":
