@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import io
-import os
 import re
 import sys
 from typing import NoReturn
 
 from calibrl.errors import CalibrlError, MissingExtra, first_line
-from calibrl.lazy import ignore_settings
+from calibrl.lazy import environment, ignore_settings
 from calibrl.text import for_terminal
 
 
+# Libraries start Python processes of their own (GLFW does), which would look in the current folder first.
+@environment({"PYTHONSAFEPATH": "1"})
 def main() -> None:
     """Run the command line; bad input, and a disk that will not, end with one line on stderr and exit code 2."""
     from calibrl.cli import app
 
-    # Libraries start Python processes of their own (GLFW does), which would look in the current folder first.
-    before = os.environ.get("PYTHONSAFEPATH", "")
-    os.environ["PYTHONSAFEPATH"] = "1"
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a terminal may know no ±
             stream.reconfigure(errors="backslashreplace")
@@ -43,8 +41,6 @@ def main() -> None:
         if not isinstance(problem, MemoryError) and not re.search("allocate memory|out of memory", str(problem)):
             raise
         _end("there is not enough memory for this; see that files and settings ask for no more than they should")
-    finally:
-        os.environ["PYTHONSAFEPATH"] = before
 
 
 def _end(words: str) -> NoReturn:

@@ -126,22 +126,14 @@ def visible_devices(device: str) -> list[str]:
     return [f"cuda:{number}" for number in range(count)] if count > 1 else [device]
 
 
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """One thread while many small things are computed: several would wait for each other longer than they compute."""
-    with _threads(1):
-        yield
+def cores() -> int:
+    """How many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 @contextmanager
-def all_threads() -> Iterator[None]:
-    """As many threads as this process has cores, whatever it was told before."""
-    with _threads(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1):
-        yield
-
-
-@contextmanager
-def _threads(count: int) -> Iterator[None]:
+def threads(count: int) -> Iterator[None]:
+    """So many threads; one for many small things, where several would wait for each other longer than they compute."""
     import torch
 
     before = torch.get_num_threads()

@@ -8,12 +8,27 @@ import importlib
 import os
 import pkgutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 SETTINGS = {"matplotlib": "matplotlibrc", "numba": ".numba_config.yaml"}
 """Packages that obey a file of the current folder: a stranger's may name a cache, and code that is run from there."""
+
+
+@contextlib.contextmanager
+def environment(values: Mapping[str, str]) -> Iterator[None]:
+    """Other values in the environment, of processes that are started too, for as long as the block lasts."""
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
 
 
 def ignore_settings() -> None:

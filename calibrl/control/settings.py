@@ -376,9 +376,9 @@ MANY_NUMBERS = 2_000_000
 
 def threads_worth(numbers: int) -> AbstractContextManager[None]:
     """One thread while a layer computes few numbers at a time: more would wait for each other longer than they work."""
-    from calibrl.arrays import one_thread
+    from calibrl.arrays import threads
 
-    return one_thread() if numbers < MANY_NUMBERS else nullcontext()
+    return threads(1) if numbers < MANY_NUMBERS else nullcontext()
 
 
 def threads_for(settings: ControlSettings, *, within_a_job: bool = False) -> AbstractContextManager[None]:
@@ -386,12 +386,12 @@ def threads_for(settings: ControlSettings, *, within_a_job: bool = False) -> Abs
 
     within_a_job: jobs are given one thread each; a fleet that has the process to itself takes all where that pays.
     """
-    from calibrl.arrays import all_threads, device_named
+    from calibrl.arrays import cores, device_named, threads
 
     planner, ensemble = settings.planner, settings.ensemble
     # Runs side by side on one GPU took thirty times as long for their maps and scores, each with all threads.
     numbers = planner.population_size * planner.particles * ensemble.members * max(ensemble.hidden)
     numbers = numbers if device_named(settings.device) == "cpu" else 0
     if within_a_job and settings.fleets == 1 and numbers >= MANY_NUMBERS:
-        return all_threads()
+        return threads(cores())
     return threads_worth(numbers)

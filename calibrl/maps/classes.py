@@ -17,7 +17,7 @@ from scipy.optimize import isotonic_regression, minimize
 from torch import Tensor
 from torch.distributions import Bernoulli, Categorical
 
-from calibrl.arrays import Array, as_tensor, one_thread, returns_what_was_given
+from calibrl.arrays import Array, as_tensor, returns_what_was_given, threads
 from calibrl.errors import CalibrlError
 from calibrl.maps.base import Frozen, from_dict
 from calibrl.maps.fit import PRIOR_POINTS, logistic_fit
@@ -282,7 +282,7 @@ def fit_isotonic_classes(probs: Array, outcome: Array, *, weight: Array | None =
     return _isotonic(*_weighed(probs, outcome, weight))
 
 
-@one_thread()
+@threads(1)
 def fit_auto_classes(probs: Array, outcome: Array, *, weight: Array | None = None) -> ClassMap:
     """The class map with the best 5-fold cross-entropy, or no change unless that wins by a standard error.
 

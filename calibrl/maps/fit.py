@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from calibrl.arrays import Array, as_tensor, one_thread
+from calibrl.arrays import Array, as_tensor, threads
 from calibrl.kernels import normal
 from calibrl.maps.base import Map
 from calibrl.maps.columns import FURTHEST, Column, Floats, column_of, columns_of, matrix, ranks_of, stack
@@ -347,7 +347,7 @@ ROUNDING = 1e-9
 """What a score may be off by: gaining no more than that is gaining nothing."""
 
 
-@one_thread()
+@threads(1)
 def fit_auto(pit: Array | None = None, *, weight: Array | None = None, z: Array | None = None) -> Map:
     """The map with the best cross-validated CRPS, column by column, or the identity.
 

@@ -28,8 +28,9 @@ from pathlib import Path
 from typing import Any, Protocol, Self, cast
 
 from calibrl import __version__
+from calibrl.arrays import cores
 from calibrl.errors import CalibrlError, MissingExtra, check_count, check_known, first_line
-from calibrl.lazy import SETTINGS, ignore_settings
+from calibrl.lazy import SETTINGS, environment, ignore_settings
 from calibrl.runs.experiment import Job, Report, Status
 
 BACKENDS = ("serial", "processes", "ray")
@@ -178,11 +179,6 @@ def run_jobs(
     return results
 
 
-def cores() -> int:
-    """How many cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 def check_backend(backend: str, *, workers: int | None = None, address: str | None = None) -> None:
     """Refuse what `run_jobs` could not do."""
     check_known("backend", backend, BACKENDS)
@@ -224,23 +220,16 @@ def single_threaded() -> Iterator[None]:
     """Compute on one thread: libraries that are loaded already, and those that this or a new process loads yet."""
     from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
-    before = {name: os.environ.get(name) for name in THREADS}
     torch = sys.modules.get("torch")
     threads = torch.get_num_threads() if torch else 1
-    os.environ.update(THREADS)
     try:
         if torch:
             torch.set_num_threads(1)
-        with threadpool_limits(1):
+        with environment(THREADS), threadpool_limits(1):
             yield
     finally:
         if torch:
             torch.set_num_threads(threads)
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
 
 
 class Serial:
@@ -352,12 +341,8 @@ class Processes:
             words = (theirs, dict(os.environ))
             process = self._context.Process(target=serve, args=words, daemon=True)  # type: ignore[attr-defined]
             # Python would look in the current folder first, until it has our path, and run a stranger's threading.py.
-            before = os.environ.get("PYTHONSAFEPATH", "")
-            os.environ["PYTHONSAFEPATH"] = "1"
-            try:
+            with environment({"PYTHONSAFEPATH": "1"}):
                 process.start()
-            finally:
-                os.environ["PYTHONSAFEPATH"] = before
         theirs.close()
         self._process[ours] = process
         return ours

@@ -7,9 +7,10 @@ import psutil
 import pytest
 import torch
 
+from calibrl.arrays import cores
 from calibrl.errors import CalibrlError, MissingExtra
 from calibrl.runs.experiment import Job
-from calibrl.runs.workers import JobFailed, cores, run_jobs
+from calibrl.runs.workers import JobFailed, run_jobs
 
 
 def square(x, *, plus=0):
