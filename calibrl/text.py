@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import html
+import json
 import re
 from collections.abc import Iterable
 from pathlib import Path
@@ -80,15 +81,8 @@ def for_json(text: str) -> str:
     """
     if text.isprintable():
         return text
-    return "".join(
-        letter if letter.isprintable() or letter == "\n" else "".join(f"\\u{unit:04x}" for unit in _utf16_units(letter))
-        for letter in text
-    )
-
-
-def _utf16_units(letter: str) -> list[int]:
-    data = letter.encode("utf-16-be", "surrogatepass")
-    return [int.from_bytes(data[at : at + 2], "big") for at in range(0, len(data), 2)]
+    escaped = (letter if letter.isprintable() or letter == "\n" else json.dumps(letter)[1:-1] for letter in text)
+    return "".join(escaped).replace("\x7f", "\\u007f")  # the one that JSON lets stand
 
 
 def for_html(text: str) -> str:

@@ -19,13 +19,12 @@ import threading
 import traceback
 from collections import Counter, deque
 from collections.abc import Callable, Generator, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
-from typing import Any, Protocol, Self, cast
+from typing import Any, NamedTuple, Protocol, Self, cast
 
 from calibrl import __version__
 from calibrl.arrays import cores
@@ -46,23 +45,20 @@ THREADS = dict.fromkeys(
 depends on the number of threads would make rows depend on the machine."""
 
 
-@dataclass(frozen=True)
-class Item:
+class Item(NamedTuple):
     """One thing that a generator yielded."""
 
     value: Any
 
 
-@dataclass(frozen=True)
-class Done:
+class Done(NamedTuple):
     """The job is finished; what its function returned, or how many items it yielded."""
 
     value: Any = None
     items: int | None = None
 
 
-@dataclass(frozen=True)
-class Failed:
+class Failed(NamedTuple):
     """The job raised: the same would happen again. `known` errors speak to the user and need no traceback."""
 
     message: str
@@ -70,8 +66,7 @@ class Failed:
     known: bool = False
 
 
-@dataclass(frozen=True)
-class Lost:
+class Lost(NamedTuple):
     """The worker vanished: killed, out of memory, its machine gone. The job may fare better elsewhere."""
 
     reason: str
