@@ -118,11 +118,30 @@ def continuous(
     return alarm(cal.summary(Normal(torch.zeros_like(y), 1.0), y))
 
 
+def levels(rng: Rng, *, n: int, phi: float, scale: float = 1.0) -> float:
+    """Of quantiles at five levels."""
+    at = np.array([0.05, 0.25, 0.5, 0.75, 0.95])
+    noise = rng.normal(size=n)
+    noise[1:] *= (1 - phi**2) ** 0.5
+    found = cal.diagnostics.quantile_summary(
+        np.tile(special.ndtri(at), (n, 1)), at, scale * lfilter([1.0], [1.0, -phi], noise)
+    )
+    return float(not found.verdict()[0].startswith("Calibrated"))
+
+
 def classes(
-    rng: Rng, *, n: int, k: int, bold: float = 1.0, gap: float = 0.0, coin: bool = False, swap: bool = False
+    rng: Rng,
+    *,
+    n: int,
+    k: int,
+    bold: float = 1.0,
+    gap: float = 0.0,
+    coin: bool = False,
+    swap: bool = False,
+    likelier: float = 0.0,
 ) -> float:
     logits = 1.5 * rng.normal(size=(n, k))
-    truth, said = special.softmax(logits, 1), special.softmax(bold * logits, 1)
+    truth, said = special.softmax(logits, 1), special.softmax(bold * logits + likelier * (np.arange(k) == 0), 1)
     if gap:
         said = np.tile([0.4, 0.6], (n, 1))
         truth = said + np.array([gap, -gap])
@@ -174,6 +193,12 @@ SCENARIOS: dict[tuple[str, str, int], Callable[[Rng], float]] = {
     ("class summary: power", "two of three classes swapped", 500): partial(classes, n=500, k=3, swap=True),
     ("class summary: power", "temperature 1.5, 3 classes", 300): partial(classes, n=300, k=3, bold=1.5),
     **{("reliability band", "five levels", n): partial(band, n=n) for n in (10, 100)},
+    ("class summary: power", "one class of four too likely", 250): partial(classes, n=250, k=4, likelier=0.45),
+    ("class summary: power", "temperature 0.72, 2 classes", 350): partial(classes, n=350, k=2, bold=0.72),
+    **{
+        ("quantile summary: size, of 0.01", "autoregressive 0.9", n): partial(levels, n=n, phi=0.9) for n in (100, 1000)
+    },
+    ("quantile summary: power", "autoregressive 0.9, spread 1.5 ×", 1000): partial(levels, n=1000, phi=0.9, scale=1.5),
 }
 
 

@@ -33,6 +33,9 @@ from calibrl.kernels import normal
 
 INTERVALS = (0.5, 0.8, 0.9, 0.95)
 
+UNSURE = 1.5
+"""Over √(effective rows): how far the estimate of them may be off."""
+
 
 @dataclass(frozen=True)
 class Summary:
@@ -80,11 +83,10 @@ class Summary:
         sentences: list[str] = []
         # A calibrated forecaster's ratio exceeds 3 once in twenty to fifty, its coverage strays this far once in a
         # thousand. How much rows resemble each other is an estimate too.
-        most = 3 if effective == self.n else 3 + 4.5 / math.sqrt(effective)
+        most = 3 if effective == self.n else 3 * (1 + UNSURE / math.sqrt(effective))
         strays = abs(inside - 0.9) > 3.3 * math.sqrt(0.9 * 0.1 / effective)
         if ratio < most and not strays:
-            as_many = "" if effective > 0.9 * self.n else f", which say as much as {effective:.0f} independent ones"
-            sentences.append(f"Calibrated as far as {self.n} outcomes can tell{as_many}.")
+            sentences.append(f"Calibrated as far as {self.n} outcomes can tell{_as_many(self.n, effective)}.")
         else:
             log_spread = math.log(self.spread) if self.spread > 0 else -math.inf
             if log_spread > 3 * spread_error and inside < 0.9:
@@ -115,6 +117,10 @@ class Summary:
 
     def __str__(self) -> str:
         return "\n".join(self.verdict())
+
+
+def _as_many(n: int, effective: float) -> str:
+    return "" if effective > 0.9 * n else f", which say as much as {effective:.0f} independent ones"
 
 
 def summary(
@@ -298,7 +304,8 @@ class QuantileSummary:
     calibration_error: Σ_j (p̂_j - p_j)² and mean |p̂_j - p_j| over the levels, an outcome that equals a quantile counted
     on the side that fits. noise_floor: the loss that chance alone gives a perfect forecaster. p_value: how often chance
     alone would spread outcomes over the levels at least this unevenly. coverage, width: of the central intervals whose
-    two ends are among the levels. pinball: mean pinball loss over the levels, lower is better.
+    two ends are among the levels. pinball: mean pinball loss over the levels, lower is better. effective: of how many
+    independent outcomes these say as much as.
     """
 
     n: int
@@ -311,6 +318,7 @@ class QuantileSummary:
     coverage: dict[float, float]
     width: dict[float, float]
     pinball: float
+    effective: float
 
     def to_dict(self) -> dict[str, Any]:
         """Plain numbers, ready for JSON."""
@@ -336,9 +344,10 @@ class QuantileSummary:
 
     def _headline(self) -> str:
         if self.p_value >= ALPHA:
-            return f"Calibrated as far as {self.n} outcomes can tell at {len(self.levels)} levels."
+            alike = _as_many(self.n, self.effective)
+            return f"Calibrated as far as {self.n} outcomes can tell at {len(self.levels)} levels{alike}."
         for level, share in reversed(self.coverage.items()):
-            if abs(share - level) > 3 * np.sqrt(level * (1 - level) / self.n):
+            if abs(share - level) > 3 * np.sqrt(level * (1 - level) / self.effective):
                 word = "Over-confident" if share < level else "Under-confident"
                 return f"{word}: the {100 * level:g} % interval holds {share:.1%} of outcomes."
         off = np.subtract(self.observed, self.levels)
@@ -352,7 +361,7 @@ class QuantileSummary:
         return "\n".join(self.verdict())
 
 
-def quantile_summary(values: Array, levels: Array, y: Array) -> QuantileSummary:
+def quantile_summary(values: Array, levels: Array, y: Array, *, block: int | None = None) -> QuantileSummary:
     """What outcomes say of quantiles, at the levels that were forecast.
 
     Parameters
@@ -363,6 +372,8 @@ def quantile_summary(values: Array, levels: Array, y: Array) -> QuantileSummary:
         (k,) ascending, in (0, 1).
     y : array
         (n,) outcomes, NaN where unseen.
+    block
+        As in `summary`.
 
     Returns
     -------
@@ -384,9 +395,14 @@ def quantile_summary(values: Array, levels: Array, y: Array) -> QuantileSummary:
             "expected (n, k), (k,) and (n,)"
         )
     seen = ~np.isnan(outcome)
+    # The middle of the levels that an outcome fell between stands for its PIT.
+    middle = (np.append(share, 1.0) + np.append(0.0, share)) / 2
+    between = np.where(seen, middle[(outcome[:, None] > quantiles).sum(1)], np.nan)
+    block = 1 if block is None and is_sorted(outcome) else block
     quantiles, outcome, n = quantiles[seen], outcome[seen, None], int(seen.sum())
     if not n:
         raise CalibrlError("no outcome was seen: every y is NaN; nothing to summarise")
+    effective = effective_rows(between, block=block).rows
     below, at_most = (outcome < quantiles).sum(0), (outcome <= quantiles).sum(0)
     # Counts have outcomes on a quantile: the level is right if it lies between the two shares.
     fitting = np.clip(n * share, below, at_most)
@@ -404,22 +420,28 @@ def quantile_summary(values: Array, levels: Array, y: Array) -> QuantileSummary:
         observed=tuple((at_most / n).tolist()),
         calibration_loss=float((off**2).sum()),
         calibration_error=float(np.abs(off).mean()),
-        noise_floor=float((share * (1 - share)).sum() / n),
-        p_value=_uneven(fitting, share, n),
+        noise_floor=float((share * (1 - share)).sum() / effective),
+        p_value=_uneven(fitting, share, n, effective),
         coverage={
             level: float(((quantiles[:, a] <= outcome[:, 0]) & (outcome[:, 0] <= quantiles[:, b])).mean())
             for level, (a, b) in central.items()
         },
         width={level: float((quantiles[:, b] - quantiles[:, a]).mean()) for level, (a, b) in central.items()},
         pinball=float(np.maximum(share * miss, (share - 1) * miss).mean()),
+        effective=effective,
     )
 
 
-def _uneven(at_most: np.ndarray, levels: np.ndarray, n: int) -> float:
-    """The p-value of Pearson's test of n outcomes over the k + 1 bins between levels. at_most: (k,) counts."""
+def _uneven(at_most: np.ndarray, levels: np.ndarray, n: int, effective: float) -> float:
+    """The p-value of Pearson's test of n outcomes over the k + 1 bins between levels. at_most: (k,) counts.
+
+    Of outcomes that resemble each other the statistic is divided by how much (Rao and Scott, 1981), an estimate itself.
+    """
     chance = np.diff(levels, prepend=0.0, append=1.0)
     counts = np.diff(at_most, prepend=0, append=n)
-    statistic = float(((counts - n * chance) ** 2 / (n * chance)).sum())
+    alike = 1.0 if effective == n else n / effective * (1 + UNSURE / math.sqrt(effective))
+    statistic = float(((counts - n * chance) ** 2 / (n * chance)).sum()) / alike
+    n = max(round(n / alike), 1)
     if n * chance.min() >= FEW:
         return float(stats.chi2.sf(statistic, len(levels)))
     drawn = np.random.default_rng(0).multinomial(n, chance / chance.sum(), DRAWS)

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from scipy import stats
+from scipy.signal import lfilter
 
 from calibrl import CalibrlError
 from calibrl.diagnostics import quantile_summary
@@ -62,3 +63,18 @@ def test_shapes_that_do_not_fit_and_no_outcome_are_refused():
         quantile_summary(np.zeros((3, 2)), [0.1], np.zeros(3))
     with pytest.raises(CalibrlError, match="no outcome was seen"):
         quantile_summary(np.zeros((3, 2)), [0.1, 0.9], np.full(3, np.nan))
+
+
+@pytest.mark.parametrize("levels", [[0.05, 0.95], [0.05, 0.25, 0.5, 0.75, 0.95]])
+def test_calibrated_rows_that_resemble_their_neighbours_raise_few_alarms(levels):
+    """Of 100 autoregressive series (0.9) two thirds were called wrong; one that is too wide is still found."""
+    rng = np.random.default_rng(0)
+    q = np.tile(stats.norm.ppf(levels), (1000, 1))
+    series = lfilter([1.0], [1.0, -0.9], rng.normal(size=(100, 1300)))[:, 300:] * np.sqrt(1 - 0.9**2)
+    found = [quantile_summary(q, levels, y) for y in series]
+    assert np.mean([one.p_value < 0.01 for one in found]) <= 0.04
+    assert np.median([one.effective for one in found]) < 250
+    assert "which say as much as" in found[0].verdict()[0]
+    assert np.mean([quantile_summary(q, levels, 2 * y).p_value < 0.01 for y in series]) > 0.9
+    assert quantile_summary(q, levels, series[0], block=1).effective == 1000
+    assert quantile_summary(q, levels, np.sort(series[0])).effective == 1000  # sorting says nothing
