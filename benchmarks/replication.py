@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from calibrl.control.scoring import ENDPOINTS, PAIRS, WAYS, Endpoint, claim, endpoint
+from calibrl.control.scoring import ENDPOINTS, PAIRS, WAYS, Samples, claim, endpoint
 from calibrl.runs.rows import Row, mean_and_error, read
 
 ROOT = Path(__file__).parent.parent
@@ -73,7 +73,7 @@ def endpoints() -> Iterator[str]:
             )
 
 
-def _times(found: Endpoint) -> str:
+def _times(found: Samples) -> str:
     ratio, low, high = found.ratio
     return "not yet" if np.isnan(ratio) else f"{ratio:.2f}" + (f" [{low:.2f}, {high:.2f}]" if low == low else "")
 
@@ -88,7 +88,7 @@ def levels() -> Iterator[str]:
             both = [endpoint(rows, samples.level, "calibrated", "uncalibrated") for rows in (first, second)]
             if both[0] is None or both[1] is None:
                 continue
-            got = f"{both[1].reached[0]} and {both[1].reached[1]} of {both[1].seeds}"
+            got = f"{both[1].reached[0]} and {both[1].reached[1]} of {len(both[1].arm)}"
             yield (
                 f"| {NAMES[task]} | {100 * way:.0f} % | {samples.level:.0f} | {_times(both[0])} | {_times(both[1])} | "
                 f"{got} |".replace(" -", " −")

@@ -266,10 +266,10 @@ def test_steps_to_a_return(name):
     found = claim(read(ROOT / "results" / "control" / f"{name}.jsonl"))
     text = re.sub(r"(?<=\d) (?=\d{3}\b)", "", page("docs/full-size.md"))
     for samples in found.samples:
-        both, saved = samples.reached, samples.saved.tolist()
-        steps = [f"{arm[both].mean():.0f}" for arm in (samples.calibrated, samples.uncalibrated)]
+        both, saved = samples.both, samples.saved.tolist()
+        steps = [f"{arm[both].mean():.0f}" for arm in (samples.arm, samples.other)]
         gain = pm(saved, ".0f") if len(saved) > 1 else f"{saved[0]:.0f}, one seed"
-        says(text, *steps, gain, f"{samples.ratio:.2f}")
+        says(text, *steps, gain, f"{samples.ratio_of_sums:.2f}")
 
 
 def test_same_networks_with_and_without_a_map():

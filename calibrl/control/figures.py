@@ -412,7 +412,7 @@ def endpoints_in_words(rows: Sequence[Row]) -> list[str]:
         if found is None:
             continue
         (ratio, low, high), (mine, theirs) = found.ratio, found.reached
-        got = f"{mine} and {theirs} of {found.seeds} seeds got there"
+        got = f"{mine} and {theirs} of {len(found.arm)} seeds got there"
         times = "" if math.isnan(ratio) else f": {ratio:.2f} × the steps, 95 % interval {low:.2f} to {high:.2f}"
         lines.append(f"Endpoint, steps to {level:.0f}, {arm} over {other} ({got}){times}")
     return lines
@@ -420,13 +420,13 @@ def endpoints_in_words(rows: Sequence[Row]) -> list[str]:
 
 def _to_a_level(samples: Samples, digits: int) -> str:
     """Who got there, so that no arm gains by the seeds on which it did not; and after how many steps where both did."""
-    both, (one, other) = samples.reached, samples.counts
+    both, (one, other) = samples.both, samples.reached
     level = f"a return of {samples.level:.{digits}f} (on {one} of {len(both)} seeds calibrated, {other} uncalibrated)"
     if not both.any():
         return f"{level}: not by both arms of any seed"
-    mine, theirs = samples.calibrated[both].mean(), samples.uncalibrated[both].mean()
+    mine, theirs = samples.arm[both].mean(), samples.other[both].mean()
     where = "" if both.all() else f" on the {both.sum()} of both"
-    saved = f"saved {_with_error(samples.saved.tolist(), '.0f')}, {samples.ratio:.2f} × the samples"
+    saved = f"saved {_with_error(samples.saved.tolist(), '.0f')}, {samples.ratio_of_sums:.2f} × the samples"
     return f"{level}: after {mine:.0f} steps calibrated, {theirs:.0f} uncalibrated{where}; {saved}"
 
 

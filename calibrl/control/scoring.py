@@ -278,32 +278,58 @@ WAYS = (0.5, 0.75, 0.95)
 
 @dataclass(frozen=True)
 class Samples:
-    """Environment steps that seeds of two arms needed to a level of return; both (n,), NaN where never reached."""
+    """Environment steps until the best return so far is at a level: of paired seeds, in two arms.
+
+    arm, other: (n,), NaN where never. last: the last step that all seeds made.
+    """
 
     level: float
-    calibrated: Floats
-    uncalibrated: Floats
+    arm: Floats
+    other: Floats
+    last: int
 
     @property
-    def reached(self) -> NDArray[np.bool_]:
+    def both(self) -> NDArray[np.bool_]:
         """Seeds of which both arms got there."""
-        return np.isfinite(self.calibrated) & np.isfinite(self.uncalibrated)
+        return np.isfinite(self.arm) & np.isfinite(self.other)
 
     @property
-    def counts(self) -> tuple[int, int]:
+    def reached(self) -> tuple[int, int]:
         """How many seeds of each arm got there."""
-        return int(np.isfinite(self.calibrated).sum()), int(np.isfinite(self.uncalibrated).sum())
+        return int(np.isfinite(self.arm).sum()), int(np.isfinite(self.other).sum())
 
     @property
     def saved(self) -> Floats:
-        """Steps that calibrating saved, for each seed of which both arms got there."""
-        return (self.uncalibrated - self.calibrated)[self.reached]
+        """Steps that the first arm saved, for each seed of which both got there."""
+        return (self.other - self.arm)[self.both]
 
     @property
-    def ratio(self) -> float:
-        """Steps the calibrated arm needed for each of the uncalibrated one's, over those seeds."""
-        both = self.reached
-        return float(self.calibrated[both].sum() / self.uncalibrated[both].sum()) if both.any() else float("nan")
+    def ratio_of_sums(self) -> float:
+        """Steps the first arm needed for each of the other's, over seeds of which both got there."""
+        both = self.both
+        return float(self.arm[both].sum() / self.other[both].sum()) if both.any() else float("nan")
+
+    @property
+    def log_ratio(self) -> Floats:
+        """Of each seed of which at least one arm got there: the logarithm of the first arm's steps over the other's.
+
+        An arm that did not get there counts as if it had at its last step, which can only bring the ratio nearer to 1.
+        """
+        either = np.isfinite(self.arm) | np.isfinite(self.other)
+        mine, theirs = (np.where(np.isfinite(part), part, self.last)[either] for part in (self.arm, self.other))
+        return np.log(mine / theirs)
+
+    @property
+    def ratio(self) -> tuple[float, float, float]:
+        """The geometric mean of those ratios, and its 95 % interval by Student's t; NaN for fewer than two."""
+        logs, count = self.log_ratio, len(self.log_ratio)
+        if not count:
+            return math.nan, math.nan, math.nan
+        from scipy.special import stdtrit
+
+        mean = float(logs.mean())
+        reach = float(stdtrit(count - 1, 0.975) * logs.std(ddof=1)) / math.sqrt(count) if count > 1 else math.nan
+        return math.exp(mean), math.exp(mean - reach), math.exp(mean + reach)
 
 
 @dataclass(frozen=True)
@@ -333,8 +359,7 @@ def claim(rows: Sequence[Row], ways: Sequence[float] = WAYS) -> Claim | None:
     random = curves[other][:, 0].mean()
     whole = float(curves[other].max(1).mean() - random)
     levels = [random + way * whole for way in ways] if whole > 0 else []
-    at = np.array(steps, float)
-    samples = tuple(Samples(level, *(_first(curves[name], level, at) for name in (arm, other))) for level in levels)
+    samples = tuple(_samples(level, found) for level in levels)
     return Claim(len(both[0]), len(steps) - 1, (curves[arm] - curves[other])[:, 1:].mean(1), whole, samples)
 
 
@@ -344,35 +369,7 @@ PAIRS = (("released", "released-control"), ("calibrated", "uncalibrated"), ("cal
 """Arms that are compared so."""
 
 
-@dataclass(frozen=True)
-class Endpoint:
-    """Steps until the best return so far is at a level: of paired seeds, one arm's over the other's.
-
-    log_ratio: (n,), of seeds of which at least one arm got there; an arm that did not counts as if it had at its last
-    step, which can only bring the ratio nearer to 1. reached: how many seeds of each arm got there. seeds: how many
-    pairs there are.
-    """
-
-    level: float
-    log_ratio: Floats
-    reached: tuple[int, int]
-    seeds: int
-
-    @property
-    def ratio(self) -> tuple[float, float, float]:
-        """The geometric mean of the ratios, and its 95 % interval by Student's t; NaN for fewer than two."""
-        count = len(self.log_ratio)
-        if not count:
-            return math.nan, math.nan, math.nan
-        from scipy.special import stdtrit
-
-        mean = float(self.log_ratio.mean())
-        error = float(self.log_ratio.std(ddof=1)) / math.sqrt(count) if count > 1 else math.nan
-        reach = float(stdtrit(count - 1, 0.975)) * error if count > 1 else math.nan
-        return math.exp(mean), math.exp(mean - reach), math.exp(mean + reach)
-
-
-def endpoint(rows: Sequence[Row], level: float, arm: str, other: str) -> Endpoint | None:
+def endpoint(rows: Sequence[Row], level: float, arm: str, other: str) -> Samples | None:
     """Compare two arms on the trials that all their common seeds have made; None where they share none.
 
     Parameters
@@ -386,17 +383,16 @@ def endpoint(rows: Sequence[Row], level: float, arm: str, other: str) -> Endpoin
 
     Returns
     -------
-    Endpoint or None
+    Samples or None
     """
     found = _paired(rows, arm, other)
-    if found is None:
-        return None
-    steps, curves = found
-    first = [_first(curve, level, np.array(steps, float)) for curve in curves]
-    either = np.isfinite(first[0]) | np.isfinite(first[1])
-    mine, theirs = (np.where(np.isfinite(part), part, steps[-1])[either] for part in first)
-    counts = int(np.isfinite(first[0]).sum()), int(np.isfinite(first[1]).sum())
-    return Endpoint(level, np.log(mine / theirs), counts, len(first[0]))
+    return None if found is None else _samples(level, found)
+
+
+def _samples(level: float, paired: tuple[list[int], tuple[Floats, Floats]]) -> Samples:
+    steps, curves = paired
+    mine, theirs = (_first(curve, level, np.array(steps, float)) for curve in curves)
+    return Samples(level, mine, theirs, steps[-1])
 
 
 def _paired(rows: Sequence[Row], arm: str, other: str) -> tuple[list[int], tuple[Floats, Floats]] | None:

@@ -414,14 +414,6 @@ def ensemble_draw(nets: PackedNets, x: Tensor, draws: Tensor) -> Tensor:
     return found
 
 
-def ensemble_draw_reference(mean: Tensor, share: Tensor, lowest: Tensor, highest: Tensor, draws: Tensor) -> Tensor:
-    """The draw from answers (g, e, n, d) in plain torch: what correct means."""
-    middle = mean.mean(1)
-    variance = lowest[:, None, None] + highest[:, None, None] * share
-    spread = (variance + (mean - middle.unsqueeze(1)).square()).mean(1)
-    return middle + spread.sqrt() * draws
-
-
 def _run(nets: PackedNets, x: Tensor, answers: Any, draws: Any, found: Any) -> None:
     """All rows of x (g, 1 or e, n, in), in as many parts as torch may use threads, if they are worth it."""
     # One layout in memory for all callers: another would be compiled anew.

@@ -20,7 +20,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol, TypeAlias, runtime_checkable
+from typing import NamedTuple, NotRequired, Protocol, TypeAlias, TypedDict, Unpack, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -282,18 +282,18 @@ class Step(NamedTuple):
     after: Tensor
 
 
+class Futures(TypedDict):
+    """How futures are imagined: what `imagine` is given by name."""
+
+    propagation: str
+    particles: int
+    noise: Tensor
+    tables: NotRequired[Tensor | None]
+    errors: NotRequired[Errors | None]
+
+
 def imagined_returns(
-    nets: Model,
-    world: World,
-    observation: Tensor,
-    plans: Tensor,
-    *,
-    propagation: str,
-    particles: int,
-    noise: Tensor,
-    tables: Tensor | None = None,
-    errors: Errors | None = None,
-    risk: Risk = MEAN,
+    nets: Model, world: World, observation: Tensor, plans: Tensor, *, risk: Risk = MEAN, **how: Unpack[Futures]
 ) -> Tensor:
     """What each plan is worth: by default the mean over particles of its summed reward.
 
@@ -302,8 +302,8 @@ def imagined_returns(
 
     Parameters
     ----------
-    nets, world, observation, plans, propagation, particles, noise, tables, errors
-        As in `imagine`.
+    nets, world, observation, plans, **how
+        As in `imagine`: propagation, particles, noise, tables and errors.
     risk
         What the particles' returns, and where they went, make of a plan.
 
@@ -315,17 +315,7 @@ def imagined_returns(
     if world.reward is None:
         raise CalibrlError("this world has no reward; learn one, or pass a reward function of your own")
     with torch.inference_mode():
-        steps = imagine(
-            nets,
-            world,
-            observation,
-            plans,
-            propagation=propagation,
-            particles=particles,
-            noise=noise,
-            tables=tables,
-            errors=errors,
-        )
+        noise, steps = how["noise"], imagine(nets, world, observation, plans, **how)
         broken: Tensor | None = None
         total, taken = plans.new_zeros(()), plans.permute(2, 0, 1, 3).unsqueeze(3)
         together = max(1, AT_ONCE // (noise.shape[0] * noise.shape[2] * observation.shape[-1]))

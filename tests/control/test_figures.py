@@ -41,10 +41,10 @@ def test_counts_the_samples_to_each_level() -> None:
     assert (found.seeds, found.trials) == (2, 4)
     half, whole = found.samples
     assert half.level == 50
-    assert half.calibrated.tolist() == [20, 20]
-    assert half.uncalibrated.tolist() == [30, 30]
+    assert half.arm.tolist() == [20, 20]
+    assert half.other.tolist() == [30, 30]
     assert whole.saved.tolist() == [10, 10]
-    assert whole.ratio == 40 / 50
+    assert whole.ratio_of_sums == 40 / 50
     assert found.gain.tolist() == [np.subtract(QUICK, SLOW)[1:].mean()] * 2
 
 
@@ -57,7 +57,7 @@ def test_the_endpoint_is_the_paired_ratio_of_steps_to_the_best_so_far() -> None:
     # 80 at step 30 and 40, twice; at 40 and 40; at 40, and never until step 50.
     logs = np.log([30 / 40, 30 / 40, 1, 40 / 50])
     np.testing.assert_allclose(found.log_ratio, logs)
-    assert (found.reached, found.seeds) == ((4, 3), 4)
+    assert (found.reached, len(found.arm)) == ((4, 3), 4)
     t = stats.t.interval(0.95, 3, loc=logs.mean(), scale=stats.sem(logs))
     np.testing.assert_allclose(found.ratio, [np.exp(logs.mean()), *np.exp(t)])
     # A seed of which neither got there says nothing; a drop after the level was reached does not undo it.
@@ -86,7 +86,7 @@ def test_only_trials_and_seeds_of_both_arms_count() -> None:
 def test_a_level_nobody_reached_is_not_counted() -> None:
     found = claim([*rows("calibrated", 0, (0.0, 1.0)), *rows("uncalibrated", 0, (0.0, 100.0))])
     assert found is not None
-    assert not any(samples.reached.any() for samples in found.samples)
+    assert not any(samples.both.any() for samples in found.samples)
     assert "(on 0 of 1 seeds calibrated, 1 uncalibrated): not by both arms of any seed" in in_words(found)
 
 
@@ -95,7 +95,7 @@ def test_an_arm_does_not_gain_by_seeds_on_which_it_never_got_there() -> None:
     seeds += [*rows("calibrated", 1, (0.0, 0.0, 0.0, 0.0, 0.0)), *rows("uncalibrated", 1, SLOW)]
     found = claim(seeds, ways=(0.5,))
     assert found is not None
-    assert found.samples[0].counts == (1, 2)
+    assert found.samples[0].reached == (1, 2)
     assert "a return of 50 (on 1 of 2 seeds calibrated, 2 uncalibrated): after 20" in in_words(found)
     assert "uncalibrated on the 1 of both; saved 10, 0.67 × the samples" in in_words(found)
 

@@ -12,9 +12,17 @@ from hypothesis import strategies as st
 from torch.nn import functional
 
 from calibrl.kernels import ensemble_draw as module
-from calibrl.kernels.ensemble_draw import PAIRS, PackedNets, ensemble_answers, ensemble_draw, ensemble_draw_reference
+from calibrl.kernels.ensemble_draw import PAIRS, PackedNets, ensemble_answers, ensemble_draw
 
 TRUNKS = [torch.float32, *([torch.bfloat16] if PAIRS else [])]
+
+
+def ensemble_draw_reference(mean, share, lowest, highest, draws):
+    """The draw from answers (g, e, n, d) in plain torch: what correct means."""
+    middle = mean.mean(1)
+    variance = lowest[:, None, None] + highest[:, None, None] * share
+    spread = (variance + (mean - middle.unsqueeze(1)).square()).mean(1)
+    return middle + spread.sqrt() * draws
 
 
 def some_numbers(widths, networks, generator):
