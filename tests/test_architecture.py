@@ -93,6 +93,27 @@ def test_the_tree_of_the_design_page_names_every_file():
     assert named == files
 
 
+def test_every_kernel_has_its_test():
+    kernels = {file.stem for file in FILES if file.parent.name == "kernels"} - {"__init__"}
+    tested = {file.stem.removeprefix("test_") for file in (ROOT / "tests" / "kernels").glob("test_*.py")}
+    # Triton's layers are tested with the networks that they serve, beside the other kernels that do.
+    assert kernels - tested == {"layered"}
+
+
+ACROSS = {"contract", "contracts", "distributions", "gradients", "service", "tails"}
+"""Tests of a whole folder at once."""
+
+
+def test_tests_are_named_after_what_they_test():
+    """`maps/fit.py` is tested by `maps/test_fit.py`, and by `maps/test_fit_….py` where that is long."""
+    for folder in (ROOT / "tests").iterdir():
+        modules = {file.stem for file in (ROOT / "calibrl" / folder.name).glob("*.py")} | ACROSS
+        names = (
+            [file.stem.removeprefix("test_") for file in folder.glob("test_*.py")] if len(modules) > len(ACROSS) else []
+        )
+        assert [name for name in names if not any(f"{name}_".startswith(f"{one}_") for one in modules)] == []
+
+
 def test_lines_of_the_layers_go_down():
     """No layer is named twice in the contract that import-linter checks."""
     text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")

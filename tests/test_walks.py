@@ -113,19 +113,8 @@ def row_to_disk(folder):
 
     from calibrl.cli import app
 
-    words = [
-        "run",
-        "bandits",
-        "--problem",
-        "linear",
-        "--trials",
-        "1",
-        "--rounds",
-        "20",
-        "--out",
-        str(folder / "bandits"),
-    ]
-    found = CliRunner().invoke(app, [*words, "--out", str(folder / "bandits")])
+    words = ["run", "bandits", "--problem", "linear", "--trials", "1", "--rounds", "20", "--out"]
+    found = CliRunner().invoke(app, [*words, str(folder / "bandits")])
     assert found.exit_code == 0, found.output
 
 

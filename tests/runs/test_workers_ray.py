@@ -24,7 +24,7 @@ from calibrl.runs.workers import (  # noqa: E402
     run_jobs,
 )
 from tests.runs.crash import EXPERIMENT, QUICK  # noqa: E402
-from tests.runs.test_crash import ROOT, forget, values, wait_for_rows, whole_lines  # noqa: E402
+from tests.runs.test_store_crash import ROOT, forget, values, wait_for_rows, whole_lines  # noqa: E402
 from tests.runs.test_workers import count, dies_always, dies_once, noise, raises, square  # noqa: E402
 
 pytestmark = [pytest.mark.filterwarnings("ignore::ResourceWarning"), pytest.mark.timeout(300)]
