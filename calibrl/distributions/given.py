@@ -70,6 +70,8 @@ def forecast_of(
         mean, std = (as_tensor(part, name) for part, name in zip(given, ("mean", kind or "std"), strict=True))
         if kind in ("variance", "log_variance"):
             std = std.sqrt() if kind == "variance" else (std / 2).exp()
+        if std.numel() > 1 and std.shape != mean.shape:
+            raise CalibrlError(f"mean {tuple(mean.shape)} and std {tuple(std.shape)} do not fit; give one for each row")
         if not bool((std > 0).all()):
             least = std.nan_to_num(-1).min()
             raise CalibrlError(f"std {least:g} of (mean, std) is not above 0; give standard deviations")
@@ -268,6 +270,11 @@ class Fitted(Answers):
             return model.pred_dist(x).dist
         if hasattr(model, "predict_proba"):
             return model.predict_proba(x)
+        if hasattr(model, "decision_function") and self.classes is not None:  # a classifier without probabilities
+            scores = as_tensor(model.decision_function(x), "scores")
+            return Categorical(
+                logits=scores if scores.dim() > 1 else torch.stack([torch.zeros_like(scores), scores], 1)
+            )
         if hasattr(model, "predict"):
             return self._predicted(model, x)
         if callable(model):

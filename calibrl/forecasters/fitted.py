@@ -82,11 +82,14 @@ class CalibratedModel(Answers):
         judged : sequence of (Fitted, x, y)
         """
         rows = [(model, x, self.outcomes(y)) for model, x, y in judged]
+        known = self.rows + sum(int((~y.isnan()).sum()) for *_, y in rows)
+        if known < FEWEST:
+            raise CalibrlError(f"{known} outcomes are too few to calibrate on; give {FEWEST} or more, better 100")
         for model, _, y in rows:
             model.columns = self.fitted.columns = tuple(y.shape[1:])
         self._learn_spread(rows)
         self._learn_shape(rows)
-        scores, known = [], self.rows
+        scores = []
         for model, x, y in rows:
             model.spread = self.fitted.spread
             forecast = model.forecast(x)
@@ -94,9 +97,6 @@ class CalibratedModel(Answers):
                 shape = tuple(forecast.batch_shape)
                 raise CalibrlError(f"{len(y)} outcomes y and forecasts of shape {shape}; give one row of each")
             scores.append(judge(forecast, y, self._generator))
-            known += int((~y.isnan()).sum())
-        if known < FEWEST:
-            raise CalibrlError(f"{known} outcomes are too few to calibrate on; give {FEWEST} or more, better 100")
         self.mapping = fit_to([*self.scores, *scores], self.fit_map)
         self.scores += scores
         if self._shapers is not None and isinstance(self.mapping, Map):
@@ -122,6 +122,12 @@ class CalibratedModel(Answers):
             found = model.answer(x)
             if isinstance(found, Distribution):
                 return
+            if len(found) != len(y):
+                raise CalibrlError(f"{len(y)} outcomes y and {len(found)} rows; give one row of each")
+            if y.shape == (*found.shape, 1):
+                raise CalibrlError(
+                    f"y of shape {tuple(y.shape)} for answers of shape {tuple(found.shape)}; give y[:, 0]"
+                )
             if found.shape != y.shape:
                 raise CalibrlError(
                     f"{self.fitted.name} answers with numbers of shape {tuple(found.shape)} for outcomes of shape "
@@ -247,6 +253,10 @@ def calibrate(
     """
     if len(rows) not in (1, 2):
         raise CalibrlError(f"calibrate takes a model, x and y, or forecasts and y; {len(rows) + 1} were given")
+    if (model is None and len(rows) == 2) or (hasattr(model, "predict") and len(rows) == 1):
+        raise CalibrlError(
+            "calibrate takes a model, x and y, or forecasts and y; give a fitted model its rows x, then y"
+        )
     x, y = rows if len(rows) == 2 else (model, rows[0])
     fitted = Fitted(model if len(rows) == 2 else None, levels=levels, kind=kind, classes=classes, spread=spread)
     found = CalibratedModel(fitted, fit_map=fit_map)

@@ -11,6 +11,7 @@ from sklearn.linear_model import BayesianRidge, LinearRegression, LogisticRegres
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
+from sklearn.svm import LinearSVC
 from torch.distributions import Categorical, Normal
 
 import calibrl as cal
@@ -215,6 +216,15 @@ def test_two_columns_of_outcomes_have_two_maps():
     assert honest.predict_quantiles(X[NEW], LEVELS).shape == (N, 2, 5)
 
 
+def test_a_classifier_without_probabilities_is_calibrated_by_its_scores():
+    label = np.where(np.median(Y) < Y, "above", "below")
+    honest = cal.calibrate(LinearSVC().fit(X[TRAIN], label[TRAIN]), X[HELD], label[HELD])
+    chance = honest.predict_proba(X[NEW])
+    assert chance.shape == (len(X[NEW]), 2)
+    assert isinstance(cal.check(honest, (X[NEW], label[NEW])), cal.diagnostics.ClassSummary)
+    assert (honest.predict(X[NEW]) == label[NEW]).mean() > 0.6
+
+
 @pytest.mark.parametrize(
     ("call", "says"),
     [
@@ -224,6 +234,12 @@ def test_two_columns_of_outcomes_have_two_maps():
         (lambda: cal.calibrate((MEAN, STD), Y[:10]), "10 outcomes y"),
         (lambda: cal.calibrate((MEAN[:1], STD[:1]), Y[:1]), "too few"),
         (lambda: cal.calibrate(Module(lambda mean: (mean, mean)), X, Y), 'kind="std", "variance"'),
+        (lambda: cal.calibrate((MEAN, STD[:3]), Y), r"std \(3,\) do not fit"),
+        (lambda: cal.calibrate(LinearRegression().fit(X, Y), X, Y[:10]), f"10 outcomes y and {len(X)} rows"),
+        (lambda: cal.calibrate(LinearRegression().fit(X, Y), X, Y[:, None]), r"give y\[:, 0\]"),
+        (lambda: cal.calibrate(LinearRegression().fit(X, Y), X, np.nan * Y), "0 outcomes are too few"),
+        (lambda: cal.calibrate(LinearRegression().fit(X, Y), X), "its rows x, then y"),
+        (lambda: cal.calibrate(None, X, Y), "its rows x, then y"),
         (lambda: cal.calibrate(MEAN), "takes a model, x and y"),
         (lambda: cal.calibrate({"a": MEAN}, Y), "name quantiles by level"),
         (lambda: cal.calibrate(X, Y, kind="odd"), "kind 'odd' is unknown"),
