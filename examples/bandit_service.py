@@ -24,6 +24,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import csv
+import errno
 import functools
 import hmac
 import io
@@ -45,6 +46,7 @@ from typing import Any
 
 from calibrl import CalibrlError
 from calibrl.bandits import CalibratedUCB, Durable, NotKept
+from calibrl.text import for_sheet
 
 ARMS, DIM = ("news", "music"), 3
 LONGEST = 64 * 1024
@@ -83,9 +85,13 @@ class Log:
     def _write(self, cells: list[Any]) -> None:
         line = io.StringIO()
         csv.writer(line, lineterminator="\n").writerow(cells)
+        whole, end = line.getvalue().encode(), os.fstat(self._file).st_size
         try:
-            os.write(self._file, line.getvalue().encode())
+            # A disk that is nearly full takes a part, and says so in a number.
+            if os.write(self._file, whole) < len(whole):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         except OSError as problem:
+            os.ftruncate(self._file, end)
             raise NotKept(f"{self.path}: cannot be written ({problem.strerror}); make room on the disk") from None
 
 
@@ -97,6 +103,8 @@ def routes(bandit: Durable, log: Log) -> dict[str, Callable[[Any], dict[str, Any
         # Sold out, or not allowed for this visitor: a request may name the arms that are on offer.
         among = asked.pop("among", None) if isinstance(asked, dict) else None
         (x,) = wanted(asked, "x")
+        if not isinstance(x, list) or not isinstance(among, list | None):
+            raise CalibrlError("x and among have to be lists: of numbers, and of arms' names")
         # The log has to say which arms were on offer; the id takes that along.
         id = uuid.uuid4().hex + ("" if among is None else f":{json.dumps(among)}")
         decision = bandit.decide(x, among=among, id=id)
@@ -118,7 +126,11 @@ def routes(bandit: Durable, log: Log) -> dict[str, Callable[[Any], dict[str, Any
         if isinstance(change, dict) and "remove" in change:
             bandit.remove_arm(*wanted(change, "remove"))
         else:
-            bandit.add_arm(*wanted(change, "add"))
+            (name,) = wanted(change, "add")
+            # The log is a table that somebody may open as a sheet.
+            if isinstance(name, str) and (not name.isprintable() or for_sheet(name) != name):
+                raise CalibrlError(f"arm {name!r} is no plain text, or begins like a formula; use another name")
+            bandit.add_arm(name)
         return {"arms": list(bandit.arms)}
 
     return {"/choose": choose, "/reward": reward, "/arms": arms}
@@ -150,6 +162,8 @@ def handler(bandit: Durable, log: Log, token: str = "") -> type[BaseHTTPRequestH
             return super().parse_request()
 
         def do_GET(self) -> None:
+            # What it might hold is not read, and must not be taken for the next request.
+            self.close_connection |= not {"Content-Length", "Transfer-Encoding"}.isdisjoint(self.headers)
             self.answer(lambda: {"pulls": {str(arm): n for arm, n in bandit.pulls.items()}})
 
         def do_POST(self) -> None:
@@ -188,12 +202,11 @@ def handler(bandit: Durable, log: Log, token: str = "") -> type[BaseHTTPRequestH
             port = self.server.server_address[1]
             ours = {f"{name}:{port}" for name in ("127.0.0.1", "localhost")}
             # A name of another site may lead here, too; then its pages are no strangers to a browser.
-            if self.headers.get("Host") not in ours:
-                raise Refused(403, f"host {self.headers.get('Host')!r} is not this service; ask 127.0.0.1:{port}")
-            if self.headers.get("Origin", "http://127.0.0.1") not in {
-                f"http://{name}" for name in (*ours, "127.0.0.1")
-            }:
-                raise Refused(403, f"pages of {self.headers['Origin']!r} may not use this service")
+            hosts, origins = (self.headers.get_all(name) or [] for name in ("Host", "Origin"))
+            if len(hosts) != 1 or hosts[0] not in ours:
+                raise Refused(403, f"host {', '.join(hosts) or None!r} is not this service; ask 127.0.0.1:{port}")
+            if {*origins} - {f"http://{name}" for name in ours}:
+                raise Refused(403, f"pages of {', '.join(origins)!r} may not use this service")
             given = self.headers.get("Authorization", "").encode("latin-1", "replace")
             if token and not hmac.compare_digest(given, f"Bearer {token}".encode()):
                 raise Refused(401, "send the service's token: Authorization: Bearer …")

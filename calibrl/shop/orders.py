@@ -93,7 +93,7 @@ def schedule(item: Item, today: Day, shut: Flags | None = None) -> Schedule:
     third = int(coming[2]) if len(coming) > 2 else second + (second - first)
     horizon = min(max(first + min(item.shelf_life, SEEN_LIFE) + BEYOND, third), AHEAD)
     within = coming[coming < horizon]
-    return Schedule(day=within, decided=np.maximum(within - item.lead_days, -1), horizon=horizon)
+    return Schedule(day=within, decided=within - item.lead_days, horizon=horizon)
 
 
 def schedules(rules: Sequence[Item], today: Day, shut: Flags) -> list[Schedule]:

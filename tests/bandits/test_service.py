@@ -3,6 +3,7 @@
 import csv
 import http.client
 import json
+import os
 import re
 import signal
 import socket
@@ -19,7 +20,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from calibrl.bandits import CalibratedUCB, Policy
+from calibrl.bandits import CalibratedUCB, NotKept, Policy
 from calibrl.bandits.evaluation import read_log
 from calibrl.cli import app
 
@@ -160,6 +161,11 @@ def test_bad_requests_are_answered_with_words(tmp_path):
             ("/choose", {"x": [1, 2]}, 400, "expected"),
             ("/choose", {}, 400, "has keys none; send a JSON object with 'x'"),
             ("/choose", {"x": [1, 2, 3], "among": ["jazz"]}, 400, "jazz"),
+            ("/choose", {"x": [1, 2, 3], "among": {"music": 1}}, 400, "x and among have to be lists"),
+            ("/choose", {"x": {"a": 1}}, 400, "x and among have to be lists"),
+            ("/arms", {"add": "=HYPERLINK(1)"}, 400, "no plain text, or begins like a formula"),
+            ("/arms", {"add": "two\nlines"}, 400, "no plain text"),
+            ("/arms", b'{"add": "\\ud800"}', 400, "no plain text"),
             ("/choose", 5, 400, "the request has 5; send a JSON object"),
             ("/choose", [1, 2], 400, r"the request has \[1, 2\]; send a JSON object"),
             ("/choose", None, 400, "the request has None"),
@@ -208,9 +214,44 @@ def test_lengths_senders_and_the_token_are_checked(tmp_path):
             (post(fits, "Origin: null"), 403, "null"),
             (post(fits, host=f"Host: evil.example:{service.port}\r\n"), 403, "not this service"),
             (post(fits, host=""), 403, "not this service"),
+            (post(fits, host=host + "Host: evil.example\r\n"), 403, "not this service"),
+            (
+                post(fits, f"Origin: http://localhost:{service.port}", "Origin: http://evil.example"),
+                403,
+                "evil.example",
+            ),
         ):
             assert found[0] == status, words
             assert words in found[1]
+
+
+def test_what_a_question_holds_is_not_taken_for_the_next_one(tmp_path):
+    """A web server in front would pass on one request where the service saw two."""
+    with Service(tmp_path) as service, socket.create_connection(("127.0.0.1", service.port), timeout=30) as connection:
+        host = f"Host: 127.0.0.1:{service.port}\r\n"
+        hidden = f"POST /arms HTTP/1.1\r\n{host}Content-Length: 14\r\n\r\n" + '{"add":"jazz"}'
+        connection.sendall(f"GET / HTTP/1.1\r\n{host}Content-Length: {len(hidden)}\r\n\r\n{hidden}".encode())
+        said = b""
+        while part := connection.recv(4096):
+            said += part
+        assert said.count(b"HTTP/1.1") == 1
+        assert b"jazz" not in said
+
+
+def test_a_log_on_a_full_disk_has_whole_rows_alone(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(SERVICE.parent)
+    from bandit_service import Log
+
+    log, write = Log(tmp_path / "log.csv", 1), os.write
+    log.add("first", [1.0], "a", 1.0, 0.5)
+    before = log.path.read_bytes()
+    monkeypatch.setattr(os, "write", lambda file, data: write(file, data[:5]))
+    with pytest.raises(NotKept, match="No space left on device"):
+        log.add("second", [1.0], "a", 1.0, 0.5)
+    assert log.path.read_bytes() == before
+    monkeypatch.undo()
+    log.add("second", [1.0], "a", 1.0, 0.5)
+    assert log.path.read_bytes() == before + b"second,1.0,a,1.0,0.5,\n"
 
 
 def test_clients_that_say_nothing_keep_nobody_waiting_and_are_let_go(tmp_path):

@@ -23,6 +23,35 @@ def row(arm, seed, value, problem="p", step=0):
     return Row("e", problem, arm, seed, {"m": value}, step=step)
 
 
+def test_a_folder_is_made_with_those_above_it_and_one_letter_is_a_line_cut_short(tmp_path):
+    file = tmp_path / "deep" / "deeper" / "rows.jsonl"
+    results.append(file, [row("a", 0, 1.0)])
+    file.write_text("{")
+    results.append(file, [row("a", 0, 1.0)])
+    with pytest.warns(UserWarning, match="line 1: damaged row skipped"):
+        assert results.read(file) == [row("a", 0, 1.0)]
+
+
+@pytest.mark.parametrize("name", ["é", "\udcff"])
+def test_letters_are_written_as_they_are_and_settings_are_numbers(name):
+    written = results.line(replace(row("a", 0, 1.0), problem=name))
+    assert json.loads(written)["problem"] == name
+    assert ("é" in written) == (name == "é")
+    with pytest.raises(ValueError, match="JSON"):
+        results.line(replace(row("a", 0, 1.0), problem=name, settings={"n": math.nan}))
+
+
+@pytest.mark.parametrize(
+    ("jobs", "words"), [(1, "1 rows of 'a' are missing;"), (3, "3 rows of 'a' and 2 other jobs are")]
+)
+def test_what_is_missing_is_counted_by_job(tmp_path, jobs, words):
+    results.append(tmp_path / "rows.jsonl", [replace(row("a", 0, 1.0), job="kept")])
+    marks = (results.mark(job, 1, arrays=False) for job in ["kept", *"abc"[:jobs]])
+    (tmp_path / results.FINISHED).write_text("".join(marks))
+    with pytest.warns(UserWarning, match=words):
+        results.read(tmp_path)
+
+
 def test_rows_come_back_as_written(tmp_path):
     rows = [row("a", seed, seed / 3) for seed in range(5)]
     results.append(tmp_path / "deep" / "rows.jsonl", rows[:2])

@@ -116,6 +116,12 @@ def test_force_forgets_rows_ends_arrays_and_the_checkpoints_of_this_run(tmp_path
     assert marks(tmp_path / FINISHED) == []
 
 
+def test_force_makes_a_folder_that_is_not_there(tmp_path):
+    with opened(tmp_path / "deep" / "run", force=True) as store:
+        store.add("dice", ROWS[0])
+    assert read(tmp_path / "deep" / "run") == ROWS[:1]
+
+
 def test_a_pipe_called_like_the_log_is_not_waited_for(tmp_path):
     os.mkfifo(tmp_path / FINISHED)
     with pytest.raises(CalibrlError, match=r"finished\.log is no regular file; remove it, or choose another --out"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import polars as pl
@@ -16,7 +17,7 @@ from calibrl.inventory.files import Item
 from calibrl.inventory.history import AHEAD
 from calibrl.inventory.policy import OrderUpTo
 from calibrl.shop.files import Batch, read_shop
-from calibrl.shop.orders import SERVICE, _levels, best_order, expectation, lay_out, make_orders, schedule
+from calibrl.shop.orders import SERVICE, _levels, _open_mean, best_order, expectation, lay_out, make_orders, schedule
 from calibrl.shop.page import orders_frame, reason, totals
 from tests.shop.conftest import small_shop
 
@@ -48,6 +49,23 @@ def test_the_next_delivery_the_days_it_must_last_and_those_to_plan_for(item, fir
     assert int(found.day[0]) == first
     assert len(found.cover) == cover
     assert found.horizon == horizon
+
+
+def test_an_item_s_level_is_that_of_its_open_days_in_eight_weeks():
+    """Day 0 is not one of the last 56 days, tonight is; days before its record began, and closed ones, do not count."""
+
+    def level(days, *, sold, begun=(), closed=()):
+        flags = [np.isin(np.arange(days + 1), list(which))[None] for which in (begun, closed)]
+        usual = np.zeros((1, days + 1))
+        usual[0, list(sold)] = list(sold.values())
+        sales = SimpleNamespace(closed=flags[1])
+        record = SimpleNamespace(today=days - 1, begun=~flags[0], usual=usual, history=SimpleNamespace(sales=sales))
+        return _open_mean(record, 0)
+
+    assert level(57, sold={0: 1000.0, 1: 56.0, 56: 112.0, 57: 1000.0}) == 3
+    assert level(3, sold={0: 3.0, 2: 6.0, 3: 1000.0}) == 3
+    assert level(4, sold={0: 9.0, 1: 5.0, 2: 9.0, 3: 7.0}, begun={0}, closed={2}) == 6
+    assert level(2, sold={0: 9.0}, closed={0, 1}) == 0
 
 
 @given(
