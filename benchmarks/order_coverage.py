@@ -31,9 +31,10 @@ import torch
 from calibrl.distributions import pit_z
 from calibrl.distributions.zscores import from_zscore
 from calibrl.files import write_text
-from calibrl.inventory.files import Item, Reading, read_sales
+from calibrl.inventory.files import Item, read_sales
 from calibrl.inventory.history import History, holidays_on, known_at
 from calibrl.inventory.problems import Sales, _arrange, _read, bakery, favorita
+from calibrl.inventory.tills import Reading
 from calibrl.kernels import normal
 from calibrl.runs.rows import Row, line, origin
 from calibrl.shop.backtest import CALIBRATED, Backtest, run_backtest

@@ -100,7 +100,8 @@ def world(settings: InventorySettings) -> tuple[Dataset, dict[int | str, list[Go
     if settings.sales is None:
         where = dataset(settings.data, settings.period, settings.series, settings.days)
     else:
-        from calibrl.inventory.files import Reading, own_problem
+        from calibrl.inventory.files import own_problem
+        from calibrl.inventory.tills import Reading
         from calibrl.tables.reader import parse_columns
 
         reading = Reading(parse_columns(settings.columns), settings.date_format, country=settings.country or "")

@@ -26,8 +26,7 @@ A cell left empty, a column left out and an item left out all mean the default.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, cast
@@ -36,7 +35,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from calibrl.errors import CalibrlError, cut, some
+from calibrl.errors import CalibrlError
 from calibrl.inventory.history import (
     AHEAD,
     DISCONTINUED,
@@ -52,8 +51,8 @@ from calibrl.inventory.history import (
     store_of,
 )
 from calibrl.inventory.problems import Days, Flags, Floats, Periods, Problem, Sales
-from calibrl.tables.formats import load
-from calibrl.tables.reader import DATE_FORMATS, TIME, Cells, cells_of, find_columns, read_cells
+from calibrl.inventory.tills import Reading, sales_cells
+from calibrl.tables.reader import Cells, read_cells
 
 MOST_UNITS = 1e7
 """More in one cell is a slip of the pen."""
@@ -61,67 +60,11 @@ MOST_UNITS = 1e7
 MOST_CELLS = 60_000_000
 """Item-stores times days that are held at once."""
 
-NEEDED = ("date", "item", "units")
-OPTIONAL = ("store", "in_stock", "price", "promotion", "holiday", "closed")
-
-ALIASES = {
-    "date": (
-        "day, sale date, sales date, business date, order date, invoice date, transaction date, datetime, timestamp, "
-        "datum, tag, fecha, data, jour"
-    ),
-    "item": (
-        "product, product name, item name, item nbr, article, sku, plu, description, artikel, bezeichnung, "
-        "produkt, producto, produit, prodotto"
-    ),
-    "units": (
-        "quantity, qty, qty sold, quantity sold, units sold, unit sales, sold, sales, count, pieces, menge, "
-        "anzahl, verkauft, stück, cantidad, quantité, quantite, quantità"
-    ),
-    "store": (
-        "shop, location, branch, outlet, site, store name, store nbr, store id, filiale, markt, tienda, magasin, "
-        "negozio"
-    ),
-    "in_stock": "available",
-    "price": "unit price, preis, einzelpreis, precio, prix, prezzo",
-    "promotion": "promo, on promotion, is promotion, aktion, promoción, promocion",
-    "holiday": "is holiday, feiertag",
-    "closed": "is closed, geschlossen",
-}
-"""What tills call the columns of a sales file, with commas between."""
-
-TOTALS = ["total", "totals", "grand total", "subtotal", "sum", "summe", "gesamt", "gesamtsumme", "totale", "insgesamt"]
-"""What stands in a line that adds up others."""
-
 TEST_DAYS, CALIBRATION_DAYS, LEAST_DAYS = 92, 120, 200
 """Of sales that are a problem of an experiment: the paper's test, what a map is learnt on, and all of it at least."""
 
 FEW_DAYS = 28
 """Days of sales below which a forecast is mostly assumption."""
-
-
-@dataclass(frozen=True)
-class Reading:
-    """How a sales file is to be read, where it cannot tell.
-
-    Parameters
-    ----------
-    columns : dict of str to str
-        What the file calls our columns.
-    date_format : str, optional
-        How dates are written: a format of strftime, "day-first" or "month-first".
-    sheet : str, optional
-        Which sheet of an Excel file.
-    regressors : tuple of str
-        More columns of numbers to learn from, such as the temperature.
-    country : str
-        Whose public holidays count: DE, or a part of it, DE-BW.
-    """
-
-    columns: Mapping[str, str] = field(default_factory=dict)
-    date_format: str | None = None
-    sheet: str | None = None
-    regressors: tuple[str, ...] = ()
-    country: str = ""
 
 
 def read_sales(
@@ -133,7 +76,7 @@ def read_sales(
     """
     reading = reading or Reading()
     country = check_country(reading.country)
-    cells, done_before = _sales_cells(path, reading)
+    cells, done_before = sales_cells(path, reading)
     date = cells.dates("date")
     units = cells.numbers("units")
     cells.refuse(
@@ -219,81 +162,6 @@ def own_problem(
 def _shares(days: int) -> tuple[int, int]:
     """Days of the test and of the calibration before it."""
     return min(TEST_DAYS, days // 6), min(CALIBRATION_DAYS, days // 5)
-
-
-def _sales_cells(path: str | Path, reading: Reading) -> tuple[Cells, list[str]]:
-    """The rows of a sales file, one per item and day or receipt, and what was done to make them so.
-
-    A wide table (a column for each item, or for each day) is made long; a file without an item is about one, of the
-    file's name; lines of totals are left out.
-    """
-    frame, source = load(path, as_text=True, sheet=reading.sheet)
-    done = []
-    aliases = {ours: theirs.split(", ") for ours, theirs in ALIASES.items()}
-    called = find_columns(frame.columns, [*NEEDED, *OPTIONAL], aliases, reading.columns, source.name)
-    line = np.arange(len(frame)) + source.first
-    totals = _of_totals(frame)
-    if totals.any():
-        frame, line = frame.filter(~totals), line[~totals]
-        done.append(f"{counted(int(totals.sum()), 'line')} of totals left out")
-    others = [name for name in frame.columns if name not in called.values()]
-    wide = ""
-    if "units" not in called and "item" not in called and "date" in called and others:
-        wide, kept, spread = "item", [called["date"], *([called["store"]] if "store" in called else [])], others
-        spread = [name for name in others if frame[name].dtype.is_numeric() or _numeric(frame[name])]
-    elif "units" not in called and "date" not in called and "item" in called:
-        days = pl.Series("", others).str.replace(TIME, "")
-        spread = [name for name, fits in zip(others, _are_days(days, reading.date_format), strict=True) if fits]
-        wide, kept = "date", [called["item"], *([called["store"]] if "store" in called else [])]
-    if wide and spread:
-        rows, width = len(frame), len(spread)
-        frame = frame.select(*kept, *(pl.col(name).cast(pl.String) for name in spread)).unpivot(
-            on=spread, index=kept, variable_name=wide, value_name="units"
-        )
-        line = np.tile(line, width) if rows else line
-        called = {**{ours: theirs for ours, theirs in called.items() if theirs in kept}, wide: wide, "units": "units"}
-        done.append(f"a column for each {'item' if wide == 'item' else 'day'} ({width:,}) made into rows")
-    if "item" not in called and "units" in called:
-        name = Path(path).name.split(".")[0]
-        frame, called = frame.with_columns(item=pl.lit(name)), {**called, "item": "item"}
-        done.append(f"no column item: all is {name}")
-    missing = [name for name in NEEDED if name not in called]
-    if missing:
-        found = ", ".join(map(cut, frame.columns[:12])) + (", …" if len(frame.columns) > 12 else "")
-        raise CalibrlError(
-            f"{source.name}: no column {' and no column '.join(missing)} among {found}; a sales file needs "
-            f"{', '.join(NEEDED)}: say which it is with --columns {missing[0]}=NAME"
-        )
-    odd = next((name for name in reading.regressors if name not in frame.columns), None)
-    if odd is not None:
-        raise CalibrlError(f"{source.name}: --regressor {odd}: no such column among {some(frame.columns)}")
-    cells = replace(cells_of(frame, replace(source, first=0), called, date_format=reading.date_format))
-    cells = replace(cells, line=line[cells.line])
-    return replace(cells, unknown=tuple(name for name in cells.unknown if name not in reading.regressors)), done
-
-
-def _of_totals(frame: pl.DataFrame) -> Flags:
-    """(n,): lines that add up others, by one of their cells."""
-    found = np.zeros(len(frame), dtype=bool)
-    for column in frame.iter_columns():
-        if column.dtype == pl.String:  # the different texts of a column are few
-            different = pl.DataFrame({"text": column.unique()})
-            plain = pl.col("text").str.strip_chars().str.to_lowercase().str.strip_chars(":")
-            sums = different.filter(plain.is_in(TOTALS))["text"]
-            found |= column.is_in(sums.implode()).fill_null(False).to_numpy() if len(sums) else False
-    return found
-
-
-def _numeric(text: pl.Series) -> bool:
-    """Whether some cells are filled, and all that are begin like a number."""
-    filled = text.drop_nulls().str.strip_chars()
-    return len(filled) > 0 and bool(filled.str.contains(r"^[-+]?\d[\d.,]*$|^$").all())
-
-
-def _are_days(text: pl.Series, date_format: str | None) -> list[bool]:
-    formats = [date_format] if date_format and "%" in date_format else DATE_FORMATS
-    found = [text.str.to_date(form, strict=False, exact=True).is_not_null() for form in formats]
-    return pl.DataFrame({str(k): one for k, one in enumerate(found)}).max_horizontal().to_list() if len(text) else []
 
 
 def _netted(grid: _Grid, units: Floats) -> tuple[Floats, list[str]]:

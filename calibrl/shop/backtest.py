@@ -19,6 +19,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
+from scipy.special import stdtrit
 
 from calibrl.algorithm import Forecaster
 from calibrl.errors import CalibrlError
@@ -56,10 +57,6 @@ FACTOR = 1.5
 
 PATHS = 120
 
-FACTORS = (0.85, 1.0, 1.1, 1.2, 1.3, 1.45, 1.7, 2.0)
-QUANTILES = (0.3, 0.5, 0.65, 0.8, 0.9, 1.0)
-"""What a simple rule's one number is chosen from."""
-
 TUNING = 42
 """Days before the backtest on which it is chosen, or as many as there are."""
 
@@ -73,8 +70,11 @@ CALIBRATED = "planned, calibrated"
 
 PLANNED = (UNCALIBRATED, CALIBRATED)
 
-LEAST_PARTS = 4
-"""Weeks to resample: fewer know too little of how weeks differ."""
+NUMBERS = {TUNED: (0.85, 1.0, 1.1, 1.2, 1.3, 1.45, 1.7, 2.0), EMPIRICAL: (0.3, 0.5, 0.65, 0.8, 0.9, 1.0)}
+"""What a simple rule's one number, a factor or a quantile, is chosen from."""
+
+LEAST_WEEKS = 4
+"""Of which the interval of a saving was simulated: fewer know too little of how weeks differ."""
 
 
 @dataclass(frozen=True)
@@ -120,30 +120,23 @@ class Backtest:
         lost = np.array([item.cost_of_lost_sale for item in self.rules])[:, None]
         return waste * of.wasted + lost * of.unmet
 
-    def saving(self, policy: str, than: str, *, seed: int = 0) -> tuple[float, float, float]:
-        """How much less a policy cost than another, and a 95 % bootstrap interval of it (see `resampled_by`)."""
-        less = self.money(than) - self.money(policy)
-        daily, weeks = less.sum(0), range(0, len(self.dates), 7)
-        by_item = self.resampled_by == "item-stores"
-        parts = less.sum(1) if by_item else np.array([daily[start : start + 7].sum() for start in weeks])
-        drawn = np.random.default_rng(seed).choice(parts, (2000, len(parts))).sum(1)
-        low, high = np.quantile(drawn, [0.025, 0.975])
-        return float(less.sum()), float(low), float(high)
+    def saving(self, policy: str, than: str) -> tuple[float, float, float]:
+        """How much less a policy cost than another, and a 95 % interval of it: Student's, of how much weeks differ.
+
+        Items of one shop have good and bad days together, so that it is weeks that can be counted on to differ by
+        chance. Both ends are NaN where there are fewer than `LEAST_WEEKS`.
+        """
+        daily = (self.money(than) - self.money(policy)).sum(0)
+        weeks = daily[len(daily) % 7 :].reshape(-1, 7).sum(1)
+        off = np.nan
+        if len(weeks) >= LEAST_WEEKS:
+            off = stdtrit(len(weeks) - 1, 0.975) * weeks.std(ddof=1) * np.sqrt(len(daily) / 7)
+        return float(daily.sum()), float(daily.sum() - off), float(daily.sum() + off)
 
     @property
     def best_rule(self) -> str:
         """The cheapest of the policies that do not plan."""
         return min((name for name in self.units if name not in PLANNED), key=lambda name: float(self.money(name).sum()))
-
-    @property
-    def resampled_by(self) -> str:
-        """What the bootstrap draws: item-stores where there are ten or more, else weeks."""
-        return "item-stores" if len(self.rules) >= 10 else "weeks"
-
-    @property
-    def parts(self) -> int:
-        """How many of these there are. From fewer than `LEAST_PARTS` the interval is not worth its name."""
-        return len(self.rules) if self.resampled_by == "item-stores" else -(-len(self.dates) // 7)
 
 
 def backtest_frame(backtest: Backtest, keys: Sequence[Key], *, stores: bool) -> pl.DataFrame:
@@ -263,8 +256,9 @@ def run_backtest(
                 given = [shop.rules[k] for k in due], [when[shop.rules[k]] for k in due]
                 batches = [shelf.batches(int(k)) for k in due]
                 if name in tuned:
-                    drawn = _past_weeks(record.usual[due], record.today)
-                    units = _ruled(name, tuned[name], *given, drawn, batches)
+                    level, expected = _levels(name, given[1], _past_weeks(record.usual[due], record.today))
+                    chosen = level[np.arange(len(due)), [tuned[name][item] for item in given[0]]]
+                    units = _ruled(*given, expected, chosen, batches)
                 else:
                     decide, calibrated = _DECIDE[name]
                     drawn = _last_week(record) if name == STAND_IN else forecasts.paths(calibrated=calibrated)
@@ -353,51 +347,51 @@ def _past_weeks(usual: Floats, today: int) -> Floats:
     return usual[:, np.maximum(days, 0)]
 
 
+def _levels(name: str, when: Sequence[Schedule], drawn: Floats) -> tuple[Floats, Floats]:
+    """(s, c): levels up to which a simple rule may order, by its number; and (s, 1, AHEAD) the days it expects.
+
+    They are factors of the mean of four weeks, or quantiles of eight. drawn: (s, 8, AHEAD) the weeks, newest first.
+    """
+    weeks = drawn[:, :4] if name == TUNED else drawn
+    needed = [some[:, due.cover.start : due.cover.stop].sum(1) for some, due in zip(weeks, when, strict=True)]
+    numbers = np.array(NUMBERS[name])
+    level = [numbers * one.mean() if name == TUNED else np.quantile(one, numbers) for one in needed]
+    return np.array(level).reshape(len(needed), -1), weeks.mean(1, keepdims=True)
+
+
 def _ruled(
-    name: str,
-    tuned: dict[Item, float],
     rules: Sequence[Item],
     when: Sequence[Schedule],
-    drawn: Floats,
+    expected: Floats,
+    level: Floats,
     batches: Sequence[tuple[Batch, ...]],
 ) -> list[int]:
-    """What a simple rule orders: up to a factor times the mean of four weeks, or to a quantile of eight.
-
-    drawn: (s, 8, AHEAD) the last weeks, newest first.
-    """
-    units = []
-    for item, due, weeks, shelf in zip(rules, when, drawn, batches, strict=True):
-        at = lay_out(item, due, weeks[:4].mean(0, keepdims=True) if name == TUNED else weeks, shelf)
-        needed = at.paths[:, due.cover.start : due.cover.stop].sum(1)
-        level = tuned[item] * needed.mean() if name == TUNED else np.quantile(needed, tuned[item])
-        units.append(order_up_to(at, float(level)).units)
-    return units
+    """What a simple rule orders: up to the level (s,) of each item-store."""
+    given = zip(rules, when, expected, level.tolist(), batches, strict=True)
+    return [order_up_to(lay_out(item, due, path, shelf), to).units for item, due, path, to, shelf in given]
 
 
-def _tuned(shop: Shop, start: int, customers: Floats, seed: int) -> dict[str, dict[Item, float]]:
-    """The number of each simple rule that would have cost least on the weeks before, by item rules."""
+def _tuned(shop: Shop, start: int, customers: Floats, seed: int) -> dict[str, dict[Item, int]]:
+    """Which number of each simple rule would have cost least on the weeks before, by item rules."""
     first = max(LEAST_HISTORY // 2, start - TUNING)
     record = make_record(shop.history.at(start))
-    found: dict[str, dict[Item, float]] = {}
-    for name, numbers in ((TUNED, FACTORS), (EMPIRICAL, QUANTILES)):
-        costs: dict[Item, list[float]] = {item: [] for item in shop.rules}
-        for number in numbers:
-            shelf = _Shelves(shop.rules, seed, longest=start + AHEAD)
-            for evening in range(first, start):
-                date = record.history.sales.dates[evening]
-                when = {item: schedule(item, date) for item in costs}
-                due = _due(shop.rules, when, record.begun[:, evening])
-                given = [shop.rules[k] for k in due], [when[shop.rules[k]] for k in due]
-                drawn = _past_weeks(record.usual[due], evening)
-                all_alike = dict.fromkeys(costs, number)
-                shelf.order(due, _ruled(name, all_alike, *given, drawn, [shelf.batches(int(k)) for k in due]))
+    found: dict[str, dict[Item, int]] = {}
+    for name, numbers in NUMBERS.items():
+        shelves = [_Shelves(shop.rules, seed, longest=start + AHEAD) for _ in numbers]
+        for evening in range(first, start):
+            when = {item: schedule(item, record.history.sales.dates[evening]) for item in set(shop.rules)}
+            due = _due(shop.rules, when, record.begun[:, evening])
+            given = [shop.rules[k] for k in due], [when[shop.rules[k]] for k in due]
+            level, expected = _levels(name, given[1], _past_weeks(record.usual[due], evening))
+            for shelf, to in zip(shelves, level.T, strict=False):
+                shelf.order(due, _ruled(*given, expected, to, [shelf.batches(int(k)) for k in due]))
                 shelf.serve(np.where(record.begun[:, evening], customers[:, evening + 1], 0.0))
-            days = max(1, start - first - WARM_UP // 2)
-            tried = Backtest(shop.rules, record.history.sales.dates[:days], {name: shelf.units(days)})
-            money = tried.money(name).sum(1)
-            for item in costs:
-                costs[item].append(sum(money[k] for k, one in enumerate(shop.rules) if one == item))
-        found[name] = {item: numbers[int(np.argmin(cost))] for item, cost in costs.items()}
+        days = max(1, start - first - WARM_UP // 2)
+        tried = [Backtest(shop.rules, record.history.sales.dates[:days], {name: one.units(days)}) for one in shelves]
+        money = np.stack([one.money(name).sum(1) for one in tried])
+        found[name] = {
+            item: int(np.argmin(money[:, [one == item for one in shop.rules]].sum(1))) for item in set(shop.rules)
+        }
     return found
 
 

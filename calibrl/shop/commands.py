@@ -6,6 +6,7 @@ import itertools
 import re
 import textwrap
 from collections.abc import Callable, Sequence
+from math import isnan
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -53,6 +54,7 @@ def order(
     ] = None,
     sheet: Annotated[str | None, typer.Option(help="Sheet of an Excel file with the sales.")] = None,
     country: Annotated[str, typer.Option(help="Public holidays to expect: DE, US, or of a part, DE-BW.")] = "",
+    time_zone: Annotated[str, typer.Option(help="Where times in UTC are to be days, such as Europe/Berlin.")] = "",
     regressor: Annotated[
         list[str] | None, typer.Option(help="One more column of numbers to learn from, such as temperature.")
     ] = None,
@@ -64,8 +66,8 @@ def order(
     address: Annotated[str | None, typer.Option(help="Address of a running Ray cluster.")] = None,
 ) -> None:
     """Suggest orders for the next delivery: how much of each item, how sure that is, and why."""
-    from calibrl.inventory.files import Reading
     from calibrl.inventory.history import first_few
+    from calibrl.inventory.tills import Reading
     from calibrl.runs.workers import BACKENDS, check_backend
     from calibrl.shop.files import read_shop
     from calibrl.shop.orders import THREADS, make_orders
@@ -85,7 +87,7 @@ def order(
     _refuse_overwriting(written, (sales, stock, items, deliveries))
     if deliveries is not None and days is None:
         raise CalibrlError(f"--deliveries {deliveries} is for a backtest; add --backtest 90d")
-    reading = Reading(parse_columns(columns), date_format, sheet, tuple(regressor or ()), country)
+    reading = Reading(parse_columns(columns), date_format, sheet, tuple(regressor or ()), country, time_zone)
     shop = read_shop(sales, stock=stock, items=items, today=_date(date), reading=reading)
     tested = None if days is None else _tested(shop, days, deliveries, sales=sales, seed=seed, workers=workers)
     look_back = 0 if page is None else LOOK_BACK
@@ -217,15 +219,14 @@ def _row(one: Order, *, stores: bool) -> dict[str, str]:
 
 def _show_backtest(tested: Backtest) -> None:
     """Money and units by policy, and what the calibrated plan saves over each other."""
-    from calibrl.shop.backtest import CALIBRATED, LEAST_PARTS, STAND_IN, UNCALIBRATED
+    from calibrl.shop.backtest import CALIBRATED, STAND_IN, UNCALIBRATED
 
     say(f"\nBacktest, {tested.dates[0]} to {tested.dates[-1]} ({len(tested.dates)} days):\n")
     rows = []
     for name, found in tested.units.items():
         demand = found.sold.sum() + found.unmet.sum()
-        saved, *between = (f"{money:,.0f}" for money in tested.saving(CALIBRATED, name))
-        if tested.parts >= LEAST_PARTS:
-            saved += f" ({' to '.join(between)})"
+        money, *ends = tested.saving(CALIBRATED, name)
+        saved = f"{money:,.0f}" + ("" if isnan(ends[0]) else f" ({ends[0]:,.0f} to {ends[1]:,.0f})")
         rows.append(
             {
                 "policy": name,
@@ -237,14 +238,14 @@ def _show_backtest(tested: Backtest) -> None:
             }
         )
     _print(rows, text=(0,))
-    if tested.parts >= LEAST_PARTS:
-        _say(f"In brackets a 95 % interval from resampling {tested.resampled_by}.")
-    else:
-        _say("How much of this is luck, so few weeks cannot tell; replay four or more.")
     best = tested.best_rule
     shares = [100 * money / max(tested.money(best).sum(), 1e-9) for money in tested.saving(CALIBRATED, best)]
     low, high = sorted(end if shares[0] >= 0 else -end for end in shares[1:])
-    sure = f" ({low:.0f} to {high:.0f})" if tested.parts >= LEAST_PARTS else ""
+    if isnan(low):
+        _say("How much of this is luck, so few weeks cannot tell; replay four or more.")
+    else:
+        _say("In brackets a 95 % interval, from how much the weeks differ.")
+    sure = "" if isnan(low) else f" ({low:.0f} to {high:.0f})"
     _say(
         f"Of the policies without a plan, {best} cost least; the calibrated plan costs {abs(shares[0]):.0f} %{sure} "
         f"{'less' if shares[0] >= 0 else 'more'}."

@@ -94,7 +94,7 @@ def make_record(history: History) -> Record:
         had = np.stack([shown[:, week] for week in weeks]) if weeks else np.zeros((1, len(units)))
         since = np.stack([begun[:, week] for week in weeks]) if weeks else np.zeros((1, len(units)), dtype=bool)
         mean = total / np.maximum(count, 1)
-        typical = np.where(since.all(0), np.median(had, 0), np.where(since[0], had[0], mean))
+        typical = np.where(since.all(0), _median(had), np.where(since[0], had[0], mean))
         # Whether today is no exception.
         habit = weeks_without[:, day - 7] >= SHUT_WEEKS if day >= 7 else np.zeros(len(units), dtype=bool)
         sold = np.where(np.isnan(units[:, day]), typical, units[:, day])
@@ -134,6 +134,12 @@ def make_record(history: History) -> Record:
         regressors={name: _standard(values, known) for name, values in sales.regressors.items()},
         prior=prior,
     )
+
+
+def _median(values: Floats) -> Floats:
+    """The median of the rows: numpy's own takes ten times as long for a few."""
+    ordered, count = np.sort(values, 0), len(values)
+    return (ordered[(count - 1) // 2] + ordered[count // 2]) / 2
 
 
 def _at_least(sold: Floats, typical: Floats) -> Floats:
@@ -326,7 +332,7 @@ def _one_lead(sums: MovingSums, i: Index, evening: Index, lead: int) -> Floats:
     four = np.where(count[3] > 0, (same[:4] * since[:4]).sum(0) / np.maximum(count[3], 1), long)
     eight = np.where(count[7] > 0, (same * since).sum(0) / np.maximum(count[7], 1), long)
     one, two = np.where(since[0], same[0], four), np.where(since[1], same[1], four)
-    middle = np.where(count[4] >= 5, np.median(same[:5], 0), four)
+    middle = np.where(count[4] >= 5, _median(same[:5]), four)
     scale = long + 0.5
     lift = np.ones(len(i))
     for name, flag in record.event.items():

@@ -22,9 +22,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibrl.errors import CalibrlError
-from calibrl.inventory.files import MOST_UNITS, Item, Reading, items_named, places, read_items, read_sales
+from calibrl.inventory.files import MOST_UNITS, Item, items_named, places, read_items, read_sales
 from calibrl.inventory.history import Day, History, Key, named
 from calibrl.inventory.problems import Floats
+from calibrl.inventory.tills import Reading
 from calibrl.tables.reader import Cells, read_cells
 
 

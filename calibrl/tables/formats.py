@@ -298,7 +298,13 @@ def _lines_above(head: str, most: int = 100) -> int:
     marks = r"[,;\t|]" if any(re.search(r"[,;\t|]", line) for line in lines) else r"\s+"
     cells = [[cell for cell in re.split(marks, line.lstrip("# ")) if cell.strip(' "')] for line in lines]
     at = 0
-    while at + 1 < len(lines) and (lines[at].startswith("#") or len(cells[at]) < 2):
+    numbers = [sum(bool(re.match(r"[-+.\d]", cell.strip(' "'))) for cell in row) for row in cells]
+    # A line of numbers above one of more names is a heading, too.
+    while at + 1 < len(lines) and (
+        lines[at].startswith("#")
+        or len(cells[at]) < 2
+        or (numbers[at] > 0 == numbers[at + 1] and len(cells[at]) < len(cells[at + 1]))
+    ):
         at += 1
     if at and lines[at - 1].startswith("#") and len(cells[at - 1]) == len(cells[at]):
         return at - 1  # as numpy writes them

@@ -29,7 +29,8 @@ UNSEEN = ["", "NA", "N/A", "NaN", "nan", "null", "NULL", "None", ".", "<NA>", "#
 DECIMAL_COMMA = r"^[-+]?(?:\d+,(?:\d{1,2}|\d{4,})|(?:0|\d{4,}),\d+)$"
 """A number whose comma cannot stand between thousands."""
 
-YES, NO = ["1", "1.0", "true", "yes", "y"], ["0", "0.0", "false", "no", "n"]
+YES = ["1", "1.0", "true", "yes", "y", "ja", "wahr", "oui", "vrai", "sí", "si", "sì"]
+NO = ["0", "0.0", "false", "no", "n", "nein", "falsch", "non", "faux"]
 
 DATE_FORMATS = (
     *("%Y-%m-%d", "%Y/%m/%d", "%Y%m%d", "%d.%m.%Y", "%d-%b-%Y", "%d %b %Y", "%d %B %Y", "%b %d, %Y", "%B %d, %Y"),
@@ -39,6 +40,15 @@ DATE_FORMATS = (
 
 DATE_WORDS = {"day-first": ("%d/%m/%Y", "%d-%m-%Y"), "month-first": ("%m/%d/%Y", "%m-%d-%Y")}
 """What `date_format` may be instead of a format."""
+
+DAY_NAME = (
+    r"(?i)^(?:(?:mon|tues?|wed(?:nes)?|thu(?:rs?)?|fri|sat(?:ur)?|sun)(?:day)?|mo|di|mi|do|fr|sa|so|"
+    r"(?:mon|diens|donners|frei|sams|sonn)tag|mittwoch|lundi|mardi|mercredi|jeudi|vendredi|samedi|dimanche)[.,]* +"
+)
+"""A weekday, which may stand before a date."""
+
+SHORT_YEAR = r"^(\d{1,2})([./-]| )(\d{1,2}|[A-Za-z]{3,9})([./-]| )(\d\d)$"
+"""A date whose year has two digits."""
 
 TIME = r"[T ] *(?:[01]?\d|2[0-3]):[0-5]\d(?::[0-5]\d(?:[.,]\d+)?)? *(?:[AaPp]\.?[Mm]\.?)? *(?:Z|[+-]\d\d(?::?\d\d)?)?$"
 """What may follow a date: the time of day, and how far the clock is from UTC."""
@@ -272,12 +282,18 @@ class Cells:
         else:
             text = self._text(name)
             parsed = self._parse_dates(text, name)
+            if not self.date_format and parsed.dt.year().n_unique() > 3 * parsed.dt.day().n_unique():
+                self.refuse(
+                    text.str.contains(SHORT_YEAR).fill_null(False),
+                    name,
+                    lambda row: f"{cut(text[row])!r} seems to begin with the year; say --date-format %y-%m-%d",
+                )
         self.refuse(
             (text.str.contains("Z$") & ~text.str.contains(MIDNIGHT)).fill_null(False),
             name,
             lambda row: (
                 f"{cut(text[row])!r} is a time in UTC, perhaps of another day where the shop is; write the shop's own "
-                "day, like 2018-05-31"
+                "day, like 2018-05-31, or tell order with --time-zone Europe/Berlin"
             ),
         )
         odd = parsed.is_null() & text.is_not_null() & ~text.is_in(UNSEEN)
@@ -296,7 +312,8 @@ class Cells:
 
     def _parse_dates(self, text: pl.Series, name: str) -> pl.Series:
         """Dates in the way of writing that fits all of them, or the one that fits most; an error if two fit."""
-        day = text.str.replace(TIME, "").set(text.is_in(UNSEEN).fill_null(False), None)
+        day = text.str.replace(TIME, "") if self.date_format else day_alone(text)
+        day = day.set(text.is_in(UNSEEN).fill_null(False), None)
         if self.date_format is None:
             serial = day.cast(pl.Float64, strict=False).floor().cast(pl.Int32, strict=False)
             if serial.null_count() == day.null_count() and serial.is_between(18264, 91313).all():  # 1950 to 2149
@@ -378,14 +395,21 @@ def read_cells(
     frame, source = load(path, as_text=True, sheet=sheet)
     known = [*needed, *optional]
     called = find_columns(frame.columns, known, aliases or {}, columns or {}, source.name)
+    expect_columns(frame.columns, needed, called, source.name, what=what)
+    return cells_of(frame, source, called, date_format=date_format)
+
+
+def expect_columns(
+    found: Sequence[str], needed: Sequence[str], called: Mapping[str, str], source: str, *, what: str
+) -> None:
+    """An error if a file does not have all columns that it needs."""
     missing = [name for name in needed if name not in called]
     if missing:
-        found = ", ".join(map(cut, frame.columns[:12])) + (", …" if len(frame.columns) > 12 else "")
+        among = ", ".join(map(cut, found[:12])) + (", …" if len(found) > 12 else "")
         raise CalibrlError(
-            f"{source.name}: no column {' and no column '.join(missing)} among {found}; {what} needs "
+            f"{source}: no column {' and no column '.join(missing)} among {among}; {what} needs "
             f"{', '.join(needed)}: say which it is with --columns {missing[0]}=NAME"
         )
-    return cells_of(frame, source, called, date_format=date_format)
 
 
 def cells_of(
@@ -467,6 +491,11 @@ def parse_columns(text: Sequence[str] | str | None) -> dict[str, str]:
                 raise CalibrlError(f"--columns {cut(part)!r}: {cut(name)} is said twice; keep one")
             said[name] = theirs
     return said
+
+
+def day_alone(text: pl.Series) -> pl.Series:
+    """Dates without weekday and time, with four digits of the year."""
+    return text.str.replace(TIME, "").str.replace(DAY_NAME, "").str.replace(SHORT_YEAR, "$1$2$3${4}20$5")
 
 
 def plain(name: str) -> str:

@@ -15,8 +15,9 @@ from torch.distributions import Normal
 from calibrl import Data, Recalibrated, fit_isotonic
 from calibrl.distributions import Rounded
 from calibrl.errors import CalibrlError
-from calibrl.inventory.files import Reading, read_sales
+from calibrl.inventory.files import read_sales
 from calibrl.inventory.history import check_country, holidays_on, year_before
+from calibrl.inventory.tills import Reading
 from calibrl.shop import features
 from calibrl.shop.demand import (
     BoostedDemand,

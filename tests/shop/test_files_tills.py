@@ -1,16 +1,19 @@
-"""Twenty sales files of one shop, as real tills and spreadsheets write them: each gives the same orders."""
+"""Forty sales files of one shop, as real tills and spreadsheets write them: each gives the same orders."""
 
 from __future__ import annotations
 
 import gzip
 from collections.abc import Callable
+from datetime import date
 from pathlib import Path
 
 import numpy as np
 import polars as pl
 import pytest
+import xlsxwriter
 
-from calibrl.inventory.files import Reading
+from calibrl.errors import CalibrlError
+from calibrl.inventory.tills import Reading
 from calibrl.shop.files import read_shop
 from calibrl.shop.orders import make_orders
 from tests.shop.conftest import small_shop
@@ -57,6 +60,62 @@ def with_zeros() -> pl.DataFrame:
     days = pl.DataFrame({"date": [str(np.datetime64("2025-01-01") + k) for k in range(80)]})
     whole = days.join(SHOP.select("item").unique(), how="cross").join(SHOP, on=["date", "item"], how="left")
     return whole.with_columns(pl.col("units").fill_null(0), closed=pl.col("units").is_null().cast(pl.Int8))
+
+
+def lines(header: str, line: Callable[[date, str, int, int], str | list[str]], *more: str) -> str:
+    """A text with a line, or several, for each day, item, units and number of the row."""
+    made = [header]
+    for number, (day, item, units) in enumerate(DAYS.select("date", "item", "units").iter_rows()):
+        found = line(day, item, units, number)
+        made += [found] if isinstance(found, str) else found
+    return "\n".join([*made, *more]) + "\n"
+
+
+def till(name: str, text: str, encoding: str = "utf-8", reading: Reading | None = None) -> Till:
+    return name, lambda path: path.write_bytes(text.encode(encoding)), reading or PLAIN
+
+
+def square(day: date, item: str, units: int, number: int) -> list[str]:
+    """Two sales and, now and then, a refund of what was sold too much."""
+    begin, end = f"{day:%m/%d/%y},08:1{number % 6}:22,Bakery,{item}", "Regular,SKU7,$2.50"
+    extra = 1 if number % 11 == 0 else 0
+    refund = [f"{begin},-1.0,{end},Refund,1"] if extra else []
+    return [f"{begin},{units - 1 + extra}.0,{end},Payment,9", f"{begin},1.0,{end},Payment,1", *refund]
+
+
+def loyverse(day: date, item: str, units: int, number: int) -> list[str]:
+    """Refunds with their own type instead of a sign; cancelled receipts that are still in the file."""
+    begin = f"{day:%d/%m/%y} 9:41,{item}"
+    extra = 2 if number % 10 == 0 else 0
+    refund = [f"{begin},Refund,2,Closed"] if extra else []
+    cancelled = [f"{begin},Sale,50,Cancelled"] if number % 13 == 0 else []
+    return [f"{begin},Sale,{units + extra},Closed", *refund, *cancelled]
+
+
+def storno(day: date, item: str, units: int, number: int) -> list[str]:
+    begin, end = f"{day:%d.%m.%Y};08:15;{item}", "2,50 €"
+    void = [f"{begin};40;{end};ja"] if number % 7 == 0 else []
+    return [f"{begin};{units};{end};nein", *void]
+
+
+def grouped(*, item: bool) -> str:
+    """A report with each item, or day, named once, above what it is about, and a total below it."""
+    made = ["Item,Date,Qty"]
+    for name, part in SHOP.group_by("item" if item else "date", maintain_order=True):
+        for k, (day, sold, units) in enumerate(part.select("date", "item", "units").iter_rows()):
+            made.append(f"{sold if k == 0 or not item else ''},{day if k == 0 or item else ''},{units}")
+        made += [f"Total {name[0]},,{part['units'].sum()}"] if item else []
+    return "\n".join(made) + "\n"
+
+
+def titled(path: Path) -> None:
+    with xlsxwriter.Workbook(str(path)) as book:
+        sheet = book.add_worksheet("Sales")
+        sheet.write(0, 0, "Sales by product")
+        sheet.write_row(2, 0, ("Date", "Product", "Quantity", "Amount"))
+        for number, (day, item, units) in enumerate(SHOP.select("date", "item", "units").iter_rows()):
+            sheet.write_row(3 + number, 0, (day, item, units, 2.5 * units))
+        sheet.write_row(3 + len(SHOP), 0, ("Total", "", SHOP["units"].sum()))
 
 
 Till = tuple[str, Callable[[Path], object], Reading]
@@ -108,6 +167,120 @@ TILLS: dict[str, Till] = {
         lambda path: SHOP.rename({"date": "when", "item": "what", "units": "how many"}).write_csv(path),
         Reading({"date": "when", "item": "what", "units": "how many"}),
     ),
+    "Square": till(
+        "items.csv", lines("Date,Time,Category,Item,Qty,Price Point Name,SKU,Net Sales,Event Type,Count", square)
+    ),
+    "Shopify's report": till(
+        "sales.csv",
+        lines(
+            "day,product_title,product_vendor,net_quantity,gross_sales,returns,net_sales",
+            lambda day, item, units, _: f"{day},{item},House,{units},{units * 3.1:.2f},0.00,{units * 3.1:.2f}",
+        ),
+    ),
+    "Shopify's orders": till(
+        "orders.csv",
+        lines(
+            "Name,Financial Status,Paid at,Created at,Lineitem quantity,Lineitem name,Lineitem price,Cancelled at",
+            lambda day, item, units, number: [
+                f"#{number},paid,{day} 23:50:00 +0200,{day} 23:49:12 +0200,{units},{item},2.50,",
+                f"#{number}b,refunded,{day} 23:50:00 +0200,{day} 23:49:12 +0200,30,{item},2.50,",
+                f"#{number}c,paid,{day} 23:50:00 +0200,{day} 23:49:12 +0200,30,{item},2.50,{day} 23:55:00 +0200",
+            ],
+        ),
+    ),
+    "Lightspeed": till(
+        "report.csv",
+        lines(
+            "Sales report\nPeriod: January to March\n\nSale Date,Product,SKU,Items Sold,Revenue",
+            lambda day, item, units, _: f'{day:%d %b %Y},{item},A1,{units},"{units * 250:,.2f}"',
+            'Totals,,,9999,"1,234,567.00"',
+            "Printed by the manager,,,,",
+        ),
+    ),
+    "SAP": till(
+        "MB51.txt",
+        lines(
+            "Material\tMaterialkurztext\tWerk\tBuchungsdatum\tMenge in ErfassME\tErfassungsmengeneinheit",
+            lambda day, item, units, _: f"00471\t{item}\tDE01\t{day:%d.%m.%Y}\t{units},000\tST",
+        ),
+        "utf-16",
+    ),
+    "signs behind numbers": till(
+        "sap.txt",
+        lines(
+            "Posting Date\tMaterial Description\tQuantity",
+            lambda day, item, units, number: [
+                f"{day}\t{item}\t{units + number % 2 * 2}",
+                *[f"{day}\t{item}\t2-"] * (number % 2),
+            ],
+        ),
+    ),
+    "DATEV": till(
+        "EXTF.csv",
+        lines(
+            '"EXTF";700;21;"Buchungsstapel";13\nBelegdatum;Artikelnummer;Artikelbezeichnung;Menge;Einzelpreis;Umsatz',
+            lambda day, item, units, _: f"{day:%d.%m.%y};A7;{item};{units},00;2,50;{2 * units},50",
+        ),
+        "cp1252",
+    ),
+    "Storno": till("kasse.csv", lines("Datum;Uhrzeit;Artikel;Menge;Einzelpreis;Storno", storno), "cp1252"),
+    "French": till(
+        "ventes.csv",
+        lines(
+            "Date de vente;Désignation;Quantité;Prix unitaire TTC",
+            lambda day, item, units, _: f"{day:%d/%m/%Y};{item};{units},000;2,50",
+            "Total général;;9999,000;",
+        ),
+        "cp1252",
+    ),
+    "voids": till(
+        "details.csv",
+        lines(
+            "Order Id,Sent Date,Order Date,Menu Item,Qty,Void?",
+            lambda day, item, units, number: [
+                f"{number},{day:%m/%d/%y} 8:15 AM,{day:%-m/%-d/%y} 8:10 AM,{item},{units}.0,false",
+                f"{number},{day:%m/%d/%y} 8:15 AM,{day:%-m/%-d/%y} 8:10 AM,{item},25.0,true",
+            ],
+        ),
+    ),
+    "refunds by type": till("receipts.csv", lines("Date,Item,Receipt type,Quantity,Status", loyverse)),
+    "serial numbers of Excel": till(
+        "export.csv",
+        lines(
+            "Day,Product Name,Units Sold",
+            lambda day, item, units, _: f"{(day - date(1899, 12, 30)).days},{item},{units}",
+        ),
+    ),
+    "times in UTC": till(
+        "events.csv",
+        lines("sold_at,item_name,quantity", lambda day, item, units, _: f"{day}T04:30:15.250Z,{item},{units}"),
+        reading=Reading(time_zone="Europe/Berlin"),
+    ),
+    "a column for each item and one of totals": till(
+        "wide.csv", by_item().with_columns(Total=pl.sum_horizontal("brioche", "müsli", "rolls")).write_csv()
+    ),
+    "an item named once": till("grouped.csv", grouped(item=True)),
+    "a day named once": till("grouped.csv", grouped(item=False)),
+    "a title on the sheet": ("report.xlsx", titled, PLAIN),
+    "long dates": till(
+        "long.csv", lines("Date,Item,Qty", lambda day, item, units, _: f'"{day:%A, %B %d, %Y}",{item},{units}')
+    ),
+    "weekdays": till(
+        "wd.csv", lines("Datum;Artikel;Stück", lambda day, item, units, _: f"{day:%a} {day:%d.%m.%y};{item};{units}")
+    ),
+    "units behind numbers": till(
+        "pcs.csv", lines("Date,Item,Quantity", lambda day, item, units, _: f"{day},{item},{units} pcs")
+    ),
+    "accountants' brackets": till(
+        "book.csv",
+        lines(
+            "Date,Item,Qty,",
+            lambda day, item, units, number: [
+                f"{day},{item},{units + number % 2 * 3},",
+                *[f"{day},{item},(3),"] * (number % 2),
+            ],
+        ),
+    ),
 }
 
 
@@ -130,6 +303,68 @@ def test_every_till_gives_the_same_orders(tmp_path: Path, expected: list[tuple[s
         [units for _, units in expected], abs=name == "zeros on closed days"
     )
     assert shop.done.startswith("Done to the sales: ")
+
+
+@pytest.mark.parametrize(
+    ("body", "units"),
+    [
+        ('2025-01-01,a,"1,900"\n2025-01-02,a,600\n', [1900, 600]),
+        ('2025-01-01,a,"1,200,000"\n', [1_200_000]),
+        ("2025-01-01,a,1.125\n2025-01-02,a,2.250\n", [1.125, 2.25]),
+        ('2025-01-01,a,"1,125 kg"\n2025-01-02,a,"0,250 kg"\n', [1.125, 0.25]),
+        ("2025-01-01,a,$1200.50\n2025-01-02,a,$3\n", [1200.5, 3]),
+        ("2025-01-01,a,1 200\n2025-01-02,a,\u2212200\n", [1200, 0]),
+    ],
+)
+def test_numbers_as_people_write_them(tmp_path: Path, body: str, units: list[float]) -> None:
+    (tmp_path / "sales.csv").write_text("date,item,units\n" + body)
+    assert read_shop(tmp_path / "sales.csv").history.sales.units[0, : len(units)].tolist() == units
+
+
+@pytest.mark.parametrize("body", ['2025-01-01,a,"1,200"\n', "2025-01-01,a,500 g\n2025-01-02,a,1 kg\n"])
+def test_numbers_that_may_be_two_are_refused(tmp_path: Path, body: str) -> None:
+    (tmp_path / "sales.csv").write_text("date,item,units\n" + body)
+    with pytest.raises(CalibrlError, match=r"line 2, column units: '.*' is not a number"):
+        read_shop(tmp_path / "sales.csv")
+
+
+def test_years_of_two_digits_in_front_are_asked_about(tmp_path: Path) -> None:
+    days = "".join(f"25-{1 + k // 28:02d}-{1 + k % 28:02d},a,3\n" for k in range(80))
+    (tmp_path / "sales.csv").write_text("date,item,units\n" + days)
+    with pytest.raises(CalibrlError, match="'25-01-01' seems to begin with the year; say --date-format %y-%m-%d"):
+        read_shop(tmp_path / "sales.csv")
+    shop = read_shop(tmp_path / "sales.csv", reading=Reading(date_format="%y-%m-%d"))
+    assert str(shop.history.date) == "2025-03-24"
+
+
+def test_an_item_may_be_called_total(tmp_path: Path) -> None:
+    rows = "2025-01-01,Total Greek yoghurt,3\n2025-01-02,Total Greek yoghurt,4\n,Total dairy,7\n"
+    (tmp_path / "sales.csv").write_text("date,item,units\n" + rows)
+    shop = read_shop(tmp_path / "sales.csv")
+    assert shop.history.keys == (("Total Greek yoghurt", ""),)
+    assert "1 line of totals left out" in shop.done
+
+
+def test_a_table_of_amounts_is_no_table_of_items(tmp_path: Path) -> None:
+    rows = "".join(f"2025-01-0{1 + k // 2},{'ab'[k % 2]},{k},{k}.50\n" for k in range(8))
+    (tmp_path / "sales.csv").write_text("date,what,net,gross\n" + rows)
+    with pytest.raises(CalibrlError, match="no column item and no column units among date, what, net, gross"):
+        read_shop(tmp_path / "sales.csv")
+
+
+def test_a_column_of_how_many_were_cancelled_cancels_no_line(tmp_path: Path) -> None:
+    (tmp_path / "sales.csv").write_text("date,item,units,void\n2025-01-01,a,9,2\n2025-01-02,a,4,0\n")
+    shop = read_shop(tmp_path / "sales.csv")
+    assert shop.history.sales.units[0, :2].tolist() == [9, 4]
+    assert "column void not used" in shop.done
+
+
+def test_an_unknown_time_zone_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "sales.csv").write_text("date,item,units\n2025-01-01T22:30:00Z,a,9\n")
+    with pytest.raises(CalibrlError, match="'Mars' is unknown; write it like Europe/Berlin"):
+        read_shop(tmp_path / "sales.csv", reading=Reading(time_zone="Mars"))
+    shop = read_shop(tmp_path / "sales.csv", reading=Reading(time_zone="Asia/Tokyo"))
+    assert str(shop.history.date) == "2025-01-02"
 
 
 def test_a_file_without_an_item_is_about_one(tmp_path: Path) -> None:

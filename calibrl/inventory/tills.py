@@ -1,0 +1,334 @@
+"""Sales files as tills write them, made into one plain table: a row for each item and day, or receipt.
+
+Tills name columns in their own words, print titles above and totals below, spread items or days over columns, name an
+item once for all of its days, write a return as a line of its own kind and leave in what was cancelled. Whatever is
+done about that is said, in phrases, beside the table.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from zoneinfo import ZoneInfo
+
+import numpy as np
+import polars as pl
+
+from calibrl.errors import CalibrlError, some
+from calibrl.inventory.history import counted
+from calibrl.tables import reader
+from calibrl.tables.formats import load
+from calibrl.tables.reader import DECIMAL_COMMA, Cells, find_columns
+
+LINE = "line of the file"
+NEEDED = ("date", "item", "units")
+KNOWN = (*NEEDED, "store", "in_stock", "price", "promotion", "holiday", "closed")
+
+NAMES = (
+    {
+        "date": (
+            "day, sale date, sales date, business date, order date, invoice date, transaction date, posting date, "
+            "datetime, timestamp, sold at, created at, datum, verkaufsdatum, buchungsdatum, belegdatum, tag, fecha, "
+            "data, jour, date de vente"
+        ),
+        "item": (
+            "product, product name, product title, item name, lineitem name, menu item, article, artikel, produkt, "
+            "producto, artículo, produit, prodotto, articolo"
+        ),
+        "units": (
+            "quantity, qty, qty sold, quantity sold, net quantity, units sold, unit sales, items sold, net items sold, "
+            "lineitem quantity, menge, verkaufte menge, anzahl, stück, stückzahl, cantidad, quantité, quantite, qté, "
+            "quantità"
+        ),
+        "store": "shop, location, branch, outlet, site, store name, filiale, markt, standort, tienda, magasin, negozio",
+        "in_stock": "available",
+        "price": "unit price, lineitem price, preis, einzelpreis, precio, prix, prix unitaire, prezzo",
+        "promotion": "promo, on promotion, is promotion, aktion, promoción, promocion",
+        "holiday": "is holiday, feiertag",
+        "closed": "is closed, geschlossen",
+    },
+    {
+        "item": (
+            "description, item description, material description, bezeichnung, artikelbezeichnung, materialkurztext, "
+            "désignation, designation, libellé, descripción"
+        ),
+        "units": "sold, sales, count, pieces, verkauft",
+        "store": "store nbr, store id, store number, filialnummer, plant, werk",
+    },
+    {"item": "sku, plu, item nbr, item number, item code, artikelnummer, artikel nr, stockcode, material, ean"},
+)
+"""What tills call the columns of a sales file, with commas between: the first names that fit count."""
+
+WORDS = {
+    "date": {"date", "datum", "fecha", "timestamp"},
+    "item": {"item", "product", "article", "artikel", "produkt", "producto", "produit", "prodotto"},
+    "units": {"quantity", "qty", "units", "menge", "anzahl", "cantidad", "quantité", "qté", "quantità"},
+}
+"""Words by which other names are found, unless one of these stands beside them."""
+
+OTHERWISE = {"price", "cost", "amount", "tax", "id", "category", "group", "type", "vendor", "brand", "hand", "unit"}
+
+TOTAL = r"(?i)^\W*(?:grand|sub)?\W*(?:totals?|totale|sum|summe|zwischensumme|gesamt(?:summe)?|insgesamt|somme|suma)\b"
+ALONE = TOTAL + r"\W*$"
+"""How a line begins that adds up others, and the same with nothing behind it."""
+
+KIND, STATUS, VOID = (
+    {"type", "event", "kind", "transaction", "vorgang", "belegart", "tipo"},
+    {"status", "state", "statut", "estado", "stato"},
+    {"void", "voided", "storno", "storniert", "cancelled", "canceled", "annulé", "anulado", "annullato", "deleted"},
+)
+"""Words in the name of a column that says what kind of line it is, what became of it, and whether it was undone."""
+
+RETURN = {"return", "returned", "refund", "refunded", "retour", "retoure", "rückgabe", "gutschrift", "avoir", "reso"}
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How a sales file is to be read, where it cannot tell.
+
+    Parameters
+    ----------
+    columns : dict of str to str
+        What the file calls our columns.
+    date_format : str, optional
+        How dates are written: a format of strftime, "day-first" or "month-first".
+    sheet : str, optional
+        Which sheet of an Excel file.
+    regressors : tuple of str
+        More columns of numbers to learn from, such as the temperature.
+    country : str
+        Whose public holidays count: DE, or a part of it, DE-BW.
+    time_zone : str
+        Where the shop's clock stands, like Europe/Berlin: the day of a time in UTC is the day there.
+    """
+
+    columns: Mapping[str, str] = field(default_factory=dict)
+    date_format: str | None = None
+    sheet: str | None = None
+    regressors: tuple[str, ...] = ()
+    country: str = ""
+    time_zone: str = ""
+
+
+def sales_cells(path: str | Path, reading: Reading) -> tuple[Cells, list[str]]:
+    """The rows of a sales file under our names, and what was done to make them so, in phrases."""
+    frame, source = load(path, as_text=True, sheet=reading.sheet)
+    frame = frame.drop(
+        name for name in frame.columns if not reader.plain(name) and frame[name].null_count() == len(frame)
+    )
+    called = dict(reading.columns)
+    for names in NAMES:
+        aliases = {ours: theirs.split(", ") for ours, theirs in names.items()}
+        called = find_columns(frame.columns, KNOWN, aliases, called, source.name)
+    frame = frame.with_columns(pl.Series(LINE, np.arange(len(frame)) + source.first))
+    frame, done = _sales_alone(frame, called, reading.date_format)
+    frame, called, spread = _made_long(frame, called, reading.date_format)
+    found = [name for name in frame.columns if name != LINE]
+    if not spread:
+        called = find_columns(found, KNOWN, _by_words(found), called, source.name)
+    done += spread
+    if "item" not in called and "units" in called and "date" in called:
+        name = Path(path).name.split(".")[0]
+        frame, called = frame.with_columns(item=pl.lit(name)), {**called, "item": "item"}
+        done.append(f"no column item: all is {name}")
+    reader.expect_columns(found, NEEDED, called, source.name, what="a sales file")
+    odd = next((name for name in reading.regressors if name not in found), None)
+    if odd is not None:
+        raise CalibrlError(f"{source.name}: --regressor {odd}: no such column among {some(found)}")
+    for ours in ("item", "date"):
+        frame, filled = _filled_down(frame, called[ours])
+        done += filled
+    if reading.time_zone:
+        frame = frame.with_columns(_local(frame[called["date"]], reading.time_zone))
+    semicolons = "separated by semicolons" in source.how
+    for name in {called["units"], called.get("price", called["units"])}:
+        frame = frame.with_columns(_plain_numbers(frame[name], frame, semicolons=semicolons))
+    frame, read, undone = _undone(frame, called)
+    cells = reader.cells_of(frame.drop(LINE), replace(source, first=0), called, date_format=reading.date_format)
+    unknown = tuple(name for name in cells.unknown if name not in {*reading.regressors, *read})
+    return replace(cells, line=frame[LINE].to_numpy()[cells.line], unknown=unknown), done + undone
+
+
+def _by_words(names: Sequence[str]) -> dict[str, list[str]]:
+    """Names by the words in them."""
+    words = {name: _words(name) for name in names}
+    return {
+        ours: [name for name in names if words[name] & theirs and not words[name] & OTHERWISE]
+        for ours, theirs in WORDS.items()
+    }
+
+
+def _words(name: str) -> set[str]:
+    return set(re.findall(r"[^\W\d_]+", re.sub(r"([a-z])([A-Z])", r"\1 \2", name).lower()))
+
+
+def _sales_alone(
+    frame: pl.DataFrame, called: Mapping[str, str], date_format: str | None
+) -> tuple[pl.DataFrame, list[str]]:
+    """The lines that are no totals of others, nor remarks below the table: one cell that is no date."""
+    date = frame[called["date"]].cast(pl.String).str.strip_chars().fill_null("") if "date" in called else None
+    nothing = pl.repeat(False, len(frame), eager=True)
+    undated = nothing if date is None else date == ""
+    totals, filled = nothing, np.zeros(len(frame))
+    for column in frame.drop(LINE).iter_columns():
+        filled += ~column.is_null().to_numpy()
+        if column.dtype == pl.String:  # the different texts of a column are few
+            texts = column.unique().drop_nulls()
+            begin = texts.filter(texts.str.contains(TOTAL))
+            whole = begin if date is not None and column.name == date.name else begin.filter(begin.str.contains(ALONE))
+            if len(begin):  # an item may have the word in its name
+                said, meant = (column.is_in(words.implode()).fill_null(False) for words in (begin, whole))
+                totals |= meant | (undated & said)
+    remark = pl.Series(filled == 1) & ~totals if frame.width > 3 else nothing
+    if date is not None and remark.any():
+        remark &= undated | ~pl.Series(_are_days(date, date_format))
+    done = [
+        f"{counted(int(some.sum()), 'line')} of {what} left out"
+        for some, what in ((totals, "totals"), (remark, "remarks"))
+        if some.any()
+    ]
+    return frame.filter(~(totals | remark)), done
+
+
+def _made_long(
+    frame: pl.DataFrame, called: dict[str, str], date_format: str | None
+) -> tuple[pl.DataFrame, dict[str, str], list[str]]:
+    """A table with a column for each item, or for each day, as rows; any other as it is."""
+    others = [name for name in frame.columns if name not in called.values() and name != LINE]
+    others = [name for name in others if not re.search(ALONE, name)]
+    index: dict[str, str] = {ours: called[ours] for ours in ("date", "item", "store") if ours in called}
+    spread, what = [], ""
+    if "units" not in called and set(index) - {"store"} == {"date"}:
+        # A day that stands in several rows has its items in them, under a name that we do not know.
+        spread, what = [name for name in others if _numeric(frame[name])], "item"
+        if len(spread) < len(others) and frame.select(*index.values()).is_duplicated().any():
+            spread = []
+    elif "units" not in called and set(index) - {"store"} == {"item"}:
+        days = _are_days(pl.Series("", others, pl.String), date_format)
+        spread, what = [name for name, fits in zip(others, days, strict=True) if fits], "date"
+    if not spread:
+        return frame, called, []
+    texts = [pl.col(name).cast(pl.String) for name in spread]
+    long = frame.select(*index.values(), LINE, *texts).unpivot(
+        on=spread, index=[*index.values(), LINE], variable_name=what, value_name="units"
+    )
+    done = f"a column for each {'item' if what == 'item' else 'day'} ({len(spread):,}) made into rows"
+    return long, {**index, what: what, "units": "units"}, [done]
+
+
+def _numeric(column: pl.Series) -> bool:
+    """Whether some cells are filled, and all that are begin like a number."""
+    if column.dtype != pl.String:
+        return column.dtype.is_numeric()
+    filled = column.drop_nulls().str.strip_chars()
+    return len(filled) > 0 and bool(filled.str.contains(r"^[-+]?\d[\d.,]*$|^$").all())
+
+
+def _are_days(text: pl.Series, date_format: str | None) -> list[bool]:
+    formats = [date_format] if date_format and "%" in date_format else reader.DATE_FORMATS
+    text = reader.day_alone(text)
+    found = [text.str.to_date(form, strict=False, exact=True).is_not_null() for form in formats]
+    return pl.DataFrame({str(k): one for k, one in enumerate(found)}).max_horizontal().to_list() if len(text) else []
+
+
+def _filled_down(frame: pl.DataFrame, name: str) -> tuple[pl.DataFrame, list[str]]:
+    """A column whose names stand above all rows that they are about, each once, with a name in every row."""
+    column = frame[name]
+    if column.dtype == pl.String:
+        column = column.set((column.str.strip_chars() == "").fill_null(False), None)
+    there = column.drop_nulls()
+    once = 0 < 2 * len(there) < len(column) and column[0] is not None and there.n_unique() == len(there)
+    if not once:
+        return frame, []
+    return frame.with_columns(column.fill_null(strategy="forward")), [f"{name} carried down to the rows below it"]
+
+
+def _local(column: pl.Series, zone: str) -> pl.Series:
+    """A column of times with their distance from UTC as days where the shop is; any other cell as it is."""
+    try:
+        ZoneInfo(zone)
+    except (LookupError, ValueError, OSError):
+        raise CalibrlError(f"--time-zone {zone!r} is unknown; write it like Europe/Berlin") from None
+    if isinstance(column.dtype, pl.Datetime) and column.dtype.time_zone:
+        return column.dt.convert_time_zone(zone).dt.date()
+    text = column.cast(pl.String).str.strip_chars().str.replace(r"(\d)T(\d)", "$1 $2")
+    text = text.str.replace(r"(\d:\d\d)(:\d\d)?[.,]?\d* *(Z|UTC|[+-]\d\d:?\d\d)$", "$1$2 $3")
+    text = text.str.replace(r" (?:Z|UTC)$", " +0000").str.replace(r"( \d?\d:\d\d) ([+-])", "$1:00 $2")
+    time = text.str.replace(r"([+-]\d\d):(\d\d)$", "$1$2").str.to_datetime("%Y-%m-%d %H:%M:%S %z", strict=False)
+    day = time.dt.convert_time_zone(zone).dt.strftime("%Y-%m-%d")
+    return _where(day.is_not_null(), day, column.cast(pl.String)).alias(column.name)
+
+
+def _undone(frame: pl.DataFrame, called: Mapping[str, str]) -> tuple[pl.DataFrame, list[str], list[str]]:
+    """The lines that were not cancelled, those of returns with their sign; columns that say so; and what was done.
+
+    Of an order that was refunded nothing is left: its line goes, too, as no other takes it back.
+    """
+    read: list[str] = []
+    gone, taken = (pl.repeat(False, len(frame), eager=True) for _ in range(2))
+    for name in frame.columns:
+        words = _words(name)
+        if name in called.values() or name == LINE or not words & (KIND | STATUS | VOID):
+            continue
+        text = frame[name].cast(pl.String, strict=False).str.strip_chars().str.to_lowercase().fill_null("")
+        texts, undone = text.unique().to_list(), VOID | RETURN if words & STATUS else VOID
+        void = [one for one in texts if _words(one) & undone and "part" not in one]
+        back = [one for one in texts if _words(one) & RETURN and words & KIND]
+        if words & VOID:
+            void = [one for one in texts if one not in reader.NO and not re.fullmatch(r"[-0.,]*", one)]
+            if any(re.match(r"\d+(?:[.,]\d*)?$", one) and one not in reader.YES for one in void):
+                void = []  # how many or how much of it was
+        if void or back:
+            read.append(name)
+            gone |= text.is_in(void)
+            taken |= text.is_in(back)
+    done = [f"{counted(int(gone.sum()), 'cancelled line')} left out ({', '.join(read)})"] if gone.any() else []
+    units = frame[called["units"]].cast(pl.String).str.strip_chars()
+    minus = taken & units.str.contains(r"^[\d.,]*[1-9]").fill_null(False)
+    if minus.any():
+        done.append(f"{counted(int(minus.sum()), 'line')} of returns counted as such ({', '.join(read)})")
+        frame = frame.with_columns(_where(minus, "-" + units, units).alias(called["units"]))
+    return frame.filter(~gone), read, done
+
+
+def _plain_numbers(column: pl.Series, frame: pl.DataFrame, *, semicolons: bool) -> pl.Series:
+    """A column of numbers as people write them in words that a program reads; a cell that is none stays as it is.
+
+    Currencies, one unit behind all numbers (kg), signs behind, brackets and marks between thousands are taken away.
+    Whether a comma stands before decimals or between thousands is settled by the column, or by the rest of the file.
+    """
+    if column.dtype != pl.String:
+        return column
+    text = column.str.strip_chars().str.replace_all("\u2212", "-", literal=True)
+    if (
+        text.cast(pl.Float64, strict=False).null_count() == text.null_count()
+        and not text.str.contains(reader.THOUSANDS).any()
+    ):
+        return column
+    bare = text.str.replace_all(r"[€$£¥\s\u00a0\u202f']|\b(?:EUR|USD|GBP|CHF)\b", "")
+    bare = bare.str.replace(r"^\((.+)\)$", "-$1").str.replace(r"^(\d[\d.,]*)-$", "-$1")
+    unit = bare.str.extract(r"^[-+]?\d[\d.,]*([^\W\d_]+)\.?$").drop_nulls().unique()
+    if len(unit) == 1:
+        bare = bare.str.replace(rf"{unit[0]}\.?$", "")
+    marked = bare.filter(bare.str.contains("[.,]").fill_null(False))
+    whole = bare.filter(bare.str.contains(r"^[-+]?\d+$").fill_null(False))
+    comma = bool(bare.str.contains(DECIMAL_COMMA).any())
+    if not comma and marked.str.contains(r"^[-+]?[1-9]\d{0,2}[.,]\d{3}$").all():
+        zeros = marked.str.ends_with(",000").all() and not len(whole)
+        texts = (one for one in frame.iter_columns() if one.dtype == pl.String)
+        comma = zeros or any(one.str.contains(DECIMAL_COMMA).any() for one in texts)
+        comma |= semicolons and bool(marked.str.contains(",", literal=True).all())
+    if comma and marked.str.contains(r"^[-+]?(?:\d+|\d{1,3}(?:\.\d{3})+)(?:,\d*)?$").all():
+        bare = bare.str.replace_all(".", "", literal=True).str.replace(",", ".", literal=True)
+    else:  # between thousands for certain, or beside numbers that need no mark
+        threes = marked.str.contains(r"^[-+]?\d{1,3}(?:,\d{3})+(?:\.\d+)?$|^[-+]?\d{1,3}\.\d+$").all()
+        certain = marked.str.contains(r",\d{3}[.,]").any() or (len(whole) and not whole.str.contains(r"\d{4}").any())
+        bare = bare.str.replace_all(",", "", literal=True) if threes and certain else bare
+    read = bare.cast(pl.Float64, strict=False).is_not_null()
+    return _where(read, bare, column).alias(column.name)
+
+
+def _where(condition: pl.Series, yes: pl.Series, no: pl.Series) -> pl.Series:
+    return pl.select(pl.when(condition).then(yes).otherwise(no)).to_series()
