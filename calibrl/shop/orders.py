@@ -21,7 +21,7 @@ from torch.distributions import Distribution
 from calibrl.inventory.files import Item
 from calibrl.inventory.history import AHEAD, Day, Key
 from calibrl.inventory.problems import Flags, Floats
-from calibrl.kernels import deliveries as kernel
+from calibrl.kernels import stock as kernel
 from calibrl.runs.experiment import Job
 from calibrl.runs.workers import run_jobs
 from calibrl.shop.demand import paths, ranks, train

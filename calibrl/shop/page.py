@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from calibrl.inventory.files import WEEKDAYS, Item
 from calibrl.inventory.history import Day, History, counted, named
 from calibrl.inventory.problems import Flags, Floats
-from calibrl.kernels.deliveries import rounded_up
+from calibrl.kernels.stock import rounded_up
 from calibrl.shop import backtest as ways
 from calibrl.shop.backtest import CALIBRATED, HEURISTIC, PLANNED, UNCALIBRATED, Backtest
 from calibrl.shop.files import Shop

@@ -1,4 +1,4 @@
-"""What the kernels of `calibrl.kernels.stock` and `deliveries` should say, in plain Python and NumPy."""
+"""What the kernels of `calibrl.kernels.stock` should say, in plain Python and NumPy."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from calibrl.kernels.deliveries import (
+from calibrl.kernels.stock import (
     COUNTS,
     HELD,
     LOST,
@@ -17,8 +17,8 @@ from calibrl.kernels.deliveries import (
     SPARED,
     UNMET,
     WASTE,
+    sell_and_age,
 )
-from calibrl.kernels.stock import sell_and_age
 
 
 def open_loop_reference(arrivals, paths, stock, *, waste, unmet, issuing):

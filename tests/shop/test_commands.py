@@ -93,7 +93,7 @@ def test_a_backtest_reports_money_and_draws(shell: Shell, tmp_path: Path) -> Non
     }
     for words in ("as delivered", "1.5 x expected demand", "planned, uncalibrated", "planned, calibrated", "fill rate"):
         assert words in answer.out
-    assert "In brackets a 95 % interval from resampling item-stores" in answer.out
+    assert "so few weeks cannot tell; replay four or more" in answer.out
     assert (tmp_path / "o" / "orders-backtest.png").read_bytes().startswith(b"\x89PNG")
 
 

@@ -247,7 +247,7 @@ def test_what_an_order_wastes_after_the_days_that_are_planned_is_foreseen():
 
 def test_no_other_order_costs_less():
     """All orders with all levels, where a day for which enough is left is worth what a day costs at best."""
-    from calibrl.kernels import deliveries as kernel
+    from calibrl.kernels import stock as kernel
     from calibrl.shop.orders import HOLDING
 
     at = at_night(Item(shelf_life=2, cost_of_lost_sale=2.0), mean=15)
