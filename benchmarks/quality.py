@@ -3,6 +3,7 @@
     python benchmarks/quality.py [--out results/core/quality.jsonl] [--repeats 64] [--jobs 1]
     python benchmarks/quality.py --edges [--out results/core/edges.jsonl] [--jobs 1]
     python benchmarks/quality.py --frontier [--out results/core/frontier.jsonl] [--jobs 1]
+    python benchmarks/quality.py --bound [--repeats 256] [--out results/core/bound.jsonl] [--jobs 1]
 
 The forecast is N(0, 1); the truth is something else. Excess CRPS = ∫ (R(Φ(x)) - F(x))² dx: 0 for the truth itself, in
 units of the forecast's σ; `harm` is the share of fits more than 0.1 % of the truth's CRPS worse than leaving the
@@ -12,6 +13,7 @@ written when it was done, and it was not changed after they had been looked at.
 often a handful of rows moves a forecast that is calibrated.
 `--frontier`: what the default would gain, and whom it would harm, were it to move sooner or later: with other values of
 `calibrl.maps.spline.UNLIKELY`, on the same truths and samples, against the same peers.
+`--bound`: what no map can beat that harms calibrated forecasts in at most 6 % of fits: see `least_excess`.
 """
 
 from __future__ import annotations
@@ -40,6 +42,8 @@ THRESHOLDS = (0.5, 1.0, 2.0, 3.0, 4.75, 7.0)
 SLOW = 4
 """Choosing a map, or a mixture, fits dozens: measured on one sample in four, and their standard errors say so."""
 HARM = 0.001
+BIASES, HARMED = (0.2, 0.3, 0.4, 0.5), (0.03, 0.06, 0.12)
+"""Of `--bound`: forecasts off by so much, and the share of calibrated ones that a map may harm."""
 GRID = torch.cat(
     [torch.linspace(-60, -8, 200)[:-1], torch.linspace(-8, 8, 1601), torch.linspace(8, 60, 200)[1:]]
 ).double()
@@ -262,6 +266,42 @@ def frontier_rows(jobs: Iterator[tuple[str, int, dict[float, tuple[float, float]
         )
 
 
+def least_excess(n: int, bias: float, harmed: float) -> float:
+    """The least mean excess CRPS × 1000 on n rows that are off by ± `bias`, of any map that harms few calibrated ones.
+
+    Of any that is told: either the forecast is right, or off by so much, upwards as often as downwards, and nothing else
+    is wrong. Then the mean z-score says all that rows can say. A map that may not harm stays within `HARM` of the
+    identity; one that may takes the mean of both laws, weighted by their odds, which has the least excess (∫ (G - F)² is
+    quadratic in G). Which samples may harm, at most `harmed` of calibrated ones: those of which it saves most, whose
+    mean lies furthest out (Neyman and Pearson).
+    """
+    x, right = GRID.numpy(), stats.norm.cdf(GRID.numpy())
+    up, down = stats.norm.cdf(x - bias), stats.norm.cdf(x + bias)
+    allowed = HARM * np.trapezoid(right * (1 - right), x)
+    mean = np.linspace(-bias - 6 / n**0.5, bias + 6 / n**0.5, 801)
+    odds = 1 / (1 + np.exp(-2 * n * bias * mean))
+    apart = np.array([np.trapezoid((p * up + (1 - p) * down - right) ** 2, x) for p in odds])
+    stays = np.abs(mean) <= stats.norm.isf(harmed / 2) / n**0.5
+    loss = odds * (1 - odds) * np.trapezoid((up - down) ** 2, x)
+    loss += np.where(stays, np.maximum(apart**0.5 - allowed**0.5, 0) ** 2, 0)
+    chance = (stats.norm.pdf(mean, bias, n**-0.5) + stats.norm.pdf(mean, -bias, n**-0.5)) / 2
+    return 1000 * float(np.trapezoid(loss * chance, mean))
+
+
+def bound(job: tuple[float, int, int]) -> tuple[float, int, dict[str, float]]:
+    """The least that any map may do, and what the default does, over the best peer's excess CRPS."""
+    torch.set_num_threads(1)
+    bias, n, repeats = job
+    truth, few = stats.norm(bias), max(8, repeats // SLOW)
+    z = truth.rvs(size=(n, repeats), random_state=np.random.default_rng([9, round(100 * bias), n]))
+    laws = {"affine": law_of(cal.fit_affine(z=z), repeats), "shrunk kernel": each(z, kernel), "ECDF": each(z, ecdf)}
+    laws["mixture"] = each(z[:, :few], mixture)
+    best = min(scores(law, truth, law[0].shape[1])["excess"].mean() for law in laws.values())
+    smooth = scores(law_of(cal.fit_smooth(z=z), repeats), truth, repeats)["excess"].mean()
+    found = {f"least_ratio_{100 * harmed:g}": least_excess(n, bias, harmed) / best for harmed in HARMED}
+    return bias, n, {name: float(value) for name, value in (found | {"ratio": smooth / best}).items()}
+
+
 def edge(job: tuple[str, int]) -> tuple[str, int, dict[str, float]]:
     """How often intervals miss, over what they say, with n heavy-tailed rows; or how often n calibrated rows move R."""
     torch.set_num_threads(1)
@@ -306,6 +346,7 @@ def main() -> None:
     words.add_argument("--jobs", type=int, default=1, help="processes")
     words.add_argument("--edges", action="store_true", help="heavy tails and a handful of rows")
     words.add_argument("--frontier", action="store_true", help="other thresholds of the default map")
+    words.add_argument("--bound", action="store_true", help="what no map can beat")
     given = words.parse_args()
     with ProcessPoolExecutor(given.jobs) as pool:
         if given.edges:
@@ -320,6 +361,12 @@ def main() -> None:
         elif given.frontier:
             tasks = [(name, n, given.repeats) for name in TRUTHS for n in SIZES[:4]]
             found = list(frontier_rows(pool.map(frontier, tasks)))
+        elif given.bound:
+            origin = results.origin()
+            found = [
+                results.Row("bound", f"bias {bias:g}", "any map", 0, step=n, metrics=metrics, origin=origin)
+                for bias, n, metrics in pool.map(bound, [(b, n, given.repeats) for n in SIZES[:3] for b in BIASES])
+            ]
         else:
             found = list(rows_of(pool.map(measure, [(name, n, given.repeats) for name in TRUTHS for n in SIZES])))
     if given.out:
