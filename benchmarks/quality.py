@@ -269,11 +269,11 @@ def frontier_rows(jobs: Iterator[tuple[str, int, dict[float, tuple[float, float]
 def least_excess(n: int, bias: float, harmed: float) -> float:
     """The least mean excess CRPS × 1000 on n rows that are off by ± `bias`, of any map that harms few calibrated ones.
 
-    Of any that is told: either the forecast is right, or off by so much, upwards as often as downwards, and nothing else
-    is wrong. Then the mean z-score says all that rows can say. A map that may not harm stays within `HARM` of the
-    identity; one that may takes the mean of both laws, weighted by their odds, which has the least excess (∫ (G - F)² is
-    quadratic in G). Which samples may harm, at most `harmed` of calibrated ones: those of which it saves most, whose
-    mean lies furthest out (Neyman and Pearson).
+    Of any that is told: either the forecast is right, or off by so much, upwards as often as downwards, and nothing
+    else is wrong. Then the mean z-score says all that rows can say. A map that may not harm stays within `HARM` of the
+    identity; one that may takes the mean of both laws, weighted by their odds, which has the least excess, ∫ (G - F)²
+    being quadratic in G. Which samples may harm, at most `harmed` of calibrated ones: those of which it saves most,
+    whose mean lies furthest out (Neyman and Pearson).
     """
     x, right = GRID.numpy(), stats.norm.cdf(GRID.numpy())
     up, down = stats.norm.cdf(x - bias), stats.norm.cdf(x + bias)
