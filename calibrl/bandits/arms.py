@@ -373,11 +373,11 @@ class CompiledRidge(ArmModel):
 
     def quantiles(self, x: Floats, level: Floats) -> Floats:
         """Each arm's quantile (k,) at its level (k,), a z-score."""
-        return self._scores(x, level)[2]
+        return self._scores(x, level)[3]
 
     def curves(self, x: Floats, level: Floats) -> Floats:
         """Each arm's quantiles (k, n) at the same levels (n,), z-scores."""
-        mean, sd, _ = self._scores(x, np.zeros(len(self.pulls)))
+        mean, _, sd, _ = self._scores(x, np.zeros(len(self.pulls)))
         return ridge_policy.quantiles(self.state, self.rules, mean, sd, level)
 
     def means(self, x: Floats) -> Floats:
@@ -386,11 +386,10 @@ class CompiledRidge(ArmModel):
 
     def forecast(self, x: Floats, offered: Ints) -> Distribution | Forecast:
         """What the arms at these positions (n,) are expected to pay: batch shape (n,)."""
-        mean, sd, _ = self._scores(x, np.zeros(len(self.pulls)))
+        mean, narrow, sd, single = self._scores(x, np.zeros(len(self.pulls)))
         if not self.settings.learnt:
             return self._calibrated(mean[offered], sd[offered], offered)
-        single = np.empty(len(self.pulls))
-        ridge_policy.say(self.state, self.rules, x, mean, sd, single)
+        ridge_policy.say(self.state, self.rules, x, mean, narrow, sd, single)
         known = self._known(mean[offered], sd[offered])
         if self.rules.logistic or ridge_policy.binary(self.state):
             import torch
@@ -419,12 +418,13 @@ class CompiledRidge(ArmModel):
 
         return TransformedDistribution(bare, SigmoidTransform(), validate_args=False)
 
-    def _scores(self, x: Floats, level: Floats) -> tuple[Floats, Floats, Floats]:
-        mean, sd, score = np.empty((3, len(level)))
-        if not ridge_policy.score_arms(self.state, self.rules, x, level, mean, sd, score):
+    def _scores(self, x: Floats, level: Floats) -> Floats:
+        """Each arm's mean, the model's sd of it, the sd of its forecast, and its quantile at a level: (4, k)."""
+        found = np.empty((4, len(level)))
+        if not ridge_policy.score_arms(self.state, self.rules, x, level, *found):
             check_finite(x, "context")
             raise CalibrlError(f"context with numbers up to {np.abs(x).max():.3g} overflows; standardise the features")
-        return mean, sd, score
+        return found
 
     # Learning.
 
@@ -477,7 +477,7 @@ class CompiledRidge(ArmModel):
         everyone = np.arange(len(self.pulls))
         level = np.zeros(len(everyone))
         scored = [self._scores(row[None], level) for row in as_floats(x, "context")]
-        mean, sd = (np.stack([one[i] for one in scored]) for i in (0, 1))
+        mean, sd = (np.stack([one[i] for one in scored]) for i in (0, 2))
         # Where noise is learnt, planners are to look at the bonus.
         return self._known(mean, sd) if self.settings.learnt else self._calibrated(mean, sd, everyone)
 

@@ -114,11 +114,13 @@ def width(state: State, rules: Rules, arm: int, sd: float) -> float:
 
 
 @njit(cache=True)
-def score_arms(state: State, rules: Rules, x: Floats, level: Floats, mean: Floats, sd: Floats, score: Floats) -> bool:
-    """Write each arm's mean, sd and honest quantile; False if one is not a number.
+def score_arms(
+    state: State, rules: Rules, x: Floats, level: Floats, mean: Floats, narrow: Floats, sd: Floats, score: Floats
+) -> bool:
+    """Write each arm's mean, the model's sd of it, the sd of the forecast, and its quantile; False if one is no number.
 
-    x: (1, d), or (k, d) with a row per arm; level: (k,) quantiles as z-scores; mean, sd, score: (k,), overwritten. With
-    a logistic link mean and sd are those of xᵀθ.
+    x: (1, d), or (k, d) with a row per arm; level: (k,) quantiles as z-scores; mean, narrow, sd, score: (k,),
+    overwritten. With a logistic link mean and sds are those of xᵀθ.
     """
     fine = True
     square = np.empty(state.inverse.shape[1])
@@ -132,25 +134,25 @@ def score_arms(state: State, rules: Rules, x: Floats, level: Floats, mean: Float
         i = min(a, len(x) - 1)
         if i == a:
             ridge.pack_square(x[i], square)
-        mean[a], narrow = ridge.forecast(x[i], square, state.theta[m], state.inverse[m])
+        mean[a], narrow[a] = ridge.forecast(x[i], square, state.theta[m], state.inverse[m])
         mean[a] += offset
         if rules.learnt:
             lack = arm_noise.shortage(state.noise[a], total, len(score), x.shape[1])
             if rules.logistic:
-                sd[a] = arm_noise.stretch(lack) * narrow
+                sd[a] = arm_noise.stretch(lack) * narrow[a]
             else:
                 prior = arm_noise.start(x[i], rules.prior, state.largest[0])
-                sd[a] = arm_noise.width(state.noise[a], prior, common, state.largest[0], lack, narrow)
+                sd[a] = arm_noise.width(state.noise[a], prior, common, state.largest[0], lack, narrow[a])
                 if state.noise[a, arm_noise.COUNT] == 0.0 and len(state.theta) == len(score):
                     sd[a] = max(sd[a], abs(offset))
         else:
-            sd[a] = width(state, rules, a, narrow)
+            sd[a] = width(state, rules, a, narrow[a])
         score[a] = mean[a] + sd[a] * stretch_of(state, rules, a, level[a])
         fine = fine and np.isfinite(score[a])
     return fine
 
 
-@njit(cache=True)
+@njit(cache=True, inline="always")
 def common_noise(state: State, rules: Rules, x: Floats) -> float:
     """G, the noise that arms have in common: x as in `score_arms`."""
     arms = len(state.noise)
@@ -163,13 +165,13 @@ def common_noise(state: State, rules: Rules, x: Floats) -> float:
     return math.exp(logs / arms)
 
 
-@njit(cache=True)
+@njit(cache=True, inline="always")
 def binary(state: State) -> bool:
     """Whether every reward so far was 0 or 1, and there was one."""
     return state.changes[1] == 0 and state.rows.sum() > 0
 
 
-@njit(cache=True)
+@njit(cache=True, inline="always")
 def honest(state: State, rules: Rules, a: int, x: Floats, rows: float) -> float:
     """τ_a, the sd of an arm's rewards around their mean, at x (d,); `rows` is how much the prior counts."""
     m = min(a, len(state.theta) - 1)
@@ -183,34 +185,27 @@ def honest(state: State, rules: Rules, a: int, x: Floats, rows: float) -> float:
 
 
 @njit(cache=True)
-def say(state: State, rules: Rules, x: Floats, mean: Floats, sure: Floats, single: Floats) -> None:
-    """Write what is known of each arm where noise is learnt: its mean, the sd of that, and the sd of a single reward.
+def say(state: State, rules: Rules, x: Floats, mean: Floats, narrow: Floats, sure: Floats, single: Floats) -> None:
+    """Write what is known of each arm where noise is learnt: the sd of its mean, and that of a single reward.
 
-    x: as in `score_arms`; mean, sure, single: (k,), overwritten. With a logistic link mean and sure are those of xᵀθ.
-    As long as all rewards were 0 or 1, and with that link, single is the probability of a 1.
+    x, mean, narrow: as in `score_arms`; sure, single: (k,), overwritten. With a logistic link sure is that of xᵀθ. As
+    long as all rewards were 0 or 1, and with that link, single is the probability of a 1.
     """
-    square = np.empty(state.inverse.shape[1])
     total = state.noise[:, arm_noise.COUNT].sum()
+    unit = max(state.largest[0], arm_noise.SMALLEST) if state.largest[0] > 0 else 1.0
     for a in range(len(mean)):
-        m = min(a, len(state.theta) - 1)
-        i = min(a, len(x) - 1)
-        if i == a:
-            ridge.pack_square(x[i], square)
-        mean[a], narrow = ridge.forecast(x[i], square, state.theta[m], state.inverse[m])
-        mean[a] += state.rewards[arm_noise.OFFSET]
-        lack = arm_noise.shortage(state.noise[a], total, len(mean), x.shape[1])
+        at, variance = x[min(a, len(x) - 1)], narrow[a] * narrow[a]
+        lack = arm_noise.shortage(state.noise[a], total, len(mean), len(at))
         if rules.logistic:
-            sure[a] = arm_noise.sure(1.0, lack, narrow, 0.0)
-            single[a] = ridge.chance(mean[a] / math.sqrt(1.0 + math.pi * narrow * narrow / 8.0))
+            sure[a] = arm_noise.sure(1.0, lack, narrow[a], 0.0)
+            single[a] = ridge.chance(mean[a] / math.sqrt(1.0 + math.pi * variance / 8.0))
+            continue
+        held = variance * arm_noise.start(at, rules.prior, state.largest[0]) / unit
+        sure[a] = arm_noise.sure(honest(state, rules, a, at, arm_noise.OF_MEAN), lack, narrow[a], held)
+        if binary(state):
+            single[a] = min(max(mean[a], 0.0), 1.0)
         else:
-            tau = honest(state, rules, a, x[i], arm_noise.OF_MEAN)
-            unit = max(state.largest[0], arm_noise.SMALLEST) if state.largest[0] > 0 else 1.0
-            held = narrow * narrow * arm_noise.start(x[i], rules.prior, state.largest[0]) / unit
-            sure[a] = arm_noise.sure(tau, lack, narrow, held)
-            if binary(state):
-                single[a] = min(max(mean[a], 0.0), 1.0)
-            else:
-                single[a] = honest(state, rules, a, x[i], arm_noise.OF_OUTCOME) * math.sqrt(1.0 + narrow * narrow)
+            single[a] = honest(state, rules, a, at, arm_noise.OF_OUTCOME) * math.sqrt(1.0 + variance)
 
 
 @njit(cache=True, inline="always")
@@ -368,7 +363,7 @@ def forget(state: State, rules: Rules, keep: float) -> None:
         ridge.refactor(state.theta[m], state.inverse[m], state.gram[m], state.moment[m], rules.prior)
 
 
-@njit(cache=True)
+@njit(cache=True, inline="always")
 def _standard(state: State, rules: Rules, a: int, x: Floats, error: float, sd: float, mean: float) -> float:
     """How far off a reward was, in its forecast's sds."""
     if rules.logistic:
@@ -431,12 +426,12 @@ def play(
     chosen = np.empty(rounds, np.int64)
     mean, shift, pit = np.empty((rounds, arms)), np.empty((rounds, arms)), np.empty((rounds, arms))
     quantile = np.empty((rounds, arms, len(asked)))
-    score, sd, single = np.empty(arms), np.empty(arms), np.empty(arms)
+    score, narrow, sd, single = np.empty(arms), np.empty(arms), np.empty(arms), np.empty(arms)
     z, error, moved = np.empty(1), np.empty(1), np.empty(1)
     for t in range(rounds):
-        score_arms(state, rules, x[t : t + 1], level[t], mean[t], sd, score)
+        score_arms(state, rules, x[t : t + 1], level[t], mean[t], narrow, sd, score)
         if rules.learnt:
-            say(state, rules, x[t : t + 1], mean[t], sd, single)
+            say(state, rules, x[t : t + 1], mean[t], narrow, sd, single)
         for a in range(arms):
             if not rules.learnt:
                 low, high = pit_of(state, rules, a, (reward[t, a] - mean[t, a]) / sd[a])

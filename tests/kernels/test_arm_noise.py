@@ -116,9 +116,9 @@ def learnt(x, arm, reward, *, arms=3, **settings):
 def described(policy, at):
     """Mean, width, sure and single of every arm."""
     model = policy.ridge
-    mean, width, _ = model._scores(at[None], np.ones(len(policy.arms)))
-    sure, single = np.empty(len(mean)), np.empty(len(mean))
-    ridge_policy.say(model.state, model.rules, at[None], np.empty(len(mean)), sure, single)
+    mean, narrow, width, _ = model._scores(at[None], np.ones(len(policy.arms)))
+    sure, single = np.empty((2, len(mean)))
+    ridge_policy.say(model.state, model.rules, at[None], mean, narrow, sure, single)
     return mean, width, sure, single
 
 
