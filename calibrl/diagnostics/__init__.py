@@ -1,69 +1,38 @@
 """Is the forecast honest, and is it sharp? Pure functions of (forecast, y) or of PITs."""
 
-from calibrl.diagnostics.calibration import (
-    LEVELS,
-    Band,
-    Effective,
-    ReliabilityCurve,
-    calibration_error,
-    calibration_loss,
-    coverage,
-    effective_rows,
-    noise_floor,
-    pit_histogram,
-    reliability_band,
-    reliability_curve,
-)
-from calibrl.diagnostics.classes import (
-    BrierParts,
-    ClassReliability,
-    ClassSummary,
-    ClassTest,
-    brier,
-    class_reliability,
-    class_summary,
-    class_test,
-    ece,
-)
-from calibrl.diagnostics.scores import crps, crps_each, nll, nll_each, pinball, pinball_each, sharpness, width
-from calibrl.diagnostics.summary import QuantileSummary, Summary, check, quantile_summary, summary
-from calibrl.distributions import pit, pit_z
-
-__all__ = [
-    "LEVELS",
-    "Band",
-    "BrierParts",
-    "ClassReliability",
-    "ClassSummary",
-    "ClassTest",
-    "Effective",
-    "QuantileSummary",
-    "ReliabilityCurve",
-    "Summary",
-    "brier",
-    "calibration_error",
-    "calibration_loss",
-    "check",
-    "class_reliability",
-    "class_summary",
-    "class_test",
-    "coverage",
-    "crps",
-    "crps_each",
-    "ece",
-    "effective_rows",
-    "nll",
-    "nll_each",
-    "noise_floor",
-    "pinball",
-    "pinball_each",
-    "pit",
-    "pit_histogram",
-    "pit_z",
-    "quantile_summary",
-    "reliability_band",
-    "reliability_curve",
-    "sharpness",
-    "summary",
-    "width",
-]
+from calibrl.diagnostics.calibration import LEVELS as LEVELS
+from calibrl.diagnostics.calibration import Band as Band
+from calibrl.diagnostics.calibration import Effective as Effective
+from calibrl.diagnostics.calibration import ReliabilityCurve as ReliabilityCurve
+from calibrl.diagnostics.calibration import calibration_error as calibration_error
+from calibrl.diagnostics.calibration import calibration_loss as calibration_loss
+from calibrl.diagnostics.calibration import coverage as coverage
+from calibrl.diagnostics.calibration import effective_rows as effective_rows
+from calibrl.diagnostics.calibration import noise_floor as noise_floor
+from calibrl.diagnostics.calibration import pit_histogram as pit_histogram
+from calibrl.diagnostics.calibration import reliability_band as reliability_band
+from calibrl.diagnostics.calibration import reliability_curve as reliability_curve
+from calibrl.diagnostics.classes import BrierParts as BrierParts
+from calibrl.diagnostics.classes import ClassReliability as ClassReliability
+from calibrl.diagnostics.classes import ClassSummary as ClassSummary
+from calibrl.diagnostics.classes import ClassTest as ClassTest
+from calibrl.diagnostics.classes import brier as brier
+from calibrl.diagnostics.classes import class_reliability as class_reliability
+from calibrl.diagnostics.classes import class_summary as class_summary
+from calibrl.diagnostics.classes import class_test as class_test
+from calibrl.diagnostics.classes import ece as ece
+from calibrl.diagnostics.scores import crps as crps
+from calibrl.diagnostics.scores import crps_each as crps_each
+from calibrl.diagnostics.scores import nll as nll
+from calibrl.diagnostics.scores import nll_each as nll_each
+from calibrl.diagnostics.scores import pinball as pinball
+from calibrl.diagnostics.scores import pinball_each as pinball_each
+from calibrl.diagnostics.scores import sharpness as sharpness
+from calibrl.diagnostics.scores import width as width
+from calibrl.diagnostics.summary import QuantileSummary as QuantileSummary
+from calibrl.diagnostics.summary import Summary as Summary
+from calibrl.diagnostics.summary import check as check
+from calibrl.diagnostics.summary import quantile_summary as quantile_summary
+from calibrl.diagnostics.summary import summary as summary
+from calibrl.distributions import pit as pit
+from calibrl.distributions import pit_z as pit_z

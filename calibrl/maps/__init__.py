@@ -1,11 +1,28 @@
 """R: increasing maps of [0, 1], their inverses, and the functions that learn them."""
 
 from calibrl.errors import CalibrlError
-from calibrl.maps.base import Map, Ranks, load, map_from_dict
-from calibrl.maps.fit import FitMap, fit_affine, fit_auto, fit_beta, fit_isotonic, fit_platt, fit_sigmoid, fit_smooth
-from calibrl.maps.gaussian import draw_table, gaussian_law
-from calibrl.maps.parametric import IDENTITY, Affine, Beta, Chain, Identity, Platt, Sigmoid
-from calibrl.maps.spline import Spline
+from calibrl.maps.base import Map as Map
+from calibrl.maps.base import Ranks as Ranks
+from calibrl.maps.base import load as load
+from calibrl.maps.base import map_from_dict as map_from_dict
+from calibrl.maps.fit import FitMap as FitMap
+from calibrl.maps.fit import fit_affine as fit_affine
+from calibrl.maps.fit import fit_auto as fit_auto
+from calibrl.maps.fit import fit_beta as fit_beta
+from calibrl.maps.fit import fit_isotonic as fit_isotonic
+from calibrl.maps.fit import fit_platt as fit_platt
+from calibrl.maps.fit import fit_sigmoid as fit_sigmoid
+from calibrl.maps.fit import fit_smooth as fit_smooth
+from calibrl.maps.gaussian import draw_table as draw_table
+from calibrl.maps.gaussian import gaussian_law as gaussian_law
+from calibrl.maps.parametric import IDENTITY as IDENTITY
+from calibrl.maps.parametric import Affine as Affine
+from calibrl.maps.parametric import Beta as Beta
+from calibrl.maps.parametric import Chain as Chain
+from calibrl.maps.parametric import Identity as Identity
+from calibrl.maps.parametric import Platt as Platt
+from calibrl.maps.parametric import Sigmoid as Sigmoid
+from calibrl.maps.spline import Spline as Spline
 
 MAPS: dict[str, FitMap] = {
     "auto": fit_auto,
@@ -35,31 +52,3 @@ def fit_named(name: str) -> FitMap:
     if name not in MAPS:
         raise CalibrlError(f"map {name!r} is unknown; use one of {', '.join(MAPS)}")
     return MAPS[name]
-
-
-__all__ = [
-    "IDENTITY",
-    "MAPS",
-    "Affine",
-    "Beta",
-    "Chain",
-    "FitMap",
-    "Identity",
-    "Map",
-    "Platt",
-    "Ranks",
-    "Sigmoid",
-    "Spline",
-    "draw_table",
-    "fit_affine",
-    "fit_auto",
-    "fit_beta",
-    "fit_isotonic",
-    "fit_named",
-    "fit_platt",
-    "fit_sigmoid",
-    "fit_smooth",
-    "gaussian_law",
-    "load",
-    "map_from_dict",
-]
