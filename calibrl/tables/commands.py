@@ -41,11 +41,10 @@ def read(file: Path, columns: list[str] | None, map_file: Path | None = None, **
 
     from calibrl.tables import read_forecasts
     from calibrl.tables.mapfile import MapFile
-    from calibrl.tables.names import spread_lists
 
     torch.set_num_threads(1)
     like = () if map_file is None else MapFile.load(map_file).columns
-    table = read_forecasts(file, columns=spread_lists(columns), like=like, **how)
+    table = read_forecasts(file, columns=columns, like=like, **how)
     for note in table.notes:
         output.warn(f"{table.source}: {note}")
     return table

@@ -234,16 +234,27 @@ class Names:
 
     def intervals(self) -> list[tuple[str, str]]:
         """All such pairs."""
-        found: dict[tuple[str, ...], dict[bool, str]] = {}
-        for name, theirs in self.theirs.items():
-            words = re.findall(r"[a-z]+", name.lower())
-            for ends, high in ((LOW, False), (HIGH, True)):
-                if ends & set(words) and not re.search(r"\d", name):
-                    rest = tuple(word for word in words if word not in ends)
-                    found.setdefault(rest, {})[high] = theirs
+        found = {rest: pair for (rest, share), pair in self._ends(list(self.theirs)).items() if share is None}
         if ("obs", "ci") in found:
             found.pop(("mean", "ci"), None)  # statsmodels has both: of outcomes, and of the mean alone
-        return [(pair[False], pair[True]) for pair in found.values() if len(pair) == 2]
+        return list(found.values())
+
+    def _ends(self, names: list[str]) -> dict[tuple[tuple[str, ...], float | None], tuple[str, str]]:
+        """The two ends of intervals, by what else their names say: words, and a probability (lo-90, hi-90) or none.
+
+        Not of highest-density intervals, whose ends are no quantiles.
+        """
+        found: dict[tuple[tuple[str, ...], float | None], dict[bool, str]] = {}
+        for name in names:
+            words, numbers = re.findall(r"[a-z]+", name.lower()), re.findall(r"\d+(?:\.\d+)?", name)
+            number = float(numbers[-1]) if numbers else 1.0
+            share = None if not numbers else number if number < 1 else number / 100
+            for ends, high in ((LOW, False), (HIGH, True)):
+                known = ends | {"u" if high else "l"} if numbers else ends
+                if known & set(words) and "hdi" not in words and 0 < number < 100:
+                    rest = tuple(word for word in words if word not in known)
+                    found.setdefault((rest, share), {})[high] = self.theirs[name]
+        return {key: (pair[False], pair[True]) for key, pair in found.items() if len(pair) == 2}
 
     def _normal(self, names: list[str]) -> Spelling | None:
         std = self.role("std", names)
@@ -268,10 +279,13 @@ class Names:
             )
         prefix = "" if "" in groups else next(iter(groups), "")
         levels = {self.theirs[name]: value for name, value in self._as_levels(groups.get(prefix, {})).items()}
-        ends, model = self._ends(names)
-        levels |= {theirs: value for theirs, value in ends.items() if value not in levels.values()}
-        if level is not None and (pair := self.interval()):
-            levels |= dict(zip(pair, _central(level), strict=True))
+        pairs = {key: pair for key, pair in self._ends(names).items() if key[1] is not None}
+        model = "".join(next(iter(pairs), ((),))[0])
+        for (_, share), pair in pairs.items():
+            both = dict(zip(pair, _central(share or 0.0), strict=True))
+            levels |= {theirs: value for theirs, value in both.items() if value not in levels.values()}
+        if level is not None and (said := self.interval()):
+            levels |= dict(zip(said, _central(level), strict=True))
         if levels and 0.5 not in levels.values():
             middle = self.role("median", names, rf"(?:{re.escape(plain(prefix))}|{model}|{FILLER})med(?:ian)?{FILLER}")
             levels |= {self.theirs[middle]: 0.5} if middle else {}
@@ -296,27 +310,6 @@ class Names:
             name: round(number / 100, 12) if percent else round(number / by, 12) if by > 1 else number
             for name, (number, percent) in numbers.items()
         }
-
-    def _ends(self, names: list[str]) -> tuple[dict[str, float], str]:
-        """The levels of the ends of intervals whose names say their probability, and what else they say: lo-90, hi-90.
-
-        Not of highest-density intervals, whose ends are no quantiles.
-        """
-        found: dict[tuple[tuple[str, ...], float], dict[bool, str]] = {}
-        for name in names:
-            words, numbers = re.findall(r"[a-z]+", name.lower()), re.findall(r"\d+(?:\.\d+)?", name)
-            for ends, high in ((LOW | {"l"}, False), (HIGH | {"u"}, True)):
-                if ends & set(words) and numbers and 0 < float(numbers[-1]) < 100 and "hdi" not in words:
-                    share = float(numbers[-1]) / (1 if float(numbers[-1]) < 1 else 100)
-                    rest = tuple(word for word in words if word not in ends)
-                    found.setdefault((rest, share), {})[high] = name
-        pairs = {key: pair for key, pair in found.items() if len(pair) == 2}
-        levels = {
-            self.theirs[pair[high]]: _central(share)[high]
-            for (_, share), pair in pairs.items()
-            for high in (False, True)
-        }
-        return levels, "".join(next(iter(pairs), ((),))[0])
 
     def _samples(self, names: list[str]) -> Spelling | None:
         matches = {self.theirs[name]: re.fullmatch(SAMPLES, name, re.IGNORECASE) for name in names}
@@ -351,22 +344,3 @@ def _central(level: float) -> tuple[float, float]:
     if not 0 < level < 1:
         raise CalibrlError(f"--level {level:g} is not between 0 and 1; a 90 % interval has --level 0.9")
     return round((1 - level) / 2, 12), round((1 + level) / 2, 12)
-
-
-def spread_lists(said: Sequence[str] | str | None) -> list[str]:
-    """Lists of samples and classes in what the user says, as single columns: samples=a,b is s0=a,s1=b."""
-    parts: list[str] = []
-    for text in [said] if isinstance(said, str) else said or ():
-        kind = ""
-        for part in text.split(","):
-            key, mark, value = (word.strip() for word in part.partition("="))
-            if mark:
-                kind, name = (key, value) if key in ("samples", "classes") else ("", "")
-            else:
-                name = key
-            if not kind:
-                parts.append(part)
-            else:
-                count = sum(each.startswith("s") and plain(each.partition("=")[0])[1:].isdigit() for each in parts)
-                parts.append(f"s{count}={name}" if kind == "samples" else f"p_{name}={name}")
-    return parts

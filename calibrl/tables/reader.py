@@ -467,7 +467,7 @@ def parse_columns(text: Sequence[str] | str | None) -> dict[str, str]:
     Parameters
     ----------
     text : str, or sequence of str, optional
-        Such as "mean=mu,std=sigma", or several of them.
+        Such as "mean=mu,std=sigma", or several of them; "samples=a,b" and "classes=a,b" are lists.
 
     Returns
     -------
@@ -478,11 +478,18 @@ def parse_columns(text: Sequence[str] | str | None) -> dict[str, str]:
     --------
     >>> parse_columns("mean=mu, std=sigma")
     {'mean': 'mu', 'std': 'sigma'}
+    >>> parse_columns("samples=a,b")
+    {'s0': 'a', 's1': 'b'}
     """
     said: dict[str, str] = {}
     for part in [text] if isinstance(text, str) else text or ():
+        listed = ""
         for pair in next(csv.reader([part], skipinitialspace=True), []):
             name, mark, theirs = (word.strip() for word in pair.partition("="))
+            listed = listed if not mark else name if name in ("samples", "classes") else ""
+            if listed:
+                theirs = theirs if mark else name
+                name, mark = f"s{len(said)}" if listed == "samples" else f"p_{theirs}", "="
             if not (name and mark and theirs):
                 raise CalibrlError(
                     f"--columns {cut(part)!r}: {cut(pair)!r} says nothing; write OURS=THEIRS, like mean=mu"
