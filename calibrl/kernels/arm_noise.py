@@ -7,11 +7,11 @@ reward, e² / (1 + s²) is on average the arm's noise σ_a². So with sums B_a =
     v_a = (½ p + B_a) / (½ + n_a),               p = m² / (1 + xᵀx / ridge),
     σ_a² = (½ p + B_a + G) / (1½ + n_a),         G = geometric mean of v_a over the arms,
 
-where m is the largest reward seen so far, as a size (or their range: see below): before anything is known the forecast
-is as wide as that, whatever the unit of the rewards. G is the partial pooling: one row's worth of what the arms have in
-common; and where σ_a² > G, σ_a² is brought a quarter of the way to G, in logarithms: what there is to find out about a
-noisy arm is rarely worth what it costs. A mean over logarithms, because noises differ by orders of magnitude where some
-arms hardly ever pay.
+where m is how far from c (see below) a reward was at most: before anything is known the forecast is as wide as that,
+whatever the unit of the rewards. G is the partial pooling: one row's worth of what the arms have in common; and where
+σ_a² > G, σ_a² is brought a quarter of the way to G, in logarithms: what there is to find out about a noisy arm is
+rarely worth what it costs. A mean over logarithms, because noises differ by orders of magnitude where some arms hardly
+ever pay.
 
 The bonus is `width` = z σ_a s / (1 + (s²/20)²)^¼ + b with z² = max(1, L - 3) and L = 2 ln(t / (k (n_a + 0.8 d))): an
 arm that has had far less than its share of the t rewards of all k arms looks wider and wider until it is tried again.
@@ -21,8 +21,7 @@ b = 0.75 m max(L - 1, 0) (1 - 15 σ_a²/m²)₊ s² / (1 + s²) is Bernstein's, 
 Rewards may lie far from 0: the regression learns r - c, so that it shrinks towards c and not towards 0. c is the mean
 μ of all arms' rewards times min(1, (μ²/4v - 1)₊), v their variance with one row's worth of μ² added: 0 unless rewards
 vary less than their size, then μ. It moves only by √v/4 or more (`target`), and with it B_a, as far as rewards are
-nearer to the new c. Where c is not 0, m is the range of the rewards, and an arm without any has a bonus of |c|: that
-others hardly vary says nothing of it.
+nearer to the new c. An arm without any rewards has a bonus of |c| at least: that others hardly vary says nothing of it.
 
 What is *said* about the mean has the variance of `sure`, τ_a² s² (1 + 0.4 max(L, 0)) / (1 + s²/4) + 0.1 (s² p/m)².
 τ_a² is an estimate of the noise without pooling, from what the regression leaves over: B_a is that and ridge |θ_a|²,
@@ -189,6 +188,6 @@ def closer(rewards: Floats, aim: float) -> float:
 
 @njit(cache=True)
 def reach(rewards: Floats) -> float:
-    """m, the largest reward as a size, or all their range where c is not 0: never less than a thousandth of c."""
-    c, low, high = rewards[OFFSET], rewards[LOW], rewards[HIGH]
-    return max(high, -low) if c == 0.0 else max(high - low, UNIT * abs(c))
+    """m, how far from c a reward may be: never less than a thousandth of c, or arms that pay the same have no scale."""
+    c = rewards[OFFSET]
+    return max(abs(rewards[HIGH] - c), abs(rewards[LOW] - c), UNIT * abs(c))

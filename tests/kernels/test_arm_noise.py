@@ -30,9 +30,7 @@ def reference(x, arm, reward, at, arms, *, ridge=1.0, watch=True):
         return weight[rows] @ parts[rows]
 
     def unit(t):
-        if c:
-            return max(float(np.ptp(reward[:t])), arm_noise.UNIT * abs(c))
-        return float(np.abs(reward[:t]).max(initial=0.0)) or 1.0
+        return max(float(np.abs(reward[:t] - c).max(initial=0.0)), arm_noise.UNIT * abs(c)) or 1.0
 
     def prior(t, x_at):
         return float(unit(t) ** 2 / (1 + x_at @ x_at / ridge))
@@ -167,7 +165,7 @@ def test_a_starved_arm_comes_back():
     for _ in range(8):
         policy.update([1.0], 0, 0.0)
     policy.update([1.0], 1, 1.0)
-    for _ in range(10_000):
+    for _ in range(40_000):
         arm = policy.choose([1.0])
         if arm == 0:
             break
