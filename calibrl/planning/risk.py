@@ -112,8 +112,8 @@ class Risk:
         share, allowed = broken.to(value.dtype).mean(-1), 1 - self.safety + 1e-6
         # Ranked by the share alone, all would be alike to an agent to whom all seems equally dangerous.
         level = share.clamp(min=share.amin(-1, keepdim=True) + allowed)
-        lowest, highest = value.aminmax(dim=-1, keepdim=True)
-        among_equals = (value - lowest) / (highest - lowest).clamp(min=1e-30) / (2 * returns.shape[-1])
+        above = value - value.amin(-1, keepdim=True)
+        among_equals = above / above.amax(-1, keepdim=True).clamp(min=1e-30) / (2 * returns.shape[-1])
         return value.where(share <= allowed, DIVERGED * (1 + level - among_equals))
 
 
