@@ -143,7 +143,7 @@ class Description:
 
     title: str
     question: str
-    baseline: str
+    baseline: str = ""
     metrics: Mapping[str, Metric] = field(default_factory=dict)
     paper: Printed | None = None
     thin: tuple[str, ...] = ()
@@ -382,26 +382,22 @@ BENCHMARKS: dict[str, Description] = {
     "trust": Description(
         title="Guarantees that hold, verdicts that are right",
         question="On simulated truths, how much do guaranteed intervals hold, and how often is a verdict right?",
-        baseline="",
         metrics={"share": Metric("share", ".3f")},
         step="rows",
     ),
     "speed": Description(
         title="Speed compared with other libraries",
         question="How many times faster than a widely used library, in the same run on one thread?",
-        baseline="",
         metrics=_times(".2f", end="seconds"),
     ),
     "mdp speed": Description(
         title="Speed of planning compared with other libraries",
         question="How many times faster is value iteration than loops in Python or a library, in the same run?",
-        baseline="",
         metrics=_times(".1f"),
     ),
     "parallel speed": Description(
         title="Two workers compared with one",
         question="How many times faster do two workers produce the bandit table, by CPU time and by the wall clock?",
-        baseline="",
         metrics={
             "cpu_factor": Metric("times faster, CPU", ".2f", "higher"),
             "wall_factor": Metric("times faster, wall", ".2f", "higher"),
@@ -414,19 +410,16 @@ BENCHMARKS: dict[str, Description] = {
             "How many times faster is one action, or training, on a CPU than the same in eager PyTorch, one network "
             "after the other? And what does calibration cost, relative to the same without it (1.00)?"
         ),
-        baseline="",
         metrics=_times(".2f"),
     ),
     "inventory speed": Description(
         title="Speed of ordering compared with NumPy",
         question="How many times faster is one evening's plan than the same written in NumPy, in the same run?",
-        baseline="",
         metrics=_times(".1f", peer="NumPy"),
     ),
     "inventory savings": Description(
         title="What choices save in the shop",
         question="What share of the cost of one arm does another save? With a 95 % interval from resampling series.",
-        baseline="",
         metrics={
             "saving": Metric("saving", ".1%", "higher"),
             "low": Metric("from", ".1%"),
