@@ -5,6 +5,7 @@ from __future__ import annotations
 import doctest
 import importlib
 import inspect
+import re
 from pathlib import Path
 from typing import Any
 
@@ -47,8 +48,18 @@ def test_examples_run(name):
     assert not found.failed
 
 
+def taught() -> list[Any]:
+    """What the documentation and the examples import from the product."""
+    pages = [ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *(ROOT / "examples").glob("*.py")]
+    text = "\n".join(page.read_text(encoding="utf-8") for page in pages)
+    lines = re.findall(r"^ *from (calibrl[\w.]*) import (\([^)]*\)|[\w, ]+)", text, re.MULTILINE)
+    names = {(home, name) for home, listed in lines for name in re.findall(r"\w+", listed)}
+    values = [getattr(importlib.import_module(home), name) for home, name in sorted(names) if home != "calibrl"]
+    return [value for value in values if inspect.isroutine(value) or inspect.isclass(value)]
+
+
 def exports() -> list[Any]:
-    found = []
+    found = taught()
     for name in DOCUMENTED:
         module = importlib.import_module(name)
         listed = getattr(module, "__all__", [each for each in vars(module) if not each.startswith("_")])

@@ -283,7 +283,18 @@ FEW = 30
 
 
 def diagnose(target: Target, log: Log) -> Diagnostics:
-    """Say how far a log can tell what a policy would earn; arguments as of `ips`."""
+    """Say how far a log can tell what a policy would earn.
+
+    Parameters
+    ----------
+    target, log
+        As in `ips`.
+
+    Returns
+    -------
+    Diagnostics
+        Rows, what they weigh, and how often each arm was taken against how often the log says it should have been.
+    """
     rows = _Rows(target, log, support=False)
     seen = set(log.arm)
     taken = np.array([log.arms.index(arm) for arm in log.arm])

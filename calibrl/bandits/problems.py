@@ -69,6 +69,10 @@ def linear() -> Problem:
     """Rewards xᵀθ_a + N(0, 0.1²) of 4 arms: x is 10 standard normal numbers, θ_a a random unit vector.
 
     xᵀθ_a is standard normal, so the best of 4 arms pays 1.03 a round on average.
+
+    Returns
+    -------
+    Problem
     """
     return Problem("linear", 4, lambda rounds, generator: _synthetic(rounds, generator, generator.standard_normal))
 

@@ -28,7 +28,18 @@ CHUNK = 1 << 15
 
 
 def cdf(z: Tensor) -> Tensor:
-    """Φ(z), to the last digit in the lower tail too, where torch's own `ndtr` ends at z = -8.3."""
+    """Φ(z), to the last digit in the lower tail too, where torch's own `ndtr` ends at z = -8.3.
+
+    Parameters
+    ----------
+    z : Tensor
+        Of any shape.
+
+    Returns
+    -------
+    Tensor
+        Of the same shape and type.
+    """
     if z.numel() <= CHUNK or z.requires_grad or z.device.type != "cpu":
         return 0.5 * torch.special.erfc(-z / math.sqrt(2))
     # In parts: fetching fresh memory for what lies between takes as long as the function itself.

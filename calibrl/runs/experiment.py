@@ -46,7 +46,17 @@ S = TypeVar("S", bound=Settings)
 class Metric:
     """One column of a table: a heading, how to print a number, which way is better, and what it means.
 
-    limits: the smallest and largest value there can be; shares (printed in %) lie between 0 and 1 unless told.
+    Parameters
+    ----------
+    heading : str
+    form : str
+        As Python formats numbers: ".4g", ".1%".
+    better : str
+        "lower", "higher", or "" where neither is.
+    help : str
+        What it means, in a few words.
+    limits : (float, float), optional
+        The smallest and largest value there can be; shares (printed in %) lie between 0 and 1 unless told.
     """
 
     heading: str

@@ -55,9 +55,24 @@ PACKAGES = ("torch", "numpy", "scipy", "scikit-learn", "gymnasium", "mujoco")
 class Row:
     """One measurement: which experiment, problem and arm, which seed and step, and the numbers.
 
-    preset, overrides: what was run, and what was changed about it. settings: what else tells rows apart.
-    seconds: how long the row took to compute. job: the piece of the run that gave it.
-    origin: command, code and package versions, machine; on the first row of a job, and on the first after a resume.
+    Parameters
+    ----------
+    experiment, problem, arm : str
+        What was measured; arms of a problem are compared.
+    seed, step : int
+        Arms with the same seed are paired; a row of each step makes a learning curve.
+    metrics : dict of str to float
+        The numbers.
+    preset, overrides
+        What was run, and what was changed about it.
+    settings : dict
+        What else tells rows apart.
+    seconds : float
+        How long the row took to compute.
+    job : str
+        The piece of the run that gave it.
+    origin : dict
+        Command, code and package versions, machine; on the first row of a job, and on the first after a resume.
     """
 
     experiment: str
@@ -139,7 +154,17 @@ def ends_whole(path: Path) -> bool:
 
 
 def read(path: str | Path) -> list[Row]:
-    """All rows of a file, or of every .jsonl file under a folder; what is damaged or missing is reported."""
+    """All rows of a file, or of every .jsonl file under a folder; what is damaged or missing is reported.
+
+    Parameters
+    ----------
+    path : str or Path
+        A .jsonl file, or a folder.
+
+    Returns
+    -------
+    list of Row
+    """
     return [row for rows in read_files(path).values() for row in rows]
 
 

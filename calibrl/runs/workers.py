@@ -107,14 +107,31 @@ def run_jobs(
     on_done: Callable[[Job, Any], None] | None = None,
     on_status: Callable[[Job, Status], None] | None = None,
 ) -> list[Any]:
-    """Run independent jobs; returns their results in the order of the jobs.
+    """Run independent jobs. A job that raises ends the run.
 
-    `backend`: "serial" (here, one after the other), "processes" (this machine's cores), "ray" (a local Ray, or with
-    `address` a running cluster). `workers`: how many at a time; default: all cores.
-    A job whose worker dies is restarted, at most `retries` times. A job that raises ends the run.
-    `on_item(job, item)` is called once for each item of a job that is a generator (for each it yields, if the job has a
-    checkpoint: then it is on the caller to know what was heard before), `on_done(job, result)` for each result,
-    `on_status(job, status)` for each `Status` on the way. They run in this process, one call at a time.
+    Parameters
+    ----------
+    jobs : sequence of Job
+    backend : str
+        "serial" (here, one after the other), "processes" (this machine's cores) or "ray" (a local Ray, or with
+        `address` a running cluster).
+    workers : int, optional
+        How many at a time; default: all cores.
+    address : str, optional
+        Of a Ray cluster.
+    retries : int
+        How often a job is restarted whose worker died.
+    on_item : callable, optional
+        `on_item(job, item)` is called once for each item of a job that is a generator; for each it yields, if the job
+        has a checkpoint: then it is on the caller to know what was heard before. As the next two it runs in this
+        process, one call at a time.
+    on_done, on_status : callable, optional
+        `on_done(job, result)` is called for each result, `on_status(job, status)` for each `Status` on the way.
+
+    Returns
+    -------
+    list
+        Results in the order of the jobs; of a generator, the list of its items.
     """
     check_backend(backend, workers=workers, address=address)
     twice = [name for name, count in Counter(job.name for job in jobs).items() if count > 1]

@@ -173,10 +173,22 @@ class FittedMap:
 class MapFile:
     """Maps, and what they were fitted for.
 
-    kind, columns: the forecasts they recalibrate; method: as asked for; pooled: the map of all rows together;
-    group: the column that told groups apart, or None; groups: the map of each; too_few: groups that had too few
-    outcomes for a map; sketch: a memory of the rows they were fitted on; source: the file of those; date, package:
-    when, and by which version of calibrl.
+    Parameters
+    ----------
+    kind, columns
+        The forecasts they recalibrate.
+    method : str
+        As asked for.
+    pooled : FittedMap
+        The map of all rows together.
+    sketch, source
+        A memory of the rows they were fitted on, and the file of those.
+    group : str, optional
+        The column that told groups apart.
+    groups, too_few
+        The map of each group, and groups that had too few outcomes for one.
+    date, package : str
+        When, and by which version of calibrl.
     """
 
     kind: str
