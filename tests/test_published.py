@@ -505,6 +505,15 @@ def test_what_a_shops_orders_take():
     assert took in page("docs/order.md")
 
 
+def test_how_often_the_interval_of_a_saving_holds():
+    rows = [row for row in read(ROOT / "results" / "shop" / "savings.jsonl") if "saved" in row.metrics]
+    text, weeks = page("docs/order.md"), (4, 6, 8, 13)
+    means = [100 * sum(row.metrics[f"held_{count}"] for row in rows) / len(rows) for count in weeks]
+    assert "in {:.0f}, {:.0f}, {:.0f} and {:.0f} % of cases".format(*means) in text
+    assert f"in only {100 * min(row.metrics['held_13'] for row in rows):.0f} % for one rule" in text
+    assert len({row.problem for row in rows}) == 4
+
+
 def test_where_a_shops_intervals_hold():
     text, found = page("docs/order.md"), {name: only_step(one) for name, one in rows_of("shop/coverage.jsonl").items()}
     later = {name: only_step(one) for name, one in rows_of("shop/now.jsonl").items()}
