@@ -144,7 +144,7 @@ def fingerprint(*paths: str | Path) -> str:
 def check_regular(path: Path, cure: str) -> None:
     """Refuse what is there but is no regular file: a pipe or a device is read, or waited for, without end."""
     if os.path.lexists(path) and not path.is_file():
-        raise CalibrlError(f"{path} is no regular file; {cure}")
+        raise CalibrlError(f"{path} is {'a folder' if Path(path).is_dir() else 'no regular file'}; {cure}")
 
 
 def seal(text: str) -> str:

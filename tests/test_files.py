@@ -174,7 +174,8 @@ def test_what_is_no_file_is_not_replaced_by_one(tmp_path, kind):
     target = tmp_path / "out.csv"
     {"pipe": os.mkfifo, "circle": lambda path: path.symlink_to(path), "folder": Path.mkdir}[kind](target)
     before = target.lstat()
-    with pytest.raises(CalibrlError, match=r"out\.csv is no regular file; give the path of a file"):
+    said = "a folder" if kind == "folder" else "no regular file"
+    with pytest.raises(CalibrlError, match=rf"out\.csv is {said}; give the path of a file"):
         write_text(target, "lost")
     assert os.path.samestat(before, target.lstat())
     assert list(tmp_path.iterdir()) == [target]

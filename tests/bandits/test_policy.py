@@ -508,7 +508,7 @@ def test_files_that_are_no_policies_are_named(tmp_path):
         (tmp_path / "cut.json").write_text(json.dumps(saved | change))
         with pytest.raises(CalibrlError, match=rf"the saved policy is damaged \(.*{words}.*\); restore the file"):
             Policy.load(tmp_path / "cut.json")
-    with pytest.raises(CalibrlError, match=r"cannot be written \(Is a directory\); choose a folder"):
+    with pytest.raises(CalibrlError, match="is a folder; give the path of a file"):
         policy.save(tmp_path)
 
 

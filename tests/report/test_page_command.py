@@ -46,7 +46,7 @@ def test_what_cannot_be_done_is_one_line(folder, shell):
     for words, expected in (
         ((folder / "rows.jsonl",), f"is a file; give the folder that it is in, {folder}"),
         ((folder / "none",), "none does not exist; run an experiment with --out"),
-        ((folder, "--out", folder), f"calibrl: {folder}: cannot be written (Is a directory); choose"),
+        ((folder, "--out", folder), f"calibrl: {folder} is a folder; give the path of a file"),
         ((folder, "--out", folder / "rows.jsonl" / "page.html"), "cannot be written (File exists); choose"),
     ):
         code, said = shell("report", *words)
