@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 
-FORMULA = r"^(?:[=@\t\r]|[+-][\d\s.,()/%eE+-]*[^\d\s.,()/%eE+-])"
+FORMULA = r"^(?:[=@＝＠＋－\t\r\n]|[+-][\d\s.,()/%eE+-]*[^\d\s.,()/%eE+-])"
 """Text that a spreadsheet would compute: it begins like a formula, and is no number."""
 
 

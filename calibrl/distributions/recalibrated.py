@@ -346,7 +346,8 @@ class Recalibrated(Scored):
         if isinstance(self.base, Normal):
             law = gaussian_law(self.mapping, self.base.loc.device)
             return self.base.loc + self.base.scale * law.mean, self.base.scale.double().square() * law.variance
-        if isinstance(self.base, Interpolated) and not self.mapping.columns:
+        # Of thousands of knots, factors would take more time and memory than the nodes themselves.
+        if isinstance(self.base, Interpolated) and not self.mapping.columns and self.base._knots.shape[-1] <= 500:
             epsilon, weight = nodes(self.breaks)
             return self.base.moments_at(self.mapping.inverse_z(epsilon), weight)
         if is_discrete(self.base):

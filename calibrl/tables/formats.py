@@ -28,7 +28,7 @@ import polars as pl
 
 from calibrl.errors import CalibrlError, MissingExtra, cut, first_line, some
 from calibrl.files import replacing, writable
-from calibrl.text import FORMULA
+from calibrl.text import FORMULA, for_sheet
 
 TEXT, COLUMNAR = (".csv", ".tsv", ".txt"), (".parquet", ".feather")
 SHEETS = (".xlsx", ".xls", ".xlsm", ".xlsb", ".ods")
@@ -422,7 +422,7 @@ def write_table(frame: pl.DataFrame, path: str | Path, *, at: Path | None = None
             else:
                 harmless = frame.with_columns(
                     _harmless(name) for name, dtype in frame.schema.items() if dtype == pl.String
-                )
+                ).rename(for_sheet)
                 separator = "\t" if suffix.startswith(".tsv") else ","
                 if suffix.endswith(".gz"):
                     stream.write(gzip.compress(harmless.write_csv(separator=separator).encode(), 6, mtime=0))

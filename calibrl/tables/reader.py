@@ -9,6 +9,7 @@ import csv
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import NoReturn, TypeAlias
 
@@ -160,7 +161,11 @@ class Cells:
 
     def has(self, name: str) -> bool:
         """Whether there is such a column."""
-        return name in self.frame.columns
+        return name in self._known
+
+    @cached_property
+    def _known(self) -> frozenset[str]:
+        return frozenset(self.frame.columns)  # which polars would list anew for each of thousands
 
     def complain(self, row: int, column: str, problem: str) -> NoReturn:
         """Raise an error about the cell in `row`, counted from 0, and `column`."""

@@ -11,6 +11,7 @@ from torch import distributions as td
 import calibrl as cal
 from calibrl.diagnostics import crps_each
 from calibrl.distributions import from_zscore, zscore
+from calibrl.maps.gaussian import nodes
 
 D = torch.float64
 
@@ -410,3 +411,17 @@ def test_negative_binomials_are_scored_by_the_thousand():
     np.testing.assert_array_equal(quantile, law.ppf(0.9))
     p = cal.pit(forecast, y, generator=torch.Generator().manual_seed(0))
     assert stats.kstest(p.numpy(), "uniform").pvalue > 0.01
+
+
+def test_moments_of_thousands_of_samples_are_those_of_few(generator, monkeypatch):
+    """Of 500 knots each has a factor; beyond that nodes are summed, in memory that does not grow with the square."""
+    mapping = cal.maps.fit_smooth(torch.rand(300, generator=generator) ** 1.3)
+    many = cal.Recalibrated(
+        cal.Empirical(torch.randn(2000, 3, generator=generator, dtype=torch.float64) * 3 + 7), mapping
+    )
+    epsilon, weight = nodes(many.breaks)
+    mean, variance = many.base.moments_at(mapping.inverse_z(epsilon), weight)
+    torch.testing.assert_close(many.mean, mean, rtol=1e-12, atol=0)
+    torch.testing.assert_close(many.variance, variance, rtol=1e-10, atol=0)
+    monkeypatch.setattr(cal.Empirical, "moments_at", None)
+    assert many.stddev.isfinite().all()

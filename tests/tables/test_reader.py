@@ -16,7 +16,7 @@ import pytest
 
 from calibrl import CalibrlError
 from calibrl.errors import MissingExtra
-from calibrl.tables import formats, read_forecasts, read_table, write_table
+from calibrl.tables import formats, parse_forecasts, read_forecasts, read_table, write_table
 from calibrl.tables.reader import Cells, find_columns, parse_columns, read_cells
 
 FRAME = pl.DataFrame({"größe": ["é", "ü"], "x": [1.5, -2.25], "n": [1, 2]})
@@ -185,6 +185,25 @@ def test_without_the_extra_excel_says_what_to_install(tmp_path: Path, monkeypatc
         read_table(tmp_path / "a.xlsx")
     with pytest.raises(MissingExtra, match=r"xlsxwriter.*pip install 'calibrl\[excel\]'"):
         write_table(FRAME, tmp_path / "b.xlsx")
+
+
+def test_formulas_in_a_header_do_not_reach_a_spreadsheet_either(tmp_path: Path) -> None:
+    write_table(pl.DataFrame({"=HYPERLINK(1)": [1.0], "＝1+1": ["＠x"], "plain": ["\n=1"]}), tmp_path / "a.csv")
+    assert (tmp_path / "a.csv").read_text(encoding="utf-8") == "'=HYPERLINK(1),'＝1+1,plain\n1.0,'＠x,\"'\n=1\"\n"
+
+
+def test_names_of_columns_are_not_listed_anew_for_each_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With 40 000 columns that took minutes."""
+    counted, columns = 0, pl.DataFrame.columns.fget
+
+    def count(frame: pl.DataFrame) -> list[str]:
+        nonlocal counted
+        counted += 1
+        return columns(frame)
+
+    monkeypatch.setattr(pl.DataFrame, "columns", property(count))
+    parse_forecasts(pl.DataFrame({"y": [1.0, 2.0]} | {f"sample_{i}": [0.5, 1.0 + i] for i in range(200)}), "wide.csv")
+    assert counted < 50
 
 
 def test_formulas_do_not_reach_a_spreadsheet(tmp_path: Path) -> None:
