@@ -201,8 +201,9 @@ def test_names_of_columns_are_not_listed_anew_for_each_of_them(monkeypatch: pyte
         counted += 1
         return columns(frame)
 
+    wide = pl.DataFrame({"y": [1.0, 2.0]} | {f"sample_{i}": [0.5, 1.0 + i] for i in range(200)})
     monkeypatch.setattr(pl.DataFrame, "columns", property(count))
-    parse_forecasts(pl.DataFrame({"y": [1.0, 2.0]} | {f"sample_{i}": [0.5, 1.0 + i] for i in range(200)}), "wide.csv")
+    parse_forecasts(wide, source="wide.csv")
     assert counted < 50
 
 
