@@ -79,7 +79,7 @@ class Store:
         for folder in (self.folder, self.folder / ARRAYS, self.folder / CHECKPOINT):
             sweep(folder)
         log = self.folder / FINISHED
-        new = not log.exists()
+        new = not os.path.lexists(log)
         try:
             check_regular(log, "remove it, or choose another --out")
             self._log = log.open("a", encoding="utf-8")

@@ -122,8 +122,12 @@ def test_force_makes_a_folder_that_is_not_there(tmp_path):
     assert read(tmp_path / "deep" / "run") == ROWS[:1]
 
 
-def test_a_pipe_called_like_the_log_is_not_waited_for(tmp_path):
-    os.mkfifo(tmp_path / FINISHED)
+@pytest.mark.parametrize("kind", ["pipe", "circle"])
+def test_a_pipe_called_like_the_log_is_not_waited_for(tmp_path, kind):
+    if kind == "pipe":
+        os.mkfifo(tmp_path / FINISHED)
+    else:
+        (tmp_path / FINISHED).symlink_to(tmp_path / FINISHED)
     with pytest.raises(CalibrlError, match=r"finished\.log is no regular file; remove it, or choose another --out"):
         opened(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == [FINISHED]
