@@ -499,12 +499,14 @@ def test_when_calibrating_orders_pays():
 
 
 def test_what_a_shops_orders_take():
-    text, (row, ray) = page("docs/order.md"), read(ROOT / "results" / "shop" / "speed.jsonl")
+    text, (row, *on_ray) = page("docs/order.md"), read(ROOT / "results" / "shop" / "speed.jsonl")
     took = f"{row.metrics['cpu_seconds']:.0f} seconds of processor time and {row.metrics['gb']:.2f} GB of memory"
-    assert (row.problem, ray.problem, ray.arm) == ("1000 item-stores", "10000 item-stores", "ray")
+    assert row.problem == "1000 item-stores"
     assert took in text
+    assert [(ray.problem, ray.arm) for ray in on_ray] == [(f"{size} item-stores", "ray") for size in (10_000, 100_000)]
     took = "{cpu_seconds:.0f} seconds of processor time, {gb:.1f} GB in the command and {gb_together:.1f} GB with its"
-    assert took.format(**ray.metrics) in text
+    for ray in on_ray:
+        assert took.format(**ray.metrics) in text
 
 
 def test_how_often_the_interval_of_a_saving_holds():
