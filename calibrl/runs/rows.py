@@ -198,19 +198,19 @@ def _report_missing(folder: Path, rows: Iterable[Row], damaged: int) -> None:
         warnings.warn(f"{folder}: {lost} rows of {what} are missing; --resume computes them again", stacklevel=4)
 
 
-def mark(job: str, rows: int, arrays: bool) -> str:
-    """The line of `finished.log` for a job that ended with so many rows, and with arrays or not."""
+def mark(job: str, rows: int, arrays: str) -> str:
+    """The line of `finished.log` for a job that ended with so many rows; arrays: their fingerprint, or ""."""
     return seal(json.dumps({"job": job, "rows": rows, "arrays": arrays})) + "\n"
 
 
-def marks(log: Path) -> list[tuple[str, int, bool]]:
-    """The whole lines of `finished.log`, the last of each job: its name, its number of rows, whether it had arrays."""
+def marks(log: Path) -> list[tuple[str, int, str]]:
+    """The whole lines of `finished.log`, the last of each job: its name, number of rows and arrays' fingerprint."""
     found = {}
     for text in log.read_bytes().splitlines():
         with contextlib.suppress(ValueError, TypeError, KeyError):  # a job without its line is run again
             values, _ = unseal(text)
             if values.keys() == {"job", "rows", "arrays"}:
-                found[str(values["job"])] = (int(values["rows"]), bool(values["arrays"]))
+                found[str(values["job"])] = (int(values["rows"]), str(values["arrays"] or ""))
     return [(job, *rest) for job, rest in found.items()]
 
 

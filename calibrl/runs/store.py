@@ -18,8 +18,17 @@ from typing import IO, TYPE_CHECKING, Any, NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrl.errors import CalibrlError, first_line
-from calibrl.files import check_regular, explain_os_error, lock_folder, replacing, sweep, unlock_folder, write_text
+from calibrl.errors import CalibrlError
+from calibrl.files import (
+    check_regular,
+    explain_os_error,
+    fingerprint,
+    lock_folder,
+    replacing,
+    sweep,
+    unlock_folder,
+    write_text,
+)
 from calibrl.runs.rows import FINISHED, Row, append_text, line, make_folder, mark, marks, read
 
 if TYPE_CHECKING:
@@ -141,7 +150,8 @@ class Store:
 
     def finish(self, job: str) -> None:
         """Mark a job's end, once its rows are on the disk."""
-        text = mark(job, len(self._rows.get(job, {})), self._arrays(job).exists())
+        arrays = self._arrays(job)
+        text = mark(job, len(self._rows.get(job, {})), fingerprint(arrays) if arrays.exists() else "")
         with explain_os_error(self.folder):
             os.fsync(self._file.fileno())
             self._log.write(text)
@@ -177,14 +187,15 @@ class Store:
         words = re.sub(r"[^\w.]+", "-", job).strip("-")[:80]
         return self.folder / ARRAYS / f"{words}-{hashlib.sha256(job.encode()).hexdigest()[:6]}.npz"
 
-    def _whole(self, job: str) -> bool:
-        """Whether all that a job saved for figures is here, and can be read; what cannot goes, and is made again."""
-        try:
-            return bool(self.arrays(job))
-        except Exception as problem:  # numpy and zipfile raise whatever a damaged file makes them raise
-            warnings.warn(f"{self._arrays(job)} is damaged ({first_line(problem)}): {job} is run again", stacklevel=2)
-            self._arrays(job).unlink(missing_ok=True)
-            return False
+    def _whole(self, job: str, arrays: str) -> bool:
+        """Whether what a job saved for figures is the file with this fingerprint; another goes, and is made again."""
+        file = self._arrays(job)
+        if file.is_file() and fingerprint(file) == arrays:
+            return True
+        if os.path.lexists(file):
+            warnings.warn(f"{file} is damaged (its checksum does not fit): {job} is run again", stacklevel=2)
+            file.unlink()
+        return False
 
     def _clear(self, checkpoints: Collection[str]) -> None:
         for pattern in checkpoints:
@@ -234,7 +245,7 @@ class Store:
         for each in damaged:  # told once somebody is going on with the file: their job is run again
             warnings.warn(each, stacklevel=2)
         for job, count, arrays in marks(self.folder / FINISHED):
-            if len(self._rows.get(job, {})) >= count and (not arrays or self._whole(job)):
+            if len(self._rows.get(job, {})) >= count and (not arrays or self._whole(job, arrays)):
                 self._finished.add(job)
         # A line cut short stays a line of its own.
         for file in (self.path, self.folder / FINISHED):

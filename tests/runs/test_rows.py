@@ -46,7 +46,7 @@ def test_letters_are_written_as_they_are_and_settings_are_numbers(name):
 )
 def test_what_is_missing_is_counted_by_job(tmp_path, jobs, words):
     results.append(tmp_path / "rows.jsonl", [replace(row("a", 0, 1.0), job="kept")])
-    marks = (results.mark(job, 1, arrays=False) for job in ["kept", *"abc"[:jobs]])
+    marks = (results.mark(job, 1, arrays="") for job in ["kept", *"abc"[:jobs]])
     (tmp_path / results.FINISHED).write_text("".join(marks))
     with pytest.warns(UserWarning, match=words):
         results.read(tmp_path)
@@ -257,7 +257,7 @@ def test_a_name_that_is_no_text_is_kept_as_it_is(tmp_path):
 
 
 def test_one_row_too_few_is_noticed_unless_a_damaged_line_or_another_file_accounts_for_it(tmp_path):
-    (tmp_path / "finished.log").write_text(results.mark("j", 2, arrays=False))
+    (tmp_path / "finished.log").write_text(results.mark("j", 2, arrays=""))
     first, second = (replace(row("a", seed, 1.0), job="j") for seed in (0, 1))
     file = tmp_path / "rows.jsonl"
     results.append(file, [first])
@@ -308,7 +308,7 @@ def test_rows_are_in_the_file_before_it_is_synced(tmp_path, monkeypatch):
 
 
 def test_only_jobs_that_lack_rows_are_said_to(tmp_path):
-    (tmp_path / "finished.log").write_text(results.mark("whole", 1, arrays=False) + results.mark("short", 2, False))
+    (tmp_path / "finished.log").write_text(results.mark("whole", 1, arrays="") + results.mark("short", 2, ""))
     results.append(tmp_path / "rows.jsonl", [replace(row("a", 0, 1.0), job=job) for job in ("whole", "short")])
     with pytest.warns(UserWarning, match="1 rows of 'short' are missing"):
         results.read(tmp_path)

@@ -49,7 +49,7 @@ def test_rows_are_on_the_disk_at_once_and_a_job_is_finished_when_all_of_them_are
     store.finish("dice")
     # Should the machine stop between the two, the job is run again.
     assert [path.name for path in order] == ["rows.jsonl", FINISHED]
-    assert marks(tmp_path / FINISHED) == [("dice", 4, False)]
+    assert marks(tmp_path / FINISHED) == [("dice", 4, "")]
     assert store.finished("dice")
     assert store.finished("dice", until=4)
     assert not store.finished("dice", until=5)
@@ -207,6 +207,18 @@ def test_arrays_that_are_pickles_are_not_read(tmp_path):
         assert not store.finished("a")
         with pytest.raises(ValueError, match="pickle"):
             store.keep("a", {"name": np.array([{}], object)})
+
+
+def test_arrays_of_another_run_are_not_unpacked(tmp_path, monkeypatch):
+    """A whole file with other arrays, perhaps 2 GB of zeros in 2 MB: known by its checksum before it is opened."""
+    filled(tmp_path)
+    with next((tmp_path / "arrays").glob("a-*.npz")).open("wb") as file:
+        np.savez_compressed(file, other=np.zeros(10))
+    monkeypatch.setattr(np, "load", lambda *_, **__: pytest.fail("it was opened"))
+    with pytest.warns(UserWarning, match=r"its checksum does not fit\): a is run again"):
+        store = opened(tmp_path, resume=True)
+    with store:
+        assert [store.finished(job) for job in "ab"] == [False, True]
 
 
 def test_jobs_whose_names_look_alike_as_files_have_files_of_their_own(tmp_path):
