@@ -14,6 +14,7 @@ import argparse
 import contextlib
 import copy
 import gzip
+import hashlib
 import io
 import itertools
 import json
@@ -513,6 +514,51 @@ def no_files(luck: random.Random, folder: Path) -> Iterator[Case]:
         yield case
 
 
+def no_targets(luck: random.Random, folder: Path) -> Iterator[Case]:
+    """Pipes, devices, folders and circles to write to, and in the place of a run's or a policy's own files."""
+    told("fit", DATA / "diabetes_past.csv", "--out", folder / "map.json")
+    past, number = DATA / "diabetes_past.csv", 0
+
+    def case() -> bool:
+        nonlocal number
+        number += 1
+        place = folder / str(number)
+        place.mkdir()
+        ways: list[tuple[str, Callable[[Path], object]]] = [
+            ("map.json", lambda file: told("fit", past, "--out", file)),
+            ("new.csv", lambda file: told("apply", folder / "map.json", past, "--out", file)),
+            ("new.xlsx", lambda file: told("apply", folder / "map.json", past, "--out", file)),
+            ("page.html", lambda file: told("check", past, "--html", file)),
+            ("plot.png", lambda file: told("check", past, "--plot", file)),
+            *((name, lambda file: told("run", "mdp", "--preset", "tiny", "--out", file.parent)) for name in RUNS_OWN),
+            *((name, lambda file: Durable(file.parent, lambda: CalLinUCB(["a"], 2))) for name in POLICY_S_OWN),
+        ]
+        name, write = luck.choice(ways)
+        file = place / name
+        kind = luck.choice(["pipe", "folder", "circle", "device"])
+        if kind == "pipe":
+            os.mkfifo(file)
+        elif kind == "folder":
+            file.mkdir()
+        else:
+            file.symlink_to(file if kind == "circle" else "/dev/full")
+        before = file.lstat()
+        try:
+            with deadline(60):
+                write(file)
+        finally:
+            if not os.path.samestat(before, file.lstat()):
+                raise RuntimeError(f"{name} is another")
+        return False
+
+    while True:
+        yield case
+
+
+RUNS_OWN = ("lock", "finished.log", "rows.jsonl")
+POLICY_S_OWN = ("lock", "journal.jsonl", "journal.last", "policy.json")
+
+
 def patterns(luck: random.Random, folder: Path) -> Iterator[Case]:
     """Names that look like patterns, beside files that the pattern would fit."""
     told("fit", DATA / "diabetes_past.csv", "--out", folder / "map.json")
@@ -685,6 +731,21 @@ def neighbours(luck: random.Random, folder: Path) -> Iterator[Case]:
             yield case
 
 
+NO_TENSORS: tuple[Callable[[torch.Tensor], Any], ...] = (
+    lambda part: part * math.nan,
+    lambda part: part.to_sparse(),
+    lambda part: part.to("meta"),
+    lambda part: part.half(),
+    lambda part: part.flatten()[:0],
+    lambda _: torch.zeros(1).expand(10**6, 10**6),
+    lambda part: -part.abs() * 1e300,
+    lambda part: part.clone().requires_grad_(),
+    lambda part: torch.atleast_1d(part).flip(0),
+    lambda part: [part],
+)
+"""Tensors that no agent has: of other kinds and sizes, and some that ask for terabytes."""
+
+
 def agents(luck: random.Random, folder: Path) -> Iterator[Case]:
     """A saved agent of control with a value of another kind or size, its checksum right."""
     agent = Agent(
@@ -703,8 +764,8 @@ def agents(luck: random.Random, folder: Path) -> Iterator[Case]:
         # Any part as often as any other: most of the numbers are a map's.
         part = luck.choice(list(content["state"]))
         state = {**content["state"], **mistaken({part: content["state"][part]}, luck)}
-        if isinstance(state.get(part), torch.Tensor) and luck.random() < 0.5:
-            state[part] = state[part] * math.nan
+        if isinstance(state.get(part), torch.Tensor) and luck.random() < 0.7:
+            state[part] = luck.choice(NO_TENSORS)(state[part].float())
         checkpoint.keep(file, {**content, "state": state})
         agent.load(file)
         return bool(np.isfinite(agent.act(np.zeros(4))).all())
@@ -795,6 +856,14 @@ def strange_folders(luck: random.Random, folder: Path) -> Iterator[Case]:
     place.mkdir()
     for name in SHADOWED:
         (place / f"{name}.py").write_text("import os; os.mkdir('taken'); raise SystemExit(7)")
+    # Settings that Matplotlib and Numba would obey; the cache that they name holds code where kernels look for theirs.
+    (place / "matplotlibrc").write_text("backend: module://stranger")
+    (place / ".numba_config.yaml").write_text("cache_dir: cache")
+    kernels = DATA.parents[1] / "calibrl" / "kernels"
+    cache = place / "cache" / f"kernels_{hashlib.sha1(str(kernels).encode()).hexdigest()}"
+    cache.mkdir(parents=True)
+    for index in (kernels / "__pycache__").glob("*.nbi"):
+        (cache / index.name).write_bytes(pickle.dumps(Stranger(place / "taken")))
     told("fit", DATA / "diabetes_past.csv", "--out", folder / "map.json")
     told("check", DATA / "diabetes_past.csv", "--map", folder / "map.json")
     past, sales, rows = DATA / "diabetes_past.csv", DATA / "sales.csv", DATA.parents[1] / "results" / "reliability"
@@ -873,6 +942,7 @@ KINDS: dict[str, tuple[int, Callable[[random.Random, Path], Iterator[Case]]]] = 
     "sales and item files, damaged": (960, order_files),
     "small files that ask for everything": (60, bombs),
     "pipes, devices, folders and links for files": (200, no_files),
+    "the same to write to": (60, no_targets),
     "names that look like patterns": (60, patterns),
     "files that a full disk refuses": (300, full_disks),
     "journals and rows on a full disk": (300, full_journals),
