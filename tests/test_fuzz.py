@@ -42,6 +42,6 @@ def test_the_page_shows_what_the_service_answered():
         spans = (f"{low:.0f} to {high:.0f}" for low, *_, high in cells)
         assert "| " + " | ".join((problem, *spans)) + " |" in text
     (kills,) = (row.metrics for row in rows if row.problem == "kills under load")
-    said = "killed {kills} times while the clients asked: {cut} requests were cut short and sent again, {answered} "
+    said = "killed {kills} times under load: {cut} requests were cut short and sent again, {answered} "
     said += "rewards were acknowledged, {lost} were lost and {twice} counted twice"
     assert said.format(**kills) in text
