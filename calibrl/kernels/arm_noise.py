@@ -16,7 +16,8 @@ ever pay.
 The bonus is `width` = z σ_a s / (1 + (s²/20)²)^¼ + b with z² = max(1, L - 3) and L = 2 ln(t / (k (n_a + 0.8 d))): an
 arm that has had far less than its share of the t rewards of all k arms looks wider and wider until it is tried again.
 The root keeps contexts far from all others (a rare category, standardised) from being explored for their own sake.
-b = 0.75 m max(L - 1, 0) (1 - 15 σ_a²/m²)₊ s² / (1 + s²) is Bernstein's, for arms whose few rewards hardly varied.
+b = m s² / (1 + s²) (0.75 max(L - 1, 0) (1 - 15 σ_a²/m²)₊ + 3 max(L - 12, 0)) is Bernstein's: its first part for arms
+whose few rewards hardly varied, its second for those that had less than 1/400 of their share, whatever these were like.
 
 Rewards may lie far from 0: the regression learns r - c, so that it shrinks towards c and not towards 0. c is the mean
 μ of all arms' rewards times min(1, (μ²/4v - 1)₊), v their variance with one row's worth of μ² added: 0 unless rewards
@@ -61,7 +62,7 @@ COLUMNS = 5
 
 PRIOR, POOLED, PULL, OF_MEAN, OF_OUTCOME = 0.5, 1.0, 0.25, 0.8, 0.05
 SHARE, LATE, FAR, BERNSTEIN, CALM, SELECTED, WIDE, HELD = 0.8, 3.0, 20.0, 0.75, 15.0, 0.4, 0.25, 0.1
-NEAR, STEP, UNIT = 4.0, 0.25, 1e-3
+NEAR, STEP, UNIT, STARVED, ALONE = 4.0, 0.25, 1e-3, 3.0, 12.0
 CLIP, AFTER, AFTER_DIM, KEEP = 3.0, 20, 2, 0.05
 UP_ALLOWANCE, UP_ALARM, UP_LOG = 0.35, 15.0, 3.0
 DOWN_ALLOWANCE, DOWN_ALARM, DOWN_LOG = 0.2, 13.0, 2.7
@@ -103,7 +104,8 @@ def width(noise: Floats, prior: float, common: float, largest: float, lack: floa
     near = sd / math.sqrt(math.sqrt(1.0 + (sd * sd / FAR) ** 2))
     unit = max(largest, SMALLEST) if largest > 0 else 1.0
     calm = max(1.0 - CALM * variance / (unit * unit), 0.0)
-    seldom = BERNSTEIN * unit * max(lack - 1.0, 0.0) * calm * sd * sd / (1.0 + sd * sd)
+    seldom = BERNSTEIN * max(lack - 1.0, 0.0) * calm + STARVED * max(lack - ALONE, 0.0)
+    seldom *= unit * sd * sd / (1.0 + sd * sd)
     return stretch(lack) * math.sqrt(pulled) * near + seldom
 
 

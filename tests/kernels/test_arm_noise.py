@@ -81,7 +81,10 @@ def reference(x, arm, reward, at, arms, *, ridge=1.0, watch=True):
     )
     sigma = np.sqrt(np.where(variance > common, variance ** (1 - arm_noise.PULL) * common**arm_noise.PULL, variance))
     calm = np.maximum(1 - arm_noise.CALM * variance / unit(n) ** 2, 0)
-    seldom = arm_noise.BERNSTEIN * unit(n) * np.maximum(lack - 1, 0) * calm * s**2 / (1 + s**2)
+    short = arm_noise.BERNSTEIN * np.maximum(lack - 1, 0) * calm + arm_noise.STARVED * np.maximum(
+        lack - arm_noise.ALONE, 0
+    )
+    seldom = unit(n) * short * s**2 / (1 + s**2)
     widths = (
         np.sqrt(np.maximum(1, lack - arm_noise.LATE)) * sigma * s / (1 + (s**2 / arm_noise.FAR) ** 2) ** 0.25 + seldom
     )
@@ -160,16 +163,17 @@ def test_arms_without_rewards_take_noise_from_the_others():
     assert bonus[0] < bonus[1]
 
 
-def test_a_starved_arm_comes_back():
+@pytest.mark.parametrize("pays", [lambda t: float(t % 2), lambda _: 0.5], ids=["in turn", "always the same"])
+def test_a_starved_arm_comes_back(pays):
     policy = CalibratedUCB(2, 1)
     for _ in range(8):
         policy.update([1.0], 0, 0.0)
     policy.update([1.0], 1, 1.0)
-    for t in range(10_000):
+    for t in range(12_000):
         arm = policy.choose([1.0])
         if arm == 0:
             break
-        policy.update([1.0], 1, float(t % 2))
+        policy.update([1.0], 1, pays(t))
     assert arm == 0
 
 
