@@ -295,7 +295,8 @@ def print_lines(lines: Sequence[Line], paper: Printed) -> None:
                 f"{optimal.mean:.1f}" if optimal else "",
             )
         before = here
-        compared, printed = line.policy != "linucb", paper.at(line.problem, line.policy, "reward")
+        printed = paper.at(line.problem, line.policy, "reward")
+        compared = line.policy != "linucb" and not math.isnan(line.reward.difference)
         shown.add_row(
             f"  {POLICIES[line.policy].label}",
             f"{line.reward.mean:.1f} ± {line.reward.error:.1f}",
