@@ -194,9 +194,9 @@ def test_a_table_and_a_log_can_be_run(tmp_path):
     assert rows["calibrated-ucb"]["reward_low"] < rows["calibrated-ucb"]["reward"]
 
 
-def test_without_linucb_no_difference_is_shown(tmp_path, shell):
+def test_without_linucb_no_difference_is_shown(tmp_path):
     words = ("--problem", "linear", "--policy", "greedy", "--trials", 2, "--rounds", 30)
     result = shell("run", "bandits", *words, "--out", tmp_path)
     assert result.exit_code == 0
-    assert "Greedy" in result.output
+    assert "greedy" in result.output
     assert "nan" not in result.output
