@@ -499,7 +499,7 @@ def test_when_calibrating_orders_pays():
 
 
 def test_what_a_shops_orders_take():
-    text, (row, *on_ray) = page("docs/order.md"), read(ROOT / "results" / "shop" / "speed.jsonl")
+    text, (row, *on_ray, replay) = page("docs/order.md"), read(ROOT / "results" / "shop" / "speed.jsonl")
     took = f"{row.metrics['cpu_seconds']:.0f} seconds of processor time and {row.metrics['gb']:.2f} GB of memory"
     assert row.problem == "1000 item-stores"
     assert took in text
@@ -507,6 +507,8 @@ def test_what_a_shops_orders_take():
     took = "{cpu_seconds:.0f} seconds of processor time, {gb:.1f} GB in the command and {gb_together:.1f} GB with its"
     for ray in on_ray:
         assert took.format(**ray.metrics) in text
+    assert "90 days for 100 took {cpu_seconds:.0f} seconds and {gb:.2f} GB".format(**replay.metrics) in text
+    assert replay.problem == "100 item-stores"
 
 
 def test_how_often_the_interval_of_a_saving_holds():
