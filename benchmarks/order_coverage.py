@@ -37,7 +37,7 @@ from calibrl.inventory.problems import Sales, _arrange, _read, bakery, favorita
 from calibrl.inventory.tills import Reading
 from calibrl.kernels import normal
 from calibrl.runs.rows import Row, line, origin
-from calibrl.shop.backtest import CALIBRATED, Backtest, run_backtest
+from calibrl.shop.backtest import CALIBRATED, Backtest, run_backtest, train_after
 from calibrl.shop.demand import DemandModel, calibrate, train
 from calibrl.shop.features import make_record, moving_sums
 from calibrl.shop.files import Shop, Stock
@@ -187,7 +187,7 @@ def _replay(sales: Sales, country: str, begin: str, end: str) -> dict[str, np.nd
     for evening in range(first, last + 1, STEP):
         sums = moving_sums(make_record(history.at(evening)))
         rng = np.random.default_rng([0, evening])
-        if model is None or evening - trained >= 28:
+        if model is None or evening - trained >= train_after(trained):
             model, trained = train(sums, leads=LEADS, rng=rng), evening
         elif (evening - trained) % 8 == 0:
             model = calibrate(model, sums, rng=rng)

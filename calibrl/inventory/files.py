@@ -79,11 +79,8 @@ def read_sales(
     cells, done_before = sales_cells(path, reading)
     date = cells.dates("date")
     units = cells.numbers("units")
-    cells.refuse(
-        np.abs(units) > MOST_UNITS,
-        "units",
-        lambda row: f"{units[row]:g} is more than a shop sells in a day; check the number",
-    )
+    much = "is more than a shop sells in a day; check the number"
+    cells.refuse(np.abs(units) > MOST_UNITS, "units", lambda row: f"{units[row]:g} {much}")
     found, series = item_stores(cells, stores=cells.has("store"))
     keys = found or new
     last = _last_day(cells, date, units, today, keys)
@@ -429,12 +426,8 @@ def read_items(path: str | Path | None, keys: tuple[Key, ...], *, sales: str) ->
     known = {*keys, *((item, "") for item, _ in keys)}
     for key, row in rows.items():
         if key not in known:
-            cells.complain(
-                row,
-                "item",
-                f"{named(key)!r} is not in {sales}; correct the name, drop the line, or add a row with "
-                "empty units there to order a new item on a guess",
-            )
+            cure = "correct the name, drop the line, or add a row with empty units there to order a new item on a guess"
+            cells.complain(row, "item", f"{named(key)!r} is not in {sales}; {cure}")
     columns = _columns(cells)
     rules, silent = [], []
     for item, store in keys:

@@ -15,7 +15,8 @@ while the latest fell outside their intervals too often.
 **The map** has one column per lead day, pooled over all items, and is learnt on days after those that the forecaster is
 trained on. A day that sold out enters as "demand was at least this", by the weights of Kaplan and Meier: its share of
 the evidence goes to the days that did better. Where few or none did, the forecast itself says how much more there could
-have been: goods that always sell out teach a map that changes nothing.
+have been: goods that always sell out teach a map that changes nothing. Days are counted, not rows: items have their odd
+days together.
 
 **Paths** have each day's own margin, joined by the ranks of correlated draws, because good days come together.
 """
@@ -30,11 +31,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from scipy.optimize import nnls
+from scipy.special import stdtrit
 from sklearn.ensemble import HistGradientBoostingRegressor
 from torch import Tensor
 from torch.distributions import Distribution, Normal
 
 from calibrl.algorithm import Calibrated, Forecaster
+from calibrl.arrays import Array, as_tensor
 from calibrl.data import Data, Remembered
 from calibrl.distributions import Recalibrated, Rounded, pit_z
 from calibrl.distributions.zscores import from_zscore
@@ -42,7 +45,7 @@ from calibrl.errors import CalibrlError
 from calibrl.evidence import Censored
 from calibrl.inventory.problems import Flags, Floats
 from calibrl.kernels import normal
-from calibrl.maps import Map, fit_isotonic
+from calibrl.maps import FitMap, Map, fit_isotonic
 from calibrl.runs.workers import single_threaded
 from calibrl.shop.features import (
     HISTORY,
@@ -94,6 +97,10 @@ UNSEEN = 2.0
 
 MISSED, PACE = 1.645, 0.15
 """The z-score at the ends of the 90 % interval, and how fast the width follows outcomes outside of it."""
+
+DAYS_ALIKE, CHANCE = 7, 3.0
+"""Days within which what all items share may last; how many times its variance the square of an offset must be, to be
+believed at all."""
 
 HELD_OUT = 120
 """Days at the end that the forecaster is not trained on; a quarter of a shorter history."""
@@ -350,6 +357,40 @@ def _reach(z: Floats) -> float:
     return float(np.quantile(np.abs(z - np.median(z)), 0.9)) if len(z) else 1.0
 
 
+def fit_by_days(day: NDArray[np.int64]) -> FitMap:
+    """`fit_isotonic` for outcomes that came on day (n, leads), as far as so many days can be believed.
+
+    A hundred items on an odd day say one thing, not a hundred: days are what is counted, and those close together as
+    less. The side that most outcomes fell on is believed only beyond what chance makes of it; what is not believed, and
+    what so few days leave open, is added to the spread, by Student's law.
+    """
+
+    def fit(pit: Array | None = None, *, weight: Array | None = None, z: Array | None = None) -> Map:
+        shown = (normal.quantile(as_tensor(pit)) if z is None else as_tensor(z)).numpy().copy()
+        counts = (~np.isnan(shown)).astype(float) if weight is None else as_tensor(weight).numpy()
+        for lead in np.flatnonzero(counts[: len(day)].sum(0) > 0):
+            shown[:, lead] = _settled(shown[:, lead], counts[:, lead], day[:, lead])
+        return fit_isotonic(z=shown, weight=weight)
+
+    return fit
+
+
+def _settled(z: Floats, weight: Floats, day: NDArray[np.int64]) -> Floats:
+    """(n,): z-scores, of which the first came on day (m,), moved and stretched to what days can tell."""
+    own, share = np.clip(np.nan_to_num(z), -5, 5), weight / weight.sum()
+    order = np.argsort(own)
+    off = own[order][np.searchsorted(share[order].cumsum(), 0.5)]
+    spread = max(float(share @ (own - off) ** 2), 1e-9)
+    sides = np.bincount(day - day.min(), (share * np.sign(own - off))[: len(day)])
+    lags = np.correlate(sides, sides, "full")[len(sides) - 1 :][:DAYS_ALIKE]
+    together = 2 * lags @ (1 - np.arange(len(lags)) / DAYS_ALIKE) - lags[0]
+    # As if one day more had been all on one side. A median varies by π/2 of what a mean does.
+    doubt = np.pi / 2 * (max(together, lags[0]) + len(np.unique(day[weight[: len(day)] > 0])) ** -2.0)
+    believed = max(0.0, 1 - CHANCE * doubt * spread / max(off**2, 1e-9))
+    wide = np.sqrt(1 + doubt + (1 - believed**2) * off**2 / spread) * stdtrit(max(1 / doubt, 2.0), 0.95) / MISSED
+    return np.concatenate([believed * off + (z - off)[: len(day)] * wide, z[len(day) :]])
+
+
 def boosted() -> Evened:
     """The default: trees on a line, evened."""
     return Evened(BoostedDemand())
@@ -458,7 +499,7 @@ def _learn(
     latest, day = _data(sums, range(max(28, since, today - HELD_OUT), today), today, leads, rng)
     held_out = Censored(lambda data: torch.full((len(data),), data is latest), rng=rng)
     generator = torch.Generator().manual_seed(int(rng.integers(2**31)) if len(latest) else 0)
-    model = Calibrated(forecaster, evidence=held_out, fit_map=fit_isotonic, generator=generator)
+    model = Calibrated(forecaster, evidence=held_out, fit_map=fit_by_days(day), generator=generator)
     if past is not None:
         model.update(past)
     if isinstance(forecaster, Evened) and len(latest):
