@@ -113,7 +113,7 @@ class Adaptive:
 
 
 class Expected(NamedTuple):
-    """What the next error is expected to be, and the variance of that beyond what is always new: (…, d) each."""
+    """What of the next error is expected, in k parts, (…, k, d), and their covariance given all seen, (…, k, k, d)."""
 
     mean: Tensor
     doubt: Tensor
@@ -123,14 +123,17 @@ class Expected(NamedTuple):
 class Lasting:
     """How errors go on along a trajectory, column by column, in recalibrated z-scores.
 
-    An error is what was to be expected and something new, z = m + σ ε; of both a part is to be expected next,
-    m' = ρ (m + K σ ε). K = 1 is an autoregression; a small K, a slow error under white noise. This is a Kalman filter:
-    what came before an episode is not known, and as much wider are forecasts of its first steps.
+    An error is what was to be expected, the sum of k parts, and something new, z = Σ mᵢ + σ ε; of both some is to be
+    expected next, mᵢ' = ρᵢ (mᵢ + Kᵢ σ ε). A part with ρ near 1 is what stays wrong for a whole episode, a wind that
+    nobody sees; one with a smaller ρ, what passes. This is a Kalman filter: what came before an episode is not known,
+    and as much wider are forecasts of its first steps.
 
     Parameters
     ----------
-    kept, gain, spread : Tensor (…, d)
-        ρ in [0, 1), K in [0, 1] and σ. Where ρ is 0 and σ is 1, errors are independent, N(0, 1).
+    kept, gain : Tensor (…, k, d)
+        ρ in [0, 1) and K in [0, 1] of each part.
+    spread : Tensor (…, d)
+        σ. Where every K is 0 and σ is 1, errors are independent, N(0, 1).
     """
 
     kept: Tensor
@@ -139,17 +142,18 @@ class Lasting:
 
     def unknown(self) -> Expected:
         """What is expected where nothing was seen."""
-        carried = (self.kept * self.gain * self.spread).square()
-        return Expected(torch.zeros_like(self.kept), carried / (1 - self.kept.square()))
+        carried = self.kept * self.gain * self.spread[..., None, :]
+        return Expected(torch.zeros_like(self.kept), _pairs(carried) / (1 - _pairs(self.kept)))
 
     def seen(self, before: Expected, z: Tensor) -> Expected:
         """What is expected once an error z (…, d) was seen; where it is NaN, what was expected before."""
         share, doubt = self._learnt(before.doubt)
-        mean = self.kept * (before.mean + share * (z - before.mean))
-        return Expected(torch.where(z.isnan(), before.mean, mean), torch.where(z.isnan(), before.doubt, doubt))
+        mean = self.kept * (before.mean + share * (z - before.mean.sum(-2))[..., None, :])
+        nothing = z.isnan()[..., None, :]
+        return Expected(before.mean.where(nothing, mean), before.doubt.where(nothing[..., None, :], doubt))
 
     def ahead(self, doubt: Tensor, steps: int, *, answered: bool = False) -> Tensor:
-        """How to draw errors of so many steps from N(0, 1), where the first one's doubt (…, d) is known.
+        """How to draw errors of so many steps from N(0, 1), where the first one's doubt (…, k, k, d) is known.
 
         Parameters
         ----------
@@ -161,22 +165,29 @@ class Lasting:
 
         Returns
         -------
-        Tensor (…, steps, 3, d)
-            Of each step a, b, c: the error is m + a ε, and m' = b ε + c m.
+        Tensor (…, steps, 1 + 2 k, d)
+            Of each step a, then bᵢ, then cᵢ: the error is Σ mᵢ + a ε, and mᵢ' = bᵢ ε + cᵢ mᵢ.
         """
         found = []
         for _ in range(steps):
-            spread = (doubt + self.spread.square()).sqrt()
+            spread = (doubt.sum((-3, -2)) + self.spread.square()).sqrt()[..., None, :]
             share, doubt = self._learnt(doubt)
-            carried = torch.zeros_like(spread) if answered else self.kept * share * spread
-            found.append(torch.stack([spread, carried, self.kept.expand_as(spread)], -2))
+            carried = torch.zeros_like(share) if answered else self.kept * share * spread
+            found.append(torch.cat([spread, carried, self.kept.expand_as(carried)], -2))
         return torch.stack(found, -3)
 
     def _learnt(self, doubt: Tensor) -> tuple[Tensor, Tensor]:
-        """The share of a surprise that is expected to go on, and the doubt of the next step."""
-        new = self.spread.square()
-        share = self.gain + (1 - self.gain) * doubt / (doubt + new)
-        return share, (self.kept * (1 - self.gain)).square() * doubt * new / (doubt + new)
+        """The share of a surprise that is expected to go on in each part, and the doubt of the next step."""
+        new, with_error = self.spread.square()[..., None, :], doubt.sum(-2)
+        surprise = with_error.sum(-2, keepdim=True) + new
+        share = (with_error + self.gain * new) / surprise
+        left = doubt + _pairs(self.gain) * new[..., None, :] - _pairs(share) * surprise[..., None, :]
+        return share, _pairs(self.kept) * left
+
+
+def _pairs(parts: Tensor) -> Tensor:
+    """Products (…, k, k, d) of each two of k parts (…, k, d)."""
+    return parts[..., :, None, :] * parts[..., None, :, :]
 
 
 class Evidence(ABC):
@@ -482,14 +493,24 @@ class Wary(_Around):
         self.evidence.load_state_dict(state["evidence"])
 
 
+def _ways() -> Lasting:
+    """Ways in which errors may go on, (c, 1, 2, 1): in a part that lasts and one that passes; the first, not at all."""
+    grid = ([0.0, 0.05, 0.1, 0.2], [0.0, 0.3, 0.5, 0.7, 0.8, 0.9, 0.95, 0.98], [0.1, 0.2, 0.3, 0.5, 0.7, 1.0])
+    slow, kept, gain = torch.cartesian_prod(*(torch.tensor(part).double() for part in grid)).unbind(1)
+    both = [(torch.full_like(kept, 0.99), kept), (slow, (1 - slow) * gain)]
+    kept, gain = (torch.stack(parts, 1)[:, None, :, None] for parts in both)
+    return Lasting(kept, gain, torch.ones(1).double())
+
+
 class Trajectory(_Around):
     """Another kind of evidence, and how errors go on: for forecasts of many steps, each made from the one before.
 
     Steps that are calibrated one by one do not add up to an honest future if errors go on in one direction while
-    imagined ones are drawn afresh. Here imagined errors go on as real ones do, from those just seen: see `Lasting`. The
-    rows of an update are one trajectory, in order of time. Before T learns them, their recalibrated z-scores, cut off
-    at ±6, say which ρ and K would have forecast them best, column by column, averaged with what is best for all; and
-    how large what could not be forecast was: σ. Newer trajectories weigh more, and `PRIOR_ROWS` rows speak for ρ = ½.
+    imagined ones are drawn afresh. Here imagined errors go on as real ones do, from those just seen: see `Lasting`.
+    They have two parts, one that lasts (ρ = 0.99) and one that passes. The rows of an update are one trajectory, in
+    order of time. Before T learns them, their recalibrated z-scores, cut off at ±6, say which ρ and K would have
+    forecast them best, column by column, averaged with what is best for all; and how large what could not be forecast
+    was: σ. Newer trajectories weigh more, and `PRIOR_ROWS` rows speak for a single part with ρ = ½.
 
     Parameters
     ----------
@@ -505,13 +526,13 @@ class Trajectory(_Around):
     >>> for t in range(1, 2000):
     ...     z[t] = 0.8 * z[t - 1] + 0.6 * z[t]
     >>> mapping = evidence.fit(Judged(new=z, held=z, age=torch.zeros(2000)), Affine(), None)
-    >>> [round(float(part), 1) for part in (evidence.lasting.kept, evidence.lasting.gain, evidence.lasting.spread)]
-    [0.8, 1.0, 0.6]
+    >>> found = evidence.lasting
+    >>> [[round(value, 2) for value in part.flatten().tolist()] for part in (found.kept, found.gain, found.spread)]
+    [[0.99, 0.8], [0.0, 1.0], [0.6]]
     """
 
     PRIOR_ROWS, FURTHEST = 20.0, 6.0
-    KEPT = torch.tensor([0.0, 0.3, 0.5, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99]).double().repeat_interleave(6)
-    GAIN = torch.tensor([0.1, 0.2, 0.3, 0.5, 0.7, 1.0]).double().repeat(9)
+    WAYS = _ways()
 
     def __init__(self, evidence: Evidence, *, forget: float = 1.0) -> None:
         super().__init__(evidence, forget)
@@ -525,25 +546,27 @@ class Trajectory(_Around):
             # A row that several networks were judged on, one after the other, is one step of several series.
             z = z.reshape(len(z) // _times(judged), _times(judged), -1)
             if self.squares is None:
-                self.squares = torch.zeros(len(self.KEPT), z.shape[-1], dtype=torch.float64)
+                self.squares = torch.zeros(len(self.WAYS.kept), z.shape[-1], dtype=torch.float64)
             if judged.new is not None:
-                self.squares = self.forget * self.squares + _unforeseen(z, self.KEPT, self.GAIN)
+                self.squares = self.forget * self.squares + _unforeseen(z, self.WAYS)
                 self.rows = self.forget * self.rows + len(z)
             self.lasting = self._best(self.squares)
         return self.evidence.fit(judged, mapping, fit_map)
 
     def _best(self, squares: Tensor) -> Lasting:
         """What fits squares (candidates, d) of what could not be forecast best."""
-        squares = squares + self.PRIOR_ROWS * _unforeseen_of_half(self.KEPT, self.GAIN)[:, None]
+        squares = squares + self.PRIOR_ROWS * _unforeseen_of_half(self.WAYS)[:, None]
         share = squares / squares[0]
         best = (share + share.mean(1, keepdim=True)).argmin(0)
         left = squares.gather(0, best[None])[0] / (self.rows + self.PRIOR_ROWS)
-        return Lasting(self.KEPT[best], self.GAIN[best], left.sqrt())
+        return Lasting(self.WAYS.kept[best, 0, :, 0].T, self.WAYS.gain[best, 0, :, 0].T, left.sqrt())
 
     def state_dict(self) -> dict[str, Any]:
         return {"squares": self.squares, "rows": self.rows, "evidence": self.evidence.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        if state["squares"] is not None and len(state["squares"]) != len(self.WAYS.kept):
+            raise ValueError("an earlier version learnt how its errors last")
         self.squares, self.rows = state["squares"], state["rows"]
         self.lasting = None if self.squares is None else self._best(self.squares)
         self.evidence.load_state_dict(state["evidence"])
@@ -647,23 +670,29 @@ def _times(judged: Judged) -> int:
     return max(len(outcomes_of(judged.held)) // max(len(judged.age), 1), 1)
 
 
-def _unforeseen(z: Tensor, kept: Tensor, gain: Tensor) -> Tensor:
-    """Sums of squares (k, d) of what k pairs of ρ and K do not forecast in z (n, series, d), averaged over series."""
-    kept, gain = kept[:, None, None], gain[:, None, None]
-    expected = z.new_zeros(len(kept), *z.shape[1:])
-    found = z.new_zeros(expected.shape)
+def _unforeseen(z: Tensor, ways: Lasting) -> Tensor:
+    """Sums of squares (c, d) of what c ways do not forecast in z (n, series, d), averaged over series."""
+    mean, doubt = ways.unknown()
+    found = z.new_zeros(len(mean), *z.shape[1:])
     for now in z:
-        error = now - expected
-        found += error.square()
-        expected = kept * (expected + gain * error)
+        surprise = now - mean.sum(-2)
+        found += surprise.square()
+        share, doubt = ways._learnt(doubt)
+        mean = ways.kept * (mean + share * surprise[..., None, :])
     return found.mean(1)
 
 
-def _unforeseen_of_half(kept: Tensor, gain: Tensor) -> Tensor:
-    """The mean square (k,) of what pairs of ρ and K do not forecast where errors are N(0, 1) and half of each lasts."""
-    # m is the sum over j ≥ 1 of now · old^(j - 1) · z of j steps ago.
-    now, old = kept * gain, kept * (1 - gain)
-    return 1 - now / (1 - old / 2) + now.square() * (1 + old / 2) / ((1 - old.square()) * (1 - old / 2))
+def _unforeseen_of_half(ways: Lasting) -> Tensor:
+    """The mean square (c,) of what c ways do not forecast, at last, where errors are N(0, 1) and half of each lasts."""
+    kept, gain = ways.kept[:, 0], ways.gain[:, 0]
+    # One step of both parts and the error; its covariance is the sum over all steps, doubled again and again.
+    step = torch.cat(
+        [kept * torch.cat([torch.eye(2) - gain, gain], 2), torch.tensor([0, 0, 0.5]).expand(len(kept), 1, 3)], 1
+    )
+    covariance = torch.diag(torch.tensor([0, 0, 0.75]).double())
+    for _ in range(12):
+        covariance, step = covariance + step @ covariance @ step.mT, step @ step
+    return torch.einsum("i,cij,j->c", *(sign := torch.tensor([-1.0, -1, 1]).double(), covariance, sign))
 
 
 def _faded(forget: float, age: Tensor, scores: Scores) -> Tensor | None:

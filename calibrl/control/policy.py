@@ -362,10 +362,12 @@ class Following:
 
     Attributes
     ----------
-    lasting : Lasting (g, 1, d)
+    lasting : Lasting (g, 1, 2, d)
         How errors go on.
-    expected : Expected (g, e, d)
+    expected : Expected (g, e, 2, d)
         What the next error is expected to be: of e networks, or with e = 1 of all together.
+    limits : Tensor (2, g, 1, 1, d)
+        Nothing is imagined further beyond all outcomes so far than these are apart; infinite where errors do not last.
     """
 
     def __init__(self, fleet: Fleet) -> None:
@@ -378,13 +380,20 @@ class Following:
 
     def learn(self) -> None:
         """Take over what evidence says now; what was expected before networks were trained again is forgotten."""
-        free = torch.tensor([[0.0], [0.0], [1.0]]).double().expand(3, self.fleet.view.outputs)
-        found = [one.lasting for one in self.fleet.model.evidence]
-        parts = [free if one is None else torch.stack([one.kept, one.gain, one.spread]) for one in found]
+        none = torch.zeros(2, self.fleet.view.outputs).double()
+        found = [one.lasting or Lasting(none, none, none[0] + 1) for one in self.fleet.model.evidence]
         # Where 0 or 1 lies in an event's forecast is no error that could go on.
-        stacked = torch.where(self.fleet.forecaster.events, free[:, None], torch.stack(parts, 1))
-        self.lasting = Lasting(*stacked[:, :, None])
-        self.expected = Expected(*(part.repeat(1, self.networks, 1) for part in self.lasting.unknown()))
+        events = self.fleet.forecaster.events[:, None]
+        kept, gain = (torch.stack([getattr(one, name) for one in found]) for name in ("kept", "gain"))
+        spread = torch.stack([one.spread for one in found])[:, None].masked_fill(events, 1)
+        self.lasting = Lasting(kept[:, None], gain.masked_fill(events, 0)[:, None], spread)
+        self.expected = Expected(*(part.repeat_interleave(self.networks, 1) for part in self.lasting.unknown()))
+        self.limits = torch.tensor([-torch.inf, torch.inf])[:, None, None].repeat(1, len(found), none.shape[-1])
+        for agent, one in enumerate(self.fleet.model.evidence):
+            if one.lasting is not None and (rows := self.fleet.model.rows) is not None:
+                low, high = rows.y[agent].amin(0), rows.y[agent].amax(0)
+                self.limits[:, agent] = torch.stack([2 * low - high, 2 * high - low])
+        self.limits = self.limits[:, :, None, None]
         self._before.fill_(torch.nan)
 
     def begin(self, agents: Sequence[int]) -> None:
@@ -408,7 +417,7 @@ class Following:
             buffer.copy_(now)
 
     def ahead(self, expected: Expected, steps: int, particles: int, *, answered: bool = False) -> Errors:
-        """How errors of so many particles go on from what is expected where n plans begin, (g, n, e, d) each.
+        """How errors of so many particles go on from what is expected where n plans begin, (g, n, e, …).
 
         answered: as in `Lasting.ahead`.
         """
@@ -417,7 +426,7 @@ class Following:
             start = start.repeat_interleave(particles // self.networks, 2)
         elif self.networks > 1:  # particles of TS1 change networks all the time
             start = start.mean(2, keepdim=True)
-        found = (start, self.lasting.ahead(expected.doubt[:, :, 0], steps, answered=answered))
+        found = (start, self.lasting.ahead(expected.doubt[:, :, 0], steps, answered=answered), *self.limits)
         return Errors(*(part.float().to(self.fleet.device) for part in found))
 
     def here(self) -> Errors:
@@ -426,16 +435,17 @@ class Following:
         return self.ahead(expected, planner.horizon, planner.particles, answered=True)
 
     def along(self, z: Tensor, last: Tensor) -> Expected:
-        """What was expected before each of T steps, (g, T, e, d), that were z (g, T · e, d) off; last: (g, T)."""
+        """What was expected before each of T steps, (g, T, e, …), that were z (g, T · e, d) off; last: (g, T)."""
         errors = self._errors(z).unflatten(1, (-1, self.networks))
         if self.fleet.view.events:
             errors[..., -1 - self.fleet.view.events] = torch.nan  # what a step paid: nobody tells while they act
-        unknown = Expected(*(part.expand(errors[:, 0].shape) for part in self.lasting.unknown()))
+        unknown = Expected(*(part.repeat_interleave(self.networks, 1) for part in self.lasting.unknown()))
         now, found = unknown, []
-        for error, ended in zip(errors.unbind(1), last[:, :, None, None].unbind(1), strict=True):
+        for error, ended in zip(errors.unbind(1), last.unbind(1), strict=True):
             found.append(now)
-            seen = self.lasting.seen(now, error)
-            now = Expected(*(torch.where(ended, *pair) for pair in zip(unknown, seen, strict=True)))
+            now = self.lasting.seen(now, error)
+            for part, before in zip(now, unknown, strict=True):
+                part[ended] = before[ended]
         return Expected(*(torch.stack(part, 1) for part in zip(*found, strict=True)))
 
     def _errors(self, z: Tensor) -> Tensor:

@@ -266,9 +266,12 @@ def fused_returns(
             drawn = matched_draw(mean, variance, draws[0])
         else:
             drawn = nets.draw(x, draws[t], None if orders is None else orders[t])
+        drawn = drawn.view(*total.shape, d)
+        if errors is not None:
+            drawn = drawn.clamp(*(part.repeat_interleave(shares, 0) for part in (errors.low, errors.high)))
         # The last step's next input is computed and not used: another version of `advance` would cost more.
         following = actions[min(t + 1, h - 1)]
-        state, total, x = advance(state, actions[t], following, drawn.view(*total.shape, d), total)
+        state, total, x = advance(state, actions[t], following, drawn, total)
         if risk.exploration:
             total = total + risk.novelty(by_plan(state), world.units, networks=e).repeat_interleave(shares, 0)
         if risk.safety and world.safe is not None:

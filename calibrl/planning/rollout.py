@@ -193,12 +193,16 @@ def calibrated_draws(noise: Tensor, tables: Tensor | None) -> Tensor:
 class Errors(NamedTuple):
     """How imagined errors go on, from those just seen: see `calibrl.evidence.Lasting`.
 
-    start: what the first is expected to be, (g, n or 1, p or 1, d). steps: (g, n or 1, h, 3, d), of each step a, b, c:
-    from noise ε and what is expected, m, the error is m + a ε, and m' = b ε + c m.
+    start: what the first is expected to be, in k parts, (g, n or 1, p or 1, k, d). steps: (g, n or 1, h, 1 + 2 k, d):
+    of each step a, bᵢ, cᵢ. From noise ε and the parts mᵢ the error is Σ mᵢ + a ε, and mᵢ' = bᵢ ε + cᵢ mᵢ. low, high:
+    no imagined outcome lies beyond them, (g, 1, 1, d). An error that goes on leads where nothing was seen, networks are
+    the less sure the further that is, and so it would grow without end.
     """
 
     start: Tensor
     steps: Tensor
+    low: Tensor
+    high: Tensor
 
 
 FURTHEST = REACH * (1 - 2 / CELLS)
@@ -209,10 +213,11 @@ def lasting(noise: Tensor, errors: Errors | None) -> Tensor:
     """Noise (g, h, n, p, ≥ d) whose first d columns go on as errors do; None: noise as it is."""
     if errors is None:
         return noise
-    found, d, expected = noise.clone(), errors.start.shape[-1], errors.start
-    for t, fresh in enumerate(noise[..., :d].unbind(1)):
-        spread, carried, kept = errors.steps[:, :, t, :, None].unbind(2)
-        found[:, t, ..., :d] = torch.addcmul(expected, spread, fresh).clamp(-FURTHEST, FURTHEST)
+    found, expected, (k, d) = noise.clone(), errors.start, errors.start.shape[-2:]
+    for t, fresh in enumerate(noise[..., None, :d].unbind(1)):
+        spread, carried, kept = errors.steps[:, :, t, None].split((1, k, k), -2)
+        error = torch.addcmul(expected.sum(-2, keepdim=True), spread, fresh)
+        found[:, t, ..., :d] = error.squeeze(-2).clamp(-FURTHEST, FURTHEST)
         expected = torch.addcmul(kept * expected, carried, fresh)
     return found
 
@@ -399,7 +404,10 @@ def imagine(
     for t, draw in enumerate(draws.unbind(1)):
         if t:
             x = torch.cat([world.model_input(state), actions[t]], -1)
-        before, state = state, world.next_observation(state, way.step(model, x, draw))
+        target = way.step(model, x, draw)
+        if errors is not None:
+            target = target.clamp(errors.low, errors.high)
+        before, state = state, world.next_observation(state, target)
         yield Step(before, actions[t], state)
 
 

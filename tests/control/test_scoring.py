@@ -84,9 +84,10 @@ def test_imagined_returns_are_calibrated_for_who_knows_the_world(trajectory):
 
 
 def test_noise_that_lasts_is_wider_many_steps_ahead_and_not_one(trajectory):
-    slow = Lasting(*torch.tensor([[0.9], [1.0], [(1 - 0.9**2) ** 0.5]]))
+    slow = Lasting(torch.tensor([[0.9]]), torch.tensor([[1.0]]), torch.tensor([(1 - 0.9**2) ** 0.5]))
     unknown = slow.unknown()
-    errors = Errors(unknown.mean[None, None, None], slow.ahead(unknown.doubt, 10)[None, None])
+    anywhere = torch.tensor(torch.inf)
+    errors = Errors(unknown.mean[None, None, None], slow.ahead(unknown.doubt, 10)[None, None], -anywhere, anywhere)
     fresh, lasting = (ahead(trajectory, NOISE, errors=kept) for kept in (None, errors))
     torch.testing.assert_close(fresh.pits[:, 0], lasting.pits[:, 0])
     far = [torch.special.ndtri(part.pits[0, 2].clamp(0.01, 0.99)).std() for part in (fresh, lasting)]
