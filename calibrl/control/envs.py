@@ -567,11 +567,7 @@ def reacher_near_reward(observation: Tensor, action: Tensor, following: Tensor) 
 
 
 REACHER_NEAR = mujoco_task(
-    ReacherNear,
-    world=World(same, difference, added, reacher_near_reward),
-    sizes=(17, 7),
-    limit=20,
-    name="reacher-near",
+    ReacherNear, world=World(same, difference, added, reacher_near_reward), sizes=(17, 7), limit=20, name="reacher-near"
 )
 
 _VARIANTS = (CARTPOLE_RAIL, CARTPOLE_WIND, CARTPOLE_EFFORT, HALFCHEETAH_FALL, REACHER_NEAR)
