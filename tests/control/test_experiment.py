@@ -1,6 +1,7 @@
 """The control command: presets, one field changed, any environment, bad input, figures."""
 
 import itertools
+import re
 import sys
 import time
 import types
@@ -17,6 +18,7 @@ from typer.testing import CliRunner
 from calibrl.cli import app
 from calibrl.control.experiment import EXPERIMENT
 from calibrl.control.figures import curve, print_outcome
+from calibrl.control.loop import jobs
 from calibrl.control.problems import task_of
 from calibrl.control.settings import PRESETS, PUBLISHED, preset_for_env
 from calibrl.control.trials import run_trial
@@ -455,3 +457,21 @@ def test_sac_on_episodes_that_end_goes_on_for_more_trials(tmp_path):
     assert longer[: len(rows)] == rows
     assert longer[-1].step == 55
     assert [place for place, row in enumerate(longer) if row.origin] == [0, len(rows)], "each process says what it is"
+
+
+def test_commands_of_the_replication_page_can_be_given(monkeypatch):
+    """Whoever has a GPU can run what is missing: each command is understood, and agents can be made of it."""
+    page = (Path(__file__).parents[2] / "docs" / "replication.md").read_text(encoding="utf-8")
+    commands = re.findall(r"calibrl (run control --preset [^\n`]*)", page)
+    assert len(commands) >= 11
+    for words in commands:
+        taken = []
+        monkeypatch.setattr("calibrl.runs.commands._run", lambda _, settings, __, taken=taken: taken.append(settings))
+        given = [word for word in words.replace("--device cuda", "").split() if word not in ("--light", "--no-video")]
+        result = CliRunner().invoke(app, [*given, "--light", "--no-video", "--resume"])
+        assert result.exit_code == 0, (words, result.output)
+        (settings,) = taken
+        (job, *_) = jobs(settings)
+        assert len(job.parts) == settings.seeds * len(settings.arms) or settings.fleets != 1
+    named = re.findall(r"`((?:cartpole|pusher|halfcheetah)-best)`", page)
+    assert set(named) <= set(PRESETS)
