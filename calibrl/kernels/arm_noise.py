@@ -61,7 +61,7 @@ SMALLEST = 1e-100
 """Rewards that are smaller count as this large: squares of theirs are no numbers."""
 COLUMNS = 5
 
-PRIOR, POOLED, PULL, OF_MEAN, OF_OUTCOME = 0.5, 1.0, 0.25, 0.8, 0.05
+PRIOR, POOLED, OF_MEAN, OF_OUTCOME = 0.5, 1.0, 0.8, 0.05
 SHARE, LATE, FAR, BERNSTEIN, CALM, SELECTED, WIDE, HELD = 0.8, 3.0, 20.0, 0.75, 15.0, 0.4, 0.25, 0.1
 NEAR, STEP, UNIT, STARVED, ALONE = 4.0, 0.25, 1e-3, 3.0, 12.0
 CLIP, AFTER, AFTER_DIM, KEEP = 3.0, 20, 2, 0.05
@@ -70,25 +70,30 @@ DOWN_ALLOWANCE, DOWN_ALARM, DOWN_LOG = 0.2, 13.0, 2.7
 
 
 @njit(cache=True)
-def start(x: Floats, ridge: float, largest: float) -> float:
-    """Noise, as a variance, that makes a forecast at x (d,) as wide as the largest reward before anything is known."""
+def scale(largest: float) -> float:
+    """m, of how far from c a reward was at most: 1 until one was anywhere else."""
+    return max(largest, SMALLEST) if largest > 0 else 1.0
+
+
+@njit(cache=True)
+def start(x: Floats, ridge: float, unit: float) -> float:
+    """Noise, as a variance, that makes a forecast at x (d,) as wide as `unit`, m, before anything is known."""
     size = 0.0
     for i in range(len(x)):
         size += x[i] * x[i]
-    unit = max(largest, SMALLEST) if largest > 0 else 1.0
     return unit * unit / (1.0 + size / ridge)
 
 
 @njit(cache=True)
-def log_noise(noise: Floats, prior: float) -> float:
-    """The logarithm of v_a, of an arm's record (5,)."""
-    return math.log((PRIOR * prior + noise[SQUARES]) / (PRIOR + noise[COUNT]))
+def log_noise(count: float, squares: float, prior: float) -> float:
+    """The logarithm of v_a, of an arm's n_a and B_a."""
+    return math.log((PRIOR * prior + squares) / (PRIOR + count))
 
 
 @njit(cache=True)
-def shortage(noise: Floats, total: float, arms: int, dim: int) -> float:
-    """L: above 0 for an arm that has had less than its share of `total` rewards."""
-    return 2.0 * math.log(max(total, 1.0) / (arms * (max(noise[COUNT], 1.0) + SHARE * dim)))
+def shortage(count: float, total: float, arms: int, dim: int) -> float:
+    """L: above 0 for an arm that has had less than its share, `count` of `total` rewards."""
+    return 2.0 * math.log(max(total, 1.0) / (arms * (max(count, 1.0) + SHARE * dim)))
 
 
 @njit(cache=True)
@@ -98,12 +103,12 @@ def stretch(lack: float) -> float:
 
 
 @njit(cache=True)
-def width(noise: Floats, prior: float, common: float, largest: float, lack: float, sd: float) -> float:
-    """The bonus of an arm: `common` is G, `lack` is L, `sd` is s."""
-    variance = (PRIOR * prior + noise[SQUARES] + POOLED * common) / (PRIOR + POOLED + noise[COUNT])
-    pulled = variance if variance <= common else variance * (common / variance) ** PULL
+def width(count: float, squares: float, prior: float, common: float, unit: float, lack: float, sd: float) -> float:
+    """The bonus of an arm: of its n_a and B_a; `common` is G, `unit` is m, `lack` is L, `sd` is s."""
+    variance = (PRIOR * prior + squares + POOLED * common) / (PRIOR + POOLED + count)
+    # A quarter of the way to G.
+    pulled = variance if variance <= common else variance * math.sqrt(math.sqrt(common / variance))
     near = sd / math.sqrt(math.sqrt(1.0 + (sd * sd / FAR) ** 2))
-    unit = max(largest, SMALLEST) if largest > 0 else 1.0
     calm = max(1.0 - CALM * variance / (unit * unit), 0.0)
     seldom = BERNSTEIN * max(lack - 1.0, 0.0) * calm + STARVED * max(lack - ALONE, 0.0)
     seldom *= unit * sd * sd / (1.0 + sd * sd)
@@ -111,10 +116,10 @@ def width(noise: Floats, prior: float, common: float, largest: float, lack: floa
 
 
 @njit(cache=True)
-def honest(noise: Floats, prior: float, penalty: float, dim: int, rows: float) -> float:
+def honest(count: float, squares: float, prior: float, penalty: float, dim: int, rows: float) -> float:
     """τ_a, the sd of an arm's rewards around their mean; `penalty` is ridge |θ_a|², `rows` is q √d."""
-    start_with, count = rows / math.sqrt(dim), noise[COUNT]
-    left = max(noise[SQUARES] - penalty, 0.0)
+    start_with = rows / math.sqrt(dim)
+    left = max(squares - penalty, 0.0)
     return math.sqrt((start_with * prior + left) / (start_with + count * count / (count + dim)))
 
 
@@ -126,10 +131,10 @@ def sure(tau: float, lack: float, sd: float, held: float) -> float:
 
 
 @njit(cache=True)
-def note(noise: Floats, error: float, sd: float) -> None:
-    """Learn from the error of a reward, of which the model's s was `sd`."""
+def note(noise: Floats, square: float, variance: float) -> None:
+    """Learn from the squared error of a reward, of which the model's s² was `variance`."""
     noise[COUNT] += 1.0
-    noise[SQUARES] += error * error / (1.0 + sd * sd)
+    noise[SQUARES] += square / (1.0 + variance)
 
 
 @njit(cache=True)

@@ -123,46 +123,53 @@ def score_arms(
     overwritten. With a logistic link mean and sds are those of xᵀθ.
     """
     fine = True
-    square = np.empty(state.inverse.shape[1])
-    total = common = 0.0
-    offset = state.rewards[arm_noise.OFFSET]
+    arms, dim = len(score), x.shape[1]
+    # Taken out of the state once: every time costs as much as ten multiplications.
+    theta, inverse, noise, offset = state.theta, state.inverse, state.noise, state.rewards[arm_noise.OFFSET]
+    square = np.empty(inverse.shape[1])
+    own = len(theta) == arms
+    total = common = unit = prior = 0.0
     if rules.learnt:
-        total = state.noise[:, arm_noise.COUNT].sum()
-        common = 0.0 if rules.logistic else common_noise(state, rules, x)
-    for a in range(len(score)):
-        m = min(a, len(state.theta) - 1)
-        i = min(a, len(x) - 1)
-        if i == a:
-            ridge.pack_square(x[i], square)
-        mean[a], narrow[a] = ridge.forecast(x[i], square, state.theta[m], state.inverse[m])
-        mean[a] += offset
-        if rules.learnt:
-            lack = arm_noise.shortage(state.noise[a], total, len(score), x.shape[1])
-            if rules.logistic:
-                sd[a] = arm_noise.stretch(lack) * narrow[a]
-            else:
-                prior = arm_noise.start(x[i], rules.prior, state.largest[0])
-                sd[a] = arm_noise.width(state.noise[a], prior, common, state.largest[0], lack, narrow[a])
-                if state.noise[a, arm_noise.COUNT] == 0.0 and len(state.theta) == len(score):
-                    sd[a] = max(sd[a], abs(offset))
+        total = noise[:, arm_noise.COUNT].sum()
+        if not rules.logistic:
+            unit = arm_noise.scale(state.largest[0])
+            common = common_noise(noise, x, rules.prior, unit)
+    for a in range(arms):
+        m = a if own else 0
+        if a < len(x):
+            ridge.pack_square(x[a], square)
+            if rules.learnt:
+                prior = arm_noise.start(x[a], rules.prior, unit)
+        middle, wide = ridge.forecast(x[min(a, len(x) - 1)], square, theta[m], inverse[m])
+        mean[a], narrow[a] = middle + offset, wide
+        if not rules.learnt:
+            sd[a] = width(state, rules, a, wide)
+            continue
+        count, squares = noise[a, arm_noise.COUNT], noise[a, arm_noise.SQUARES]
+        lack = arm_noise.shortage(count, total, arms, dim)
+        if rules.logistic:
+            sd[a] = arm_noise.stretch(lack) * wide
         else:
-            sd[a] = width(state, rules, a, narrow[a])
-        score[a] = mean[a] + sd[a] * stretch_of(state, rules, a, level[a])
+            sd[a] = arm_noise.width(count, squares, prior, common, unit, lack, wide)
+            if count == 0.0 and own:
+                sd[a] = max(sd[a], abs(offset))
+    pulls, shift, ordered = state.pulls, state.shift, state.ordered
+    for a in range(arms):
+        score[a] = mean[a] + sd[a] * stretch_of(ordered[a], pulls[a], rules, level[a] + shift[a])
         fine = fine and np.isfinite(score[a])
     return fine
 
 
 @njit(cache=True, inline="always")
-def common_noise(state: State, rules: Rules, x: Floats) -> float:
-    """G, the noise that arms have in common: x as in `score_arms`."""
-    arms = len(state.noise)
+def common_noise(noise: Floats, x: Floats, ridge_: float, unit: float) -> float:
+    """G, the noise that arms have in common: noise of the state, x as in `score_arms`; `unit` is m."""
     logs = 0.0
-    prior = arm_noise.start(x[0], rules.prior, state.largest[0])
-    for a in range(arms):
+    prior = arm_noise.start(x[0], ridge_, unit)
+    for a in range(len(noise)):
         if len(x) > 1:
-            prior = arm_noise.start(x[a], rules.prior, state.largest[0])
-        logs += arm_noise.log_noise(state.noise[a], prior)
-    return math.exp(logs / arms)
+            prior = arm_noise.start(x[a], ridge_, unit)
+        logs += arm_noise.log_noise(noise[a, arm_noise.COUNT], noise[a, arm_noise.SQUARES], prior)
+    return math.exp(logs / len(noise))
 
 
 @njit(cache=True, inline="always")
@@ -172,16 +179,12 @@ def binary(state: State) -> bool:
 
 
 @njit(cache=True, inline="always")
-def honest(state: State, rules: Rules, a: int, x: Floats, rows: float) -> float:
-    """τ_a, the sd of an arm's rewards around their mean, at x (d,); `rows` is how much the prior counts."""
-    m = min(a, len(state.theta) - 1)
-    penalty = 0.0
-    for i in range(len(x)):
-        penalty += state.theta[m, i] * state.theta[m, i]
-    if len(state.theta) < len(state.noise):  # one model for all arms: an arm's part of its penalty
-        penalty *= state.noise[a, arm_noise.COUNT] / max(state.noise[:, arm_noise.COUNT].sum(), 1.0)
-    prior = arm_noise.start(x, rules.prior, state.largest[0])
-    return arm_noise.honest(state.noise[a], prior, rules.prior * penalty, len(x), rows)
+def penalty(theta: Floats, ridge_: float) -> float:
+    """The ridge's penalty, ridge |θ|², of a model's theta (d,)."""
+    size = 0.0
+    for i in range(len(theta)):
+        size += theta[i] * theta[i]
+    return ridge_ * size
 
 
 @njit(cache=True)
@@ -191,51 +194,66 @@ def say(state: State, rules: Rules, x: Floats, mean: Floats, narrow: Floats, sur
     x, mean, narrow: as in `score_arms`; sure, single: (k,), overwritten. With a logistic link sure is that of xᵀθ. As
     long as all rewards were 0 or 1, and with that link, single is the probability of a 1.
     """
-    total = state.noise[:, arm_noise.COUNT].sum()
-    unit = max(state.largest[0], arm_noise.SMALLEST) if state.largest[0] > 0 else 1.0
-    for a in range(len(mean)):
-        at, variance = x[min(a, len(x) - 1)], narrow[a] * narrow[a]
-        lack = arm_noise.shortage(state.noise[a], total, len(mean), len(at))
+    theta, noise = state.theta, state.noise
+    arms, dim = len(mean), x.shape[1]
+    total = noise[:, arm_noise.COUNT].sum()
+    unit = arm_noise.scale(state.largest[0])
+    yes_or_no = binary(state)
+    lost = prior = 0.0
+    for a in range(arms):
+        count, squares, variance = noise[a, arm_noise.COUNT], noise[a, arm_noise.SQUARES], narrow[a] * narrow[a]
+        lack = arm_noise.shortage(count, total, arms, dim)
         if rules.logistic:
             sure[a] = arm_noise.sure(1.0, lack, narrow[a], 0.0)
             single[a] = ridge.chance(mean[a] / math.sqrt(1.0 + math.pi * variance / 8.0))
             continue
-        held = variance * arm_noise.start(at, rules.prior, state.largest[0]) / unit
-        sure[a] = arm_noise.sure(honest(state, rules, a, at, arm_noise.OF_MEAN), lack, narrow[a], held)
-        if binary(state):
+        if a < len(x):
+            prior = arm_noise.start(x[a], rules.prior, unit)
+        if a < len(theta):
+            lost = penalty(theta[a], rules.prior)
+        # One model for all arms: an arm's part of its penalty.
+        part = lost if len(theta) == arms else lost * count / max(total, 1.0)
+        tau = arm_noise.honest(count, squares, prior, part, dim, arm_noise.OF_MEAN)
+        sure[a] = arm_noise.sure(tau, lack, narrow[a], variance * prior / unit)
+        if yes_or_no:
             single[a] = min(max(mean[a], 0.0), 1.0)
         else:
-            single[a] = honest(state, rules, a, at, arm_noise.OF_OUTCOME) * math.sqrt(1.0 + variance)
+            tau = arm_noise.honest(count, squares, prior, part, dim, arm_noise.OF_OUTCOME)
+            single[a] = tau * math.sqrt(1.0 + variance)
 
 
 @njit(cache=True, inline="always")
-def stretch_of(state: State, rules: Rules, arm: int, level: float) -> float:
-    """S⁻¹ of an arm at a level: the level itself until the arm has evidence of its own."""
-    moved = level + state.shift[arm]
-    if state.pulls[arm] < rules.min_rewards:
-        return moved
-    n = min(state.pulls[arm], state.ordered.shape[1])
-    return ridge.stretch(moved, state.ordered[arm], n, rules.edge)
+def stretch_of(ordered: Floats, pulls: int, rules: Rules, level: float) -> float:
+    """S⁻¹ of an arm at a level, its shift included: the level itself until the arm has evidence of its own.
+
+    ordered: (window,), of the arm, and `pulls` its number of rewards.
+    """
+    if pulls < rules.min_rewards:
+        return level
+    return ridge.stretch(level, ordered, min(pulls, len(ordered)), rules.edge)
 
 
 @njit(cache=True)
 def quantiles(state: State, rules: Rules, mean: Floats, sd: Floats, level: Floats) -> Floats:
     """Each arm's honest quantiles (k, n) at levels (n,), as z-scores, given the mean and sd (k,) of its forecast."""
     found = np.empty((len(mean), len(level)))
+    pulls, shift, ordered = state.pulls, state.shift, state.ordered
     for a in range(len(mean)):
         for j in range(len(level)):
-            found[a, j] = mean[a] + sd[a] * stretch_of(state, rules, a, level[j])
+            found[a, j] = mean[a] + sd[a] * stretch_of(ordered[a], pulls[a], rules, level[j] + shift[a])
     return found
 
 
 @njit(cache=True, inline="always")
-def pit_of(state: State, rules: Rules, arm: int, z: float) -> tuple[float, float]:
-    """The arm's record's probability of outcomes lower than z, and no higher: they differ on atoms."""
-    if state.pulls[arm] < rules.min_rewards:
-        p = ridge.phi(z)
+def pit_of(ordered: Floats, pulls: int, least: int, edge: Floats, z: float) -> tuple[float, float]:
+    """The probability of outcomes lower than z, and no higher, by an arm's record where it has `least` rewards.
+
+    They differ on atoms. ordered, pulls: as in `stretch_of`; edge: from `ridge.edges`.
+    """
+    if pulls < least:
+        p = phi(z)
         return p, p
-    n = min(state.pulls[arm], state.ordered.shape[1])
-    return ridge.pit(z, state.ordered[arm], n, rules.edge)
+    return ridge.pit(z, ordered, min(pulls, len(ordered)), edge)
 
 
 @njit(cache=True)
@@ -276,25 +294,38 @@ def judge(
         ridge.pack_square(x[i], square)
         mean, narrow = ridge.forecast(x[i], square, state.theta[m], state.inverse[m])
         mean += state.rewards[arm_noise.OFFSET]
-        if rules.logistic:
-            mean = ridge.chance(mean)
-        error[i] = reward[i] - mean
-        if rules.learnt:
-            z[i] = _standard(state, rules, a, x[i], error[i], narrow, mean)
-        else:
-            z[i] = error[i] / width(state, rules, a, narrow)
-        if not (narrow <= LARGEST_SD and abs(reward[i]) <= LARGEST_REWARD and np.isfinite(z[i])) or (
-            rules.logistic and not 0.0 <= reward[i] <= 1.0
-        ):
+        z[i], error[i], moved[i], fine = judge_one(state, rules, a, x[i], reward[i], mean, narrow, shift[a])
+        if not fine:
             return i
-        moved[i] = 0.0
-        if rules.step > 0:
-            # Covered more often than promised: aim lower from now on (Gibbs and Candès, 2021).
-            low, high = pit_of(state, rules, a, z[i])
-            aim = ridge.phi(rules.target + shift[a])
-            moved[i] = rules.step * (ridge.phi(rules.target) - ridge.covered(low, high, aim))
-            shift[a] += moved[i]
+        shift[a] += moved[i]
     return -1
+
+
+@njit(cache=True, inline="always")
+def judge_one(
+    state: State, rules: Rules, a: int, x: Floats, reward: float, mean: float, narrow: float, shift: float
+) -> tuple[float, float, float, bool]:
+    """A reward of arm a at x (d,) beside its forecast: z, error and moved as in `judge`, and whether it can be learnt.
+
+    mean, narrow: as in `score_arms`; shift: of the arm's levels.
+    """
+    if rules.logistic:
+        mean = ridge.chance(mean)
+    error = reward - mean
+    if rules.learnt:
+        z = _standard(state, rules, a, x, error, narrow * narrow, mean)
+    else:
+        z = error / width(state, rules, a, narrow)
+    fine = narrow <= LARGEST_SD and abs(reward) <= LARGEST_REWARD and np.isfinite(z)
+    if rules.logistic:
+        fine = fine and 0.0 <= reward <= 1.0
+    moved = 0.0
+    if rules.step > 0 and fine:
+        # Covered more often than promised: aim lower from now on (Gibbs and Candès, 2021).
+        low, high = pit_of(state.ordered[a], state.pulls[a], rules.min_rewards, rules.edge, z)
+        aim = phi(rules.target + shift)
+        moved = rules.step * (phi(rules.target) - ridge.covered(low, high, aim))
+    return z, error, moved, fine
 
 
 @njit(cache=True, inline="always")
@@ -305,15 +336,19 @@ def absorb(
     for i in range(len(arm)):
         a = arm[i]
         m = min(a, len(state.theta) - 1)
+        theta, inverse = state.theta[m], state.inverse[m]
+        gain = ridge.times(inverse, x[i])
         if rules.learnt:
-            z[i] = _learn_noise(state, rules, a, x[i], reward[i])
+            z[i], forgot = _learn_noise(state, rules, a, x[i], reward[i], gain)
+            if forgot:
+                gain = ridge.times(inverse, x[i])
         ridge.remember(z[i], state.ordered[a], state.arrived[a], state.pulls[a])
         if rules.logistic:
-            row, target = ridge.working(x[i], reward[i], state.theta[m])
-            ridge.add_row(row, target, state.theta[m], state.inverse[m], state.gram[m], state.moment[m])
+            row, target = ridge.working(x[i], reward[i], theta)
+            ridge.add_row(row, target, ridge.times(inverse, row), theta, inverse, state.gram[m], state.moment[m])
         else:
             centred = reward[i] - state.rewards[arm_noise.OFFSET]
-            ridge.add_row(x[i], centred, state.theta[m], state.inverse[m], state.gram[m], state.moment[m])
+            ridge.add_row(x[i], centred, gain, theta, inverse, state.gram[m], state.moment[m])
         state.sums[m] += x[i]
         state.pulls[a] += 1
         state.error[a] += error[i] * error[i]
@@ -364,37 +399,49 @@ def forget(state: State, rules: Rules, keep: float) -> None:
 
 
 @njit(cache=True, inline="always")
-def _standard(state: State, rules: Rules, a: int, x: Floats, error: float, sd: float, mean: float) -> float:
-    """How far off a reward was, in its forecast's sds."""
+def _standard(state: State, rules: Rules, a: int, x: Floats, error: float, variance: float, mean: float) -> float:
+    """How far off a reward was, in its forecast's sds; `variance` is that of the model's mean."""
     if rules.logistic:
         return error / math.sqrt(max(mean * (1.0 - mean), ridge.SMALLEST_SD))
-    return error / (honest(state, rules, a, x, arm_noise.OF_OUTCOME) * math.sqrt(1.0 + sd * sd))
+    count, squares = state.noise[a, arm_noise.COUNT], state.noise[a, arm_noise.SQUARES]
+    lost = penalty(state.theta[min(a, len(state.theta) - 1)], rules.prior)
+    if len(state.theta) < len(state.noise):
+        lost *= count / max(state.noise[:, arm_noise.COUNT].sum(), 1.0)
+    prior = arm_noise.start(x, rules.prior, arm_noise.scale(state.largest[0]))
+    tau = arm_noise.honest(count, squares, prior, lost, len(x), arm_noise.OF_OUTCOME)
+    return error / (tau * math.sqrt(1.0 + variance))
+
+
+@njit(cache=True, inline="always")
+def _guess(state: State, rules: Rules, a: int, x: Floats, gain: Floats) -> tuple[float, float]:
+    """What arm a was expected to pay at x (d,), and the variance of the model's mean; gain: (d,) P x."""
+    mean, variance = ridge.foresee(x, state.theta[min(a, len(state.theta) - 1)], gain)
+    return (ridge.chance(mean) if rules.logistic else mean + state.rewards[arm_noise.OFFSET]), max(variance, 0.0)
 
 
 @njit(cache=True)
-def _learn_noise(state: State, rules: Rules, a: int, x: Floats, reward: float) -> float:
+def _learn_noise(
+    state: State, rules: Rules, a: int, x: Floats, reward: float, gain: Floats
+) -> tuple[float, bool]:
     """Learn an arm's noise from a reward before the regression learns it; forget, if the world has changed.
 
-    Returns the reward's z-score, for the arm's record.
+    gain: (d,) P x. Returns the reward's z-score, for the arm's record, and whether everything was forgotten.
     """
-    m = min(a, len(state.theta) - 1)
-    square = np.empty(state.inverse.shape[1])
-    ridge.pack_square(x, square)
-    mean, sd = ridge.forecast(x, square, state.theta[m], state.inverse[m])
-    guess = ridge.chance(mean) if rules.logistic else mean + state.rewards[arm_noise.OFFSET]
-    z = _standard(state, rules, a, x, reward - guess, sd, guess)
-    total = state.noise[:, arm_noise.COUNT].sum()
-    if rules.watch and arm_noise.changed(state.noise[a], z, total, len(x)):
+    guess, variance = _guess(state, rules, a, x, gain)
+    z = _standard(state, rules, a, x, reward - guess, variance, guess)
+    forgot = False
+    if rules.watch and arm_noise.changed(state.noise[a], z, state.noise[:, arm_noise.COUNT].sum(), len(x)):
+        forgot = True
         state.changes[0] += 1
         forget(state, rules, arm_noise.KEEP)
-        mean, sd = ridge.forecast(x, square, state.theta[m], state.inverse[m])
-        guess = ridge.chance(mean) if rules.logistic else mean + state.rewards[arm_noise.OFFSET]
+        again = ridge.times(state.inverse[min(a, len(state.inverse) - 1)], x)
+        guess, variance = _guess(state, rules, a, x, again)
     if rules.logistic:
-        spread = math.sqrt(max(guess * (1.0 - guess), ridge.SMALLEST_SD))
-        arm_noise.note(state.noise[a], (reward - guess) / spread, sd * spread)
+        spread = max(guess * (1.0 - guess), ridge.SMALLEST_SD)
+        arm_noise.note(state.noise[a], (reward - guess) ** 2 / spread, variance * spread)
     else:
-        arm_noise.note(state.noise[a], reward - guess, sd)
-    return z
+        arm_noise.note(state.noise[a], (reward - guess) ** 2, variance)
+    return z, forgot
 
 
 @njit(cache=True, inline="always")
@@ -430,31 +477,50 @@ def play(
     z, error, moved = np.empty(1), np.empty(1), np.empty(1)
     for t in range(rounds):
         score_arms(state, rules, x[t : t + 1], level[t], mean[t], narrow, sd, score)
+        arm = forced[t] if forced[t] >= 0 else best_arm(score, draws[t, 0])
+        chosen[t], expected = arm, mean[t, arm]
         if rules.learnt:
             say(state, rules, x[t : t + 1], mean[t], narrow, sd, single)
-        for a in range(arms):
-            if not rules.learnt:
-                low, high = pit_of(state, rules, a, (reward[t, a] - mean[t, a]) / sd[a])
-            elif rules.logistic or binary(state):
-                low, high = (1.0 - single[a], 1.0) if reward[t, a] > 0.5 else (0.0, 1.0 - single[a])
-            else:
-                z[0] = (reward[t, a] - mean[t, a]) / single[a]
-                low = high = phi(z[0])
-                if state.pulls[a] >= rules.record_from:
-                    n = min(state.pulls[a], state.ordered.shape[1])
-                    low, high = ridge.pit(z[0], state.ordered[a], n, rules.edge)
-            pit[t, a] = low + draws[t, 1] * (high - low)
-            shift[t, a] = state.shift[a]
-            for q in range(len(asked)):
-                quantile[t, a, q] = mean[t, a] + sd[a] * stretch_of(state, rules, a, asked[q])
-            if rules.logistic:
-                mean[t, a] = single[a]
-                for q in range(len(asked)):
-                    quantile[t, a, q] = ridge.chance(quantile[t, a, q])
-        chosen[t] = forced[t] if forced[t] >= 0 else best_arm(score, draws[t, 0])
-        row, arm, earned = x[t : t + 1], chosen[t : t + 1], reward[t, chosen[t] : chosen[t] + 1]
-        judge_and_absorb(state, rules, row, arm, earned, z, error, moved)
+        shift[t] = state.shift
+        _report(state, rules, reward[t], draws[t, 1], asked, mean[t], sd, single, quantile[t], pit[t])
+        z[0], error[0], moved[0], fine = judge_one(
+            state, rules, arm, x[t], reward[t, arm], expected, narrow[arm], state.shift[arm]
+        )
+        if fine:
+            absorb(state, rules, x[t : t + 1], chosen[t : t + 1], reward[t, arm : arm + 1], z, error, moved)
     return chosen, mean, quantile, pit, shift
+
+
+@njit(cache=True)
+def _report(
+    state: State,
+    rules: Rules,
+    reward: Floats,
+    draw: float,
+    asked: Floats,
+    mean: Floats,
+    sd: Floats,
+    single: Floats,
+    quantile: Floats,
+    pit: Floats,
+) -> None:
+    """Write one round's quantiles (k, q) and PITs (k,), and means after the link: arguments as in `play` and `say`."""
+    pulls, shift, ordered, edge = state.pulls, state.shift, state.ordered, rules.edge
+    probable = rules.learnt and (rules.logistic or binary(state))
+    least = rules.record_from if rules.learnt else rules.min_rewards
+    for a in range(len(reward)):
+        if probable:
+            low, high = (1.0 - single[a], 1.0) if reward[a] > 0.5 else (0.0, 1.0 - single[a])
+        else:
+            width_ = single[a] if rules.learnt else sd[a]
+            low, high = pit_of(ordered[a], pulls[a], least, edge, (reward[a] - mean[a]) / width_)
+        pit[a] = low + draw * (high - low)
+        for q in range(len(asked)):
+            quantile[a, q] = mean[a] + sd[a] * stretch_of(ordered[a], pulls[a], rules, asked[q] + shift[a])
+            if rules.logistic:
+                quantile[a, q] = ridge.chance(quantile[a, q])
+        if rules.logistic:
+            mean[a] = single[a]
 
 
 # How likely each of several random numbers is to be the highest: the propensities of Thompson sampling.

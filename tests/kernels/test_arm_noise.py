@@ -79,7 +79,7 @@ def reference(x, arm, reward, at, arms, *, ridge=1.0, watch=True):
     variance = (arm_noise.PRIOR * here + squares + arm_noise.POOLED * common) / (
         arm_noise.PRIOR + arm_noise.POOLED + count
     )
-    sigma = np.sqrt(np.where(variance > common, variance ** (1 - arm_noise.PULL) * common**arm_noise.PULL, variance))
+    sigma = np.sqrt(np.where(variance > common, variance**0.75 * common**0.25, variance))
     calm = np.maximum(1 - arm_noise.CALM * variance / unit(n) ** 2, 0)
     short = arm_noise.BERNSTEIN * np.maximum(lack - 1, 0) * calm + arm_noise.STARVED * np.maximum(
         lack - arm_noise.ALONE, 0
@@ -145,7 +145,7 @@ def test_noise_is_learnt_arm_by_arm():
     x, arm, reward = history(3000)
     state = learnt(x, arm, reward).ridge.state
     noise = [
-        arm_noise.honest(row, 1.0, theta @ theta, 4, 0.8) for row, theta in zip(state.noise, state.theta, strict=True)
+        arm_noise.honest(*row[:2], 1.0, theta @ theta, 4, 0.8) for row, theta in zip(state.noise, state.theta, strict=True)
     ]
     np.testing.assert_allclose(noise, [0.1, 0.5, 2.0], rtol=0.05)
 

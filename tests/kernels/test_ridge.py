@@ -11,7 +11,8 @@ from calibrl.kernels import ridge, ridge_policy
 def learnt(x, reward, prior):
     state = ridge_policy.blank(1, 1, x.shape[1], ridge_=prior, window=16)
     for row, r in zip(x, reward, strict=True):
-        ridge.add_row(row, r, state.theta[0], state.inverse[0], state.gram[0], state.moment[0])
+        gain = ridge.times(state.inverse[0], row)
+        ridge.add_row(row, r, gain, state.theta[0], state.inverse[0], state.gram[0], state.moment[0])
     return state
 
 
