@@ -187,7 +187,7 @@ class Policy:
             The name of the arm to take.
         """
         rows, offered = self._request(x, among)
-        return self.arms[offered[self._choose(rows, offered)]]
+        return self.arms[offered[self._pick(self._scores(rows, offered))]]
 
     def decide(self, x: Array = None, *, among: Among | None = None, id: str | bool | None = None) -> Decision:
         """Choose, and say with which probability, for a log that will be evaluated later.
@@ -210,8 +210,10 @@ class Policy:
             _, arm, probability = self.decisions.waiting[name]
             return Decision(arm, probability, name)
         rows, offered = self._request(x, among)
-        chances = self._probabilities(rows, offered)
-        place = self._choose(rows, offered)
+        score = self._scores(rows, offered)
+        # Levels that are not drawn are the same again: many arms are not scored twice.
+        chances = self._probabilities(rows, offered, None if self.planner.spread else score)
+        place = self._pick(score)
         arm, probability = self.arms[offered[place]], float(chances[place])
         if name is None:
             return Decision(arm, probability)
@@ -289,23 +291,26 @@ class Policy:
         best = [int(self.model.means(self._request(row, None)[0]).argmax()) for row in rows]
         return np.array(self.arms)[best] if len({*map(type, self.arms)}) == 1 else np.array(self.arms, object)[best]
 
-    def _choose(self, rows: Floats, offered: Ints) -> int:
-        """The place in `offered` of the arm to take."""
-        planner = self.planner
-        score = self.model.quantiles(rows, planner.levels(len(self.offer), self.generator))
-        if planner.explore and (forced := int(planner.forced((), len(offered), self.generator))) >= 0:
-            return forced
-        return ridge_policy.best_arm(score[offered], self.generator.random())
+    def _scores(self, rows: Floats, offered: Ints) -> Floats:
+        """The quantiles (n,) by which the arms in `offered` are judged, at levels drawn where the planner draws them."""
+        return self.model.quantiles(rows, self.planner.levels(len(self.offer), self.generator))[offered]
 
-    def _probabilities(self, rows: Floats, offered: Ints) -> Floats:
-        """The probabilities (n,) of the arms in `offered`."""
+    def _pick(self, score: Floats) -> int:
+        """The place of the arm to take among those with these scores (n,)."""
+        planner = self.planner
+        if planner.explore and (forced := int(planner.forced((), len(score), self.generator))) >= 0:
+            return forced
+        return ridge_policy.best_arm(score, self.generator.random())
+
+    def _probabilities(self, rows: Floats, offered: Ints, score: Floats | None = None) -> Floats:
+        """The probabilities (n,) of the arms in `offered`; `score` are theirs, where known and not drawn."""
         planner = self.planner
         if planner.spread:
             curves = self.model.curves(rows, planner.level + planner.spread * ridge_policy.NODES)
             best = ridge_policy.chances(curves[offered], ridge_policy.NODES)
         else:
-            score = self.model.quantiles(rows, np.full(len(self.offer), planner.level))[offered]
-            leading = score == score.max()
+            found = self._scores(rows, offered) if score is None else score
+            leading = found == found.max()
             best = leading / np.count_nonzero(leading)
         return (1 - planner.explore) * best + planner.explore / len(offered)
 
@@ -414,7 +419,7 @@ class Policy:
     def record(self, arm: Arm) -> Floats:
         """Give the z-scores an arm's forecasts met, oldest first: at most the last `window`.
 
-        Of `CalibratedUCB` and `CalibratedThompson` errors of the mean, in the rewards' unit, each over √(1 + s²).
+        Of `CalibratedUCB` and `CalibratedThompson` they are those of single rewards, noise included.
         """
         return self.ridge.record(self.offer.at(arm))
 

@@ -153,9 +153,9 @@ def score_arms(
             sd[a] = arm_noise.width(count, squares, prior, common, unit, lack, wide)
             if count == 0.0 and own:
                 sd[a] = max(sd[a], abs(offset))
-    pulls, shift, ordered = state.pulls, state.shift, state.ordered
+    pulls, shift, ordered, least, edge = state.pulls, state.shift, state.ordered, rules.min_rewards, rules.edge
     for a in range(arms):
-        score[a] = mean[a] + sd[a] * stretch_of(ordered[a], pulls[a], rules, level[a] + shift[a])
+        score[a] = mean[a] + sd[a] * stretch_of(ordered[a], pulls[a], least, edge, level[a] + shift[a])
         fine = fine and np.isfinite(score[a])
     return fine
 
@@ -223,24 +223,24 @@ def say(state: State, rules: Rules, x: Floats, mean: Floats, narrow: Floats, sur
 
 
 @njit(cache=True, inline="always")
-def stretch_of(ordered: Floats, pulls: int, rules: Rules, level: float) -> float:
-    """S⁻¹ of an arm at a level, its shift included: the level itself until the arm has evidence of its own.
+def stretch_of(ordered: Floats, pulls: int, least: int, edge: Floats, level: float) -> float:
+    """S⁻¹ of an arm at a level, its shift included: the level itself until the arm has `least` rewards.
 
-    ordered: (window,), of the arm, and `pulls` its number of rewards.
+    ordered: (window,), of the arm, and `pulls` its number of rewards; edge: from `ridge.edges`.
     """
-    if pulls < rules.min_rewards:
+    if pulls < least:
         return level
-    return ridge.stretch(level, ordered, min(pulls, len(ordered)), rules.edge)
+    return ridge.stretch(level, ordered, min(pulls, len(ordered)), edge)
 
 
 @njit(cache=True)
 def quantiles(state: State, rules: Rules, mean: Floats, sd: Floats, level: Floats) -> Floats:
     """Each arm's honest quantiles (k, n) at levels (n,), as z-scores, given the mean and sd (k,) of its forecast."""
     found = np.empty((len(mean), len(level)))
-    pulls, shift, ordered = state.pulls, state.shift, state.ordered
+    pulls, shift, ordered, least, edge = state.pulls, state.shift, state.ordered, rules.min_rewards, rules.edge
     for a in range(len(mean)):
         for j in range(len(level)):
-            found[a, j] = mean[a] + sd[a] * stretch_of(ordered[a], pulls[a], rules, level[j] + shift[a])
+            found[a, j] = mean[a] + sd[a] * stretch_of(ordered[a], pulls[a], least, edge, level[j] + shift[a])
     return found
 
 
@@ -248,7 +248,7 @@ def quantiles(state: State, rules: Rules, mean: Floats, sd: Floats, level: Float
 def pit_of(ordered: Floats, pulls: int, least: int, edge: Floats, z: float) -> tuple[float, float]:
     """The probability of outcomes lower than z, and no higher, by an arm's record where it has `least` rewards.
 
-    They differ on atoms. ordered, pulls: as in `stretch_of`; edge: from `ridge.edges`.
+    They differ on atoms. Arguments as of `stretch_of`.
     """
     if pulls < least:
         p = phi(z)
@@ -506,20 +506,22 @@ def _report(
 ) -> None:
     """Write one round's quantiles (k, q) and PITs (k,), and means after the link: arguments as in `play` and `say`."""
     pulls, shift, ordered, edge = state.pulls, state.shift, state.ordered, rules.edge
-    probable = rules.learnt and (rules.logistic or binary(state))
-    least = rules.record_from if rules.learnt else rules.min_rewards
+    learnt, logistic, from_record, least = rules.learnt, rules.logistic, rules.record_from, rules.min_rewards
+    probable = learnt and (logistic or binary(state))
     for a in range(len(reward)):
+        record, seen, middle, wide = ordered[a], pulls[a], mean[a], sd[a]
         if probable:
             low, high = (1.0 - single[a], 1.0) if reward[a] > 0.5 else (0.0, 1.0 - single[a])
+        elif learnt:
+            low, high = pit_of(record, seen, from_record, edge, (reward[a] - middle) / single[a])
         else:
-            width_ = single[a] if rules.learnt else sd[a]
-            low, high = pit_of(ordered[a], pulls[a], least, edge, (reward[a] - mean[a]) / width_)
+            low, high = pit_of(record, seen, least, edge, (reward[a] - middle) / wide)
         pit[a] = low + draw * (high - low)
         for q in range(len(asked)):
-            quantile[a, q] = mean[a] + sd[a] * stretch_of(ordered[a], pulls[a], rules, asked[q] + shift[a])
-            if rules.logistic:
+            quantile[a, q] = middle + wide * stretch_of(record, seen, least, edge, asked[q] + shift[a])
+            if logistic:
                 quantile[a, q] = ridge.chance(quantile[a, q])
-        if rules.logistic:
+        if logistic:
             mean[a] = single[a]
 
 
