@@ -420,9 +420,7 @@ def _guess(state: State, rules: Rules, a: int, x: Floats, gain: Floats) -> tuple
 
 
 @njit(cache=True)
-def _learn_noise(
-    state: State, rules: Rules, a: int, x: Floats, reward: float, gain: Floats
-) -> tuple[float, bool]:
+def _learn_noise(state: State, rules: Rules, a: int, x: Floats, reward: float, gain: Floats) -> tuple[float, bool]:
     """Learn an arm's noise from a reward before the regression learns it; forget, if the world has changed.
 
     gain: (d,) P x. Returns the reward's z-score, for the arm's record, and whether everything was forgotten.

@@ -145,7 +145,8 @@ def test_noise_is_learnt_arm_by_arm():
     x, arm, reward = history(3000)
     state = learnt(x, arm, reward).ridge.state
     noise = [
-        arm_noise.honest(*row[:2], 1.0, theta @ theta, 4, 0.8) for row, theta in zip(state.noise, state.theta, strict=True)
+        arm_noise.honest(*row[:2], 1.0, theta @ theta, 4, 0.8)
+        for row, theta in zip(state.noise, state.theta, strict=True)
     ]
     np.testing.assert_allclose(noise, [0.1, 0.5, 2.0], rtol=0.05)
 
