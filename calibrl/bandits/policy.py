@@ -292,7 +292,7 @@ class Policy:
         return np.array(self.arms)[best] if len({*map(type, self.arms)}) == 1 else np.array(self.arms, object)[best]
 
     def _scores(self, rows: Floats, offered: Ints) -> Floats:
-        """The quantiles (n,) by which the arms in `offered` are judged, at levels drawn where the planner draws them."""
+        """The quantiles (n,) by which the arms in `offered` are judged, at levels drawn if the planner draws them."""
         return self.model.quantiles(rows, self.planner.levels(len(self.offer), self.generator))[offered]
 
     def _pick(self, score: Floats) -> int:
