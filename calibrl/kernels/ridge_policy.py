@@ -128,18 +128,20 @@ def score_arms(
     theta, inverse, noise, offset = state.theta, state.inverse, state.noise, state.rewards[arm_noise.OFFSET]
     square = np.empty(inverse.shape[1])
     own = len(theta) == arms
-    total = common = unit = prior = 0.0
+    total = common = prior = 0.0
+    unit = arm_noise.scale(state.largest[0])
     if rules.learnt:
         total = noise[:, arm_noise.COUNT].sum()
-        if not rules.logistic:
-            unit = arm_noise.scale(state.largest[0])
-            common = common_noise(noise, x, rules.prior, unit)
+        for a in range(arms):  # G, the noise that arms have in common
+            if a < len(x):
+                prior = arm_noise.start(x[a], rules.prior, unit)
+            common += arm_noise.log_noise(noise[a, arm_noise.COUNT], noise[a, arm_noise.SQUARES], prior) / arms
+        common = math.exp(common)
     for a in range(arms):
         m = a if own else 0
         if a < len(x):
             ridge.pack_square(x[a], square)
-            if rules.learnt:
-                prior = arm_noise.start(x[a], rules.prior, unit)
+            prior = arm_noise.start(x[a], rules.prior, unit)
         middle, wide = ridge.forecast(x[min(a, len(x) - 1)], square, theta[m], inverse[m])
         mean[a], narrow[a] = middle + offset, wide
         if not rules.learnt:
@@ -158,18 +160,6 @@ def score_arms(
         score[a] = mean[a] + sd[a] * stretch_of(ordered[a], pulls[a], least, edge, level[a] + shift[a])
         fine = fine and np.isfinite(score[a])
     return fine
-
-
-@njit(cache=True, inline="always")
-def common_noise(noise: Floats, x: Floats, ridge_: float, unit: float) -> float:
-    """G, the noise that arms have in common: noise of the state, x as in `score_arms`; `unit` is m."""
-    logs = 0.0
-    prior = arm_noise.start(x[0], ridge_, unit)
-    for a in range(len(noise)):
-        if len(x) > 1:
-            prior = arm_noise.start(x[a], ridge_, unit)
-        logs += arm_noise.log_noise(noise[a, arm_noise.COUNT], noise[a, arm_noise.SQUARES], prior)
-    return math.exp(logs / len(noise))
 
 
 @njit(cache=True, inline="always")
@@ -339,16 +329,13 @@ def absorb(
         theta, inverse = state.theta[m], state.inverse[m]
         gain = ridge.times(inverse, x[i])
         if rules.learnt:
-            z[i], forgot = _learn_noise(state, rules, a, x[i], reward[i], gain)
-            if forgot:
-                gain = ridge.times(inverse, x[i])
+            z[i], gain = _learn_noise(state, rules, a, x[i], reward[i], gain)
         ridge.remember(z[i], state.ordered[a], state.arrived[a], state.pulls[a])
+        row, target = x[i], reward[i] - state.rewards[arm_noise.OFFSET]
         if rules.logistic:
             row, target = ridge.working(x[i], reward[i], theta)
-            ridge.add_row(row, target, ridge.times(inverse, row), theta, inverse, state.gram[m], state.moment[m])
-        else:
-            centred = reward[i] - state.rewards[arm_noise.OFFSET]
-            ridge.add_row(x[i], centred, gain, theta, inverse, state.gram[m], state.moment[m])
+            gain = ridge.times(inverse, row)
+        ridge.add_row(row, target, gain, theta, inverse, state.gram[m], state.moment[m])
         state.sums[m] += x[i]
         state.pulls[a] += 1
         state.error[a] += error[i] * error[i]
@@ -360,13 +347,7 @@ def absorb(
         state.largest[0] = arm_noise.reach(state.rewards)
         state.changes[1] += reward[i] != 0.0 and reward[i] != 1.0
         if rules.keep < 1.0 and state.rows[m] % FADE_EVERY == 0:
-            share = rules.keep**FADE_EVERY
-            state.gram[m] *= share
-            state.moment[m] *= share
-            state.sums[m] *= share
-            state.rewards[arm_noise.TOTAL] *= share
-            state.rewards[arm_noise.SPREAD] *= share
-            arm_noise.forget(state.noise if len(state.theta) < len(state.noise) else state.noise[a : a + 1], share)
+            fade(state, rules.keep**FADE_EVERY, slice(m, m + 1))
         if state.rows[m] % (FADE_EVERY if rules.keep < 1.0 else ridge.REFACTOR_EVERY) == 0:
             ridge.refactor(state.theta[m], state.inverse[m], state.gram[m], state.moment[m], rules.prior)
 
@@ -386,14 +367,20 @@ def _centre(state: State) -> None:
 
 
 @njit(cache=True)
-def forget(state: State, rules: Rules, keep: float) -> None:
-    """Let everything known count `keep` times as much."""
-    state.gram[:] *= keep
-    state.moment[:] *= keep
-    state.sums[:] *= keep
+def fade(state: State, keep: float, models: slice) -> None:
+    """Let what these models know, and what is known of all rewards, count `keep` times as much."""
+    state.gram[models] *= keep
+    state.moment[models] *= keep
+    state.sums[models] *= keep
     state.rewards[arm_noise.TOTAL] *= keep
     state.rewards[arm_noise.SPREAD] *= keep
-    arm_noise.forget(state.noise, keep)
+    arm_noise.forget(state.noise if len(state.theta) < len(state.noise) else state.noise[models], keep)
+
+
+@njit(cache=True)
+def forget(state: State, rules: Rules, keep: float) -> None:
+    """Let everything known count `keep` times as much."""
+    fade(state, keep, slice(0, len(state.theta)))
     for m in range(len(state.theta)):
         ridge.refactor(state.theta[m], state.inverse[m], state.gram[m], state.moment[m], rules.prior)
 
@@ -412,34 +399,30 @@ def _standard(state: State, rules: Rules, a: int, x: Floats, error: float, varia
     return error / (tau * math.sqrt(1.0 + variance))
 
 
-@njit(cache=True, inline="always")
-def _guess(state: State, rules: Rules, a: int, x: Floats, gain: Floats) -> tuple[float, float]:
-    """What arm a was expected to pay at x (d,), and the variance of the model's mean; gain: (d,) P x."""
-    mean, variance = ridge.foresee(x, state.theta[min(a, len(state.theta) - 1)], gain)
-    return (ridge.chance(mean) if rules.logistic else mean + state.rewards[arm_noise.OFFSET]), max(variance, 0.0)
-
-
 @njit(cache=True)
-def _learn_noise(state: State, rules: Rules, a: int, x: Floats, reward: float, gain: Floats) -> tuple[float, bool]:
+def _learn_noise(state: State, rules: Rules, a: int, x: Floats, reward: float, gain: Floats) -> tuple[float, Floats]:
     """Learn an arm's noise from a reward before the regression learns it; forget, if the world has changed.
 
-    gain: (d,) P x. Returns the reward's z-score, for the arm's record, and whether everything was forgotten.
+    gain: (d,) P x. Returns the reward's z-score, for the arm's record, and P x, which forgetting changes.
     """
-    guess, variance = _guess(state, rules, a, x, gain)
+    m = min(a, len(state.theta) - 1)
+    guess, variance = _guess(state, rules, m, x, gain)
     z = _standard(state, rules, a, x, reward - guess, variance, guess)
-    forgot = False
     if rules.watch and arm_noise.changed(state.noise[a], z, state.noise[:, arm_noise.COUNT].sum(), len(x)):
-        forgot = True
         state.changes[0] += 1
         forget(state, rules, arm_noise.KEEP)
-        again = ridge.times(state.inverse[min(a, len(state.inverse) - 1)], x)
-        guess, variance = _guess(state, rules, a, x, again)
-    if rules.logistic:
-        spread = max(guess * (1.0 - guess), ridge.SMALLEST_SD)
-        arm_noise.note(state.noise[a], (reward - guess) ** 2 / spread, variance * spread)
-    else:
-        arm_noise.note(state.noise[a], (reward - guess) ** 2, variance)
-    return z, forgot
+        gain = ridge.times(state.inverse[m], x)
+        guess, variance = _guess(state, rules, m, x, gain)
+    spread = max(guess * (1.0 - guess), ridge.SMALLEST_SD) if rules.logistic else 1.0
+    arm_noise.note(state.noise[a], (reward - guess) ** 2 / spread, variance * spread)
+    return z, gain
+
+
+@njit(cache=True, inline="always")
+def _guess(state: State, rules: Rules, m: int, x: Floats, gain: Floats) -> tuple[float, float]:
+    """What model m expects at x (d,), and the variance of its mean; gain: (d,) P x."""
+    mean, variance = ridge.foresee(x, state.theta[m], gain)
+    return (ridge.chance(mean) if rules.logistic else mean + state.rewards[arm_noise.OFFSET]), max(variance, 0.0)
 
 
 @njit(cache=True, inline="always")
@@ -469,58 +452,38 @@ def play(
     """
     rounds, arms = reward.shape
     chosen = np.empty(rounds, np.int64)
-    mean, shift, pit = np.empty((rounds, arms)), np.empty((rounds, arms)), np.empty((rounds, arms))
+    mean, shift, pit = np.empty((3, rounds, arms))
     quantile = np.empty((rounds, arms, len(asked)))
-    score, narrow, sd, single = np.empty(arms), np.empty(arms), np.empty(arms), np.empty(arms)
-    z, error, moved = np.empty(1), np.empty(1), np.empty(1)
+    score, narrow, sd, single = np.empty((4, arms))
+    z, error, moved = np.empty((3, 1))
+    learnt, logistic, least, edge = rules.learnt, rules.logistic, rules.min_rewards, rules.edge
+    pulls, levels, ordered = state.pulls, state.shift, state.ordered
     for t in range(rounds):
         score_arms(state, rules, x[t : t + 1], level[t], mean[t], narrow, sd, score)
-        arm = forced[t] if forced[t] >= 0 else best_arm(score, draws[t, 0])
-        chosen[t], expected = arm, mean[t, arm]
-        if rules.learnt:
+        arm = chosen[t] = forced[t] if forced[t] >= 0 else best_arm(score, draws[t, 0])
+        expected = mean[t, arm]
+        if learnt:
             say(state, rules, x[t : t + 1], mean[t], narrow, sd, single)
-        shift[t] = state.shift
-        _report(state, rules, reward[t], draws[t, 1], asked, mean[t], sd, single, quantile[t], pit[t])
-        z[0], error[0], moved[0], fine = judge_one(
-            state, rules, arm, x[t], reward[t, arm], expected, narrow[arm], state.shift[arm]
-        )
-        if fine:
-            absorb(state, rules, x[t : t + 1], chosen[t : t + 1], reward[t, arm : arm + 1], z, error, moved)
-    return chosen, mean, quantile, pit, shift
-
-
-@njit(cache=True)
-def _report(
-    state: State,
-    rules: Rules,
-    reward: Floats,
-    draw: float,
-    asked: Floats,
-    mean: Floats,
-    sd: Floats,
-    single: Floats,
-    quantile: Floats,
-    pit: Floats,
-) -> None:
-    """Write one round's quantiles (k, q) and PITs (k,), and means after the link: arguments as in `play` and `say`."""
-    pulls, shift, ordered, edge = state.pulls, state.shift, state.ordered, rules.edge
-    learnt, logistic, from_record, least = rules.learnt, rules.logistic, rules.record_from, rules.min_rewards
-    probable = learnt and (logistic or binary(state))
-    for a in range(len(reward)):
-        record, seen, middle, wide = ordered[a], pulls[a], mean[a], sd[a]
-        if probable:
-            low, high = (1.0 - single[a], 1.0) if reward[a] > 0.5 else (0.0, 1.0 - single[a])
-        elif learnt:
-            low, high = pit_of(record, seen, from_record, edge, (reward[a] - middle) / single[a])
-        else:
-            low, high = pit_of(record, seen, least, edge, (reward[a] - middle) / wide)
-        pit[a] = low + draw * (high - low)
-        for q in range(len(asked)):
-            quantile[a, q] = middle + wide * stretch_of(record, seen, least, edge, asked[q] + shift[a])
+        probable = learnt and (logistic or binary(state))
+        for a in range(arms):
+            record, seen, middle, wide = ordered[a], pulls[a], mean[t, a], sd[a]
+            if probable:
+                low, high = (1.0 - single[a], 1.0) if reward[t, a] > 0.5 else (0.0, 1.0 - single[a])
+            elif learnt:
+                low, high = pit_of(record, seen, rules.record_from, edge, (reward[t, a] - middle) / single[a])
+            else:
+                low, high = pit_of(record, seen, least, edge, (reward[t, a] - middle) / wide)
+            pit[t, a], shift[t, a] = low + draws[t, 1] * (high - low), levels[a]
+            for q in range(len(asked)):
+                found = middle + wide * stretch_of(record, seen, least, edge, asked[q] + levels[a])
+                quantile[t, a, q] = ridge.chance(found) if logistic else found
             if logistic:
-                quantile[a, q] = ridge.chance(quantile[a, q])
-        if logistic:
-            mean[a] = single[a]
+                mean[t, a] = single[a]
+        row, paid = x[t], reward[t, arm : arm + 1]
+        z[0], error[0], moved[0], fine = judge_one(state, rules, arm, row, paid[0], expected, narrow[arm], levels[arm])
+        if fine:
+            absorb(state, rules, x[t : t + 1], chosen[t : t + 1], paid, z, error, moved)
+    return chosen, mean, quantile, pit, shift
 
 
 # How likely each of several random numbers is to be the highest: the propensities of Thompson sampling.
