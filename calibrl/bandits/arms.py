@@ -311,19 +311,8 @@ class RidgeSettings:
         """The settings as the kernels want them."""
         # Below `min_rewards` an arm's own record does not count; uncalibrated, it never does.
         least = self.min_rewards if self.calibrated else np.iinfo(np.int64).max
-        return Rules(
-            self.ridge,
-            self.noisy,
-            least,
-            ridge.edges(self.window),
-            self.target,
-            self.step,
-            self.learnt,
-            self.link == "logistic",
-            self.keep,
-            self.watch,
-            self.min_rewards,
-        )
+        how = (self.learnt, self.link == "logistic", self.keep, self.watch, self.min_rewards)
+        return Rules(self.ridge, self.noisy, least, ridge.edges(self.window), self.target, self.step, *how)
 
 
 class CompiledRidge(ArmModel):

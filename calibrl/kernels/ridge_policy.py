@@ -83,22 +83,14 @@ class Rules(NamedTuple):
 
 def blank(models: int, arms: int, dim: int, *, ridge_: float, window: int) -> State:
     """The state before anything was learnt."""
+    theta, moment, sums = np.zeros((3, models, dim))
+    inverse = np.tile(np.eye(dim)[np.tril_indices(dim)] / ridge_, (models, 1))
+    ordered, arrived = np.zeros((2, arms, window))
+    error, shift = np.zeros((2, arms))
+    rows, pulls, changes = (np.zeros(n, np.int64) for n in (models, arms, 2))
+    evidence = (ordered, arrived, pulls, error, shift, np.zeros((arms, arm_noise.COLUMNS)))
     return State(
-        theta=np.zeros((models, dim)),
-        moment=np.zeros((models, dim)),
-        sums=np.zeros((models, dim)),
-        inverse=np.tile(np.eye(dim)[np.tril_indices(dim)] / ridge_, (models, 1)),
-        gram=np.zeros((models, ridge.packed(dim))),
-        rows=np.zeros(models, np.int64),
-        ordered=np.zeros((arms, window)),
-        arrived=np.zeros((arms, window)),
-        pulls=np.zeros(arms, np.int64),
-        error=np.zeros(arms),
-        shift=np.zeros(arms),
-        noise=np.zeros((arms, arm_noise.COLUMNS)),
-        rewards=np.zeros(6),
-        largest=np.zeros(1),
-        changes=np.zeros(2, np.int64),
+        theta, moment, sums, inverse, np.zeros_like(inverse), rows, *evidence, np.zeros(6), np.zeros(1), changes
     )
 
 
