@@ -112,7 +112,8 @@ class Forecasts:
 
     def distribution(self, rows: Tensor) -> Distribution:
         """The forecasts of `rows`, (m,) of their numbers from 0, as one torch distribution of batch shape (m,)."""
-        values = self.values[rows]
+        every = len(rows) == len(self) and bool((rows[1:] > rows[:-1]).all())
+        values = self.values if every else self.values[rows]  # no second copy of millions
         if self.kind == "normal":
             return Normal(values[:, 0], values[:, 1], validate_args=False)
         if self.kind == "quantiles":
@@ -225,7 +226,9 @@ def read_forecasts(
     frame, source = load(path, as_text=True, sheet=sheet)
     if not len(frame):
         raise CalibrlError(f"{source.name}: no rows below the header {some(frame.columns)}; expected at least one")
-    found = parse_forecasts(frame, source=source, kind=kind, y=y, columns=columns, level=level, like=like)
+    rows = [frame]
+    del frame  # so that `parse_forecasts` can let go of it
+    found = parse_forecasts(rows.pop(), source=source, kind=kind, y=y, columns=columns, level=level, like=like)
     return replace(found, date_format=date_format)
 
 
@@ -259,24 +262,19 @@ def parse_forecasts(
     cells = Cells(source.name, frame, np.arange(1, len(frame) + 1), "row").without_blanks()
     if not len(cells):
         raise CalibrlError(f"{source.name}: every row is empty; expected one forecast per row")
-    frame = cells.frame
+    columns_found = tuple(frame.columns)
+    del frame  # texts are let go as soon as they are numbers
     said = dict(columns) if isinstance(columns, Mapping) else parse_columns(columns)
-    names = Names.of(frame.columns, said if y is None else {**said, "y": y}, source.name)
+    names = Names.of(columns_found, said if y is None else {**said, "y": y}, source.name)
     called = names.outcome()
     outcome = None if called is None else names.theirs[called]
     spelling, spelt = _recognise(names, cells, outcome, kind, level, like)
-    values = np.stack([cells.floats(name) for name in spelling.columns], 1)
     told = spelling.columns if outcome is None or spelling.kind == "classes" else (*spelling.columns, outcome)
     percent = [name for name in told if cells.percent(name)]
     if 0 < len(percent) < len(told):
         other = next(name for name in told if name not in percent)
         raise CalibrlError(f"{source.name}: {cut(percent[0])} is in percent and {cut(other)} is not; write both alike")
-    wrong = ~np.isfinite(values)
-    if wrong.any():
-        row, column = np.argwhere(wrong)[0].tolist()
-        written = str(frame[spelling.columns[column]][row] or "").strip()
-        fault = f"{written} is not a finite number" if written else "the cell is empty; expected a finite number"
-        cells.complain(row, spelling.columns[column], f"{fault}; repair the forecast or drop the row")
+    values = _take_numbers(spelling.columns, cells)
     values, notes = _CHECKS[spelling.kind](values, spelling, cells)
     seen = None
     if outcome is not None:
@@ -287,12 +285,28 @@ def parse_forecasts(
         values=torch.from_numpy(values),
         y=None if seen is None else torch.from_numpy(seen),
         outcome=outcome or "y",
-        frame=frame.select(name for name in frame.columns if name not in spelt),
-        names=tuple(frame.columns),
+        frame=cells.frame.select(name for name in cells.frame.columns if name not in spelt),
+        names=columns_found,
         number=cells.line,
         how=source.how,
         notes=notes,
     )
+
+
+def _take_numbers(columns: Sequence[str], cells: Cells) -> Floats:
+    """(n, k): the numbers of k columns, every one finite; the columns are taken out of `cells`."""
+    values = np.empty((len(cells), len(columns)))
+    for k, name in enumerate(columns):
+        values[:, k] = cells.floats(name)
+        text = cells.frame.drop_in_place(name)  # of millions of rows it is larger than its numbers
+
+        def fault(row: int, text: pl.Series = text) -> str:
+            said = str(text[row] or "").strip()
+            fault = f"{said} is not a finite number" if said else "the cell is empty; expected a finite number"
+            return f"{fault}; repair the forecast or drop the row"
+
+        cells.refuse(~np.isfinite(values[:, k]), name, fault)
+    return values
 
 
 def _outcomes(cells: Cells, name: str) -> Floats:

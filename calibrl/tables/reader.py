@@ -206,6 +206,9 @@ class Cells:
 
     def some_labels(self, name: str, most: int = 1000) -> list[str]:
         """The different texts of a column, sorted; none if one of them is a number, or yes or no."""
+        first = self._column(name).head(most)
+        if first.dtype == pl.String and first.cast(pl.Float64, strict=False).is_finite().any():
+            return []  # without telling millions of numbers apart as texts
         text = self.labels(name).drop_nulls().unique()
         lower = text.str.to_lowercase()
         if text.cast(pl.Float64, strict=False).is_not_null().any() or lower.is_in([*YES, *NO]).any():
@@ -216,10 +219,14 @@ class Cells:
         """A column as float64, NaN where the cell is empty. Decimals have a point, or a comma throughout the column."""
         column = self._column(name)
         if column.dtype == pl.String:
-            text = column.str.strip_chars()
-            parsed = _numbers(text)
-            odd = parsed.is_null() & text.is_not_null() & ~text.is_in([*UNSEEN, "missing"])
-            self.refuse(odd, name, lambda row: f"{cut(column[row])!r} is not a number; {_cure(text[row], expected)}")
+            parsed = column.cast(pl.Float64, strict=False)
+            if parsed.null_count() > column.null_count():
+                text = column.str.strip_chars()
+                parsed = _numbers(text)
+                odd = parsed.is_null() & text.is_not_null() & ~text.is_in([*UNSEEN, "missing"])
+                self.refuse(
+                    odd, name, lambda row: f"{cut(column[row])!r} is not a number; {_cure(text[row], expected)}"
+                )
             column = parsed
         elif not (column.dtype.is_numeric() or column.dtype in (pl.Boolean, pl.Null)):
             raise CalibrlError(
