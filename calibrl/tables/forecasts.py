@@ -41,6 +41,10 @@ ACCEPTED = {
 }
 """Kinds of forecast, and the columns that spell them."""
 
+LONG = {"quantile", "quantiles", "quantilelevel", "outputtypeid"}
+ONE_ROW = "expected one row per forecast: give each level a column of its own, like q0.05 and q0.5"
+"""What columns are called that say which quantile a row is, and what to do about such a file."""
+
 TIMES = ("date", "day", "time", "timestamp", "datetime", "ds", "when")
 """What a column of text is called that says when a row came."""
 
@@ -266,6 +270,8 @@ def parse_forecasts(
     del frame  # texts are let go as soon as they are numbers
     said = dict(columns) if isinstance(columns, Mapping) else parse_columns(columns)
     names = Names.of(columns_found, said if y is None else {**said, "y": y}, source.name)
+    if "value" in map(plain, columns_found) and LONG & set(map(plain, columns_found)):
+        raise CalibrlError(f"{source.name}: each row is one quantile of a forecast; {ONE_ROW}")
     called = names.outcome()
     outcome = None if called is None else names.theirs[called]
     spelling, spelt = _recognise(names, cells, outcome, kind, level, like)
@@ -298,15 +304,14 @@ def _take_numbers(columns: Sequence[str], cells: Cells) -> Floats:
     values = np.empty((len(cells), len(columns)))
     for k, name in enumerate(columns):
         values[:, k] = cells.floats(name)
-        text = cells.frame.drop_in_place(name)  # of millions of rows it is larger than its numbers
-
-        def fault(row: int, text: pl.Series = text) -> str:
-            said = str(text[row] or "").strip()
-            fault = f"{said} is not a finite number" if said else "the cell is empty; expected a finite number"
-            return f"{fault}; repair the forecast or drop the row"
-
-        cells.refuse(~np.isfinite(values[:, k]), name, fault)
+        cells.frame.drop_in_place(name)  # of millions of rows a text is larger than its number
+        cells.refuse(~np.isfinite(values[:, k]), name, lambda row, k=k: _not_finite(values[row, k]))  # type: ignore[misc]
     return values
+
+
+def _not_finite(value: float) -> str:
+    fault = "the cell is empty; expected" if np.isnan(value) else f"{value:g} is not"
+    return f"{fault} a finite number; repair the forecast or drop the row"
 
 
 def _outcomes(cells: Cells, name: str) -> Floats:
@@ -323,7 +328,10 @@ def _labels(cells: Cells, name: str, spelling: Spelling) -> Floats:
         truth = {**dict.fromkeys(YES, "1"), **dict.fromkeys(NO, "0")}
         text = text.str.to_lowercase().replace(truth)
     place = {label: float(k) for k, label in enumerate(classes)}
-    found = text.replace_strict(place, default=None, return_dtype=pl.Float64)
+    alike = text
+    if len({label.lower() for label in classes}) == len(classes):  # case tells none of them apart
+        place, alike = {label.lower(): k for label, k in place.items()}, text.str.to_lowercase()
+    found = alike.replace_strict(place, default=None, return_dtype=pl.Float64)
     odd = (found.is_null() & text.is_not_null()).to_numpy()
     if all(label.isdigit() for label in classes):
         if classes == tuple(map(str, range(len(classes)))) and odd.any():
@@ -363,6 +371,12 @@ def _recognise(
         if other := _classes_by_label(names, cells, outcome, like) or names.single(labels, yes_or_no=events):
             found["classes"] = other
             spelt |= set(other.columns)
+    elif "classes" in found:
+        named = {name.lower() for name in found["classes"].classes}
+        foreign = {label.lower() for label in _known_labels(cells, outcome, like)} - named
+        # P_BAD0 and P_BAD1 are of 0 and 1 where outcomes say so.
+        if foreign and (other := _classes_by_label(names, cells, outcome, like)):
+            found["classes"] = other
     if not found and kind is None and like:
         kind = {"q": "quantiles", "s": "samples"}.get(like[0][0])
         found = names.kinds(level=level, forced=kind)
@@ -408,14 +422,16 @@ def _numbered(columns: Mapping[int, str], cells: Cells, kind: str | None) -> Spe
     )
 
 
-def _classes_by_label(names: Names, cells: Cells, outcome: str | None, like: Sequence[str]) -> Spelling | None:
-    """Columns called by their classes, such as pandas' 0, 1, 2, where each row of them sums to one.
-
-    What classes there are is known from forecasts `like` these, or else from the outcomes.
-    """
+def _known_labels(cells: Cells, outcome: str | None, like: Sequence[str]) -> list[str]:
+    """The classes of forecasts `like` these, or else those among the outcomes, in order."""
     known = [name[1:].removeprefix("_") for name in like if name.startswith("p")]
     seen = [] if outcome is None else cells.labels(outcome).drop_nulls().unique().to_list()
-    labels = known or sorted(seen, key=lambda label: (int(label) if label.isdigit() else 0, label))
+    return known or sorted(seen, key=lambda label: (int(label) if label.isdigit() else 0, label))
+
+
+def _classes_by_label(names: Names, cells: Cells, outcome: str | None, like: Sequence[str]) -> Spelling | None:
+    """Columns called by their classes, such as pandas' 0, 1, 2, where each row of them sums to one."""
+    labels = _known_labels(cells, outcome, like)
     if not 0 < len(labels) <= 1000:
         return None
     found = [spelling for spelling in names.around(labels) if len(spelling.columns) > 1]
@@ -452,16 +468,17 @@ def _asked(names: Names, cells: Cells, kind: str | None, numbered: Mapping[int, 
             f"{start}say what {cut(family[0])} … {cut(family[-1])} are with --kind quantiles, --kind samples or "
             "--kind classes"
         )
-    if kind is None and {plain(name) for name in columns} & {"quantile", "quantiles", "level", "outputtypeid"}:
-        return f"{start}expected one row per forecast: give each level a column of its own, like q0.05 and q0.5"
+    if kind is None and {plain(name) for name in columns} & {*LONG, "level"}:
+        return start + ONE_ROW
     mean = names.role("mean", names.rest())
     if mean is not None and kind in (None, "normal"):
         return f"{start}{cut(names.theirs[mean])} is a mean: say what its standard deviation is with --columns std=NAME"
     wanted = "; ".join(ACCEPTED.values()) if kind is None else f"{ACCEPTED[kind]} for {kind}"
     ways = {"samples": "samples=NAME,NAME,…", "quantiles": "q0.05=NAME,q0.95=NAME", "classes": "classes=NAME,NAME,…"}
-    asked = [f"--columns {ways[kind]}"] if kind in ways else ["--columns mean=NAME,std=NAME", "--columns p=NAME"]
+    anything = ["--columns mean=NAME,std=NAME", "--columns lower=NAME,upper=NAME with --level 0.9", "--columns p=NAME"]
+    asked = [f"--columns {ways[kind]}"] if kind in ways else anything
     told = "" if names.outcome() else ", and --y NAME if there are outcomes"
-    return f"{start}expected {wanted}; say which with {' or '.join(asked)}{told}"
+    return f"{start}expected {wanted}; say which with {', or '.join(asked)}{told}"
 
 
 SUM_TOLERANCE = 1e-3

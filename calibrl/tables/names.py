@@ -19,19 +19,25 @@ from calibrl.errors import CalibrlError, cut, some
 from calibrl.tables.reader import NO, plain
 
 FORECAST = r"(?:pred(?:ict(?:ed|ions?|ive|s)?)?|forecast(?:s|ed)?|fcst|yhat)"
-FILLER = rf"(?:y|values?|point|{FORECAST})*"
+FILLER = rf"(?:y|values?|point|posterior|{FORECAST})*"
 ROLES = {
-    "y": r"(?:y|ground)*(?:actuals?|true|truth|targets?|outcomes?|observ(?:ed|ations?)|obs|response|reali[sz]ed)"
-    r"(?:y|values?|labels?)*|ytest",
-    "mean": rf"{FILLER}(?:mean|mu|loc|expected|expectation|estimate|fit|{FORECAST}){FILLER}",
-    "std": rf"{FILLER}(?:std(?:dev|ev)?|sd|sigma|scale|standarddeviation){FILLER}",
+    "y": r"(?:y|ground)*(?:actuals?|true|truth|targets?|outcomes?|observ(?:ed|ations?)|obs|reali[sz]ed)"
+    r"(?:y|values?|labels?)*|ytest|ist(?:werte?)?|tatsächlich|beobachtet|réel|observé|observado",
+    "mean": rf"{FILLER}(?:mean|mu|loc|expected|expectation|estimate|fit|{FORECAST}){FILLER}"
+    r"|mittelwert|erwartungswert|prognose|vorhersage|moyenne|prévision|media|pronóstico",
+    "std": rf"{FILLER}(?:std(?:dev|ev)?|sd|sigma|scale|standarddeviation){FILLER}"
+    r"|standardabweichung|écarttype|desviaciónestándar",
     "variance": rf"{FILLER}(?:var(?:iance)?|sigma\^?2){FILLER}",
-    "p": rf"{FILLER}(?:p|phat|prob|proba|probability){FILLER}1?",
+    "p": rf"{FILLER}(?:p|phat|prob|proba|probability){FILLER}1?|wahrscheinlichkeit|probabilité|probabilidad",
 }
 """What our columns are called elsewhere, as patterns of names that `plain` has stripped."""
 
-LOW = {"lower", "lo", "lwr", "lb", "low", "lowerbound", "lcl", "lcb"}
-HIGH = {"upper", "hi", "upr", "ub", "high", "upperbound", "ucl", "ucb"}
+LOW = {"lower", "lo", "lwr", "lb", "low", "lowerbound", "lcl", "lcb", "lici", "untergrenze", "inférieure", "inferior"}
+HIGH = {"upper", "hi", "upr", "ub", "high", "upperbound", "ucl", "ucb", "uici", "obergrenze", "supérieure", "superior"}
+ENDS = LOW | HIGH | {"median", "med", "mid", "middle"}
+LEAST_SHARE = 20
+"""No interval is stated that holds fewer percent: lower_1 and upper_1 are the first of several."""
+
 NUMBER = r"(?P<number>\d*\.?\d+(?:e-?\d+)?)"
 QUANTILES = (
     # A point before a number with one of its own separates; any other is a decimal point.
@@ -151,7 +157,8 @@ class Names:
 
     def outcome(self) -> str | None:
         """The column of outcomes."""
-        return self.role("y") or self.role("y", pattern="label|class")  # which may be features where there is another
+        # Where there is another, a label or class may be a feature, and a response what was forecast.
+        return self.role("y") or self.role("y", pattern="label|class|response")
 
     def rest(self) -> list[str]:
         """All columns but that of outcomes."""
@@ -233,11 +240,12 @@ class Names:
         return pairs[0] if len(pairs) == 1 else None
 
     def intervals(self) -> list[tuple[str, str]]:
-        """All such pairs."""
+        """All such pairs; only that of the forecast (yhat_lower) where others are of its parts (trend_lower)."""
         found = {rest: pair for (rest, share), pair in self._ends(list(self.theirs)).items() if share is None}
         if ("obs", "ci") in found:
             found.pop(("mean", "ci"), None)  # statsmodels has both: of outcomes, and of the mean alone
-        return list(found.values())
+        whole = [pair for rest, pair in found.items() if re.fullmatch(FILLER, "".join(rest))]
+        return whole if len(whole) == 1 else list(found.values())
 
     def _ends(self, names: list[str]) -> dict[tuple[tuple[str, ...], float | None], tuple[str, str]]:
         """The two ends of intervals, by what else their names say: words, and a probability (lo-90, hi-90) or none.
@@ -246,13 +254,14 @@ class Names:
         """
         found: dict[tuple[tuple[str, ...], float | None], dict[bool, str]] = {}
         for name in names:
-            words, numbers = re.findall(r"[a-z]+", name.lower()), re.findall(r"\d+(?:\.\d+)?", name)
+            words, numbers = re.findall(r"[^\W\d_]+", name.lower()), re.findall(r"\d+(?:\.\d+)?", name)
             number = float(numbers[-1]) if numbers else 1.0
-            share = None if not numbers else number if number < 1 else number / 100
+            share = number if number < 1 else number / 100 if number >= LEAST_SHARE else None
             for ends, high in ((LOW, False), (HIGH, True)):
-                known = ends | {"u" if high else "l"} if numbers else ends
+                known = ends | {"u" if high else "l"} if share else ends
                 if known & set(words) and "hdi" not in words and 0 < number < 100:
                     rest = tuple(word for word in words if word not in known)
+                    rest += tuple(numbers) if share is None else ()
                     found.setdefault((rest, share), {})[high] = self.theirs[name]
         return {key: (pair[False], pair[True]) for key, pair in found.items() if len(pair) == 2}
 
@@ -266,11 +275,14 @@ class Names:
 
     def _quantiles(self, names: list[str], level: float | None) -> Spelling | None:
         groups: dict[str, dict[str, tuple[float, bool]]] = {}
+        pairs = {key: pair for key, pair in self._ends(names).items() if key[1] is not None}
+        paired = {end for pair in pairs.values() for end in pair}
         for name in names:
             match = next(filter(None, (re.fullmatch(form, name, re.IGNORECASE) for form in QUANTILES)), None)
-            if match:
+            if match and self.theirs[name] not in paired:  # "lower 90 %" is no quantile of 0.9
                 number = float(match["number"]), bool(match["percent"])
-                groups.setdefault(match["prefix"].lower(), {})[name] = number
+                words = [word for word in re.split(r"[\s_.\-]+", match["prefix"].lower()) if word not in ENDS]
+                groups.setdefault("_".join(words), {})[name] = number
         if len(groups) > 1 and "" not in groups:
             firsts = [next(iter(group)) for group in groups.values()]
             raise CalibrlError(
@@ -279,8 +291,16 @@ class Names:
             )
         prefix = "" if "" in groups else next(iter(groups), "")
         levels = {self.theirs[name]: value for name, value in self._as_levels(groups.get(prefix, {})).items()}
-        pairs = {key: pair for key, pair in self._ends(names).items() if key[1] is not None}
-        model = "".join(next(iter(pairs), ((),))[0])
+        models = {rest: (share or 0.0, pair) for (rest, share), pair in pairs.items()}
+        if len(models) > 1 and "" not in groups:
+            first, ends = next(iter(models.values()))
+            cure = ",".join(f"{quantile_column(at)}={cut(end)}" for at, end in zip(_central(first), ends, strict=True))
+            raise CalibrlError(
+                f"{self.source}: {some([pair[0] for _, pair in models.values()])} begin {len(models)} sets of "
+                f"intervals; keep one, or say which with --columns {cure}"
+            )
+        pairs = pairs if len(models) == 1 else {}
+        model = "".join(next(iter(models), ()))
         for (_, share), pair in pairs.items():
             both = dict(zip(pair, _central(share or 0.0), strict=True))
             levels |= {theirs: value for theirs, value in both.items() if value not in levels.values()}

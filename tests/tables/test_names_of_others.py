@@ -397,6 +397,47 @@ CASES = {
     "stata, missing": Case("a.tab", text({"y": [*Y, "."], "mean": [*MU, 1], "sd": [*SIGMA, 1]}, sep="\t"), gaussian()),
     "julia, missing": Case("a.csv", text({"y": [*Y, "missing"], "mean": [*MU, 1], "sd": [*SIGMA, 1]}), gaussian()),
     "excel, missing": Case("a.dat", text({"y": [*Y, "#N/A"], "mean": [*MU, 1], "sd": [*SIGMA, 1]}), gaussian()),
+    "prophet, with its parts": Case(
+        "a.csv",
+        text({"y": Y, **named(["yhat_lower", "yhat_upper"], EIGHTY), **named(["trend_lower", "trend_upper"], NINETY)}),
+        OF_EIGHTY,
+        "--level 0.8",
+    ),
+    "SPSS": Case("a.csv", text({"y": Y, "PRE_1": MU, **named(["LICI_1", "UICI_1"], EIGHTY)}), OF_EIGHTY, "--level 0.8"),
+    "excel, in German": Case(
+        "a.csv",
+        text({"Istwert": Y, "Prognose": MU, "Standardabweichung": SIGMA}, sep=";", decimal=",", encoding="latin-1"),
+        gaussian(),
+    ),
+    "bounds, in German": Case(
+        "a.xlsx",
+        pl.DataFrame({"Tatsächlich": Y, **named(["Untergrenze 80 %", "Obergrenze 80 %"], EIGHTY)}),
+        OF_EIGHTY,
+    ),
+    "excel, in French": Case(
+        "a.csv",
+        text({"réel": Y, "moyenne": MU, "écart-type": SIGMA}, sep=";", decimal=",", encoding="utf-16"),
+        gaussian(),
+    ),
+    "bounds in percent": Case("a.csv", text({"y": Y, **named(["Lower 80%", "Upper 80%"], EIGHTY)}), OF_EIGHTY),
+    "bounds by level": Case(
+        "a.csv", text({"y": Y, **named(["low_q10", "mid_q50", "high_q90"], QUANTILES)}), quantile()
+    ),
+    "gpytorch, posterior": Case(
+        "a.csv", text({"target": Y, "posterior_mean": MU, "posterior_var": SIGMA**2}), gaussian()
+    ),
+    "an election": Case(
+        "a.csv",
+        text({"winner": np.char.capitalize(ANIMALS), **named(["p_cat", "p_dog", "p_owl"], PROBS)}),
+        classes(),
+        "--y winner",
+    ),
+    "SAS": Case("a.csv", text({"BAD": EVENT, "P_BAD1": RISK, "P_BAD0": 1 - RISK}), BINARY, "--y BAD"),
+    "R, mlr3": Case(
+        "a.csv",
+        text({"truth": ANIMALS, "response": ANIMALS, **named(["prob.cat", "prob.dog", "prob.owl"], PROBS)}),
+        classes(),
+    ),
     "of a label, said": Case("a.csv", text({"y": CHURN, "score": RISK}), BINARY, "--columns p_churn=score"),
 }
 
@@ -410,6 +451,15 @@ REFUSED = {
     "numbers": (text({"y": Y, **named(["alpha_0.1", "alpha_0.9"], EIGHTY)}), "--kind quantiles"),
     "labels of others": (text({"y": ANIMALS, **named(["prob_c", "prob_d", "prob_o"], PROBS)}), "--columns p_"),
     "a level in each row": (text({"y": Y, "quantile": RISK, "value": MU}), "like q0.05 and q0.5"),
+    "a level in each row of a hub": (
+        text({"target": ["1 wk ahead"] * N, "quantile": RISK, "value": MU, "truth": Y}),
+        "like q0.05 and q0.5",
+    ),
+    "two models": (
+        text({"y": Y, **named(["ARIMA-lo-80", "ARIMA-hi-80"], EIGHTY), **named(["ETS-lo-90", "ETS-hi-90"], NINETY)}),
+        "--columns q0.1=ARIMA-lo-80,q0.9=ARIMA-hi-80",
+    ),
+    "bounds that are numbered": (text({"y": Y, **named(["lower_1", "upper_1"], NINETY)}), "--level 0.9"),
     "percent beside none": (text({"y": Y, "mean": [f"{x}%" for x in MU], "std": SIGMA}), "write both alike"),
     "percent as numbers": (text({"y": EVENT, "p": 100 * RISK}), "divide percentages by 100"),
     "outcomes nowhere": (
