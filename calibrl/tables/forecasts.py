@@ -305,7 +305,7 @@ def _take_numbers(columns: Sequence[str], cells: Cells) -> Floats:
     for k, name in enumerate(columns):
         values[:, k] = cells.floats(name)
         cells.frame.drop_in_place(name)  # of millions of rows a text is larger than its number
-        cells.refuse(~np.isfinite(values[:, k]), name, lambda row, k=k: _not_finite(values[row, k]))  # type: ignore[misc]
+        cells.refuse(~np.isfinite(values[:, k]), name, lambda row, k=k: _not_finite(float(values[row, k])))  # type: ignore[misc]
     return values
 
 

@@ -59,10 +59,7 @@ MIDNIGHT = r"[T ] *0?0:00(?::00(?:[.,]0+)?)? *Z$"
 THOUSANDS = r"^[-+]?[1-9]\d{0,2}\.\d{3}$"
 """A number whose point may stand between thousands."""
 
-BOTH_MARKS = {
-    ".": r"^[-+]?\d{1,3}(?:,\d{3})+\.\d+$",
-    ",": r"^[-+]?\d{1,3}(?:\.\d{3})+,\d+$",
-}
+BOTH_MARKS = {".": r"^[-+]?\d{1,3}(?:,\d{3})+\.\d+$", ",": r"^[-+]?\d{1,3}(?:\.\d{3})+,\d+$"}
 """Numbers with marks between thousands and before decimals, by the latter: such a cell settles its column."""
 
 SPACED = r"^[-+]?\d{1,3}(?:[ '’\u00a0\u202f]\d{3})+(?:[.,]\d+)?$"
