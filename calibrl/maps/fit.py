@@ -93,11 +93,12 @@ class FitMap(Protocol):
 def fit_smooth(pit: Array | None = None, *, weight: Array | None = None, z: Array | None = None) -> Spline:
     """The default map: the distribution of z smoothed with a kernel and shrunk to the identity by evidence.
 
-    R(p) = M(Φ⁻¹(p)) with M(z) = w · Σ_i share_i Φ((z - z_i)/h_i) + (1 - w) · Φ((z - shift)/scale), held as a
+    R(p) = M(Φ⁻¹(p)) with M(z) = w · Σ_i share_i Φ((z - z_i)/h_i) + (1 - w) · G((z - shift)/scale), held as a
     spline. Shift and scale leave the identity once the z-scores are, taken together, too far from N(0, 1) for
-    chance; the shape enters with w once they look unlike any Gaussian. No rows give the identity, a few rows
-    change it only when they insist, and with many rows the error goes to zero whatever the shape of the
-    miscalibration. Tails follow the outcomes as far out as three of them lie; between rows the density is smooth.
+    chance; G is Φ, with a part of wider outcomes once their likelihood demands it, and the shape enters with w once
+    they look unlike any Gaussian. No rows give the identity, a few rows change it only when they insist, and with
+    many rows the error goes to zero whatever the shape of the miscalibration. Tails follow the outcomes as far out
+    as three of them lie; between rows the density is smooth.
 
     Parameters
     ----------

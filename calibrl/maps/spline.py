@@ -184,6 +184,12 @@ calibrated columns. Up to five rows it is 5 more, which chance exceeds less than
 UNSHAPELY = 0.75
 """Anderson and Darling's statistic of standardised z beyond which their shape is believed: chance in one of 20."""
 
+STEPS = np.linspace(-5.5, 5.5, 133)
+"""Normal scores at which a map is held."""
+
+HEAVY = 8.0
+"""Twice the log-likelihood that a few wider outcomes must gain over one Gaussian to be believed."""
+
 CUT = 2.0
 """Deviations at which outcomes are cut off for shift and scale: a Gaussian so fitted has about the least CRPS it can
 have whatever the tails, where a plain standard deviation would widen every forecast for a few outliers' sake."""
@@ -200,15 +206,18 @@ def smooth_knots(column: Column) -> Knots:
     n = column.effective
     if n == 0:
         return no_knots()
-    shift, scale, shape = _believed(column)
+    mean, deviation = _robust_moments(column)
+    shift, scale, shape = _believed(column, mean, deviation)
+    tail, reach = _wider(column, mean, deviation)
     z, share = column.supported.numpy(), column.share.numpy()
     width = _widths(column, z)
-    points = _positions(column, z, width, shift, scale)
+    gaussians = [shift + scale * times * STEPS[::4] for times in ([1.0, reach] if tail > 0 else [1.0])]
+    points = _positions(column, z, width, gaussians)
 
     # M, 1 - M and M′ at the knots, each exact in its own tail.
     plain = (points - shift) / scale
-    lower, upper = ndtr(plain), ndtr(-plain)
-    density = np.exp(-0.5 * plain**2 - normal.LOG_SQRT_2PI) / scale
+    lower, upper = ((1 - tail) * ndtr(side) + tail * ndtr(side / reach) for side in (plain, -plain))
+    density = (1 - tail) * _gaussian(plain, scale) + tail * _gaussian(plain / reach, scale * reach)
     if shape > 0:
         below, above, slope = _kernel_sums(points, z, share, width)
         # The i-th of n outcomes lies at i/(n + 1): half an outcome is left for either side.
@@ -221,14 +230,19 @@ def smooth_knots(column: Column) -> Knots:
     s = normal.quantile_of(torch.from_numpy(lower[inside]), torch.from_numpy(upper[inside]))
     rise = torch.from_numpy(density[inside]) / torch.exp(normal.log_density(s))
     # An over-confident forecast's tail is stretched as its body is; never is a tail thinner than the forecast's.
-    low, high = (max(1.0, scale, scale + shape * (outer - scale)) for outer in _outer_scales(column, z))
+    least = max(1.0, scale * (1 + (reach - 1) * min(1.0, tail * n)))
+    low, high = (max(least, scale + shape * (outer - scale)) for outer in _outer_scales(column, z))
     return with_tails((torch.from_numpy(points[inside]), s, rise), low, high)
 
 
-def _believed(column: Column) -> tuple[float, float, float]:
+def _gaussian(at: Floats, scale: float) -> Floats:
+    """The density of a Gaussian of that scale, `at` scales from its middle."""
+    return np.exp(-0.5 * at**2 - normal.LOG_SQRT_2PI) / scale
+
+
+def _believed(column: Column, mean: float, scale: float) -> tuple[float, float, float]:
     """The shift and scale to give the forecast, and how far to believe the kernel, 0 to 1."""
     n, share = column.effective, column.share.numpy()
-    mean, scale = _robust_moments(column)
     freedom = max(n - 1, 0.0)
     # Under N(0, 1) both are χ² with one degree of freedom: the scale's by Wilson and Hilferty's cube root.
     far = n * mean**2
@@ -238,15 +252,31 @@ def _believed(column: Column) -> tuple[float, float, float]:
     threshold = UNLIKELY + 5 * min(1.0, 5 / n) ** 2
     trust = max(0.0, 1 - (threshold / max(far, 1e-9)) ** 4)
     # A scale may be what is off, and the shift but noise, which costs four times as much as noise in the scale.
-    steady = max(0.0, 1 - (2 * scale**2 / max(n * mean**2, 1e-9)) ** 2)
+    steady = max(0.0, 1 - (4 * scale**2 / max(n * mean**2, 1e-9)) ** 6)
     pulled = math.sqrt((freedom * scale**2 + PRIOR_ROWS) / (freedom + PRIOR_ROWS))
     believed = trust * steady * n / (n + PRIOR_ROWS) * mean, pulled**trust
 
-    # A shape takes more rows to see than a shift or a scale: at 17 rows it counts half.
+    # A shape takes more rows to see than a shift or a scale: at 40 rows it counts half.
     middle = share.cumsum() - share / 2
     level = ndtr((column.supported.numpy() - mean) / scale)
     unlike = n * float(share @ ((level - middle) ** 2 / (level * (1 - level) + 0.25 / n)))
-    return *believed, n**2 / (n**2 + 300) * max(0.0, 1 - (UNSHAPELY / max(unlike, 1e-9)) ** 2)
+    return *believed, n**2 / (n**2 + 1600) * max(0.0, 1 - (UNSHAPELY / max(unlike, 1e-9)) ** 2)
+
+
+def _wider(column: Column, mean: float, scale: float) -> tuple[float, float]:
+    """The share of outcomes, 0 to ½, that come from a Gaussian of another width, and how many times as wide it is."""
+    n, share, tail, reach = column.effective, column.share.numpy(), 0.05, 3.0
+    y = ((column.supported.numpy() - mean) / scale).clip(-30, 30)
+    plain = _gaussian(y, 1.0)
+    # Expectation and maximisation, the narrow Gaussian being known.
+    for _ in range(8):
+        wide = tail * _gaussian(y / reach, reach)
+        among = share * wide / ((1 - tail) * plain + wide)
+        count = float(among.sum())
+        # As if 20 more rows had shown no such outcome: a tail that is too light costs less CRPS than one too heavy.
+        tail, reach = min(count * n / (n + 20), 0.5), max(math.sqrt(float(among @ y**2) / count), 1.5)
+    gain = 2 * n * float(share @ np.log(1 - tail + tail * _gaussian(y / reach, reach) / plain))
+    return tail * max(0.0, 1 - (HEAVY / max(gain, 1e-9)) ** 2), reach
 
 
 def _robust_moments(column: Column) -> tuple[float, float]:
@@ -279,14 +309,13 @@ def _widths(column: Column, z: Floats) -> Floats:
     return np.maximum(width, np.maximum(np.append(gap, 0), np.append(0, gap))) if column.count > len(z) else width
 
 
-def _positions(column: Column, z: Floats, width: Floats, shift: float, scale: float) -> Floats:
-    """Where to hold the smoothed map: at the evidence's quantiles, at the Gaussian's, and around the ends."""
-    steps = np.linspace(-5.5, 5.5, 133)
-    from_data = np.interp(ndtr(steps[16:-16]), column.level.numpy(), z)
+def _positions(column: Column, z: Floats, width: Floats, gaussians: list[Floats]) -> Floats:
+    """Where to hold the smoothed map: at the evidence's quantiles, at those of Gaussians, and around the ends."""
+    from_data = np.interp(ndtr(STEPS[16:-16]), column.level.numpy(), z)
     reach, aside = np.array([0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 4.0]), float(width.min())
     parts = [from_data, from_data - aside, from_data + aside] if column.count < 100 else [from_data]
     ends = z[0] - reach * width[0], z[-1] + reach * width[-1]
-    return np.sort(np.concatenate([*parts, shift + scale * steps[::4], *ends]))
+    return np.sort(np.concatenate([*parts, *gaussians, *ends]))
 
 
 def _kernel_sums(points: Floats, z: Floats, share: Floats, width: Floats) -> tuple[Floats, Floats, Floats]:

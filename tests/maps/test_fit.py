@@ -130,6 +130,20 @@ def test_no_evidence_is_the_identity():
         torch.testing.assert_close(fit(torch.zeros(0, dtype=D))(p), p, rtol=0, atol=1e-9)
 
 
+@pytest.mark.parametrize(("n", "most"), [(100, 0.25), (300, 0.04)])
+def test_few_wide_outcomes_give_the_density_its_tails(n, most):
+    rng, columns = np.random.default_rng(3), 40
+    wide = rng.random((n, columns)) < 0.04
+    mapping = cal.fit_smooth(z=rng.standard_normal((n, columns)) * np.where(wide, 6.0, 1.0))
+    x = np.linspace(-40, 40, 8001)
+    truth = 0.96 * stats.norm.pdf(x) + 0.04 * stats.norm.pdf(x, scale=6)
+    at = torch.from_numpy(x)[:, None].expand(-1, columns)
+    s = mapping.forward_z(at).numpy()
+    log_density = mapping.log_slope_z(at).numpy() + stats.norm.logpdf(s)
+    lost = np.trapezoid(truth * (np.log(truth) - log_density.T), x, axis=1)
+    assert lost.mean() < most
+
+
 def test_smooth_is_consistent_for_any_shape():
     truth = stats.skewnorm(6, -0.78, 1)
     z = truth.rvs(size=100_000, random_state=np.random.default_rng(3))
