@@ -160,8 +160,7 @@ def rising(knots: Knots, *, gap: float) -> Knots:
 
 def no_knots() -> Knots:
     """The identity's."""
-    ends = torch.tensor([-1.0, 1.0], dtype=torch.float64)
-    return ends, ends, torch.ones_like(ends)
+    return _NO_KNOTS, _NO_KNOTS, _UNIT_SLOPES
 
 
 def _pad(knots: Knots, most: int) -> Knots:
