@@ -5,13 +5,13 @@ mean before it learnt them. With s² = xᵀP_a x (the posterior variance of a mo
 reward, e² / (1 + s²) is on average the arm's noise σ_a². So with sums B_a = Σ e² / (1 + s²) and n_a rewards
 
     v_a = (½ p + B_a) / (½ + n_a),               p = m² / (1 + xᵀx / ridge),
-    σ_a² = (½ p + B_a + G) / (1½ + n_a),         G = geometric mean of v_a over the arms,
+    σ_a² = (½ p + B_a + 3 G) / (3½ + n_a),       G = geometric mean of v_a over the arms,
 
 where m is how far from c (see below) a reward was at most: before anything is known the forecast is as wide as that,
-whatever the unit of the rewards. G is the partial pooling: one row's worth of what the arms have in common; and where
-σ_a² > G, σ_a² is brought a quarter of the way to G, in logarithms: what there is to find out about a noisy arm is
-rarely worth what it costs. A mean over logarithms, because noises differ by orders of magnitude where some arms hardly
-ever pay.
+whatever the unit of the rewards. G is the partial pooling: three rows' worth of what the arms have in common (with one
+row's, 26 classes earned 2.6 % less than LinUCB in 20 000 rounds, with three 1.5 %); and where σ_a² > G, σ_a² is brought
+a quarter of the way to G, in logarithms: what there is to find out about a noisy arm is rarely worth what it costs. A
+mean over logarithms, because noises differ by orders of magnitude where some arms hardly ever pay.
 
 The bonus is `width` = z σ_a s / (1 + (s²/20)²)^¼ + b with z² = max(1, L - 3) and L = 2 ln(t / (k (n_a + 0.8 d))): an
 arm that has had far less than its share of the t rewards of all k arms looks wider and wider until it is tried again.
@@ -61,7 +61,7 @@ SMALLEST = 1e-100
 """Rewards that are smaller count as this large: squares of theirs are no numbers."""
 COLUMNS = 5
 
-PRIOR, POOLED, OF_MEAN, OF_OUTCOME = 0.5, 1.0, 0.8, 0.05
+PRIOR, POOLED, OF_MEAN, OF_OUTCOME = 0.5, 3.0, 0.8, 0.05
 SHARE, LATE, FAR, BERNSTEIN, CALM, SELECTED, WIDE, HELD = 0.8, 3.0, 20.0, 0.75, 15.0, 0.4, 0.25, 0.1
 NEAR, STEP, UNIT, STARVED, ALONE = 4.0, 0.25, 1e-3, 3.0, 12.0
 CLIP, AFTER, AFTER_DIM, KEEP = 3.0, 20, 2, 0.05
