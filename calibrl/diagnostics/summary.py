@@ -33,7 +33,7 @@ from calibrl.kernels import normal
 
 INTERVALS = (0.5, 0.8, 0.9, 0.95)
 
-UNSURE = 1.5
+UNSURE = 2.5
 """Over √(effective rows): how far the estimate of them may be off."""
 
 

@@ -7,7 +7,7 @@ import warnings
 import numpy as np
 import pytest
 import torch
-from scipy import special, stats
+from scipy import optimize, signal, special, stats
 from torch import distributions as td
 
 import calibrl as cal
@@ -268,3 +268,42 @@ def test_a_summary_inverts_a_map_once_a_level(monkeypatch):
     cal.summary(cal.Recalibrated(forecast_of(5000), mapping), y[100:])
     assert asked
     assert 5000 not in asked
+
+
+def test_classes_meek_and_shifted_are_found_as_often_as_by_a_fitted_map():
+    """Score tests see forecasts that are too meek too seldom; likelihood ratios do not."""
+    rng, ours, theirs = np.random.default_rng(5), 0, 0
+    for _ in range(60):
+        x = 1.5 * rng.normal(size=60)
+        said, y = special.expit(0.55 * x), rng.random(60) < special.expit(x + 0.6)
+
+        def loss(at, x=0.55 * x, y=y):
+            return np.logaddexp(0, at[0] * x + at[1]).sum() - (at[0] * x + at[1])[y].sum()
+
+        ratio = 2 * (loss((1.0, 0.0)) - optimize.minimize(loss, (1.0, 0.0)).fun)
+        theirs += ratio > stats.chi2.isf(0.05, 2)
+        ours += cal.diagnostics.class_test(said, y.astype(float)).p_value <= 0.05
+    assert theirs > 25
+    assert ours > theirs - 6
+
+
+@pytest.mark.parametrize(
+    ("back", "repeats"), [([1, *[0] * 6, -0.8], 40), ([1, -0.5, -0.4], 40)], ids=["season of 7", "two lags"]
+)
+def test_rows_alike_at_a_period_or_in_slow_waves_are_not_called_wrong(back, repeats):
+    """Neighbours say nothing of a season, and little of what lasts."""
+    rng, wrong = np.random.default_rng(3), 0
+    for _ in range(repeats):
+        noise = signal.lfilter([1], back, rng.normal(size=1000))[600:]
+        z = torch.from_numpy(noise / np.sqrt((signal.lfilter([1], back, np.append(1, np.zeros(3000))) ** 2).sum()))
+        wrong += not cal.summary(forecast_of(400), z).verdict()[0].startswith("Calibrated")
+    assert wrong <= 5
+
+
+def test_weak_resemblance_that_lasts_is_seen():
+    """A tenth of neighbours' likeness is chance's, but not of the sums of fifty."""
+    rng = np.random.default_rng(0)
+    level = np.repeat(rng.normal(size=20), 50)
+    pits = special.ndtr(0.3 * level + math.sqrt(1 - 0.09) * rng.normal(size=1000))
+    assert cal.diagnostics.effective_rows(pits).rows < 500
+    assert cal.diagnostics.effective_rows(rng.permutation(pits)).rows > 800
