@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import copy
+import dataclasses
 import gzip
 import hashlib
 import io
@@ -22,8 +23,11 @@ import math
 import os
 import pickle
 import random
+import re
 import resource
+import shutil
 import signal
+import struct
 import subprocess
 import sys
 import tempfile
@@ -31,6 +35,8 @@ import time
 import traceback
 import urllib.request
 import warnings
+import zipfile
+import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -48,7 +54,7 @@ from calibrl.bandits.decisions import read_log
 from calibrl.control import Agent, checkpoint, task
 from calibrl.control.settings import EnsembleSettings, PlannerSettings
 from calibrl.errors import CalibrlError
-from calibrl.files import seal
+from calibrl.files import hidden, seal, unseal
 from calibrl.maps import MAPS, Map, fit_smooth, map_from_dict
 from calibrl.maps.base import from_dict, read_checked, write_checked
 from calibrl.maps.classes import CLASS_MAPS, class_map_from_dict
@@ -416,7 +422,123 @@ def _corner(folder: Path, size: int) -> Path:
     return path
 
 
-small_files_that_ask_for_everything: list[Callable[[Path, int], Path]] = [_zeros, _lists, _text, _packed, _corner]
+def _changed(book: Path, path: Path, change: Callable[[str, bytes], tuple[str, bytes]]) -> Path:
+    """A workbook, each part of it under the name and with the content that `change` gives it."""
+    with zipfile.ZipFile(book) as before, zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as after:
+        for part in before.infolist():
+            after.writestr(*change(part.filename, before.read(part)))
+    return path
+
+
+def _hidden_corner(folder: Path, size: int) -> Path:
+    """The sheet is in a part whose name is not that of XML."""
+    names = ("sheet1.xml", "sheet1.dat")
+    return _changed(
+        _corner(folder, size),
+        folder / "hidden.xlsx",
+        lambda name, part: (name.replace(*names), part.replace(*(each.encode() for each in names))),
+    )
+
+
+def _claim(folder: Path, size: int) -> Path:
+    """Readers make room for as many texts as a workbook says it has."""
+    claim = f'uniqueCount="{20 * size}"'.encode()
+    return _changed(
+        _corner(folder, 60),
+        folder / "claim.xlsx",
+        lambda name, part: (name, re.sub(rb'uniqueCount="\d+"', claim, part)),
+    )
+
+
+def _lie(folder: Path, size: int) -> Path:
+    """A part says that it unpacks to its first few bytes, with their checksum; other readers go on to its end."""
+    path, text = folder / "lie.xlsx", b'<?xml version="1.0"?><sst><si><t>'
+    _changed(_corner(folder, 60), path, lambda name, part: (name, text + b" " * size if "Strings" in name else part))
+    with zipfile.ZipFile(path) as packed:
+        (part,) = (part for part in packed.infolist() if "Strings" in part.filename)
+    whole = path.read_bytes()
+    for of, of_fake in ((part.file_size, len(text)), (part.CRC, zlib.crc32(text))):
+        whole = whole.replace(of.to_bytes(4, "little"), of_fake.to_bytes(4, "little"))
+    path.write_bytes(whole)
+    return path
+
+
+def _records(folder: Path, size: int) -> Path:
+    """A workbook in records, `.xlsb`, whose second cell is far from the first."""
+    kinds = "http://schemas.openxmlformats.org/officeDocument/2006/relationships"
+    links = "<Relationships xmlns='http://schemas.openxmlformats.org/package/2006/relationships'>{}</Relationships>"
+
+    def linked(kind: str, target: str) -> str:
+        return links.format(f"<Relationship Id='rId1' Type='{kinds}/{kind}' Target='{target}'/>")
+
+    def record(kind: int, *numbers: int, more: bytes = b"") -> bytes:
+        content = struct.pack(f"<{len(numbers)}I", *numbers) + more
+        return (bytes([kind]) if kind < 128 else bytes([kind, 1])) + bytes([len(content)]) + content
+
+    def wide(text: str) -> bytes:
+        return struct.pack("<I", len(text)) + text.encode("utf-16-le")
+
+    book = record(131) + record(143) + record(156, 0, 1, more=wide("rId1") + wide("a")) + record(144) + record(132)
+    first = record(0, 0, 0, more=bytes(17)) + record(6, 0, 0, more=wide("x"))
+    last = record(0, size // 60, 0, more=bytes(17)) + record(5, 16_000, 0, more=bytes(8))
+    sheet = record(129) + record(148, 0, size // 60, 0, 16_000) + record(145) + first + last + record(146) + record(130)
+    path = folder / "records.xlsb"
+    with zipfile.ZipFile(path, "w") as packed:
+        packed.writestr("_rels/.rels", linked("officeDocument", "xl/workbook.bin"))
+        packed.writestr("xl/_rels/workbook.bin.rels", linked("worksheet", "worksheets/sheet1.bin"))
+        packed.writestr("xl/workbook.bin", book)
+        packed.writestr("xl/worksheets/sheet1.bin", sheet)
+    return path
+
+
+small_files_that_ask_for_everything: list[Callable[[Path, int], Path]] = [
+    *(_zeros, _lists, _text, _packed, _corner),
+    *(_hidden_corner, _claim, _lie, _records),
+]
+
+
+def long_texts(luck: random.Random, folder: Path) -> Iterator[Case]:
+    """Names and cells of many letters of a kind, which a search with the wrong pattern goes over again and again."""
+    past, sales = ((DATA / name).read_text().splitlines() for name in ("diabetes_past.csv", "sales.csv"))
+
+    def case() -> bool:
+        some = luck.choice(["1", " ", "0.", "_", "_1", "aA", "-", "%", "(", "a ", "\u0301", ";", '""', "=", "+1"])
+        text = luck.choice(["", "x", "q_", "p"]) + some * luck.randrange(30_000) + luck.choice(["", "x", "a1", "%"])
+        lines, words = luck.choice(
+            [(past, ["check"]), (sales[:200], ["order", "--out", folder / "out.csv", "--sales"])]
+        )
+        head = f"{lines[0]},{text}" if luck.random() < 0.5 else f"{lines[0]},more"
+        cells = f"{lines[1]},{text}" if head.endswith(",more") else f"{lines[1]},1"
+        (folder / "long.csv").write_text("\n".join([head, cells, *(f"{line},1" for line in lines[2:])]))
+        if luck.random() < 0.2:
+            (folder / "long.csv").write_text(f"a  b\n1{text}  2\n" * 3)
+        with deadline(20):
+            return bool(told(*words, folder / "long.csv"))
+
+    while True:
+        yield case
+
+
+def shown_rows(luck: random.Random, folder: Path) -> Iterator[Case]:
+    """Rows of every experiment with values of another kind, their checksum right, shown by every command that can."""
+    published, file = DATA.parents[1] / "results", folder / "rows.jsonl"
+    kinds = {}
+    for name in ("bandits/long", "core/demo", "mdp/rows", "control/cartpole", "inventory/later", "safety/rows"):
+        with (published / f"{name}.jsonl").open() as lines:
+            kinds[name.split("/")[0]] = [unseal(line.encode())[0] for line in itertools.islice(lines, 40)]
+
+    def case() -> bool:
+        name = luck.choice(list(kinds))
+        rows = [*kinds[name]]
+        for at in luck.sample(range(len(rows)), 2):
+            rows[at] = mistaken(rows[at], luck)
+        file.write_text("".join(seal(json.dumps(row)) + "\n" for row in rows))
+        shown = ["run", name, "--rows", folder, "--out", folder / "out"]
+        with deadline(60):
+            return bool(told(*luck.choice([["summary", folder], ["report", folder], shown, shown])))
+
+    while True:
+        yield case
 
 
 def map_files(luck: random.Random, folder: Path) -> Iterator[Case]:
@@ -464,6 +586,7 @@ def commands(folder: Path, name: str) -> list[list[Any]]:
     """Every command that reads a file, told to read this one."""
     file, out = folder / name, folder / "out"
     past = DATA / "diabetes_past.csv"
+    figure = ["report", folder] if name.endswith(".png") else ["report", file, "--out", out / "page.html"]
     shop = [["--sales", file], *(["--sales", DATA / "sales.csv", what, file] for what in ("--items", "--stock"))]
     return [
         ["check", file],
@@ -480,7 +603,7 @@ def commands(folder: Path, name: str) -> list[list[Any]]:
         ["run", "inventory", "--sales", file, "--out", out / "run"],
         ["run", "inventory", "--sales", DATA / "sales.csv", "--items", file, "--out", out / "run"],
         ["summary", file],
-        ["report", file, "--out", out / "page.html"],
+        figure,
     ]
 
 
@@ -896,6 +1019,155 @@ def strange_folders(luck: random.Random, folder: Path) -> Iterator[Case]:
         yield case
 
 
+ZYGOTE = """
+import json, os, signal, sys
+import matplotlib.pyplot, numba, scipy.stats, torch
+import calibrl.runs.engine, calibrl.shop.orders, calibrl.tables.commands
+from calibrl.__main__ import main
+
+def life(words, at):
+    count, sync, me = 0, os.fsync, os.getpid()
+    def operation(event, *_):
+        nonlocal count
+        if event in ("open", "os.rename", "os.remove", "os.mkdir", "os.chmod", "sync") and os.getpid() == me:
+            count += 1
+            if count == at:
+                os.kill(me, signal.SIGKILL)
+    sys.addaudithook(operation)
+    os.fsync = lambda file: (operation("sync"), sync(file))[1]
+    sys.argv = ["calibrl", *words]
+    try:
+        main()
+    except SystemExit as end:
+        return end.code or 0
+    return 0
+
+answer = os.dup(1)
+for line in sys.stdin:
+    words, at, folder = json.loads(line)
+    child = os.fork()
+    if child == 0:
+        os.setsid()
+        os.chdir(folder)
+        os.dup2(os.open("said", os.O_WRONLY | os.O_CREAT | os.O_TRUNC), 1)
+        os.dup2(1, 2)
+        code = 70
+        try:
+            code = life(words, at)
+        finally:
+            sys.stdout.flush()
+            os._exit(code)
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    os.write(answer, json.dumps(code).encode() + b"\\n")
+"""
+"""Runs commands in forks of itself, each killed at one of its file operations, or not at all."""
+
+
+@contextlib.contextmanager
+def zygote() -> Iterator[Callable[..., int]]:
+    """A function that runs `calibrl` with some words in a folder, killed at an operation; its exit status."""
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen([sys.executable, "-c", ZYGOTE], env=os.environ | {"MPLBACKEND": "Agg"}, **pipes) as parent:  # type: ignore[call-overload]
+
+        def life(words: list[Any], folder: Path, at: int = 0) -> int:
+            parent.stdin.write(json.dumps([[*map(str, words)], at, str(folder)]) + "\n")
+            parent.stdin.flush()
+            with deadline(300):
+                code = int(parent.stdout.readline())
+            if code not in (0, -signal.SIGKILL):
+                raise RuntimeError(f"{words}: {(folder / 'said').read_text()}")
+            return code
+
+        try:
+            yield life
+        finally:
+            parent.kill()
+
+
+def _seen(folder: Path) -> dict[str, bytes]:
+    """The files in a folder that readers see."""
+    files = (path for path in folder.rglob("*") if path.is_file() and not hidden(path, folder))
+    # Without the time of day, which pages say.
+    return {
+        str(path.relative_to(folder)): re.sub(rb"\d\d:\d\d", b"", path.read_bytes())
+        for path in files
+        if path.name != "said"
+    }
+
+
+def file_kills(luck: random.Random, folder: Path) -> Iterator[Case]:
+    """Commands that write files, killed anywhere: each file is as it was or as it will be, and nothing else is seen."""
+    made, place = folder / "made", folder / "place"
+    made.mkdir()
+    told("fit", DATA / "diabetes_past.csv", "--out", folder / "map.json")
+    outs: list[tuple[int, list[Any]]] = [
+        (10, ["apply", folder / "map.json", DATA / "diabetes_new.csv", "--out", "a.csv"]),
+        (10, ["apply", folder / "map.json", DATA / "diabetes_new.csv", "--out", "a.parquet"]),
+        (40, ["check", DATA / "diabetes_past.csv", "--html", "a.html", "--plot", "a.png"]),
+        (60, ["order", "--sales", DATA / "sales.csv", "--out", "a.csv", "--html", "a.html", "--plot", "a.png"]),
+    ]
+    with zygote() as life:
+
+        def case() -> bool:
+            most, words = luck.choice(outs)
+            shutil.rmtree(place, ignore_errors=True)
+            place.mkdir()
+            life(words, place)
+            after = _seen(place)
+            before = dict.fromkeys(after, b"as it was") if luck.random() < 0.5 else {}
+            shutil.rmtree(place)
+            place.mkdir()
+            for name, content in before.items():
+                (place / name).write_bytes(content)
+            life(words, place, luck.randrange(1, most))
+            found = _seen(place)
+            return found.keys() >= before.keys() and all(
+                content in (before.get(name), after[name]) for name, content in found.items()
+            )
+
+        while True:
+            yield case
+
+
+def run_kills(luck: random.Random, folder: Path) -> Iterator[Case]:
+    """Runs killed anywhere, resumed and killed again: in the end they have the rows of one that nobody disturbed."""
+    words: dict[str, list[Any]] = {
+        "mdp": ["run", "mdp", "--preset", "tiny", "--out", "run"],
+        "bandits": ["run", "bandits", "--set", "rounds=60", "--set", "trials=2", "--out", "run"],
+        "control": ["run", "control", "--preset", "tiny", "--out", "run"],
+        "inventory": ["run", "inventory", "--preset", "tiny", "--out", "run"],
+        "workers": ["run", "mdp", "--preset", "tiny", "--backend", "processes", "--workers", "2", "--out", "run"],
+    }
+    whole: dict[str, list[Row]] = {}
+
+    def rows(place: Path) -> list[Row]:
+        """Without what each run has its own of: where it ran, and how long its parts took."""
+        found = []
+        for row in read(place / "run"):
+            metrics = {name: value for name, value in row.metrics.items() if not name.endswith("_s")}
+            found.append(dataclasses.replace(row, seconds=0.0, origin={}, metrics=metrics))
+        return found
+
+    with zygote() as life:
+
+        def case() -> bool:
+            name, place = luck.choice(list(words)), folder / "place"
+            if name not in whole:
+                (folder / name).mkdir()
+                life(words[name], folder / name)
+                whole[name] = rows(folder / name)
+            shutil.rmtree(place, ignore_errors=True)
+            place.mkdir()
+            for _ in range(luck.randrange(1, 4)):
+                life([*words[name], "--resume"], place, luck.randrange(1, 120))
+            life([*words[name], "--resume"], place)
+            left = [path for path in place.rglob(".*") if path.suffix == ".tmp"]
+            return not left and rows(place) == whole[name]
+
+        while True:
+            yield case
+
+
 def service_kills(luck: random.Random, folder: Path) -> Iterator[Case]:
     """The example service, killed after some requests: nothing that it acknowledged is lost or counted twice."""
     rewards: list[str] = []
@@ -940,7 +1212,9 @@ KINDS: dict[str, tuple[int, Callable[[random.Random, Path], Iterator[Case]]]] = 
     "Excel, Feather, Parquet, gz, UTF-16, damaged": (1000, formats),
     "logs of decisions, damaged": (300, logs),
     "sales and item files, damaged": (960, order_files),
-    "small files that ask for everything": (60, bombs),
+    "rows of every experiment, mistaken, shown": (300, shown_rows),
+    "names and cells of great length": (100, long_texts),
+    "small files that ask for everything": (90, bombs),
     "pipes, devices, folders and links for files": (200, no_files),
     "the same to write to": (60, no_targets),
     "names that look like patterns": (60, patterns),
@@ -950,7 +1224,9 @@ KINDS: dict[str, tuple[int, Callable[[random.Random, Path], Iterator[Case]]]] = 
     "folders that another process writes to": (40, neighbours),
     "checkpoints that would run code": (200, strangers),
     "commands in a stranger's folder": (10, strange_folders),
-    "kills of the example service": (20, service_kills),
+    "kills of `apply`, `check` and `order`": (60, file_kills),
+    "kills of runs, resumed": (50, run_kills),
+    "kills of the example service": (28, service_kills),
 }
 """What is tried: how often, and how."""
 

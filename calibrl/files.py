@@ -111,7 +111,8 @@ def sweep(folder: Path) -> None:
     """Remove the temporary files that processes left in a folder when they were killed."""
     for path in folder.iterdir() if folder.is_dir() else ():
         if _LEFT.fullmatch(path.name) and path.is_file():
-            with path.open(encoding="utf-8") as file:
+            # One that is put in its place, or removed, just now; or somebody else's.
+            with contextlib.suppress(OSError), path.open(encoding="utf-8") as file:
                 if lock(file):
                     path.unlink(missing_ok=True)
 
@@ -161,16 +162,24 @@ def unseal(text: bytes) -> tuple[Any, bool]:
     """What a JSON text holds, without its checksum, and whether it had one; ValueError if that does not fit."""
     try:
         values = json.loads(text)
+        if not isinstance(values, dict) or "crc" not in values:
+            return json.loads(text, object_pairs_hook=_each_once), False
     except RecursionError:
         raise ValueError("its brackets are nested too deeply") from None
-    if not isinstance(values, dict) or "crc" not in values:
-        return values, False
     del values["crc"]
     whole = text.rstrip()
     body = whole[: -len(tail(0))]
     if whole != body + tail(zlib.crc32(body)).encode():
         raise ValueError("its checksum does not fit")
     return values, True
+
+
+def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Refuse a name that an object has twice, as one may that was edited by hand: only the last would count."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("a name stands in it twice")
+    return found
 
 
 # Errors.

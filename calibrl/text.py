@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 FORMULA = r"^(?:[=@＝＠＋－\t\r\n]|[+-][\d\s.,()/%eE+-]*[^\d\s.,()/%eE+-])"
 """Text that a spreadsheet would compute: it begins like a formula, and is no number."""
+LATER_FORMULA = r"([;\t\r\n][ \"']*)([=@＝＠＋－]|[+-][\d .,()/%eE+-]*[^\d\s.,;()/%eE+-])"
+"""The same behind what some spreadsheets, by their country, take for the end of a cell, whatever stands in quotes."""
 
 
 def for_terminal(text: str) -> str:
@@ -158,14 +160,15 @@ def for_sheet(text: str) -> str:
     Returns
     -------
     str
-        With an apostrophe before what would be a formula; numbers stay numbers.
+        With an apostrophe before what would be a formula, also behind a semicolon; numbers stay numbers.
 
     Examples
     --------
     >>> for_sheet("=1+1"), for_sheet("-3.5"), for_sheet("-cmd|' /C calc'!A0")
     ("'=1+1", '-3.5', "'-cmd|' /C calc'!A0")
     """
-    return f"'{text}" if re.match(FORMULA, text) else text
+    whole = f"'{text}" if re.match(FORMULA, text) else text
+    return re.sub(LATER_FORMULA, r"\1'\2", whole)
 
 
 def document(title: str, body: str, *, styles: str = "", script: str = "", kind: str = "") -> str:

@@ -366,3 +366,23 @@ def test_what_is_too_much_ends_in_one_line(monkeypatch, capsys, problem, words):
     assert ended.value.code == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert re.search(words, line)
+
+
+def test_a_name_that_an_edited_file_has_twice_is_refused():
+    assert unseal(b'{"a": {"b": 1}, "b": 2}') == ({"a": {"b": 1}, "b": 2}, False)
+    with pytest.raises(ValueError, match="twice"):
+        unseal(b'{"a": {"b": 1, "b": 2}}')
+
+
+def test_a_temporary_file_that_goes_while_a_folder_is_swept_is_nobody_s_trouble(tmp_path, monkeypatch):
+    for name in (".a.csv.00000000.tmp", ".b.csv.11111111.tmp"):
+        (tmp_path / name).touch()
+    opened = Path.open
+
+    def gone(path, *given, **named):
+        (tmp_path / ".a.csv.00000000.tmp").unlink(missing_ok=True)
+        return opened(path, *given, **named)
+
+    monkeypatch.setattr(Path, "open", gone)
+    sweep(tmp_path)
+    assert not [*tmp_path.iterdir()]

@@ -9,7 +9,10 @@ from benchmarks.fuzz import KINDS, tried
 from calibrl.runs.rows import read
 
 ROOT = Path(__file__).parents[1]
-SLOW = {"kills of the example service", "commands in a stranger's folder", "folders that another process writes to"}
+SLOW = {
+    *("kills of the example service", "kills of `apply`, `check` and `order`", "kills of runs, resumed"),
+    *("commands in a stranger's folder", "folders that another process writes to"),
+}
 """Kept to `make fuzz`, since they start processes; each has a test of its own."""
 UNNOTICED = {"clocks that go back"}
 """What need not be."""

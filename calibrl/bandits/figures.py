@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from calibrl.bandits.loop import CURVES, HIGH, LOW, MEDIAN, Trial, job_name
 from calibrl.bandits.policy import POLICIES
 from calibrl.bandits.problems import PROBLEMS, Stream
+from calibrl.errors import check_known
 from calibrl.runs.engine import Found
 from calibrl.runs.experiment import Printed
 from calibrl.runs.rows import Cell, Row, table
@@ -246,7 +247,8 @@ def summarise(rows: Iterable[Row], *, trials: int | None = None) -> list[Line]:
     found: dict[tuple[str, int], dict[str, dict[int, Row]]] = {}
     for row in rows:
         if row.experiment == "bandits":
-            found.setdefault((row.problem, row.step), {}).setdefault(row.arm, {})[row.seed] = row
+            arm = check_known("policy", row.arm, POLICIES)
+            found.setdefault((row.problem, row.step), {}).setdefault(arm, {})[row.seed] = row
     order = list(PROBLEMS)
     lines = []
     for (problem, rounds), arms in sorted(found.items(), key=lambda item: (_place(order, item[0][0]), item[0][1])):
@@ -266,6 +268,7 @@ def summarise(rows: Iterable[Row], *, trials: int | None = None) -> list[Line]:
                 str(group[0].settings.get("note", "")),
             )
             for arm, group in kept.items()
+            if arm in reward
         ]
     return lines
 

@@ -351,13 +351,17 @@ def print_outcome(rows: Sequence[Row]) -> None:
     )
 
 
+SCORES = {name + end for name in ("calibration_loss", "coverage_90") for end in ("", "_bare")}
+"""What a row says of forecasts, with the map and without."""
+
+
 def summary(rows: Sequence[Row]) -> list[tuple[str, ...]]:
     """A line for each arm: seeds, steps, last and best return, calibration loss and coverage over all trials."""
     lines = []
     for arm in arms_of(rows):
         mine = [row for row in rows if row.arm == arm]
         last = _last(mine, arm)
-        scored = [row for row in mine if "calibration_loss" in row.metrics]
+        scored = [row for row in mine if row.metrics.keys() >= SCORES]
         honest = ["", ""] if not scored else []
         for name, form in (("calibration_loss", ".3f"), ("coverage_90", ".0%")) if scored else ():
             with_map, bare = (np.mean([row.metrics[name + end] for row in scored]) for end in ("", "_bare"))

@@ -56,7 +56,8 @@ def _show(rows: Sequence[Row], settings: MDPSettings) -> None:
     from calibrl.runs.console import print_table
 
     amount = settings.amounts[:2][-1]
-    print_table([r for r in rows if r.problem == RANDOM or r.settings.get("rows_per_state_and_action") == amount])
+    shown = [r for r in rows if r.problem == RANDOM or r.settings.get("rows_per_state_and_action") == amount]
+    print_table(shown or rows)  # of a run with other amounts
 
 
 def _draw(out: Path, _: MDPSettings, found: Found) -> None:

@@ -208,7 +208,7 @@ def _scope(rows: Sequence[Row]) -> str:
 
 def _figures(homes: Iterable[Path], part: Part) -> str:
     # In the order they were drawn, which is the order they are meant to be read in.
-    paths = sorted((path for home in homes for path in home.glob("[!.]*.png")), key=lambda path: path.stat().st_mtime)
+    paths = sorted((path for home in homes for path in home.glob("[!.]*.png")), key=lambda path: path.lstat().st_mtime)
     # What the charts above show alive is not shown again as a picture.
     live = part.about.live if any(drawn.compared for drawn in part.charts) else ()
     drawn = "".join(_figure(path, part.about) for path in paths if not path.stem.startswith(live))
@@ -216,7 +216,8 @@ def _figures(homes: Iterable[Path], part: Part) -> str:
 
 
 def _figure(path: Path, about: Description) -> str:
-    image = path.read_bytes()
+    # A pipe would be waited for, a device read without end.
+    image = path.read_bytes() if path.is_file() else b""
     if not image.startswith(b"\x89PNG") or len(image) < 24:
         warnings.warn(f"{path} is no PNG and is left out; draw it again", stacklevel=2)
         return ""
@@ -428,7 +429,7 @@ def _points(row: Row, about: Description, metrics: dict[str, Metric]) -> Iterato
     """(title of the curve, x, metric, value) for every point the row gives."""
     title, x = row.problem, float(row.step)
     if about.along:
-        if about.along.setting not in row.settings:
+        if not isinstance(row.settings.get(about.along.setting), int | float):
             return
         title = ", ".join(str(row.settings.get(name, "")) for name in about.along.within)
         x = float(row.settings[about.along.setting])

@@ -264,7 +264,19 @@ def _parse(text: bytes) -> Row:
     if wrong or isinstance(row.seed, bool) or isinstance(row.step, bool):
         raise TypeError
     _number(row.seconds)
+    _expect_plain([row.settings, row.overrides, row.origin])
+    if not isinstance(row.origin.get("packages", {}), dict):
+        raise TypeError
     return row
+
+
+def _expect_plain(value: Any) -> None:
+    """Refuse numbers that no row was written with, and could not be written again: infinite ones."""
+    if isinstance(value, float):
+        _number(value)
+    elif isinstance(value, dict | list):
+        for part in value.values() if isinstance(value, dict) else value:
+            _expect_plain(part)
 
 
 def _number(value: Any) -> float:

@@ -136,6 +136,8 @@ class Store:
         self._new.add(new)
         if row.key in rows:
             return False
+        if not self.path.exists():
+            raise CalibrlError(f"{self.path} was moved or deleted while rows went to it; put it back, and --resume")
         rows[row.key] = row
         with explain_os_error(self.path):
             self._file.write(line(row))

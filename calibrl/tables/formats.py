@@ -19,7 +19,7 @@ import zipfile
 import zlib
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, cast
@@ -28,7 +28,7 @@ import polars as pl
 
 from calibrl.errors import CalibrlError, MissingExtra, cut, first_line, some
 from calibrl.files import replacing, writable
-from calibrl.text import FORMULA, for_sheet
+from calibrl.text import FORMULA, LATER_FORMULA, for_sheet
 
 TEXT, COLUMNAR = (".csv", ".tsv", ".txt"), (".parquet", ".feather")
 SHEETS = (".xlsx", ".xls", ".xlsm", ".xlsb", ".ods")
@@ -38,6 +38,9 @@ WRITABLE = (".csv", ".tsv", ".csv.gz", ".tsv.gz", ".parquet", ".feather", ".xlsx
 
 HEAD = 1 << 20
 """Bytes that are looked at to find out how a text file is written."""
+
+LONGEST_NAME = 1000
+"""Letters in the name of a column. To look for a level or a word in one takes time by the square of its length."""
 
 SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars", " ": "spaces"}
 
@@ -100,7 +103,7 @@ def load(path: str | Path, *, as_text: bool, sheet: str | None = None) -> tuple[
             f"{file}: cannot be read as {kind} ({reason(problem)}); expected text with as many cells in every row as "
             "in the header, or a whole Parquet, Feather or Excel file"
         ) from None
-    _refuse_twins([name.strip() for name in frame.columns], file)
+    _expect_names([name.strip() for name in frame.columns], file)
     return frame.rename({name: name.strip() or name for name in frame.columns}), source
 
 
@@ -120,8 +123,12 @@ def _expect_file(file: Path) -> str:
     return suffix
 
 
-def _refuse_twins(names: list[str], file: Path) -> None:
-    """Refuse a name that two columns share: nobody could say which of them is meant."""
+def _expect_names(names: list[str], file: Path) -> None:
+    """Refuse a name that is none, or that two columns share: nobody could say which of them is meant."""
+    if long := next((name for name in names if len(name) > LONGEST_NAME), ""):
+        raise CalibrlError(
+            f"{file}: the name of a column has {len(long)} letters ({cut(long)}); give it one of {LONGEST_NAME} at most"
+        )
     twin, count = max(Counter(filter(None, names)).items(), key=lambda pair: pair[1], default=("", 0))
     if count > 1:
         raise CalibrlError(f"{file}: {count} columns are named {cut(twin)}; give each a name of its own")
@@ -201,16 +208,15 @@ def _decoded(data: bytes, encoding: str, file: Path) -> bytes:
 
 def _parse(file: Path, content: bytes | None, encoding: str, *, as_text: bool) -> tuple[pl.DataFrame, Source]:
     """The table in a file, or in its `content` where that had to be decoded."""
-    if content is None:
-        with file.open("rb") as stream:
-            head = stream.read(HEAD)
-    else:
-        head = content[:HEAD]
+    with file.open("rb") if content is None else io.BytesIO(content) as stream:
+        head = stream.read(HEAD)
+        # Whole lines: the names alone may take more.
+        head += stream.readline() if len(head) == HEAD else b""
     text = codecs.getincrementaldecoder("utf-8-sig")().decode(head)
     layout = _layout(text, file, whole=len(head) < HEAD)
     if layout.padded:
         content = file.read_bytes() if content is None else content
-        content = re.sub(rb"[ \t]+", b" ", re.sub(rb"(?m)^[ \t]+|[ \t]+$", b"", content))
+        content = re.sub(rb"(?m)^ | $", b"", re.sub(rb"[ \t]+", b" ", content))
     # None: look at every row before settling a column's type.
     with file.open("rb") if content is None else io.BytesIO(content) as stream:
         frame = pl.read_csv(
@@ -222,7 +228,7 @@ def _parse(file: Path, content: bytes | None, encoding: str, *, as_text: bool) -
             has_header=layout.headed,
             new_columns=None if layout.headed else layout.names,
         )
-    _refuse_twins([name.strip() for name in layout.names], file)
+    _expect_names([name.strip() for name in layout.names], file)
     how = [] if layout.separator == "," else [f"separated by {SEPARATORS.get(layout.separator, layout.separator)}"]
     if encoding != "utf-8":
         how.append({"cp1252": "Latin-1 (Windows)"}.get(encoding, "UTF-16"))
@@ -260,7 +266,8 @@ def _layout(head: str, file: Path, *, whole: bool) -> _Layout:
     head = head.lstrip("# ") if commented else head
     padded = not said and not re.search(r"[,;\t|]", head[:1000]) and bool(re.search(r"\S {2,}\S", head[:1000]))
     if padded:
-        head = re.sub(r"[ \t]+", " ", re.sub(r"(?m)^[ \t]+|[ \t]+$", "", head))
+        # Runs first: looked for at a line's end, a long one would be read again from each of its spaces.
+        head = re.sub(r"(?m)^ | $", "", re.sub(r"[ \t]+", " ", head))
     tried: dict[str, tuple[float, int]] = {}
     for separator in said[1] if said else SEPARATORS:
         rows, _ = _rows(head, separator, whole)
@@ -447,7 +454,8 @@ def expect_writable(path: str | Path) -> str:
 
 def _harmless(name: str) -> pl.Expr:
     column = pl.col(name)
-    return pl.when(column.str.contains(FORMULA)).then("'" + column).otherwise(column).alias(name)
+    whole = pl.when(column.str.contains(FORMULA)).then("'" + column).otherwise(column)
+    return whole.str.replace_all(LATER_FORMULA, "${1}'${2}").alias(name)
 
 
 def _xlsxwriter() -> Any:
@@ -581,36 +589,77 @@ def feather_size(stream: BinaryIO) -> int:
     unpacked, size, before = 0, 0, b""
     while part := stream.read(1 << 24):
         whole = before + part
-        for mark in (b"\x28\xb5\x2f\xfd", b"\x04\x22\x4d\x18"):
-            at = whole.find(mark, 8)
-            while at >= 0:
-                unpacked += max(0, *struct.unpack_from("<q", whole, at - 8))
-                at = whole.find(mark, at + 1)
+        for mark in _PACKED.finditer(whole, 8):
+            unpacked += max(0, *struct.unpack_from("<q", whole, mark.start() - 8))
         size += len(part)
         before = whole[-11:]
     return max(size, unpacked)
+
+
+_PACKED = re.compile(rb"[\x1e-\x28]\xb5\x2f\xfd|[\x50-\x5f]\x2a\x4d\x18|\x04\x22\x4d\x18")
+"""How a buffer begins that zstd, of any version, or lz4 packed, or one that has to be skipped before it."""
 
 
 def sheet_size(file: Path) -> int:
     """Bytes that the widest sheet of a workbook takes: readers make room for every cell up to the last one."""
     if not zipfile.is_zipfile(file):  # of Excel before 2007, whose sheets are small
         return 0
-    with zipfile.ZipFile(file) as packed:
+    with file.open("rb") as stream, zipfile.ZipFile(stream) as packed:
         parts = packed.infolist()
         unpacked = 4 * sum(part.file_size for part in parts)
         expect_room(unpacked, file, "the sheets")
-        cells = [_cells(packed.read(part), part.filename) for part in parts if part.filename.endswith(".xml")]
-        return max(unpacked, CELL * max(cells, default=0))
+        count = _binary_cells if suffix_of(file) == ".xlsb" else _cells
+        return max(unpacked, CELL * max((count(_unpacked(stream, part), part.filename) for part in parts), default=0))
+
+
+def _unpacked(stream: BinaryIO, part: zipfile.ZipInfo) -> bytes:
+    """A part of a workbook, which must unpack to as much as it says: other readers go on to its end."""
+    stream.seek(part.header_offset)
+    name, extra = struct.unpack("<26xHH", stream.read(30))
+    stream.seek(name + extra, os.SEEK_CUR)
+    found = stream.read(part.compress_size)
+    if part.compress_type == zipfile.ZIP_DEFLATED:
+        found = zlib.decompressobj(-15).decompress(found, part.file_size + 1)
+    if len(found) != part.file_size:
+        raise zipfile.BadZipFile("a part of it is not as large as it says")
+    return found
+
+
+def _binary_cells(data: bytes, _: str) -> int:
+    """As `_cells`, of a sheet in records: a kind and a length of 7 bits a byte, then a row's or a cell's number."""
+    height = width = count = at = 0
+    with suppress(IndexError, struct.error):
+        while at < len(data):
+            kind, at = _bits(data, at, 2)
+            length, at = _bits(data, at, 4)
+            if kind == 0:
+                height = max(height, 1 + struct.unpack_from("<I", data, at)[0])
+            elif kind < 12:
+                width = max(width, 1 + struct.unpack_from("<I", data, at)[0])
+            elif kind == 159:  # how many texts there are
+                count = max(count, *struct.unpack_from("<II", data, at))
+            at += length
+    return max(height * width, count)
+
+
+def _bits(data: bytes, at: int, most: int) -> tuple[int, int]:
+    found = 0
+    for k in range(most):
+        found |= (data[at + k] & 127) << 7 * k
+        if data[at + k] < 128:
+            break
+    return found, at + k + 1
 
 
 def _cells(text: bytes, name: str) -> int:
-    """Cells from the first to the last that a sheet, as XML, writes something into."""
+    """Cells from the first to the last that a sheet, as XML, writes something into, or as many texts as it claims."""
     if name == "content.xml":
         return _repeated_cells(text)
+    counts = re.findall(rb"ount\s*=\s*[\"'](\d+)[\"']", text)
     rows = re.findall(rb"\sr\s*=\s*[\"'][A-Za-z]*(\d+)[\"']", text)
     names = set(re.findall(rb"\sr\s*=\s*[\"']([A-Za-z]+)\d+[\"']", text))
     columns = (sum((letter - 64) * 26**i for i, letter in enumerate(reversed(each.upper()))) for each in names)
-    return max(map(int, rows), default=0) * max(columns, default=0)
+    return max(max(map(int, rows), default=0) * max(columns, default=0), *map(int, counts), 0)
 
 
 def _repeated_cells(text: bytes) -> int:

@@ -16,7 +16,7 @@ from calibrl.bandits.figures import summarise, table_figure
 from calibrl.bandits.loop import metrics, paired_trials, trial_rows
 from calibrl.cli import app
 from calibrl.runs.engine import run
-from calibrl.runs.rows import Row, read
+from calibrl.runs.rows import Row, append, read
 
 TINY = replace(SMALL, problems=("wine", "linear"), rounds=120, trials=3, policies=("linucb", "callinucb", "greedy"))
 
@@ -101,11 +101,14 @@ def test_the_figure_tells_of_other_rounds_than_the_paper_s():
 
 
 def test_bad_options_are_named(tmp_path):
+    (tmp_path / "none").mkdir()
+    append(tmp_path / "others" / "rows.jsonl", [Row("bandits", "wine", "theirs", 0, {"reward": 1.0})])
     for words, expected in (
         (("--problem", "chess"), "'chess' is unknown"),
         (("--preset", "huge"), "'huge' is unknown"),
         (("--rows", tmp_path / "nothing"), "does not exist"),
-        (("--rows", tmp_path), "no rows of bandits"),
+        (("--rows", tmp_path / "none"), "no rows of bandits"),
+        (("--rows", tmp_path / "others"), "policy 'theirs' is unknown"),
     ):
         result = shell("run", "bandits", *words, "--out", tmp_path)
         assert isinstance(result.exception, CalibrlError)

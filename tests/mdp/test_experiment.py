@@ -9,7 +9,7 @@ from calibrl.errors import CalibrlError
 from calibrl.mdp.experiment import EXPERIMENT, TINY
 from calibrl.mdp.problems import MAZE, planning_job
 from calibrl.mdp.theorem import RANDOM, judge_random_mdp, two_state_rows
-from calibrl.runs.rows import read
+from calibrl.runs.rows import append, read
 
 
 def test_tiny_run_writes_rows_and_figures(tmp_path):
@@ -24,6 +24,10 @@ def test_tiny_run_writes_rows_and_figures(tmp_path):
     assert {RANDOM, "frozen-lake, table, 3 rows", "maze, coarse, 3 rows"} <= {row.problem for row in rows}
     assert "3 rows" in found.output
     assert "1 rows" not in found.output, "the second amount of data is shown"
+    ones = [row for row in rows if row.settings.get("rows_per_state_and_action") == 1]
+    append(tmp_path / "ones" / "rows.jsonl", ones)
+    shown = typer.testing.CliRunner().invoke(app, ["run", "mdp", "--rows", str(tmp_path / "ones")])
+    assert "1 rows" in shown.output, "or what there is"
     # Paired: every arm of a problem has the same seeds.
     seeds = {}
     for row in rows:

@@ -42,6 +42,19 @@ def test_what_is_damaged_is_named_and_left_out(folder, shell):
     assert "<figure" not in (folder / "report.html").read_text()
 
 
+@pytest.mark.timeout(60)
+def test_figures_that_are_no_files_are_left_out(folder, shell):
+    os.mkfifo(folder / "a.png")
+    (folder / "b.png").symlink_to("/dev/zero")
+    (folder / "c.png").symlink_to(folder / "gone")
+    (folder / "d.png").mkdir()
+    code, said = shell("report", folder)
+    assert code == 0
+    assert sorted(said.err.splitlines()) == [
+        f"calibrl: {folder / name}.png is no PNG and is left out; draw it again" for name in "abcd"
+    ]
+
+
 def test_what_cannot_be_done_is_one_line(folder, shell):
     for words, expected in (
         ((folder / "rows.jsonl",), f"is a file; give the folder that it is in, {folder}"),

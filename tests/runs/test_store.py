@@ -320,3 +320,20 @@ def test_what_a_full_disk_cut_short_takes_nothing_s_place(tmp_path, monkeypatch)
         save_figures({"table": figure}, tmp_path)
     assert (tmp_path / "table.png").read_bytes() == b"as it was"
     plt.close(figure)
+
+
+@pytest.mark.parametrize("how", ["deleted", "moved"])
+def test_a_folder_that_goes_while_rows_are_written_is_missed_at_once(tmp_path, how):
+    with opened(tmp_path / "run") as store:
+        store.add("dice", ROWS[0])
+        if how == "moved":
+            (tmp_path / "run").rename(tmp_path / "kept")
+        else:
+            (tmp_path / "run" / "rows.jsonl").unlink()
+        with pytest.raises(CalibrlError, match=r"rows\.jsonl was moved or deleted while rows went to it; put it back"):
+            store.add("dice", ROWS[1])
+    if how == "moved":
+        (tmp_path / "kept").rename(tmp_path / "run")
+    with opened(tmp_path / "run", resume=how == "moved") as store:
+        assert [store.add("dice", row) for row in ROWS] == [how == "deleted", True, True, True]
+    assert read(tmp_path / "run") == ROWS

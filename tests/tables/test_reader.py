@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import io
 import os
 import sys
 import tempfile
@@ -14,6 +15,7 @@ import numpy as np
 import polars as pl
 import pytest
 
+from benchmarks import fuzz
 from calibrl import CalibrlError
 from calibrl.errors import MissingExtra
 from calibrl.tables import formats, parse_forecasts, read_forecasts, read_table, write_table
@@ -132,6 +134,43 @@ def test_a_small_file_that_asks_for_everything_is_refused(tmp_path: Path, monkey
         assert "keep only the columns" in str(caught.value)
 
 
+@pytest.mark.parametrize("make", [fuzz._hidden_corner, fuzz._claim, fuzz._lie, fuzz._records])
+def test_a_workbook_that_hides_what_it_asks_for_is_refused(tmp_path, monkeypatch, make) -> None:
+    """A sheet in a part of another name, texts that are only claimed, a part larger than it says, and records."""
+    path = make(tmp_path, 30_000_000)
+    assert path.stat().st_size < 200_000
+    monkeypatch.setattr(formats, "memory_left", lambda: 1 << 26)
+    with pytest.raises(CalibrlError, match=r"the sheets would take|a part of it is not as large as it says"):
+        read_table(path)
+
+
+def test_a_workbook_of_records_is_read(tmp_path: Path) -> None:
+    assert fuzz._records(tmp_path, 60).exists()
+    assert read_table(tmp_path / "records.xlsb").columns[0] == "x"
+
+
+def test_buffers_behind_one_that_is_skipped_are_counted() -> None:
+    for mark in map(bytes.fromhex, ("28b52ffd", "27b52ffd", "502a4d18", "5f2a4d18", "04224d18")):
+        assert formats.feather_size(io.BytesIO(b"ARROW1" + (10**12).to_bytes(8, "little") + mark + bytes(9))) == 10**12
+
+
+@pytest.mark.timeout(60)
+def test_runs_of_spaces_and_long_names_take_no_time(tmp_path: Path) -> None:
+    """They were gone over again from each of their letters: hours."""
+    (tmp_path / "a.csv").write_text("a  b\n" + f"1{' ' * 400_000}2 \n" * 2)
+    assert read_table(tmp_path / "a.csv").to_dict(as_series=False) == {"a": [1, 1], "b": [2, 2]}
+    (tmp_path / "b.csv").write_text(f"y,mean,std,q_{'0' * 400_000}x\n1,1,1,1\n")
+    with pytest.raises(CalibrlError, match="the name of a column has 400003 letters"):
+        read_table(tmp_path / "b.csv")
+
+
+def test_names_of_columns_may_fill_more_than_is_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(formats, "HEAD", 1000)
+    names = [f"s{i}" for i in range(1000)]
+    (tmp_path / "a.csv").write_text("\n".join([",".join(names), *[",".join("1" for _ in names)] * 3]))
+    assert read_table(tmp_path / "a.csv").columns == names
+
+
 def test_files_that_take_what_they_hold_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     random = np.random.default_rng(0).standard_normal(20_000)
     frame = pl.DataFrame({"x": random, "y": [f"{value}" for value in random], "z": [[1.0, 2.0]] * len(random)})
@@ -189,7 +228,7 @@ def test_without_the_extra_excel_says_what_to_install(tmp_path: Path, monkeypatc
 
 def test_formulas_in_a_header_do_not_reach_a_spreadsheet_either(tmp_path: Path) -> None:
     write_table(pl.DataFrame({"=HYPERLINK(1)": [1.0], "＝1+1": ["＠x"], "plain": ["\n=1"]}), tmp_path / "a.csv")
-    assert (tmp_path / "a.csv").read_text(encoding="utf-8") == "'=HYPERLINK(1),'＝1+1,plain\n1.0,'＠x,\"'\n=1\"\n"
+    assert (tmp_path / "a.csv").read_text(encoding="utf-8") == "'=HYPERLINK(1),'＝1+1,plain\n1.0,'＠x,\"'\n'=1\"\n"
 
 
 def test_names_of_columns_are_not_listed_anew_for_each_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -209,10 +248,12 @@ def test_names_of_columns_are_not_listed_anew_for_each_of_them(monkeypatch: pyte
 
 def test_formulas_do_not_reach_a_spreadsheet(tmp_path: Path) -> None:
     names = ["=HYPERLINK(1)", "@SUM(A1)", "-cmd|' /C calc'!A0", "+x", "-3.5", "plain", "\t=1", None]
+    names += ["a;=1", "b;-2;\n=x"]  # where a semicolon ends a cell, quotes that do not begin one hold nothing together
     frame = pl.DataFrame({"name": names, "x": range(len(names))})
     write_table(frame, tmp_path / "a.csv")
     read = pl.read_csv(tmp_path / "a.csv")["name"].to_list()
-    assert read == ["'=HYPERLINK(1)", "'@SUM(A1)", "'-cmd|' /C calc'!A0", "'+x", "-3.5", "plain", "'\t=1", None]
+    plain = ["'=HYPERLINK(1)", "'@SUM(A1)", "'-cmd|' /C calc'!A0", "'+x", "-3.5", "plain", "'\t'=1", None]
+    assert read == [*plain, "a;'=1", "b;-2;\n'=x"]
     write_table(frame, tmp_path / "a.parquet")
     assert read_table(tmp_path / "a.parquet")["name"].to_list() == names
     write_table(frame, tmp_path / "a.xlsx")
