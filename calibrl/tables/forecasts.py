@@ -16,6 +16,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -304,14 +305,15 @@ def _take_numbers(columns: Sequence[str], cells: Cells) -> Floats:
     values = np.empty((len(cells), len(columns)))
     for k, name in enumerate(columns):
         values[:, k] = cells.floats(name)
-        cells.frame.drop_in_place(name)  # of millions of rows a text is larger than its number
-        cells.refuse(~np.isfinite(values[:, k]), name, lambda row, k=k: _not_finite(float(values[row, k])))  # type: ignore[misc]
+        text = cells.frame.drop_in_place(name)  # of millions of rows it is larger than its numbers
+        cells.refuse(~np.isfinite(values[:, k]), name, partial(_not_finite, text))
     return values
 
 
-def _not_finite(value: float) -> str:
-    fault = "the cell is empty; expected" if np.isnan(value) else f"{value:g} is not"
-    return f"{fault} a finite number; repair the forecast or drop the row"
+def _not_finite(text: pl.Series, row: int) -> str:
+    said = str(text[row] or "").strip()
+    fault = f"{said} is not a finite number" if said else "the cell is empty; expected a finite number"
+    return f"{fault}; repair the forecast or drop the row"
 
 
 def _outcomes(cells: Cells, name: str) -> Floats:
