@@ -31,18 +31,24 @@ NAMES = (
         "date": (
             "day, sale date, sales date, business date, order date, invoice date, transaction date, posting date, "
             "datetime, timestamp, sold at, created at, datum, verkaufsdatum, buchungsdatum, belegdatum, tag, fecha, "
-            "data, jour, date de vente"
+            "data, jour, date de vente, dato, försäljningsdatum, data sprzedaży, tarih, dátum, päivä, дата, "
+            "日付, 日期, budat"
         ),
         "item": (
             "product, product name, product title, item name, lineitem name, menu item, article, artikel, produkt, "
-            "producto, artículo, produit, prodotto, articolo"
+            "producto, artículo, produit, prodotto, articolo, artikelnaam, vara, vare, varenavn, towar, nazwa towaru, "
+            "produto, zboží, název zboží, ürün, termék, tuote, товар, 商品, 商品名, maktx"
         ),
         "units": (
             "quantity, qty, qty sold, quantity sold, net quantity, units sold, unit sales, items sold, net items sold, "
             "lineitem quantity, menge, verkaufte menge, anzahl, stück, stückzahl, cantidad, quantité, quantite, qté, "
-            "quantità"
+            "quantità, aantal, antal, antall, antall solgt, ilość, qtde, quantidade, unidades, množství, miktar, "
+            "mennyiség, määrä, количество, 数量, 销量"
         ),
-        "store": "shop, location, branch, outlet, site, store name, filiale, markt, standort, tienda, magasin, negozio",
+        "store": (
+            "shop, location, branch, outlet, site, store name, filiale, markt, standort, tienda, magasin, negozio, "
+            "winkel, butik, butikk, sklep, loja, prodejna, mağaza, магазин, 店舗, 门店"
+        ),
         "in_stock": "available",
         "price": "unit price, lineitem price, preis, einzelpreis, precio, prix, prix unitaire, prezzo",
         "promotion": "promo, on promotion, is promotion, aktion, promoción, promocion",
@@ -82,6 +88,27 @@ KIND, STATUS, VOID = (
 """Words in the name of a column that says what kind of line it is, what became of it, and whether it was undone."""
 
 RETURN = {"return", "returned", "refund", "refunded", "retour", "retoure", "rückgabe", "gutschrift", "avoir", "reso"}
+RETURNS = RETURN | {"returns", "refunds", "retouren", "rückgaben", "retours", "devoluciones", "resi"}
+
+NO_ITEM = {
+    *("week", "month", "year", "weekday", "hour", "woche", "kw", "monat", "jahr", "wochentag", "semaine", "mois"),
+    *("temperature", "temp", "temperatur", "température", "weather", "wetter", "rain", "regen", "humidity", "wind"),
+    *("turnover", "revenue", "umsatz", "takings", "guests", "customers", "visitors", "covers", "gäste", "kunden"),
+    *("cashier", "employee", "server", "till", "register", "terminal", "payment", "note", "notes", "comment", "time"),
+}
+"""Words in the name of a column that holds no item, nor what was sold of one."""
+
+YEAR_MONTH_DAY = (
+    {"year", "jahr", "année", "año", "anno", "ano", "jaar", "år"},
+    {"month", "monat", "mois", "mes", "mês", "mese", "maand", "måned", "månad"},
+    {"day", "tag", "jour", "día", "dia", "giorno", "dag"},
+)
+
+MONTHS = (
+    *("jan gen ene", "feb fév fev", "mar mär mrz mrt maa", "apr avr abr", "may mai mei mag maj", "jun juin giu"),
+    *("jul juil lug", "aug aoû ago", "sep set", "oct okt ott out", "nov", "dec dez déc dic des"),
+)
+"""How the months begin in several languages."""
 
 
 @dataclass(frozen=True)
@@ -122,13 +149,22 @@ def sales_cells(path: str | Path, reading: Reading) -> tuple[Cells, list[str]]:
     for names in NAMES:
         aliases = {ours: theirs.split(", ") for ours, theirs in names.items()}
         called = find_columns(frame.columns, KNOWN, aliases, called, source.name)
+    parts = [[name for name in frame.columns if name.strip().lower() in words] for words in YEAR_MONTH_DAY]
+    if all(len(found) == 1 and _whole(frame[found[0]]) for found in parts) and called.get("date") in (None, *parts[2]):
+        whole = pl.concat_str([pl.col(found[0]).cast(pl.String).str.zfill(2) for found in parts], separator="-")
+        frame = frame.with_columns(whole.alias(called.setdefault("date", parts[2][0]))).drop(parts[0] + parts[1])
+    dated = [name for name in frame.columns if _all_days(frame[name], reading.date_format)]
+    if "date" not in called and len(dated) == 1:
+        called["date"] = dated[0]
     frame = frame.with_columns(pl.Series(LINE, np.arange(len(frame)) + source.first))
     frame, done = _sales_alone(frame, called, reading.date_format)
-    frame, called, spread = _made_long(frame, called, reading.date_format)
+    frame, called, spread = _made_long(frame, called, reading)
     found = [name for name in frame.columns if name != LINE]
     if not spread:
         called = find_columns(found, KNOWN, _by_words(found), called, source.name)
     done += spread
+    if "item" not in called and "units" in called and "date" in called:
+        called |= _unnamed_item(frame, called, source.name)
     if "item" not in called and "units" in called and "date" in called:
         name = Path(path).name.split(".")[0]
         frame, called = frame.with_columns(item=pl.lit(name)), {**called, "item": "item"}
@@ -140,6 +176,9 @@ def sales_cells(path: str | Path, reading: Reading) -> tuple[Cells, list[str]]:
     for ours in ("item", "date"):
         frame, filled = _filled_down(frame, called[ours])
         done += filled
+    frame = frame.with_columns(_in_numbers(frame[called["date"]]))
+    if "units" not in reading.columns and not _words(called["units"]) & WORDS["units"]:
+        _refuse_money(frame[called["units"]], source.name)
     if reading.time_zone:
         frame = frame.with_columns(_local(frame[called["date"]], reading.time_zone))
     semicolons = "separated by semicolons" in source.how
@@ -176,8 +215,9 @@ def _sales_alone(
         filled += ~column.is_null().to_numpy()
         if column.dtype == pl.String:  # the different texts of a column are few
             texts = column.unique().drop_nulls()
-            begin = texts.filter(texts.str.contains(TOTAL))
-            whole = begin if date is not None and column.name == date.name else begin.filter(begin.str.contains(ALONE))
+            dates = date is not None and column.name == date.name
+            begin = texts.filter(texts.str.contains(TOTAL.replace(r"^\W*", r"\b") if dates else TOTAL))
+            whole = begin if dates else begin.filter(begin.str.contains(ALONE))
             if len(begin):  # an item may have the word in its name
                 said, meant = (column.is_in(words.implode()).fill_null(False) for words in (begin, whole))
                 totals |= meant | (undated & said)
@@ -193,11 +233,11 @@ def _sales_alone(
 
 
 def _made_long(
-    frame: pl.DataFrame, called: dict[str, str], date_format: str | None
+    frame: pl.DataFrame, called: dict[str, str], reading: Reading
 ) -> tuple[pl.DataFrame, dict[str, str], list[str]]:
     """A table with a column for each item, or for each day, as rows; any other as it is."""
-    others = [name for name in frame.columns if name not in called.values() and name != LINE]
-    others = [name for name in others if not re.search(ALONE, name)]
+    left = [name for name in frame.columns if name not in {*called.values(), *reading.regressors, LINE}]
+    others = [name for name in left if not re.search(ALONE, name) and not _words(name) & NO_ITEM]
     index: dict[str, str] = {ours: called[ours] for ours in ("date", "item", "store") if ours in called}
     spread, what = [], ""
     if "units" not in called and set(index) - {"store"} == {"date"}:
@@ -206,7 +246,7 @@ def _made_long(
         if len(spread) < len(others) and frame.select(*index.values()).is_duplicated().any():
             spread = []
     elif "units" not in called and set(index) - {"store"} == {"item"}:
-        days = _are_days(pl.Series("", others, pl.String), date_format)
+        days = _are_days(pl.Series("", others, pl.String), reading.date_format)
         spread, what = [name for name, fits in zip(others, days, strict=True) if fits], "date"
     if not spread:
         return frame, called, []
@@ -214,8 +254,55 @@ def _made_long(
     long = frame.select(*index.values(), LINE, *texts).unpivot(
         on=spread, index=[*index.values(), LINE], variable_name=what, value_name="units"
     )
-    done = f"a column for each {'item' if what == 'item' else 'day'} ({len(spread):,}) made into rows"
-    return long, {**index, what: what, "units": "units"}, [done]
+    done = [f"a column for each {'item' if what == 'item' else 'day'} ({len(spread):,}) made into rows"]
+    unused = [name for name in left if name not in spread]
+    done += [f"{', '.join(unused)} not used"] if unused else []
+    return long, {**index, what: what, "units": "units"}, done
+
+
+def _unnamed_item(frame: pl.DataFrame, called: Mapping[str, str], source: str) -> dict[str, str]:
+    """The one column of names that tells a day's rows apart; none if there is none; refused if there are several."""
+    days = [called[ours] for ours in ("date", "store") if ours in called]
+    texts = [
+        name
+        for name in frame.columns
+        if name not in {*called.values(), LINE}
+        and frame[name].dtype == pl.String
+        and frame[name].n_unique() > 1
+        and not _numeric(frame[name])
+        and not _words(name) & (NO_ITEM | OTHERWISE | KIND | STATUS | VOID)
+        and not frame[name].str.contains(r"^\d?\d:\d\d").any()
+    ]
+    if not texts or not frame.select(days).is_duplicated().any():
+        return {}
+    if len(texts) > 1:
+        raise CalibrlError(f"{source}: no column item; which of {some(texts)} is it? Say --columns item={texts[0]}")
+    return {"item": texts[0]}
+
+
+def _refuse_money(units: pl.Series, source: str) -> None:
+    """An error if a column that should count units has a currency in it."""
+    paid = units.filter(units.cast(pl.String).str.contains(r"[€$£¥]|\b(?:EUR|USD|GBP|CHF|PLN|SEK)\b").fill_null(False))
+    if len(paid):
+        raise CalibrlError(
+            f"{source}: column {units.name} holds money ({paid[0]}), not units; say which column counts them with "
+            "--columns units=NAME"
+        )
+
+
+def _in_numbers(column: pl.Series) -> pl.Series:
+    """Dates with the month in words, of several languages, or with points behind a year; any other cell as it is."""
+    if column.dtype != pl.String:
+        return column
+    found = {}
+    for text in column.unique().drop_nulls():
+        day = re.match(r"\s*(\d{1,2})(?:\.|er|º)?[ -]*(?:de )?([^\W\d_]{3,})\.?[ -]*(?:del? )?(\d{4})\s*$", text)
+        month = [k for k, begins in enumerate(MONTHS, 1) if day and day[2].lower().startswith(tuple(begins.split()))]
+        if day and month:
+            found[text] = f"{day[3]}-{month[-1]:02d}-{int(day[1]):02d}"
+        elif points := re.match(r"\s*(\d{4})\. ?(\d\d?)\. ?(\d\d?)\.?\s*$", text):
+            found[text] = "-".join(part.zfill(2) for part in points.groups())
+    return column.replace(found) if found else column
 
 
 def _numeric(column: pl.Series) -> bool:
@@ -224,6 +311,21 @@ def _numeric(column: pl.Series) -> bool:
         return column.dtype.is_numeric()
     filled = column.drop_nulls().str.strip_chars()
     return len(filled) > 0 and bool(filled.str.contains(r"^[-+]?\d[\d.,]*$|^$").all())
+
+
+def _all_days(column: pl.Series, date_format: str | None) -> bool:
+    """Whether some cells are filled, and all that are look like days: written as such, not as bare numbers."""
+    if column.dtype != pl.String:
+        return column.dtype.is_temporal()
+    texts = column.drop_nulls().str.strip_chars().unique()
+    texts = texts.filter(~texts.str.contains(TOTAL) & (texts != ""))
+    return len(texts) > 0 and not texts.str.contains(r"^\d*$").any() and all(_are_days(_in_numbers(texts), date_format))
+
+
+def _whole(column: pl.Series) -> bool:
+    """Whether some cells are filled, and all that are hold whole numbers."""
+    filled = column.drop_nulls().cast(pl.String).str.strip_chars()
+    return len(filled) > 0 and bool(filled.str.contains(r"^[-+]?\d+$").all())
 
 
 def _are_days(text: pl.Series, date_format: str | None) -> list[bool]:
@@ -284,12 +386,20 @@ def _undone(frame: pl.DataFrame, called: Mapping[str, str]) -> tuple[pl.DataFram
             read.append(name)
             gone |= text.is_in(void)
             taken |= text.is_in(back)
+    sold = called["units"]
+    counts = [name for name in frame.columns if _words(name) & RETURNS and name != sold and _whole(frame[name])]
+    counts = [name for name in counts if not _words(name) & (OTHERWISE | KIND | STATUS)]
     done = [f"{counted(int(gone.sum()), 'cancelled line')} left out ({', '.join(read)})"] if gone.any() else []
-    units = frame[called["units"]].cast(pl.String).str.strip_chars()
+    if len(counts) == 1 and not _words(sold) & {"net", "netto"} and _whole(frame[sold]):
+        done.append(f"{counts[0]} taken off {sold}")
+        read += counts
+        less = frame[counts[0]].cast(pl.Float64).fill_null(0).abs()
+        frame = frame.with_columns((frame[sold].cast(pl.Float64) - less).cast(pl.String))
+    units = frame[sold].cast(pl.String).str.strip_chars()
     minus = taken & units.str.contains(r"^[\d.,]*[1-9]").fill_null(False)
     if minus.any():
         done.append(f"{counted(int(minus.sum()), 'line')} of returns counted as such ({', '.join(read)})")
-        frame = frame.with_columns(_where(minus, "-" + units, units).alias(called["units"]))
+        frame = frame.with_columns(_where(minus, "-" + units, units).alias(sold))
     return frame.filter(~gone), read, done
 
 

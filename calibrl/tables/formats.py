@@ -307,10 +307,14 @@ def _lines_above(head: str, most: int = 100) -> int:
     at = 0
     numbers = [sum(bool(re.match(r"[-+.\d]", cell.strip(' "'))) for cell in row) for row in cells]
     # A line of numbers above one of more names is a heading, too.
-    while at + 1 < len(lines) and (
-        lines[at].startswith("#")
-        or len(cells[at]) < 2
-        or (numbers[at] > 0 == numbers[at + 1] and len(cells[at]) < len(cells[at + 1]))
+    while (
+        at + 1 < len(lines)
+        and lines[at].count('"') % 2 == 0
+        and (
+            lines[at].startswith("#")
+            or len(cells[at]) < 2
+            or (numbers[at] > 0 == numbers[at + 1] and len(cells[at]) < len(cells[at + 1]))
+        )
     ):
         at += 1
     if at and lines[at - 1].startswith("#") and len(cells[at - 1]) == len(cells[at]):
@@ -388,13 +392,15 @@ def _read_sheet(file: Path, sheet: str | None) -> tuple[pl.DataFrame, Source]:
 
 
 def _below_titles(book: Any, name: str, most: int = 20) -> pl.DataFrame:
-    """A sheet from its header on: the first row in which more than one cell is filled."""
-    found = [book.load_sheet(name, schema_sample_rows=None).to_polars()]
-    while len(found) < most and sum(not column.startswith("__UNNAMED__") for column in found[-1].columns) < 2:
-        if found[-1].width < 2 or not len(found[-1]):
-            return found[0]
-        found.append(book.load_sheet(name, header_row=len(found), schema_sample_rows=None).to_polars())
-    return found[-1] if len(found) < most else found[0]
+    """A sheet from its header on: the first row with several filled cells, and not fewer than as many names below."""
+    top = book.load_sheet(name, header_row=None, n_rows=most, dtypes="string").to_polars().rows()
+    rows = [[cell for cell in row if cell] for row in top] + [[]]
+    words = [not any(re.match(r"[-+.\d]", cell) for cell in row) for row in rows]
+    likely = (k for k in range(len(top)) if len(rows[k]) > 1 and (len(rows[k]) >= len(rows[k + 1]) or not words[k + 1]))
+    at = next(likely, 0)
+    frame = book.load_sheet(name, header_row=at, schema_sample_rows=None).to_polars()
+    dates = {f"__UNNAMED__{k}": cell for k, cell in enumerate(top[at] if top else ()) if cell}  # numbers, too
+    return frame.rename({old: new for old, new in dates.items() if old in frame.columns and new not in frame.columns})
 
 
 # Writing.

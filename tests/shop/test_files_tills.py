@@ -1,10 +1,10 @@
-"""Forty sales files of one shop, as real tills and spreadsheets write them: each gives the same orders."""
+"""Fifty sales files of one shop, as real tills and spreadsheets write them: each gives the same orders."""
 
 from __future__ import annotations
 
 import gzip
 from collections.abc import Callable
-from datetime import date
+from datetime import date, datetime
 from pathlib import Path
 
 import numpy as np
@@ -116,6 +116,36 @@ def titled(path: Path) -> None:
         for number, (day, item, units) in enumerate(SHOP.select("date", "item", "units").iter_rows()):
             sheet.write_row(3 + number, 0, (day, item, units, 2.5 * units))
         sheet.write_row(3 + len(SHOP), 0, ("Total", "", SHOP["units"].sum()))
+
+
+def pivoted(path: Path) -> None:
+    """A pivot table of Excel's, with two lines of names above and a total on either side."""
+    table = by_item()
+    with xlsxwriter.Workbook(str(path)) as book:
+        sheet, form = book.add_worksheet("Pivot"), book.add_format({"num_format": "yyyy-mm-dd"})
+        sheet.write_row(0, 0, ("Sum of Qty", "Column Labels"))
+        sheet.write_row(1, 0, ("Row Labels", *table.columns[1:], "Grand Total"))
+        for number, (day, *units) in enumerate(table.iter_rows()):
+            sheet.write_datetime(2 + number, 0, datetime.fromisoformat(day), form)
+            sheet.write_row(2 + number, 1, (*units, sum(units)))
+        sheet.write_row(2 + len(table), 0, ("Grand Total", *(table[name].sum() for name in table.columns[1:])))
+
+
+def dates_on_top(path: Path) -> None:
+    """A sheet with a column for each day, whose names are dates and no text."""
+    table = SHOP.pivot("date", index="item", values="units")
+    with xlsxwriter.Workbook(str(path)) as book:
+        sheet, form = book.add_worksheet("Sales"), book.add_format({"num_format": "d/m/yy"})
+        sheet.write(0, 0, "Article")
+        for number, day in enumerate(table.columns[1:], 1):
+            sheet.write_datetime(0, number, datetime.fromisoformat(day), form)
+        for number, row in enumerate(table.iter_rows(), 1):
+            sheet.write_row(number, 0, row)
+
+
+def taken_back(day: date, item: str, units: int, number: int) -> list[str]:
+    """Returns in a column of their own."""
+    return [f"{day},08:05,{item},{units + number % 3},0", f"{day},17:55,{item},0,{number % 3}"]
 
 
 Till = tuple[str, Callable[[Path], object], Reading]
@@ -281,6 +311,60 @@ TILLS: dict[str, Till] = {
             ],
         ),
     ),
+    "polish": till(
+        "sprzedaż.csv",
+        lines("Data sprzedaży;Nazwa towaru;Ilość", lambda day, item, units, _: f"{day:%d.%m.%Y};{item};{units},000"),
+    ),
+    "japanese": till(
+        "uriage.csv", lines("日付,商品名,数量", lambda day, item, units, _: f"{day:%Y/%m/%d},{item},{units}")
+    ),
+    "hungarian": till(
+        "eladás.csv", lines("Dátum;Termék;Mennyiség", lambda day, item, units, _: f"{day:%Y.%m.%d}.;{item};{units}")
+    ),
+    "months in German": till(
+        "m.csv",
+        lines(
+            "Datum;Artikel;Menge",
+            lambda day, item, units, _: (
+                f"{day.day}. {('Januar', 'Februar', 'März')[day.month - 1]} {day.year};{item};{units}"
+            ),
+        ),
+    ),
+    "months in Spanish": till(
+        "m.csv",
+        lines(
+            "Fecha;Producto;Unidades",
+            lambda day, item, units, _: (
+                f"{day.day} de {('enero', 'febrero', 'marzo')[day.month - 1]} de {day.year};{item};{units}"
+            ),
+        ),
+    ),
+    "year, month and day": till(
+        "parts.csv",
+        lines("Year,Month,Day,Item,Qty", lambda day, item, units, _: f"{day:%Y},{day.month},{day.day},{item},{units}"),
+    ),
+    "returns in a column": till("r.csv", lines("Date,Time,Product,Qty Sold,Qty Returned", taken_back)),
+    "an item column of another name": till(
+        "other.csv", lines("Date,Backware,Qty,Cashier", lambda day, item, units, _: f"{day},{item},{units},Ann")
+    ),
+    "totals of weeks between": till(
+        "weeks.csv",
+        lines(
+            "Date,Item,Quantity",
+            lambda day, item, units, _: [
+                f"{day},{item},{units}",
+                *[f"Week {day:%W} total,,999"] * (day.weekday() == 5),
+            ],
+        ),
+    ),
+    "names over two lines": till(
+        "names.csv", text(SHOP).replace("date,item,units", '"Sale\nDate","Item\nName","Qty\nSold"', 1)
+    ),
+    "what is no item beside items": till(
+        "wide.csv", by_item().with_columns(Week=pl.lit(3), Temperature=pl.lit(-2.5), Turnover=pl.lit(812.4)).write_csv()
+    ),
+    "a pivot table": ("pivot.xlsx", pivoted, PLAIN),
+    "dates above columns": ("days.xlsx", dates_on_top, PLAIN),
 }
 
 
@@ -326,6 +410,25 @@ def test_numbers_that_may_be_two_are_refused(tmp_path: Path, body: str) -> None:
     (tmp_path / "sales.csv").write_text("date,item,units\n" + body)
     with pytest.raises(CalibrlError, match=r"line 2, column units: '.*' is not a number"):
         read_shop(tmp_path / "sales.csv")
+
+
+@pytest.mark.parametrize(
+    ("header", "row", "message"),
+    [
+        ("Date,Item,Sales", "{day},rolls,$7.50", r"column Sales holds money \(\$7.50\), not units"),
+        ("Date,Baker,Backware,Qty", "{day},b{k},w{k},3", "which of Baker, Backware is it"),
+    ],
+)
+def test_what_may_be_meant_otherwise_is_asked_about(tmp_path: Path, header: str, row: str, message: str) -> None:
+    rows = [row.format(day=f"2025-01-0{1 + k // 2}", k=k % 2) for k in range(8)]
+    (tmp_path / "sales.csv").write_text("\n".join([header, *rows]) + "\n")
+    with pytest.raises(CalibrlError, match=message):
+        read_shop(tmp_path / "sales.csv")
+
+
+def test_returns_are_not_taken_off_twice(tmp_path: Path) -> None:
+    (tmp_path / "sales.csv").write_text("Date,Item,Gross Sales,Returned Quantity,Net Quantity\n2025-01-01,a,9.5,2,5\n")
+    assert read_shop(tmp_path / "sales.csv").history.sales.units[0, 0] == 5
 
 
 def test_years_of_two_digits_in_front_are_asked_about(tmp_path: Path) -> None:
