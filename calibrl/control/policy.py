@@ -275,6 +275,8 @@ class Fleet:
             for buffer, now in zip(self.inputs.errors or (), self.following.here(), strict=True):
                 buffer.copy_(now)
         self.inputs.draw(self.planning)
+        if self.settings.planner.surprise < 1:
+            self.inputs.particle_noise.mul_(self.settings.planner.surprise)
         found = self._plan()
         # What rounding put beyond a bound is put back.
         action = refuse_lost_plans(found.plan)[:, 0].clamp(self.low, self.high)

@@ -115,6 +115,9 @@ population_decay, keep_best, control_cost
         cem, icem, mppi or random.
     cvar, optimism, exploration, safety : float
         What a plan's imagined futures make of it: see `calibrl.planning.risk.Risk`.
+    surprise : float
+        The share, in (0, 1], of what is new at each imagined step that plans are judged by. Nobody answers it in
+        imagination; an agent that plans again at every step will.
     """
 
     horizon: int = setting(25, help="steps planned ahead", source=_PETS)
@@ -137,6 +140,7 @@ population_decay, keep_best, control_cost
     optimism: float = setting(0.0, help="bonus, in standard deviations of what single networks imagine; needs TSinf")
     exploration: float = setting(0.0, help="reward for a doubling of what single networks disagree about; needs TSinf")
     safety: float = setting(0.0, help="probability with which plans must stay in the task's safe set; 0 asks nothing")
+    surprise: float = setting(1.0, help="share of new errors that plans count; less trusts in planning again")
 
     def __post_init__(self) -> None:
         check_known("propagation", self.propagation, PROPAGATIONS)
@@ -148,6 +152,7 @@ population_decay, keep_best, control_cost
                     f"planner.{name} {getattr(self, name)} is about what single networks imagine, and "
                     f"{self.propagation} does not tell them apart; set planner.propagation=TSinf"
                 )
+        check_within("planner.surprise", self.surprise, "(0, 1]", "0.5 counts half of each new error")
         _ = self.risk
 
     @property

@@ -89,6 +89,19 @@ def test_widths_are_constant(generator):
     assert draws.tolist() == pytest.approx([0.5, 1.4, 1], abs=1e-5)
 
 
+def test_plans_may_count_half_of_what_is_new(generator):
+    """What bare networks with half of the noise plan is what half as wide forecasts plan."""
+    half = replace(TINY, planner=replace(TINY.planner, surprise=0.5))
+    found, wanted = (fleet_of(*given[:1], preset=given[1]) for given in (("uncalibrated", half), ("width-0.5", TINY)))
+    data = rows(1, generator)
+    for fleet in (found, wanted):
+        fleet.update(data)
+    start = torch.zeros(1, 4)
+    torch.testing.assert_close(found.act(start), wanted.act(start), rtol=1e-3, atol=1e-3)
+    with pytest.raises(CalibrlError, match=r"planner.surprise 0.0 .*0\.5 counts half"):
+        replace(TINY.planner, surprise=0.0)
+
+
 def test_errors_that_last_are_imagined_to_last(generator):
     """Outcomes far from what young networks forecast, all on one side: the next errors will be, too."""
     fleet = fleet_of("calibrated-trajectory", "calibrated-wary")
