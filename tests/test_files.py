@@ -1,3 +1,4 @@
+import contextlib
 import errno
 import os
 import re
@@ -146,6 +147,9 @@ def test_several_files_are_all_replaced_or_none(tmp_path, there, monkeypatch):
             for place in places:
                 place.write_text("after")
 
+    with pytest.raises(OSError, match="another has it"):
+        write([files[0], files[2]])
+    assert [file.read_text() for file in files[:1] if file.exists()] == (["before"] if there else [])
     with pytest.raises(OSError, match="another has it"):
         write(files)
     assert [file.read_text() for file in files[:2] if file.exists()] == (["before"] * 2 if there else [])
@@ -386,3 +390,15 @@ def test_a_temporary_file_that_goes_while_a_folder_is_swept_is_nobody_s_trouble(
     monkeypatch.setattr(Path, "open", gone)
     sweep(tmp_path)
     assert not [*tmp_path.iterdir()]
+
+
+@pytest.mark.parametrize("problem", [errno.EINVAL, errno.ENOTSUP, errno.EIO])
+def test_a_disk_that_cannot_sync_is_no_error_but_one_that_fails_is(tmp_path, monkeypatch, problem):
+    def refuse(_):
+        raise OSError(problem, os.strerror(problem))
+
+    (tmp_path / "a.txt").write_text("before")
+    monkeypatch.setattr(os, "fsync", refuse)
+    with pytest.raises(OSError, match="put") if problem == errno.EIO else contextlib.nullcontext():
+        write_text(tmp_path / "a.txt", "after")
+    assert (tmp_path / "a.txt").read_text() == ("before" if problem == errno.EIO else "after")

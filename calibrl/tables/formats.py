@@ -620,9 +620,9 @@ def sheet_size(file: Path) -> int:
 
 def _unpacked(stream: BinaryIO, part: zipfile.ZipInfo) -> bytes:
     """A part of a workbook, which must unpack to as much as it says: other readers go on to its end."""
-    stream.seek(part.header_offset)
-    name, extra = struct.unpack("<26xHH", stream.read(30))
-    stream.seek(name + extra, os.SEEK_CUR)
+    stream.seek(max(0, part.header_offset))
+    head = stream.read(30).ljust(30)
+    stream.seek(sum(struct.unpack("<26xHH", head)), os.SEEK_CUR)
     found = stream.read(part.compress_size)
     if part.compress_type == zipfile.ZIP_DEFLATED:
         found = zlib.decompressobj(-15).decompress(found, part.file_size + 1)

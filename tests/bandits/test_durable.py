@@ -5,6 +5,7 @@ import os
 import shutil
 import signal
 from concurrent.futures import ThreadPoolExecutor
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -172,6 +173,11 @@ def test_refused_rewards_are_not_written(tmp_path):
             bandit.update([1.0, 0.0, 0.0], 9, 1.0)
         with pytest.raises(CalibrlError, match="nan"):
             bandit.update([1.0, 0.0, 0.0], 0, float("nan"))
+        assert (tmp_path / "journal.jsonl").read_bytes() == before
+        bandit.decide([1.0, 0.0, 0.0], id="visit")
+        before = (tmp_path / "journal.jsonl").read_bytes()
+        with pytest.raises(CalibrlError, match="overflow"):
+            bandit.reward("visit", 1e200)
         assert (tmp_path / "journal.jsonl").read_bytes() == before
 
 
@@ -475,8 +481,12 @@ def test_late_rewards_find_their_decision_and_repeats_do_not_count_twice(tmp_pat
         return CalibratedUCB(["a", "b"], 2, explore=0.5)
 
     bandit = Durable(tmp_path, make)
-    first = bandit.decide([1.0, 0.5], id="visit 1")
+    assert bandit.decide([1.0, 0.5]).arm in ("a", "b")
+    with patch.object(os, "fsync", side_effect=AssertionError("decisions do not wait for the disk")):
+        first = bandit.decide([1.0, 0.5], id="visit 1")
+    written = (tmp_path / "journal.jsonl").read_bytes()
     assert bandit.decide([1.0, 0.5], id="visit 1") == first
+    assert (tmp_path / "journal.jsonl").read_bytes() == written
     made_up = bandit.decide([0.0, 1.0], id=True)
     abandon(bandit)
 

@@ -254,6 +254,13 @@ def test_pipes_and_endless_lines_are_not_read(tmp_path):
         assert results.read(tmp_path) == [row("a", 0, 1.0)]
 
 
+def test_blank_lines_are_no_damage_and_the_longest_line_takes_no_other_along(tmp_path, monkeypatch):
+    file, rows = tmp_path / "rows.jsonl", [row("a", seed, 1.0) for seed in range(3)]
+    file.write_text("\n".join(results.line(one) for one in rows))
+    monkeypatch.setattr(results, "LONGEST", len(results.line(rows[0])))
+    assert results.read(file) == rows
+
+
 def test_a_name_that_is_no_text_is_kept_as_it_is(tmp_path):
     odd = Row("e", "p", "a", 0, {"m": 1.0}, origin={"command": "calibrl --out \udcff"})
     results.append(tmp_path / "rows.jsonl", [odd])
@@ -276,6 +283,11 @@ def test_one_row_too_few_is_noticed_unless_a_damaged_line_or_another_file_accoun
     with pytest.warns(UserWarning, match="damaged row skipped") as told:
         results.read(tmp_path)
     assert len(told) == 1
+    (tmp_path / "finished.log").write_text(results.mark("j", 3, arrays=""))  # one line accounts for one row
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        results.read(tmp_path)
+    assert ["2 rows of 'j' are missing" in str(each.message) for each in told] == [False, True]
 
 
 @pytest.mark.parametrize("name", ["seed", "step"])

@@ -185,6 +185,8 @@ def test_a_job_of_which_a_row_is_damaged_or_gone_is_run_again(tmp_path):
 
 def test_a_job_whose_array_is_damaged_or_gone_is_run_again(tmp_path):
     filled(tmp_path)
+    with opened(tmp_path, resume=True) as store:
+        assert [store.finished(job) for job in "ab"] == [True, True]
     first, second = (next((tmp_path / "arrays").glob(f"{job}-*.npz")) for job in "ab")
     first.write_bytes(first.read_bytes()[:-30])
     second.unlink()

@@ -144,6 +144,17 @@ def test_a_workbook_that_hides_what_it_asks_for_is_refused(tmp_path, monkeypatch
         read_table(path)
 
 
+def test_a_workbook_whose_parts_begin_nowhere_is_refused(tmp_path: Path) -> None:
+    write_table(FRAME, tmp_path / "a.xlsx")
+    whole = bytearray((tmp_path / "a.xlsx").read_bytes())
+    at = whole.index(b"PK\1\2") + 42  # where the directory says that the first part is
+    for start in (len(whole) - 3, 2**31):
+        whole[at : at + 4] = start.to_bytes(4, "little")
+        (tmp_path / "b.xlsx").write_bytes(whole)
+        with pytest.raises(CalibrlError, match="cannot be read as Excel"):
+            read_table(tmp_path / "b.xlsx")
+
+
 def test_a_workbook_of_records_is_read(tmp_path: Path) -> None:
     assert fuzz._records(tmp_path, 60).exists()
     assert read_table(tmp_path / "records.xlsb").columns[0] == "x"
