@@ -191,11 +191,25 @@ def _share(mine: Sequence[float], base: Sequence[float]) -> str:
 
 
 def wind() -> Iterator[str]:
-    """Arms with the same chance-constrained planner on Cartpole in a wind that lasts."""
+    """Arms with the same chance-constrained planner on Cartpole in a wind that lasts, errors in one part."""
+    yield from _wind("wind.jsonl")
+
+
+def parts() -> Iterator[str]:
+    """The same on other seeds, errors in two parts."""
+    yield from _wind("wind-parts.jsonl")
+
+
+def surprise() -> Iterator[str]:
+    """The same on other seeds again, and plans count half of what is new."""
+    yield from _wind("wind-surprise.jsonl")
+
+
+def _wind(name: str) -> Iterator[str]:
     outside = (f"steps outside from trial {SETTLED} on, %", "over `uncalibrated`", "in all trials, %")
     yield from _head("arm", "seeds × trials", *outside, "return a trial", "return, paired")
-    rows = _rows(ROOT / "results" / "control" / "wind.jsonl")
-    for arm in ARMS if rows else ():
+    rows = _rows(ROOT / "results" / "control" / name)
+    for arm in [arm for arm in ARMS if any(row.arm == arm for row in rows)]:
         gains, trials = _gains(rows, arm, ARMS[0])
         mine, base = (_outside(rows, one, SETTLED) for one in (arm, ARMS[0]))
         over, more = ("", "") if arm == ARMS[0] else (_share(mine, base), _pm(gains, "+.1f"))
@@ -204,6 +218,7 @@ def wind() -> Iterator[str]:
 
 
 TABLES = {"endpoints": endpoints, "levels": levels, "horizon": horizon, "plans": plans, "rail": rail, "wind": wind}
+TABLES |= {"parts": parts, "surprise": surprise}
 
 
 def written(page: str) -> str:
