@@ -474,7 +474,10 @@ class Wary(_Around):
         if judged.new is not None:
             found = surprise(_cdf_map(mapping), _continuous(judged.new), self.allowance)
             self.surprises = torch.cat([self.surprises, found[None]])
-        return widened(_cdf_map(self.evidence.fit(judged, mapping, fit_map)), self.allowance)
+        return widened(_cdf_map(self.evidence.fit(judged, mapping, fit_map)), self.allowance).unpromised(
+            "forecasts are widened when new rows lie further out than held-out ones promised: no interval is "
+            "guaranteed; hold rows out without Wary: evidence=HeldOut(…)"
+        )
 
     @property
     def allowance(self) -> Tensor:

@@ -131,6 +131,9 @@ def test_a_stream_picked_up_again_goes_on_where_it_was():
         (lambda: cal.Rolling(), "one after another"),
         (lambda: cal.evidence.Censored(rng=np.random.default_rng(0)), "only known to be y or more"),
         (lambda: cal.evidence.Wary(cal.HeldOut()), "keeps no ranks"),
+        (lambda: cal.evidence.Wary(cal.HeldOut(), forget=0.5), "keeps no ranks"),
+        (lambda: cal.evidence.Trajectory(cal.evidence.Wary(cal.HeldOut(forget=0.9))), "keeps no ranks"),
+        (lambda: cal.evidence.Trajectory(cal.Rolling()), "one after another"),
         (lambda: cal.evidence.Uncalibrated(), "keeps no ranks"),
     ],
 )
@@ -142,6 +145,18 @@ def test_a_map_without_a_theorem_says_why(evidence, words):
     bare = cal.Recalibrated(td.Normal(torch.zeros(1, 1, dtype=D), 1.0), model.mapping)
     with pytest.raises(cal.CalibrlError, match=words):
         bare.interval(0.9, guarantee="conformal")
+
+
+@pytest.mark.parametrize("make", [lambda: cal.HeldOut(), lambda: cal.HeldOut(forget=0.9)], ids=["plain", "weighted"])
+def test_wary_forecasts_promise_nothing_even_where_nothing_surprised_them(make):
+    for evidence in (cal.evidence.Wary(make()), cal.evidence.Trajectory(cal.evidence.Wary(make()))):
+        model = cal.Calibrated(Fixed((1,)), evidence=evidence)
+        for seed in range(3):
+            y = 0.5 * torch.randn(60, 1, generator=torch.Generator().manual_seed(seed), dtype=D)
+            model.update(cal.Data(torch.zeros(60, 1), y))
+        for guarantee in ("conformal", "tolerance"):
+            with pytest.raises(cal.CalibrlError, match="widened when new rows lie further out"):
+                model(torch.zeros(1, 1)).interval(0.9, guarantee=guarantee)
 
 
 def test_maps_of_cross_fitting_promise_nothing_by_themselves_nor_do_stale_forecasts():
