@@ -147,6 +147,14 @@ def test_noisy_bandits():
             problem,
             *(percent(found[m][problem, "calibrated-ucb", step]) for step in (1200, 20_000) for m in metrics),
         )
+    for name in ("Adult", "Covertype"):  # the share of the paper's gain, of 200 trials
+        more = only_step(rows_of(*PAPERS, "bandits/gain.jsonl")["reward"])
+        ours, papers = (
+            paired(more[name.lower(), arm], more[name.lower(), "linucb"]) for arm in ("calibrated-ucb", "callinucb")
+        )
+        share = fmean(ours) / fmean(papers)
+        off = error([one - share * other for one, other in zip(ours, papers, strict=True)]) / fmean(papers)
+        assert f"{100 * share:.1f} ± {100 * off:.1f} % on {name}" in text
     for arm, label in (("linucb", "LinUCB"), ("callinucb", "CalLinUCB"), ("calibrated-ucb", "CalibratedUCB")):
         at = (2000, 5000, 10_000, 20_000, 50_000, 100_000, 200_000)
         lost = [fmean(found[f"regret_{t}"]["bernoulli", arm, 200_000].values()) for t in at]

@@ -170,7 +170,7 @@ def test_a_starved_arm_comes_back(pays):
     for _ in range(8):
         policy.update([1.0], 0, 0.0)
     policy.update([1.0], 1, 1.0)
-    for t in range(12_000):
+    for t in range(10_000):
         arm = policy.choose([1.0])
         if arm == 0:
             break
