@@ -90,12 +90,13 @@ def z_of_logit(t: Tensor) -> Tensor:
     """The inverse of `logit_of`, differentiable, for t of any size."""
     size = t.detach().abs()
     # Within |t| < 30 the probability itself is precise; beyond, log Φ(z) = -|t| is solved by Newton's
-    # method from the tail's asymptote z ≈ -√(2|t|).
+    # method from the tail's asymptote z ≈ -√(2|t|), which is all there is where 1 more or less is lost in rounding.
     z = torch.where(size < 30, quantile(torch.sigmoid(-size.clamp(max=30))), -torch.sqrt(2 * size))
+    tail = (size >= 30) & (size < 0.1 / torch.finfo(t.dtype).eps)
     for _ in range(4):
         log_p = torch.special.log_ndtr(z)
         step = (log_p + size) * torch.exp(log_p - log_density(z))
-        z = torch.where(size < 30, z, z - step)
+        z = torch.where(tail, z - step, z)
     z = torch.where(t.detach() > 0, -z, z)
     if not t.requires_grad:
         return z

@@ -442,6 +442,8 @@ def write_table(frame: pl.DataFrame, path: str | Path, *, at: Path | None = None
                 else:
                     harmless.write_csv(stream, separator=separator)
     except pl.exceptions.PolarsError as problem:
+        if "os error" in str(problem):  # of a disk that is full, in some formats' words
+            raise CalibrlError(f"{file}: cannot be written ({reason(problem)}); make room on the disk") from None
         odd = [name for name, dtype in frame.schema.items() if dtype.is_nested() or dtype in (pl.Binary, pl.Object)]
         raise CalibrlError(
             f"{file}: cannot be written ({reason(problem)}); write .parquet, or leave out {some(odd or frame.columns)}"

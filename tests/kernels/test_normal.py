@@ -34,3 +34,13 @@ def test_many_numbers_in_parts_are_those_of_few():
     z.requires_grad_()
     (slope,) = torch.autograd.grad(normal.cdf(z).nansum(), z)
     torch.testing.assert_close(slope[1], torch.exp(normal.log_density(z[1].detach())))
+
+
+@pytest.mark.parametrize(("kind", "rtol"), [(torch.float32, 2e-5), (torch.float64, 1e-13)])
+def test_logits_of_any_size_have_a_quantile(kind, rtol):
+    """Where log Φ(z) of the answer is the logit; a map with a slope of 1e21 gave NaN."""
+    t = -torch.logspace(1.5, 36, 400, dtype=kind)
+    z = normal.z_of_logit(t)
+    np.testing.assert_allclose(stats.norm.logcdf(z.double().numpy()), t.double().numpy(), rtol=rtol)
+    assert bool((z.diff() <= 0).all())
+    torch.testing.assert_close(normal.z_of_logit(-t), -z, rtol=0, atol=0)

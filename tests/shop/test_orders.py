@@ -17,7 +17,18 @@ from calibrl.inventory.files import Item
 from calibrl.inventory.history import AHEAD
 from calibrl.inventory.policy import OrderUpTo
 from calibrl.shop.files import Batch, read_shop
-from calibrl.shop.orders import SERVICE, _levels, _open_mean, best_order, expectation, lay_out, make_orders, schedule
+from calibrl.shop.orders import (
+    SERVICE,
+    _levels,
+    _open_mean,
+    _trend,
+    best_order,
+    expectation,
+    intervals,
+    lay_out,
+    make_orders,
+    schedule,
+)
 from calibrl.shop.page import orders_frame, reason, totals
 from tests.shop.conftest import small_shop
 
@@ -596,6 +607,52 @@ def test_a_row_says_until_when_the_order_lasts_and_the_reason_what_the_week_did(
     assert bread.daily[list(bread.when.cover)].sum() == pytest.approx(bread.demand.mean())
     assert bread.trend == pytest.approx(1.5)
     assert "after a week 50 % above the month before" in reason(bread)
+
+
+def test_a_trend_is_a_week_over_the_four_before_it():
+    def trend(usual, begun=0):
+        days = np.arange(len(usual))
+        return _trend(SimpleNamespace(today=len(usual) - 1, begun=(days >= begun)[None], usual=np.array([usual])), 0)
+
+    # 28 days of 1 but for the first, which makes their mean 2; the day before them does not count.
+    assert trend([1000.0] + [29.0] + [1.0] * 27 + [6.0] * 7) == 3
+    assert trend([2.0] * 14 + [6.0] * 7) == 3
+    assert trend([2.0] * 13 + [6.0] * 7) == 1, "twenty days are too few"
+    assert trend([2.0] * 15 + [6.0] * 7, begun=1) == 3
+    assert trend([2.0] * 15 + [6.0] * 7, begun=2) == 1
+    assert trend([0.0] * 30 + [6.0] * 7) == 1
+
+
+def test_an_interval_holds_its_share_and_no_more():
+    drawn = np.random.default_rng(0).permuted(
+        np.array([np.arange(100.0), np.maximum(np.arange(100.0) - 50, 0)]), axis=1
+    )
+    low, high = intervals(drawn, 0.9)
+    # Of the slow seller's, half are 0, and what is not left out below is left out above.
+    assert (low.tolist(), high.tolist()) == ([4, 0], [93, 39])
+    assert [((drawn[k] >= low[k]) & (drawn[k] <= high[k])).sum() for k in range(2)] == [90, 90]
+
+
+def test_an_order_knows_what_it_rests_on(write):
+    date = np.datetime64("2026-03-01") + np.arange(61)
+    parts = []
+    for item, out in (("bread", 14), ("cake", 15)):
+        flags = {
+            "in_stock": (np.arange(61) < 60 - out).astype(int),
+            "promotion": np.isin(np.arange(61), (3, 5, 40, 60)),
+        }
+        sold = pl.Series([*np.arange(100, 160), None], dtype=pl.Int64)
+        parts.append(pl.DataFrame({"date": date, "item": item, "units": sold, **flags}))
+    shop = read_shop(write(pl.concat(parts).with_columns(pl.col("promotion").cast(int))), today=date[59])
+    first = make_orders(shop, n_paths=50)[0]
+    start = first.when.cover.start
+    batches = tuple((Batch(5, 0, start), Batch(7, 0, start + 1), Batch(9, 1, start + 3)) for _ in shop.rules)
+    bread, cake = make_orders(replace(shop, stock=replace(shop.stock, batches=batches)), n_paths=50)
+    assert (bread.expiring, bread.on_hand, bread.under_way) == (5, 12, 9)
+    assert (bread.promoted, bread.promotion, bread.most_sold) == (3, True, 159)
+    assert [(order.sold_out, order.mostly_sold_out) for order in (bread, cake)] == [(14, False), (15, True)]
+    waste, lost = bread.decision.waste, bread.decision.lost
+    assert bread.at_risk == bread.item.cost_of_waste * waste + bread.item.cost_of_lost_sale * lost > 0
 
 
 def test_totals_are_sums(shop):

@@ -237,6 +237,12 @@ def test_without_the_extra_excel_says_what_to_install(tmp_path: Path, monkeypatc
         write_table(FRAME, tmp_path / "b.xlsx")
 
 
+def test_a_full_disk_is_told_whatever_the_format(tmp_path: Path) -> None:
+    for name in ("a.csv", "a.parquet", "a.feather", "a.xlsx", "a.csv.gz"):
+        with pytest.raises(CalibrlError, match=r"No space left on device.*; (choose a folder|make room)"):
+            write_table(FRAME, tmp_path / name, at=Path("/dev/full"))
+
+
 def test_formulas_in_a_header_do_not_reach_a_spreadsheet_either(tmp_path: Path) -> None:
     write_table(pl.DataFrame({"=HYPERLINK(1)": [1.0], "＝1+1": ["＠x"], "plain": ["\n=1"]}), tmp_path / "a.csv")
     assert (tmp_path / "a.csv").read_text(encoding="utf-8") == "'=HYPERLINK(1),'＝1+1,plain\n1.0,'＠x,\"'\n'=1\"\n"
