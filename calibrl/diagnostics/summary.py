@@ -33,8 +33,8 @@ from calibrl.kernels import normal
 
 INTERVALS = (0.5, 0.8, 0.9, 0.95)
 
-UNSURE = 2.5
-"""Over √(effective rows): how far the estimate of them may be off."""
+UNSURE, UNSURE_LEVELS = 2.5, 1.5
+"""Over √(effective rows): how far the estimate of them may be off; of quantiles, whose test is at 1 %, less."""
 
 
 @dataclass(frozen=True)
@@ -439,7 +439,7 @@ def _uneven(at_most: np.ndarray, levels: np.ndarray, n: int, effective: float) -
     """
     chance = np.diff(levels, prepend=0.0, append=1.0)
     counts = np.diff(at_most, prepend=0, append=n)
-    alike = 1.0 if effective == n else n / effective * (1 + UNSURE / math.sqrt(effective))
+    alike = 1.0 if effective == n else n / effective * (1 + UNSURE_LEVELS / math.sqrt(effective))
     statistic = float(((counts - n * chance) ** 2 / (n * chance)).sum()) / alike
     n = max(round(n / alike), 1)
     if n * chance.min() >= FEW:
