@@ -345,6 +345,10 @@ def test_which_map():
     wrong = [kind for kind in kinds if kind != "calibrated"]
     for name in sorted({row.arm for row in rows}):
         says(text, name, *(excess([found[kind, name, step] for kind in wrong]) for step in steps))
+    few = {"no map": "none", "isotonic regression, as usual": "isotonic, as peers fit it"}
+    for label, name in (few | {"`fit_smooth`, the default": "smooth"}).items():
+        means = (excess([found[kind, name, step] for kind in wrong]).split(" ±")[0] for step in steps)
+        says(page("docs/compare.md"), label, *means)
     for name in ("smooth", "auto", "affine", "isotonic", "shrunk kernel", "mixture"):
         harm = (100 * fmean(found[kind, name, step]["harm"] for kind in kinds) for step in steps)
         says(text, f"harm, {name}", *(f"{share:.1f} %" for share in harm))
