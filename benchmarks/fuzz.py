@@ -1224,8 +1224,8 @@ KINDS: dict[str, tuple[int, Callable[[random.Random, Path], Iterator[Case]]]] = 
     "folders that another process writes to": (40, neighbours),
     "checkpoints that would run code": (200, strangers),
     "commands in a stranger's folder": (10, strange_folders),
-    "kills of `apply`, `check` and `order`": (60, file_kills),
-    "kills of runs, resumed": (50, run_kills),
+    "kills of `apply`, `check` and `order`": (40, file_kills),
+    "kills of runs, resumed": (25, run_kills),
     "kills of the example service": (28, service_kills),
 }
 """What is tried: how often, and how."""

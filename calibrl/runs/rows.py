@@ -272,8 +272,8 @@ def _parse(text: bytes) -> Row:
 
 def _expect_plain(value: Any) -> None:
     """Refuse numbers that no row was written with, and could not be written again: infinite ones."""
-    if isinstance(value, float):
-        _number(value)
+    if isinstance(value, int | float):
+        _number(float(value))
     elif isinstance(value, dict | list):
         for part in value.values() if isinstance(value, dict) else value:
             _expect_plain(part)

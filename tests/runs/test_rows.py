@@ -135,6 +135,8 @@ def test_rows_say_their_schema_and_older_and_newer_ones_are_told_apart(tmp_path)
         b'{"experiment": "e", "problem": "p", "arm": "a", "seed": 1, "metrics": {}, "colour": "red"}',
         b'{"experiment": "e", "problem": "p", "arm": "a", "seed": 1, "metrics": {}, "settings": {"n": [NaN]}}',
         b'{"experiment": "e", "problem": "p", "arm": "a", "seed": 1, "metrics": {}, "overrides": {"n": 1e999}}',
+        b'{"experiment": "e", "problem": "p", "arm": "a", "seed": 1, "metrics": {}, "settings": {"n": 1%s}}'
+        % (b"0" * 400),
         b'{"experiment": "e", "problem": "p", "arm": "a", "seed": 1, "metrics": {}, "origin": {"packages": 1}}',
         b'{"experiment": "e", "problem": "p", "arm": "a", "arm": "b", "seed": 1, "metrics": {}}',
     ],
