@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import cycle
 from pathlib import Path
@@ -234,6 +234,7 @@ class Line:
     optimal: float
     coverage: float
     note: str
+    interval: str = ""
 
     @property
     def relative_gain(self) -> float:
@@ -266,6 +267,7 @@ def summarise(rows: Iterable[Row], *, trials: int | None = None) -> list[Line]:
                 optimal[arm].mean if arm in optimal else math.nan,
                 covered[arm].mean if arm in covered else math.nan,
                 str(group[0].settings.get("note", "")),
+                _interval(group[0].metrics),
             )
             for arm, group in kept.items()
             if arm in reward
@@ -273,9 +275,19 @@ def summarise(rows: Iterable[Row], *, trials: int | None = None) -> list[Line]:
     return lines
 
 
+def _interval(metrics: Mapping[str, float]) -> str:
+    """The 95 % interval that a row of a log has, as text."""
+    return f"{metrics['reward_low']:.4g} … {metrics['reward_high']:.4g}" if "reward_low" in metrics else ""
+
+
 def _place(order: Sequence[str], problem: str) -> int:
     """Where a problem stands in tables: files last."""
     return order.index(problem) if problem in order else len(order)
+
+
+def _pm(mean: float, error: float, form: str = ".1f") -> str:
+    """Mean ± standard error; one trial has no error."""
+    return f"{mean:{form}}" + (f" ± {error:.1f}" if math.isfinite(error) else "")
 
 
 def print_lines(lines: Sequence[Line], paper: Printed) -> None:
@@ -302,8 +314,10 @@ def print_lines(lines: Sequence[Line], paper: Printed) -> None:
         compared = line.policy != "linucb" and not math.isnan(line.reward.difference)
         shown.add_row(
             f"  {POLICIES[line.policy].label}",
-            f"{line.reward.mean:.1f} ± {line.reward.error:.1f}",
-            f"{line.reward.difference:+.1f} ± {line.reward.difference_error:.1f}" if compared else "",
+            f"{line.reward.mean:.4g}, {line.interval}" if line.interval else _pm(line.reward.mean, line.reward.error),
+            _pm(line.reward.difference, line.reward.difference_error, "+.4g" if line.interval else "+.1f")
+            if compared
+            else "",
             f"{100 * line.relative_gain:+.1f} %" if compared else "",
             "" if math.isnan(line.coverage) else f"{100 * line.coverage:.1f} %",
             f"{printed.mean:.1f}" if printed else "",
@@ -311,6 +325,12 @@ def print_lines(lines: Sequence[Line], paper: Printed) -> None:
     notes = [f"{line.problem}: {line.note}." for line in lines if line.note and line.policy == lines[0].policy]
     console = table_console()
     console.print(shown)
+    if any(line.interval for line in lines):
+        console.print(
+            "Of a log: mean reward a decision and its 95 % interval, doubly robust, of policies that have learnt the "
+            "first half of the log, judged by the decisions of the second half; vs LinUCB: the difference of the means."
+        )
+        return
     console.print(
         "Cumulative reward over rounds × paired trials, ± standard error; differences are paired by trial. covers: "
         "share of the chosen arms' rewards below their 84.1 % quantile. paper: Malik et al. (2019), 1200 rounds.",

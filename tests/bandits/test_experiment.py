@@ -195,6 +195,9 @@ def test_a_table_and_a_log_can_be_run(tmp_path):
     assert found.exit_code == 0, found.output
     rows = {row.arm: row.metrics for row in read(tmp_path / "two")}
     assert rows["calibrated-ucb"]["reward_low"] < rows["calibrated-ucb"]["reward"]
+    mean, low, high = (f"{rows['calibrated-ucb'][name]:.4g}" for name in ("reward", "reward_low", "reward_high"))
+    assert f"{mean}, {low} … {high}" in found.output
+    assert "nan" not in found.output
 
 
 def test_without_linucb_no_difference_is_shown(tmp_path):
