@@ -258,20 +258,10 @@ def summarise(rows: Iterable[Row], *, trials: int | None = None) -> list[Line]:
         reward, optimal, covered = (
             table(every, name, "linucb").get(problem, {}) for name in ("reward", "optimal", "coverage")
         )
-        lines += [
-            Line(
-                problem,
-                arm,
-                rounds,
-                reward[arm],
-                optimal[arm].mean if arm in optimal else math.nan,
-                covered[arm].mean if arm in covered else math.nan,
-                str(group[0].settings.get("note", "")),
-                _interval(group[0].metrics),
-            )
-            for arm, group in kept.items()
-            if arm in reward
-        ]
+        for arm in filter(reward.__contains__, kept):
+            means = (cells[arm].mean if arm in cells else math.nan for cells in (optimal, covered))
+            note, metrics = str(kept[arm][0].settings.get("note", "")), kept[arm][0].metrics
+            lines.append(Line(problem, arm, rounds, reward[arm], *means, note, _interval(metrics)))
     return lines
 
 
@@ -301,23 +291,16 @@ def print_lines(lines: Sequence[Line], paper: Printed) -> None:
             shown.add_section()
             shown.add_row(for_rich(f"{line.problem}, {line.rounds} × {line.reward.seeds}", "bold"))
             optimal = paper.at(line.problem, "optimal", "reward")
-            shown.add_row(
-                "  optimum",
-                "" if math.isnan(line.optimal) else f"{line.optimal:.1f}",
-                "",
-                "",
-                "",
-                f"{optimal.mean:.1f}" if optimal else "",
-            )
+            most = "" if math.isnan(line.optimal) else f"{line.optimal:.1f}"
+            shown.add_row("  optimum", most, "", "", "", f"{optimal.mean:.1f}" if optimal else "")
         before = here
         printed = paper.at(line.problem, line.policy, "reward")
+        form = "+.4g" if line.interval else "+.1f"
         compared = line.policy != "linucb" and not math.isnan(line.reward.difference)
         shown.add_row(
             f"  {POLICIES[line.policy].label}",
             f"{line.reward.mean:.4g}, {line.interval}" if line.interval else _pm(line.reward.mean, line.reward.error),
-            _pm(line.reward.difference, line.reward.difference_error, "+.4g" if line.interval else "+.1f")
-            if compared
-            else "",
+            _pm(line.reward.difference, line.reward.difference_error, form) if compared else "",
             f"{100 * line.relative_gain:+.1f} %" if compared else "",
             "" if math.isnan(line.coverage) else f"{100 * line.coverage:.1f} %",
             f"{printed.mean:.1f}" if printed else "",
@@ -325,15 +308,13 @@ def print_lines(lines: Sequence[Line], paper: Printed) -> None:
     notes = [f"{line.problem}: {line.note}." for line in lines if line.note and line.policy == lines[0].policy]
     console = table_console()
     console.print(shown)
-    if any(line.interval for line in lines):
-        console.print(
-            "Of a log: mean reward a decision and its 95 % interval, doubly robust, of policies that have learnt the "
-            "first half of the log, judged by the decisions of the second half; vs LinUCB: the difference of the means."
-        )
-        return
-    console.print(
-        "Cumulative reward over rounds × paired trials, ± standard error; differences are paired by trial. covers: "
-        "share of the chosen arms' rewards below their 84.1 % quantile. paper: Malik et al. (2019), 1200 rounds.",
-        *notes,
-        highlight=False,
+    about = (
+        "Mean reward a decision and its 95 % interval, doubly robust, of policies that have learnt the first half of "
+        "the log, judged by the decisions of its second half."
     )
+    if not any(line.interval for line in lines):
+        about = (
+            "Cumulative reward over rounds × paired trials, ± standard error; differences are paired by trial. covers: "
+            "share of the chosen arms' rewards below their 84.1 % quantile. paper: Malik et al. (2019), 1200 rounds."
+        )
+    console.print(about, *notes, highlight=False)
