@@ -259,9 +259,9 @@ def summarise(rows: Iterable[Row], *, trials: int | None = None) -> list[Line]:
             table(every, name, "linucb").get(problem, {}) for name in ("reward", "optimal", "coverage")
         )
         for arm in filter(reward.__contains__, kept):
-            means = (cells[arm].mean if arm in cells else math.nan for cells in (optimal, covered))
+            best, covers = (cells[arm].mean if arm in cells else math.nan for cells in (optimal, covered))
             note, metrics = str(kept[arm][0].settings.get("note", "")), kept[arm][0].metrics
-            lines.append(Line(problem, arm, rounds, reward[arm], *means, note, _interval(metrics)))
+            lines.append(Line(problem, arm, rounds, reward[arm], best, covers, note, _interval(metrics)))
     return lines
 
 
