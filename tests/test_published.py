@@ -464,6 +464,16 @@ def test_the_page_on_the_control_claim_says_what_its_rows_say():
 def test_trust_page_is_the_rows():
     """Every simulated share on the page is that of a row, and every row is on the page."""
     text, rows = (ROOT / "docs" / "trust.md").read_text("utf-8"), read(ROOT / "results" / "core" / "trust.jsonl")
+    bounds = [row.metrics["behind"] for row in rows if row.arm.startswith("any test")]
+    assert f"| behind, at least | {' | '.join(f'{least:.3f}' for least in bounds)} |" in text
+    rows = [row for row in rows if not row.arm.startswith("any test")]
+    for row in rows:
+        if "behind" in row.metrics:
+            names = ("spiegelhalter", "likelihood_ratio")
+            two, metrics = [f"{row.metrics[name]:.3f}" for name in names], row.metrics
+            line = " | ".join([*two, f"{metrics['behind']:+.3f} ± {metrics['behind_error']:.3f}"])
+            assert f"| {row.problem} | {row.step} | {metrics['share']:.3f}" in text
+            assert f"| {line} |" in text
     told = re.findall(r"^\| (.+?) \| (.+?) \| (\d+) \| (\d\.\d{3}) ± (\d\.\d{3}) \|", text, re.M)
     found = {
         (row.arm, row.problem, str(row.step), f"{row.metrics['share']:.3f}", f"{row.metrics['standard_error']:.3f}")
@@ -474,8 +484,10 @@ def test_trust_page_is_the_rows():
     for (arm, problem, step), (share, error) in shares.items():
         if arm in ("split conformal", "weighted conformal", "CV+", "adaptive", "reliability band"):
             assert share > 0.9 - 3 * error - 0.005, (arm, problem, step)
+        # The page says why rows that resemble each other for long, beside how many there are, are called wrong.
+        lasting = problem.startswith(("long memory", "autoregressive 0.99")) or step <= 200
         if arm.endswith("size"):
-            assert share < 0.1, (arm, problem, step)
+            assert share < (0.35 if lasting and "class" not in arm else 0.1), (arm, problem, step)
 
 
 def test_quality_beside_crepes_and_mapie():
