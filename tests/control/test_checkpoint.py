@@ -419,13 +419,14 @@ def _deflated(packed):
     ("state", "words"),
     [
         (torch.zeros(1).expand(10**6, 10**6), "larger than what there is of it"),
+        (torch.zeros(10).expand(2, 10), "larger than what there is of it"),
         ([{"deep": (torch.ones(3).to_sparse(),)}], "none of numbers alone"),
         (torch.zeros(2, 3, device="meta"), "none of numbers alone"),
         (torch.ones(3, requires_grad=True), "none of numbers alone"),
         ("deflated", "it unpacks to more than it holds"),
         ("legacy", "File is not a zip file"),
     ],
-    ids=["stride 0", "sparse", "meta", "grad", "deflated", "legacy"],
+    ids=["stride 0", "twice", "sparse", "meta", "grad", "deflated", "legacy"],
 )
 def test_no_tensor_is_larger_than_its_file(tmp_path, state, words):
     file, content = tmp_path / "agent.pt", {"format": checkpoint.FORMAT, "identity": {}, "state": state}
@@ -445,3 +446,20 @@ def test_a_checkpoint_of_nobody_is_refused_in_one_line(tmp_path, identity):
     checkpoint.write(tmp_path / "agent.pt", identity, 1, {})
     with pytest.raises(CalibrlError, match=r"agent.pt (cannot be read|was made with)"):
         checkpoint.read(tmp_path / "agent.pt", {"arm": "a", "planner": {}})
+
+
+def test_only_damaged_agents_are_dropped_and_only_other_settings_refused(tmp_path):
+    file = tmp_path / "agent.pt"
+    checkpoint.write(file, {"room": {"size": 3}}, 1, {"step": 7})
+    assert checkpoint.drop_damaged(file) is False
+    assert checkpoint.read(file, {"room": {"size": 3}}) == {"step": 7}
+    for other, words in (
+        ({"size": 4}, "room.size 3, this run has 4"),
+        (5, "room {'size': 3}, this run has 5"),
+    ):
+        with pytest.raises(CalibrlError, match=re.escape(words)):
+            checkpoint.read(file, {"room": other})
+    file.write_bytes(file.read_bytes()[:-1])
+    with pytest.warns(UserWarning, match="agent.pt is damaged"):
+        assert checkpoint.drop_damaged(file) is True
+    assert not file.exists()
