@@ -484,10 +484,10 @@ def test_trust_page_is_the_rows():
     for (arm, problem, step), (share, error) in shares.items():
         if arm in ("split conformal", "weighted conformal", "CV+", "adaptive", "reliability band"):
             assert share > 0.9 - 3 * error - 0.005, (arm, problem, step)
-        # The page says why rows that resemble each other for long, beside how many there are, are called wrong.
-        lasting = problem.startswith(("long memory", "autoregressive 0.99")) or step <= 200
+        # The page says why: with long memory the size is not held, and not quite with few rows that are alike.
         if arm.endswith("size"):
-            assert share < (0.35 if lasting and "class" not in arm else 0.1), (arm, problem, step)
+            most = 0.35 if problem.startswith("long memory") else 0.15 if step <= 200 and "class" not in arm else 0.1
+            assert share < most, (arm, problem, step)
 
 
 def test_quality_beside_crepes_and_mapie():
