@@ -281,7 +281,9 @@ def parse_forecasts(
     if 0 < len(percent) < len(told):
         other = next(name for name in told if name not in percent)
         raise CalibrlError(f"{source.name}: {cut(percent[0])} is in percent and {cut(other)} is not; write both alike")
-    values = _take_numbers(spelling.columns, cells)
+    waiting = cells.frame.select(spelling.columns).get_columns()[::-1]
+    cells = replace(cells, frame=cells.frame.drop(spelling.columns))
+    values = _take_numbers(waiting, cells)
     values, notes = _CHECKS[spelling.kind](values, spelling, cells)
     seen = None
     if outcome is not None:
@@ -300,13 +302,17 @@ def parse_forecasts(
     )
 
 
-def _take_numbers(columns: Sequence[str], cells: Cells) -> Floats:
-    """(n, k): the numbers of k columns, every one finite; the columns are taken out of `cells`."""
-    values = np.empty((len(cells), len(columns)))
-    for k, name in enumerate(columns):
-        values[:, k] = cells.floats(name)
-        text = cells.frame.drop_in_place(name)  # of millions of rows it is larger than its numbers
-        cells.refuse(~np.isfinite(values[:, k]), name, partial(_not_finite, text))
+def _take_numbers(waiting: list[pl.Series], cells: Cells) -> Floats:
+    """(n, k): the numbers of k columns of `cells`, the last first, every one finite; each is taken out of the list.
+
+    Each is a table of its own: one of thousands of columns looks through all of their names when one was taken out.
+    """
+    values = np.empty((len(cells.line), len(waiting)))
+    for k in range(len(waiting)):
+        text = waiting.pop()  # of millions of rows it is larger than its numbers
+        alone = replace(cells, frame=text.to_frame())
+        values[:, k] = alone.floats(text.name)
+        alone.refuse(~np.isfinite(values[:, k]), text.name, partial(_not_finite, text))
     return values
 
 

@@ -254,11 +254,12 @@ def test_names_of_columns_are_not_listed_anew_for_each_of_them(monkeypatch: pyte
 
     def count(frame: pl.DataFrame) -> list[str]:
         nonlocal counted
-        counted += 1
+        counted += frame.width > 1
         return columns(frame)
 
     wide = pl.DataFrame({"y": [1.0, 2.0]} | {f"sample_{i}": [0.5, 1.0 + i] for i in range(200)})
     monkeypatch.setattr(pl.DataFrame, "columns", property(count))
+    monkeypatch.delattr(pl.DataFrame, "drop_in_place")  # after which a table looks through all its names
     parse_forecasts(wide, source="wide.csv")
     assert counted < 50
 
