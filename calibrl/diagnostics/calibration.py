@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from scipy.special import betaincinv, ndtri
+from scipy.special import betaincinv, gammainccinv, ndtri
 from torch import Tensor
 
 from calibrl.arrays import Array, as_tensor, returns_what_was_given
@@ -289,14 +289,14 @@ def _inflation(series: np.ndarray) -> float:
     # Resemblance shows between neighbours, as slow waves where it is weak but lasts, or at a period.
     slow = power[2::2] / total
     width = 2 ** np.arange(1, max(int(math.log2(n)) - 1, 2))
-    waves = float(((np.cumsum(slow)[width - 1] / width - 1) * np.sqrt(width)).max())
+    shape = width / chance**2  # of the gamma law of a mean of so many waves
+    waves = bool((np.cumsum(slow)[width - 1] / width > gammainccinv(shape, 3e-4) / shape).any())
     lags = max(n // 4, 2) - 1
     period = 1 + int(rho[1 : lags + 1].argmax())
     if rho[1 : period + 1].min() < -rho[period]:
         period = 1  # a swing: what is unlike in between takes back what is alike
-    # The best of many periods, and of several stretches of waves, is high by chance too.
-    usual = -float(ndtri(0.005 / lags))
-    if max(rho[1] / 2.5, rho[period] / usual) * math.sqrt(n) <= chance and waves <= 5 * chance:
+    # The best of many periods is high by chance too.
+    if max(rho[1] / 2.5, -rho[period] / ndtri(0.005 / lags)) * math.sqrt(n) <= chance and not waves:
         return 1.0
     return min(max(1.0, float(slow[:4].mean()), _summed(rho, n), _summed(rho[::period], n)), n / 3)
 
