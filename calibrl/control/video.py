@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
-from calibrl.control.problems import Task
+from calibrl.control.problems import ChoiceEnvironment, Task
 from calibrl.control.trials import begin_episode, make_step, name_of, run_trial
 from calibrl.errors import CalibrlError, first_line
 from calibrl.files import replacing
@@ -67,10 +67,10 @@ def episode(
 ) -> list[Frame]:
     """Frames of one episode in which `act` turns an observation (o,) into an action (a,)."""
     with drawn(task, **options) as (env, draw):
-        observation = begin_episode(env, seed=seed)
-        frames = [draw()]
+        observation, frames = begin_episode(env, seed=seed), [draw()]
+        numbers = env.choices.encode if isinstance(env, ChoiceEnvironment) else np.asarray
         for step in range(1, (steps or task.steps) + 1):
-            answer = make_step(env, np.asarray(act(observation), np.float32), where=f"at step {step}")
+            answer = make_step(env, numbers(act(observation)).astype(np.float32), where=f"at step {step}")
             observation = answer.observation
             frames.append(draw())
             if answer.terminated or answer.truncated:
