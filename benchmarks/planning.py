@@ -1,7 +1,7 @@
 """How fast one action is planned, beside a plain per-member implementation in the same run.
 
     python benchmarks/planning.py [--threads 1] [--quick] [--out results/control/speed.jsonl]
-    python benchmarks/planning.py --device cuda [--propagations TS1,TSinf] [--out results/control/speed-gpu.jsonl]
+    python benchmarks/planning.py --device cuda [--tasks halfcheetah] [--propagations TS1,TSinf] [--quick] [--out …]
 
 The peer is written here the way PETS is usually written: a list of `nn.Sequential` members, asked one after the other,
 `torch.distributions` for the draws, a loop over steps. Both plan with the same networks, world, CEM settings and
@@ -259,12 +259,14 @@ def main() -> None:
     words = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     words.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="cuda: planning_gpu.py")
     words.add_argument("--propagations", default="DS,TS1,TSinf", help="cuda: which are timed")
+    words.add_argument("--tasks", default=",".join(planning_gpu.FLEETS), help="cuda: on which tasks")
     words.add_argument("--threads", type=int, default=1)
-    words.add_argument("--quick", action="store_true", help="only the small presets: seconds instead of minutes")
+    words.add_argument("--quick", action="store_true", help="only small presets; cuda: only what is fused")
     words.add_argument("--out", help="also append the rows to this .jsonl file")
     given = words.parse_args()
     if given.device == "cuda":
-        planning_gpu.run_and_record(given.out, given.propagations.split(","))
+        tasks, propagations = given.tasks.split(","), given.propagations.split(",")
+        planning_gpu.run_and_record(given.out, tasks, propagations, quick=given.quick)
         return
     matches = list(on_cpu(quick=given.quick, threads=given.threads))
     settings = {"device": given.device, "threads": given.threads}

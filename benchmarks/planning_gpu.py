@@ -1,6 +1,6 @@
 """Planning and training at full size on one GPU, each beside the plain eager version in the same run.
 
-python benchmarks/planning.py --device cuda [--propagations TS1,TSinf] [--out results/control/speed-gpu.jsonl]
+python benchmarks/planning.py --device cuda [--tasks halfcheetah] [--propagations TS1,TSinf] [--quick] [--out …]
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ FLEETS = {"halfcheetah": 4, "cartpole": 20, "pusher": 20}
 Record = Callable[..., None]
 
 
-def run(record: Record, propagations: Sequence[str]) -> None:
-    """Everything: one action of each task, a fleet of each, a late trial of HalfCheetah."""
+def run(record: Record, tasks: Sequence[str], propagations: Sequence[str], *, quick: bool) -> None:
+    """One action of each task, a fleet of each, a late trial of HalfCheetah; quick: only what is fused, no trial."""
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}")
-    for name, way in itertools.product(FLEETS, propagations):
-        one_action(name, way, record)
-    for (name, agents), way in itertools.product(FLEETS.items(), propagations):
-        actions_of_a_fleet(name, way, agents, record)
-    if "DS" in propagations:
+    for name, way in itertools.product(tasks, propagations):
+        one_action(name, way, record, quick=quick)
+    for name, way in itertools.product(tasks, propagations):
+        actions_of_a_fleet(name, way, FLEETS[name], record)
+    if "DS" in propagations and not quick:
         late_trial(record)
 
 
@@ -53,30 +53,28 @@ def title(name: str, way: str) -> str:
     return name if way == "DS" else f"{name} {way}"
 
 
-def one_action(name: str, way: str, record: Record) -> None:
-    """Milliseconds of one planned action: eager, captured, fused, fused and calibrated."""
+def one_action(name: str, way: str, record: Record, *, quick: bool) -> None:
+    """Milliseconds of one planned action: fused, fused and calibrated; unless quick, eager and captured, too."""
     preset, what, name = full_size(name, way), task(name), title(name, way)
     flop = work(preset, what)
     bare, honest = (prepared(preset, what, agents=1, calibrated=flag) for flag in (False, True))
-    versions = {
-        "eager PyTorch": bare(fused=False),
-        "reference in a CUDA graph": for_device(bare(fused=False)),
-        "fused": for_device(bare()),
-        "fused, calibrated": for_device(honest()),
-    }
+    versions: dict[str, Planner | CapturedPlanner] = {}
+    if not quick:
+        versions = {"eager PyTorch": bare(fused=False), "reference in a CUDA graph": for_device(bare(fused=False))}
+    versions |= {"fused": for_device(bare()), "fused, calibrated": for_device(honest())}
     # All versions in turn, several times: what the machine does to one it does to all.
     found: dict[str, list[float]] = {label: [] for label in versions}
     for _ in range(4):
         for label, plan in versions.items():
             found[label] += milliseconds(plan, repeats=2 if label == "eager PyTorch" else 10)
-    eager = statistics.median(found["eager PyTorch"])
+    eager = found.get("eager PyTorch")
     for label, times in found.items():
         ms = statistics.median(times)
-        print(
-            f"{name:17} {label:26} {ms:8.2f} ms  {flop / ms / 1e9:5.0f} TFLOP/s  {eager / ms:5.1f} × as fast as eager",
-            flush=True,
-        )
-        record(f"plan {name}", label, {"ms": ms, "tflops": flop / ms / 1e9, "speedup": eager / ms})
+        metrics = {"ms": ms, "tflops": flop / ms / 1e9}
+        if eager is not None:
+            metrics["speedup"] = statistics.median(eager) / ms
+        print(f"{name:17} {label:26} " + "  ".join(f"{key} {value:.2f}" for key, value in metrics.items()), flush=True)
+        record(f"plan {name}", label, metrics)
     ratio = statistics.median(found["fused, calibrated"]) / statistics.median(found["fused"])
     print(f"{name:17} calibrated / uncalibrated {ratio:.3f}; aim ≤ 1.05")
 
@@ -174,8 +172,8 @@ def milliseconds(plan: Planner | CapturedPlanner, *, repeats: int) -> list[float
     return found
 
 
-def run_and_record(out: str | None, propagations: Sequence[str]) -> None:
-    """Everything, with a row for each number in a .jsonl file if one is named."""
+def run_and_record(out: str | None, tasks: Sequence[str], propagations: Sequence[str], *, quick: bool) -> None:
+    """What `run` does, with a row for each number in a .jsonl file if one is named."""
     settings = {"device": torch.cuda.get_device_name()}
     origin = results.origin()
 
@@ -183,4 +181,4 @@ def run_and_record(out: str | None, propagations: Sequence[str]) -> None:
         if out:
             results.append(out, [results.Row("gpu speed", job, version, 0, metrics, settings=settings, origin=origin)])
 
-    run(record, propagations)
+    run(record, tasks, propagations, quick=quick)

@@ -21,6 +21,13 @@ ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "replication.md"
 TASKS = ("halfcheetah", "cartpole", "pusher", "reacher")
 NAMES = {"halfcheetah": "HalfCheetah", "cartpole": "Cartpole", "pusher": "Pusher", "reacher": "Reacher"}
+RUNS = {
+    **{task: (task, NAMES[task]) for task in TASKS},
+    "pusher-reference": ("pusher", "Pusher, plans scored as in the reference"),
+    "cartpole-tsinf": ("cartpole", "Cartpole, TSinf"),
+    "halfcheetah-tsinf": ("halfcheetah", "HalfCheetah, TSinf"),
+}
+"""Files of rows at full size: the task of each, and what it is called."""
 AHEAD = (1, 5, 10, 20)
 ARMS = ("uncalibrated", "calibrated", "calibrated-trajectory")
 FROM = 3
@@ -58,15 +65,15 @@ def endpoints() -> Iterator[str]:
     yield from _head(
         "task", "arms", "seeds × trials", "return a trial, paired", "steps to", "ratio of steps", "got there"
     )
-    for task in TASKS:
-        rows = _rows(ROOT / "results" / "replication" / f"{task}.jsonl")
+    for run, (task, name) in RUNS.items():
+        rows = _rows(ROOT / "results" / "replication" / f"{run}.jsonl")
         for arm, other in PAIRS:
             found = endpoint(rows, ENDPOINTS[task], arm, other)
             if found is None:
                 continue
             gains, trials = _gains(rows, arm, other)
             yield (
-                f"| {NAMES[task]} | `{arm}` − `{other}` | {len(gains)} × {trials} | "
+                f"| {name} | `{arm}` − `{other}` | {len(gains)} × {trials} | "
                 f"{_pm(gains, '+.0f' if task in ('halfcheetah', 'reacher') else '+.1f')} | "
                 f"{ENDPOINTS[task]:.0f} | {_times(found)} | {found.reached[0]} and {found.reached[1]} |".replace(
                     " -", " −"
@@ -126,7 +133,9 @@ def horizon() -> Iterator[str]:
     small = _rows(ROOT / "results" / "control" / "horizon.jsonl")
     for task in TASKS:
         yield from _honest([row for row in small if row.problem == task], f"{NAMES[task]}, small")
-        yield from _honest(_rows(ROOT / "results" / "replication" / f"{task}.jsonl"), f"{NAMES[task]}, full size")
+        for run, (of, name) in RUNS.items():
+            if of == task:
+                yield from _honest(_rows(ROOT / "results" / "replication" / f"{run}.jsonl"), f"{name}, full size")
 
 
 def plans() -> Iterator[str]:

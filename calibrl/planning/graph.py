@@ -28,7 +28,7 @@ __all__ = ["CapturedPlanner", "PlanInputs", "Planner", "for_device"]
 
 PER_UNIT = CELLS / (2 * REACH)
 
-FUSED = ("DS",)
+FUSED = ("DS", "TS1", "TSinf")
 """Propagations that a GPU imagines in fused kernels."""
 
 VERSIONS = 256

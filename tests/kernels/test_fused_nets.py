@@ -21,6 +21,8 @@ from tests.kernels.interpreted import nets_of
 
 triton = pytest.importorskip("triton")
 on_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+# PyTorch's own compiler uses what PyTorch deprecates.
+compiles = pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
 SHAPES = {
     "cartpole": Shape(inputs=6, outputs=4, hidden=(500,) * 3),
     "halfcheetah": Shape(inputs=24, outputs=18, hidden=(200,) * 4),
@@ -137,6 +139,7 @@ def test_draws_on_a_gpu_are_those_of_the_reference(tables):
 
 
 @on_gpu
+@compiles
 @pytest.mark.parametrize("propagation", ["DS", "TS1", "TSinf"])
 @pytest.mark.parametrize("risk", [Risk(), Risk(cvar=0.5), Risk(safety=0.9)])
 def test_a_fused_rollout_whose_noise_lasts_is_worth_what_the_plain_one_is(risk, propagation):
@@ -158,6 +161,7 @@ def test_a_fused_rollout_whose_noise_lasts_is_worth_what_the_plain_one_is(risk, 
 
 
 @on_gpu
+@compiles
 @pytest.mark.parametrize("propagation", ["DS", "TS1", "TSinf"])
 @pytest.mark.parametrize("name", ["halfcheetah", "pusher"])
 def test_a_fused_rollout_at_full_size_is_worth_what_the_plain_one_is(name, propagation):
