@@ -37,7 +37,10 @@ def report(
     ] = None,
     show: Annotated[bool, typer.Option("--open", help="Open the page in a browser.")] = False,
 ) -> None:
-    """Make one self-contained HTML page from a folder of results."""
+    """Make one self-contained HTML page from a folder of results.
+
+    Example: calibrl report out/demo --open
+    """
     from calibrl.report.page import write_report
     from calibrl.runs.console import one_line_warnings
 
@@ -67,4 +70,9 @@ def calibrl(
         typer.Option("--version", callback=_say_version, is_eager=True, help="Print the version and exit."),
     ] = False,
 ) -> None:
-    """Calibrate forecasts, and make decisions with them."""
+    """Calibrate forecasts, and make decisions with them.
+
+    A first step: calibrl check forecasts.csv
+
+    All options of a command: calibrl COMMAND --help
+    """

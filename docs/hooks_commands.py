@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -35,7 +36,8 @@ def _commands(name: str, command: Any) -> Iterator[tuple[str, Any]]:
 
 def _section(name: str, command: Any) -> str:
     rows = "\n".join(f"| {_names(param)} | {_meaning(param)} |" for param in command.params)
-    return f"## {name}\n\n{command.help}\n\n| argument or option | meaning |\n|---|---|\n{rows}"
+    told = re.sub(r"(?m)^Example: (.+)$", r"Example: `\1`", command.help)
+    return f"## {name}\n\n{told}\n\n| argument or option | meaning |\n|---|---|\n{rows}"
 
 
 def _names(param: Any) -> str:

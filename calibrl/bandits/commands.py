@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from calibrl.bandits.evaluation import Diagnostics, Estimate
     from calibrl.errors import CalibrlError
 
-app = typer.Typer(help="Contextual bandits: evaluate a policy from logs.", no_args_is_help=True)
+app = typer.Typer(help="Evaluate a bandit policy from logs.", no_args_is_help=True)
 
 
 @app.callback()
@@ -26,8 +26,8 @@ def _group() -> None:
 
 @app.command()
 def evaluate(
-    log: Annotated[Path, typer.Argument(help="CSV or Parquet: context columns, arm, reward, propensity.")],
-    policy: Annotated[str, typer.Option(help="Which policy to evaluate.")] = "calibrated-ucb",
+    log: Annotated[Path, typer.Argument(help="Log of decisions: arm, reward, propensity, context columns.")],
+    policy: Annotated[str, typer.Option(help="Which policy; see calibrl list policies.")] = "calibrated-ucb",
     load: Annotated[
         Path | None, typer.Option(help="Evaluate this saved policy instead: a file, or a Durable's folder.")
     ] = None,
@@ -37,17 +37,18 @@ def evaluate(
     arm: Annotated[str, typer.Option(help="Column with the arm.")] = "arm",
     reward: Annotated[str, typer.Option(help="Column with the reward.")] = "reward",
     propensity: Annotated[str, typer.Option(help="Column with the probability of the logged arm.")] = "propensity",
-    uniform: Annotated[bool, typer.Option(help="All arms were equally likely; ignore propensities.")] = False,
+    uniform: Annotated[bool, typer.Option(help="All arms were equally likely: ignore propensities.")] = False,
     target: Annotated[
         str | None,
-        typer.Option(
-            help="Evaluate probabilities in the log instead: columns that begin so and end with an arm's name."
-        ),
+        typer.Option(help="Evaluate probabilities in the log instead: columns named this and an arm, such as new_a."),
     ] = None,
     train: Annotated[float, typer.Option(help="Share of the log to learn from before the policy is judged.")] = 0.5,
-    seed: Annotated[int, typer.Option(min=0)] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of random decisions.")] = 0,
 ) -> None:
-    """Estimate what a policy would have earned, from a log of another policy's decisions."""
+    """Estimate what a policy would have earned, from a log of another policy's decisions.
+
+    Example: calibrl bandit evaluate log.csv --policy linucb
+    """
     from calibrl.bandits import POLICIES, Policy, evaluation
     from calibrl.errors import CalibrlError
 

@@ -60,7 +60,7 @@ class BanditSettings:
     seed: int = setting(0, help="seed of the first trial", least=0, decides_rows=False)
     data: str = setting("", help="a classification table instead of problems: its classes are the arms", flag="--data")
     label: str = setting("", help="the column of the class in --data", flag="--label")
-    log: str = setting("", help="a log of decisions instead of problems: what policies learn from half of it earns")
+    log: str = setting("", help="a log of decisions instead: policies learn from one half, are judged on the other")
 
 
 SMALL = BanditSettings("small", ("linear", "beta", "digits", "wine", "breast-cancer"))

@@ -130,7 +130,7 @@ EXPERIMENT = Experiment(
     show=_show,
     show_rows=_show_rows,
     prepare=_prepare,
-    custom=Custom("--env", "or any Gymnasium id with Box observations and actions", _settings_for_env),
+    custom=Custom("--env", "instead of a preset, any Gymnasium id, such as Pendulum-v1", _settings_for_env),
     apart=_beside,
     names={
         "tasks": ("of continuous control, calibrl.control.task(NAME)", lambda: TASKS),

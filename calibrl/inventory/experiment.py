@@ -134,9 +134,9 @@ class InventorySettings:
     period: str = setting("test", help="test period: test (the paper's months), later (the months after), or tuning")
     sales: str | None = setting(None, help="a sales file of your own instead, as for calibrl order: date, item, units")
     items: str | None = setting(None, help="with --sales: each item's shelf_life, pack_size, lead_days and costs")
-    columns: str | None = setting(None, help="with --sales: what it calls our columns, like units=Qty,item=SKU")
-    date_format: str | None = setting(None, help="with --sales: day-first, month-first or like %d.%m.%y")
-    country: str | None = setting(None, help="with --sales: whose public holidays to expect, like DE or DE-BW")
+    columns: str | None = setting(None, help="with --sales: names of columns, as ours=theirs: units=Qty,item=SKU")
+    date_format: str | None = setting(None, help="with --sales: dates are day-first, month-first or like %d.%m.%y")
+    country: str | None = setting(None, help="with --sales: whose public holidays to expect, such as DE or DE-BW")
     n_paths: int = setting(
         300, flag="", help="demand paths per decision, and passes of a network", source=_PAPERS, least=1
     )

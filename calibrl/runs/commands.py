@@ -29,18 +29,18 @@ if TYPE_CHECKING:
 
 
 Backend = Annotated[
-    str | None, typer.Option(help="Where jobs run: serial, processes (all cores) or ray.", show_default=False)
+    str | None, typer.Option(help="Where jobs run: serial (one after another), processes or ray.", show_default=False)
 ]
 Workers = Annotated[int | None, typer.Option(min=1, help="How many jobs run at once; default: all cores.")]
-Address = Annotated[str | None, typer.Option(help="Address of a running Ray cluster, like ray://head:10001 or auto.")]
-Resume = Annotated[bool, typer.Option("--resume", help="Continue a run that was stopped: do only what is missing.")]
-Force = Annotated[bool, typer.Option("--force", help="Replace the rows of an earlier run.")]
-Minutes = Annotated[
-    float | None, typer.Option(min=0, help="Stop after the row that crosses this limit; continue with --resume.")
+Address = Annotated[
+    str | None, typer.Option(help="Address of a running Ray cluster, such as ray://head:10001, or auto.")
 ]
+Resume = Annotated[bool, typer.Option("--resume", help="Continue a run that was stopped: do only what is missing.")]
+Force = Annotated[bool, typer.Option("--force", help="Replace an earlier run in the folder.")]
+Minutes = Annotated[float | None, typer.Option(min=0, help="Stop after so many minutes; --resume continues.")]
 TensorBoard = Annotated[Path | None, typer.Option(help="Also write every metric to TensorBoard logs in this folder.")]
-Set = Annotated[list[str] | None, typer.Option("--set", help="Change any setting, like trials=7; see calibrl show.")]
-Rows = Annotated[Path | None, typer.Option(help="Show rows of earlier runs instead of running.")]
+Set = Annotated[list[str] | None, typer.Option("--set", help="Change any setting, like trials=7; repeat for several.")]
+Rows = Annotated[Path | None, typer.Option(help="Show the results of earlier runs instead of running.")]
 SHARED: dict[str, tuple[Any, Any]] = {
     "set_": (Set, None),
     "rows": (Rows, None),
@@ -89,7 +89,10 @@ def everything(
     minutes: Minutes = None,
     tensorboard: TensorBoard = None,
 ) -> None:
-    """Run every experiment into one folder, ready for `calibrl report`."""
+    """Run every experiment into one folder, ready for calibrl report.
+
+    Example: calibrl run all --small --out out/demo
+    """
     ready, left_out = prepare_all(small=small, only=only or ())
     for name, why in left_out.items():
         say(f"{name} is left out: {why}", err=True)
@@ -131,7 +134,7 @@ def command_for(what: Experiment[Any]) -> Callable[..., None]:
         own = typer.Option(what.custom.flag, help=_sentence(what.custom.help))
         options["custom"] = (Annotated[str | None, own], None)
     options |= {name: (_option(leaf), None) for name, leaf in flags.items()}
-    out = typer.Option(help="Folder for rows and figures.", show_default=_folder(what, what.default))
+    out = typer.Option(help="Folder for results and figures.", show_default=_folder(what, what.default))
     options |= {"out": (Annotated[Path | None, out], None), **SHARED}
 
     def call(*, preset: str | None, rows: Path | None, set_: list[str] | None, **given: Any) -> None:
@@ -149,7 +152,8 @@ def command_for(what: Experiment[Any]) -> Callable[..., None]:
             _show(what, settings, rows, options)
 
     call.__name__ = what.name
-    call.__doc__ = f"{what.title}.\n\n{what.question}"
+    example = f"Example: calibrl run {what.name} --preset {what.default} --out out/mine"
+    call.__doc__ = f"{_sentence(what.title)}\n\n{what.question}\n\n{example}"
     kind = inspect.Parameter.KEYWORD_ONLY
     parameters = [inspect.Parameter(name, kind, default=value, annotation=a) for name, (a, value) in options.items()]
     call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
@@ -257,12 +261,12 @@ def _folder(what: Experiment[Any], preset: str) -> str:
 
 
 def _preset(what: Experiment[Any]) -> Any:
-    text = f"{', '.join(what.presets)}; see calibrl show {what.name}/{what.default}."
+    text = f"Settings by name: {', '.join(what.presets)}. See calibrl show {what.name}/{what.default}."
     return Annotated[str | None, typer.Option(help=text, show_default=what.default)]
 
 
 def _sentence(text: str) -> str:
-    return text[:1].upper() + text[1:].rstrip(".") + "."
+    return text[:1].upper() + text[1:].rstrip(".") + ("" if text.endswith("?") else ".")
 
 
 def _option(leaf: Leaf) -> Any:
@@ -285,19 +289,22 @@ def _option(leaf: Leaf) -> Any:
     return Annotated[kind | None, typer.Option(leaf.flag, help=text, **limits)]
 
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
 
 
 def list_(
     kind: Annotated[
         str | None,
         typer.Argument(
-            help="experiments, presets, problems, policies, planners, tasks, searches, worlds or maps; default: all."
+            help="experiments, presets, problems, policies, planners, tasks, searches, worlds or maps. Default: all."
         ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """List experiments, presets, problems, policies, planners and maps, and where each is used."""
+    """List experiments, presets, problems, policies, planners and maps, and where each is used.
+
+    Example: calibrl list presets
+    """
     found = listed(kind)
     if as_json:
         typer.echo(for_json(json.dumps(found, ensure_ascii=False, indent=1)))
@@ -353,11 +360,14 @@ def first_line(thing: Any) -> str:
 
 def show(
     preset: Annotated[
-        str, typer.Argument(help="For example bandits/paper; paper alone if only one preset has that name.")
+        str, typer.Argument(help="Such as bandits/paper, or paper alone if only one preset has that name.")
     ],
     as_json: AsJson = False,
 ) -> None:
-    """Show a preset: its fields, what they mean, and where each value comes from (paper, reference code, ours)."""
+    """Show a preset: its settings, what they mean, and who chose each value (the paper, its code, or us).
+
+    Example: calibrl show bandits/paper
+    """
     from rich import box
     from rich.table import Table
 
@@ -442,7 +452,12 @@ def summary(
     baseline: Annotated[str | None, typer.Option(help="The arm to compare the others with.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Print mean ± standard error by problem and arm, and paired differences to the baseline with 95 % intervals."""
+    """Print results as tables: mean ± standard error by problem and arm, and differences to the baseline.
+
+    Arms are the methods compared. Differences are paired by seed and have 95 % intervals.
+
+    Example: calibrl summary out/demo --metric reward
+    """
     from calibrl.runs.console import one_line_warnings
     from calibrl.runs.rows import by_run, latest, read, stops, table
 

@@ -34,38 +34,41 @@ WIDTH = 110
 
 def order(
     sales: Annotated[
-        Path, typer.Option(help="CSV, Excel or Parquet: date, item, units; optional: store, price, promotion, …")
+        Path, typer.Option(help="Sales, as CSV, Excel or Parquet: date, item, units; optional: store, price, …")
     ],
     out: Annotated[Path, typer.Option(help="Where to write the orders: .csv, .tsv or .parquet.")],
-    stock: Annotated[Path | None, typer.Option(help="Stock: item, store, units, expires; arrives, as_of.")] = None,
-    items: Annotated[Path | None, typer.Option(help="Items: item, shelf_life, pack_size, lead_days, costs, …")] = None,
+    stock: Annotated[Path | None, typer.Option(help="What is on the shelf or under way: item, units, …")] = None,
+    items: Annotated[Path | None, typer.Option(help="Facts about items: item, shelf_life, pack_size, …")] = None,
     date: Annotated[
-        str | None, typer.Option(help="Order as of the evening of this day; default: the last sale.")
+        str | None, typer.Option(help="Order on the evening of this day; default: the day of the last sale.")
     ] = None,
-    backtest: Annotated[str | None, typer.Option(help="Also replay the past: 90d, 12w or 3m.")] = None,
+    backtest: Annotated[str | None, typer.Option(help="Also replay the past, for so long: 90d, 12w or 3m.")] = None,
     deliveries: Annotated[
-        Path | None, typer.Option(help="What was delivered, for the backtest: date, item, units.")
+        Path | None, typer.Option(help="With --backtest: what was really delivered: date, item, units.")
     ] = None,
     columns: Annotated[
-        list[str] | None, typer.Option(help="What the sales file calls our columns, like units=Qty.")
+        list[str] | None, typer.Option(help="Columns of the sales with other names, as ours=theirs: units=Qty.")
     ] = None,
     date_format: Annotated[
         str | None, typer.Option(help="How the sales file writes dates: day-first, month-first or like %d.%m.%y.")
     ] = None,
-    sheet: Annotated[str | None, typer.Option(help="Sheet of an Excel file with the sales.")] = None,
-    country: Annotated[str, typer.Option(help="Public holidays to expect: DE, US, or of a part, DE-BW.")] = "",
-    time_zone: Annotated[str, typer.Option(help="Where times in UTC are to be days, such as Europe/Berlin.")] = "",
+    sheet: Annotated[str | None, typer.Option(help="Which sheet of an Excel file has the sales.")] = None,
+    country: Annotated[str, typer.Option(help="Whose public holidays to expect: DE, US, or a part, DE-BW.")] = "",
+    time_zone: Annotated[str, typer.Option(help="The shop's time zone, if times are in UTC: Europe/Berlin.")] = "",
     regressor: Annotated[
-        list[str] | None, typer.Option(help="One more column of numbers to learn from, such as temperature.")
+        list[str] | None, typer.Option(help="Another column of numbers to learn from; repeat for several.")
     ] = None,
     plot: Annotated[Path | None, typer.Option(help="Plot the first few items: .png, .svg or .pdf.")] = None,
     page: Annotated[Path | None, typer.Option("--html", help="Also write a page for the manager: .html.")] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the demand paths.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the simulated demand.")] = 0,
     workers: Annotated[int, typer.Option(min=1, help="How many planning jobs run at once.")] = 2,
-    backend: Annotated[str, typer.Option(help="Where jobs run: threads, processes or ray.")] = "threads",
-    address: Annotated[str | None, typer.Option(help="Address of a running Ray cluster.")] = None,
+    backend: Annotated[str, typer.Option(help="Where planning jobs run: threads, processes or ray.")] = "threads",
+    address: Annotated[str | None, typer.Option(help="With --backend ray: address of a running cluster.")] = None,
 ) -> None:
-    """Suggest orders for the next delivery: how much of each item, how sure that is, and why."""
+    """Suggest orders for the next delivery: how much of each item, how sure that is, and why.
+
+    Example: calibrl order --sales sales.csv --stock stock.csv --items items.csv --out orders.csv
+    """
     from calibrl.inventory.history import first_few
     from calibrl.inventory.tills import Reading
     from calibrl.runs.workers import BACKENDS, check_backend

@@ -176,27 +176,27 @@ def pool_new(new_groups: str) -> bool:
 
 
 _FORECASTS = typer.Argument(help="File of forecasts and outcomes: CSV or other text, Parquet, Feather, Excel.")
-_KIND = typer.Option(None, help="Which forecast to use if the file has several kinds: normal, quantiles, …")
-_Y = typer.Option(None, "--y", help="The column of outcomes, if its name does not tell.")
-_COLUMNS = typer.Option(None, help="What the file calls our columns, like mean=mu,std=sigma or samples=a,b,c.")
-_LEVEL = typer.Option(None, help="The probability of the interval in the columns lower and upper, like 0.9.")
-_SHEET = typer.Option(None, help="Which sheet of an Excel file.")
+_KIND = typer.Option(None, help="Which forecast to use if the file has several: normal, quantiles, samples or classes.")
+_Y = typer.Option(None, "--y", help="The column of outcomes, if its name does not say so.")
+_COLUMNS = typer.Option(None, help="Columns with other names, as ours=theirs: mean=mu,std=sigma or samples=a,b,c.")
+_LEVEL = typer.Option(None, help="The probability of the interval in the columns lower and upper, such as 0.9.")
+_SHEET = typer.Option(None, help="Which sheet of an Excel file to read.")
 _DATE_FORMAT = typer.Option(None, help="How the file writes dates: day-first, month-first or like %d.%m.%y.")
-_NEW_GROUPS = typer.Option("refuse", help="For groups unknown to the map: refuse, or pooled (use the map of all rows).")
+_NEW_GROUPS = typer.Option("refuse", help="Groups that the map has not seen: refuse, or pooled (the map of all rows).")
 _JSON = typer.Option(False, "--json", help="Print one JSON object and nothing else.")
 
 
 def check(
     file: Path = _FORECASTS,
-    group: str | None = typer.Option(None, help="Also report on each group: the values of this column."),
+    group: str | None = typer.Option(None, help="Also report on the rows of each value of this column."),
     horizon: str | None = typer.Option(
-        None, help="Also report by how many steps ahead a forecast was made: the numbers in this column."
+        None, help="Also report by the number of steps ahead that forecasts were made, which this column has."
     ),
-    map_file: Path | None = typer.Option(None, "--map", help="Also report on the forecasts corrected with this map."),
+    map_file: Path | None = typer.Option(None, "--map", help="Also report on the forecasts as corrected by this map."),
     new_groups: str = _NEW_GROUPS,
     plot: Path | None = typer.Option(None, help="Plot reliability curve and PIT histogram: .png, .svg or .pdf."),
     page: Path | None = typer.Option(
-        None, "--html", help="Write a page: verdict, charts, groups, coverage in time, what calibrating would gain."
+        None, "--html", help="Write a page: verdict, charts, groups, coverage over time, what calibrating would gain."
     ),
     kind: str | None = _KIND,
     y: str | None = _Y,
@@ -206,7 +206,14 @@ def check(
     date_format: str | None = _DATE_FORMAT,
     as_json: bool = _JSON,
 ) -> None:
-    """Check whether forecasts are calibrated. Columns: y, and mean,std or q0.05 …, s0 …, p0 …, or others' names."""
+    """Check whether forecasts are calibrated: whether their 90 % intervals hold 90 % of outcomes, and so on.
+
+    The file has a column of outcomes, y, and columns of the forecast, by these names or those of other programs:
+
+    mean and std; quantiles q0.05, q0.5, …; samples s0, s1, …; or the probabilities of classes p0, p1, …
+
+    Example: calibrl check forecasts.csv --html check.html
+    """
     from calibrl.tables.judging import comparable, judged, places_of
 
     pooled = pool_new(new_groups)
@@ -267,9 +274,9 @@ def fit(
         "platt, isotonic.",
     ),
     group: str | None = typer.Option(None, help="Fit one map for each value of this column, and one for all rows."),
-    block: int = typer.Option(1, help="So many rows in a row resemble each other: validation keeps them together."),
-    recent: int | None = typer.Option(None, help="Use only the latest so many rows with an outcome."),
-    forget: float = typer.Option(1.0, help="Shrink a row's weight by this factor with each later one; 0.99 is slow."),
+    block: int = typer.Option(1, help="Keep so many neighbouring rows together in validation."),
+    recent: int | None = typer.Option(None, help="Use only the latest rows with an outcome, this many."),
+    forget: float = typer.Option(1.0, help="Multiply a row's weight by this with each later one: 1 never forgets."),
     kind: str | None = _KIND,
     y: str | None = _Y,
     columns: list[str] | None = _COLUMNS,
@@ -278,10 +285,13 @@ def fit(
     date_format: str | None = _DATE_FORMAT,
     as_json: bool = _JSON,
 ) -> None:
-    """Learn a calibration map from forecasts and their outcomes, and save it.
+    """Learn from outcomes how to correct forecasts, and save the correction: a map.
 
-    Rows with dates, in a column date, time or the like, are put in their order, and the map is judged on later rows
-    than it was fitted on; without, rows are taken to be in order where --recent, --forget or --block need one.
+    With a column of dates (date, time, …), the map is judged on later rows than it was fitted on.
+
+    Without one, --recent, --forget and --block take the rows to be in order of time.
+
+    Example: calibrl fit past.csv --out map.json
     """
     import torch
 
@@ -348,10 +358,10 @@ def apply(
         None, help=f"Quantile levels to write; default: the file's own, or {LEVELS}.", show_default=False
     ),
     guarantee: float | None = typer.Option(
-        None, help="Also write low and high of an interval that holds this share of outcomes by a theorem, such as 0.9."
+        None, help="Also write low and high: an interval that, by a theorem, holds this share of outcomes, such as 0.9."
     ),
     confidence: float | None = typer.Option(
-        None, help="With --guarantee: hold that share of all outcomes to come with this confidence, such as 0.95."
+        None, help="With --guarantee: how sure to be, such as 0.95, that it holds for all outcomes to come together."
     ),
     new_groups: str = _NEW_GROUPS,
     kind: str | None = _KIND,
@@ -362,7 +372,12 @@ def apply(
     date_format: str | None = _DATE_FORMAT,
     as_json: bool = _JSON,
 ) -> None:
-    """Correct new forecasts with a map. Writes quantiles, mean and std, or class probabilities; keeps other columns."""
+    """Correct new forecasts with a map.
+
+    Writes quantiles, mean and std, or class probabilities, and passes other columns through.
+
+    Example: calibrl apply map.json new.csv --out calibrated.csv
+    """
     import polars as pl
     import torch
 
