@@ -6,6 +6,7 @@ python benchmarks/replication.py --write    puts them into the page, between its
 
 from __future__ import annotations
 
+import itertools
 import re
 import sys
 from collections import defaultdict
@@ -13,10 +14,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from calibrl.control.scoring import ENDPOINTS, PAIRS, WAYS, Samples, claim, endpoint
 from calibrl.runs.rows import Row, mean_and_error, read
 
+Floats = NDArray[np.float64]
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "replication.md"
 TASKS = ("halfcheetah", "cartpole", "pusher", "reacher")
@@ -172,7 +175,9 @@ def _outside(rows: Sequence[Row], arm: str, first: int = 1) -> list[float]:
 
 def _earned(rows: Sequence[Row], arm: str) -> list[float]:
     mine = [row for row in rows if row.arm == arm and row.metrics["trial"]]
-    return [float(np.mean([row.metrics["return"] for row in mine if row.seed == s])) for s in {r.seed for r in mine}]
+    return [
+        float(np.mean([row.metrics["return"] for row in mine if row.seed == s])) for s in sorted({r.seed for r in mine})
+    ]
 
 
 def rail() -> Iterator[str]:
@@ -226,8 +231,80 @@ def _wind(name: str) -> Iterator[str]:
         yield f"| `{arm}` | {len(gains)} × {trials} | {own} | {more} |"
 
 
+HALFWAY = {**ENDPOINTS, "pusher": -178.0}
+"""The returns to which steps are counted at laptop size."""
+
+
+def faster() -> Iterator[str]:
+    """Return and samples of the arms on the small tasks."""
+    base = [f"less `{arm}`'s" for arm in ARMS[:2]]
+    yield from _head("task", "arm", "seeds × trials", "return a trial", *base, "steps to", "over `uncalibrated`")
+    for name, tasks in (("faster", TASKS[1:]), ("horizon", TASKS[:1])):
+        rows = _rows(ROOT / "results" / "control" / f"{name}.jsonl")
+        for task, arm in itertools.product(tasks, ARMS):
+            mine = [row for row in rows if row.problem == task]
+            gains = [_gains(mine, arm, other) for other in ARMS[:2]]
+            if not gains[0][0]:
+                continue
+            less = ["" if arm == other else _pm(gain, "+.1f") for other, (gain, _) in zip(ARMS, gains, strict=False)]
+            found = endpoint(mine, HALFWAY[task], arm, ARMS[0]) if arm != ARMS[0] and task != "halfcheetah" else None
+            to = ("", "") if found is None else (f"{HALFWAY[task]:.0f}".replace("-", "−"), _times(found))
+            own = f"{len(gains[0][0])} × {gains[0][1]} | {_pm(_earned(mine, arm), '.1f')}"
+            yield f"| {NAMES[task]}, small | `{arm}` | {own} | {' | '.join([*less, *to])} |"
+
+
+def frontier() -> Iterator[str]:
+    """The wind with planners that ask for more and less safety, and both arms where they earn the same."""
+    rows = _rows(ROOT / "results" / "control" / "wind-frontier.jsonl")
+    outside = f"steps outside from trial {SETTLED} on, %"
+    yield from _head("arm", "`planner.safety`", "seeds × trials", outside, "over `uncalibrated`", "return a trial")
+    arms, asked = (ARMS[0], ARMS[2]), sorted({row.overrides["planner.safety"] for row in rows})
+    runs = {
+        (arm, one): [r for r in rows if r.arm == arm and r.overrides["planner.safety"] == one]
+        for arm in arms
+        for one in asked
+    }
+    # A seed counts once every run has made all of its trials.
+    last = max((row.step for row in rows), default=0)
+    done = [{row.seed for row in mine if row.step == last} for mine in runs.values()]
+    seeds = set.intersection(*done) if done else set()
+    runs = {key: [row for row in mine if row.seed in seeds] for key, mine in runs.items()}
+    found = {key: (_earned(mine, key[0]), _outside(mine, key[0], SETTLED)) for key, mine in runs.items()}
+    for (arm, one), (earned, left) in found.items():
+        size = f"{len(left)} × {max(row.metrics['trial'] for row in runs[arm, one]):.0f}"
+        yield f"| `{arm}` | {one} | {size} | {_pm(left, '.2f')} | | {_pm(earned, '.1f')} |"
+    if not seeds:
+        return
+    # (arms, settings, earned or outside, seeds)
+    each = np.array([[found[arm, one] for one in asked] for arm in arms])
+    level, held = _at_equal_return(each.mean(-1)[..., None])
+    again = np.random.default_rng(0).integers(len(seeds), size=(10_000, len(seeds)))
+    _, drawn = _at_equal_return(each[..., again].mean(-1))
+    low, high = np.nanpercentile(drawn[1] / np.where(drawn[0] > 0, drawn[0], np.nan), [2.5, 97.5])
+    for arm, share in zip(arms, held[:, 0], strict=True):
+        over = "" if arm == ARMS[0] else f"{held[1, 0] / held[0, 0]:.2f} [{low:.2f}, {high:.2f}]"
+        yield f"| `{arm}` | mixed | {len(seeds)} | {share:.2f} | {over} | {level[0]:.1f} |"
+
+
+def _at_equal_return(found: Floats) -> tuple[Floats, Floats]:
+    """The highest return that both arms reach (n,), and the least that each is outside for it (2, n).
+
+    found: (2, settings, earned or outside, n). An arm may mix two of its settings, and may earn more than is asked for.
+    """
+    earned, outside = found[:, :, 0], found[:, :, 1]
+    level = earned.max(1).min(0)
+    least = np.where(earned >= level, outside, np.inf).min(1)
+    for one, other in itertools.permutations(range(earned.shape[1]), 2):
+        between = (earned[:, one] < level) & (earned[:, other] >= level)
+        gap = np.where(between, earned[:, other] - earned[:, one], 1)
+        part = (level - earned[:, one]) / gap
+        mixed = outside[:, one] + part * (outside[:, other] - outside[:, one])
+        least = np.where(between, np.minimum(least, mixed), least)
+    return level, least
+
+
 TABLES = {"endpoints": endpoints, "levels": levels, "horizon": horizon, "plans": plans, "rail": rail, "wind": wind}
-TABLES |= {"parts": parts, "surprise": surprise}
+TABLES |= {"parts": parts, "surprise": surprise, "frontier": frontier, "faster": faster}
 
 
 def written(page: str) -> str:

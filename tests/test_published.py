@@ -1,12 +1,15 @@
 """Tables in the README and on the pages say what the published rows say."""
 
+import itertools
 import math
 import re
 from collections import defaultdict
 from pathlib import Path
 from statistics import fmean, geometric_mean, stdev
 
+import numpy as np
 import pytest
+from scipy.optimize import linprog
 
 from calibrl.control.scoring import claim
 from calibrl.runs.rows import read
@@ -469,6 +472,19 @@ def test_the_page_on_the_control_claim_says_what_its_rows_say():
     seeds = sorted({seed for _, seed in found})
     gains = [fmean(paired(found["calibrated", seed], found["uncalibrated", seed])) for seed in seeds]
     assert f"|10 × 10|{pm(gains, '+.1f')}|150|" in page("docs/replication.md")
+
+
+def test_arms_are_compared_where_they_earn_the_same():
+    """The least that mixtures of settings are outside at that return, by linear programming."""
+    from benchmarks.replication import _at_equal_return
+
+    found = np.random.default_rng(0).uniform(size=(2, 4, 2, 30))
+    level, least = _at_equal_return(found)
+    np.testing.assert_array_equal(level, np.minimum(*found[:, :, 0].max(1)))
+    for arm, n in itertools.product(range(2), range(30)):
+        earned, outside = found[arm, :, :, n].T
+        best = linprog(outside, A_ub=[-earned], b_ub=[-level[n]], A_eq=[np.ones(4)], b_eq=[1])
+        assert least[arm, n] == pytest.approx(best.fun)
 
 
 def test_trust_page_is_the_rows():

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 from xml.etree import ElementTree
 
 import numpy as np
@@ -29,7 +29,7 @@ except ImportError as problem:
 from calibrl.control.problems import Task, added, difference, same
 from calibrl.control.rendering import Camera, Picture, picture
 from calibrl.control.settings import ENVIRONMENTS
-from calibrl.planning.rollout import World
+from calibrl.planning.rollout import Reward, World
 
 Floats = NDArray[np.float64]
 ASSETS = Path(__file__).parent / "assets"
@@ -154,7 +154,6 @@ def mujoco_task(
     limit: float,
     solved: float | None = None,
     solved_by: str = "",
-    name: str = "",
     measure: Callable[[Tensor, Tensor, Tensor], dict[str, float]] | None = None,
 ) -> Task:
     """The task of an environment class: o and a are its `sizes`, actions lie within ±`limit`.
@@ -165,7 +164,7 @@ def mujoco_task(
     observation, action = sizes
     high = torch.full((action,), limit)
     return Task(
-        name=name or kind.__name__.lower(),
+        name=kind.__name__.lower(),
         env_id=f"calibrl/{kind.__name__}-v0",
         world=world,
         observation_size=observation,
@@ -179,6 +178,39 @@ def mujoco_task(
         terminates=False,
         measure=measure,
     )
+
+
+def variant(task: Task, kind: type[MujocoEnvironment], name: str, **world: Any) -> Task:
+    """The task of an environment like that of `task`, with what differs in its world."""
+    changed = replace(task.world, **world)
+    return replace(task, name=name, env_id=f"calibrl/{kind.__name__}-v0", world=changed, solved=None, solved_by="")
+
+
+class WithCliff(MujocoEnvironment):
+    """Put before an environment: each step that ends outside a safe set costs so much more."""
+
+    cost: ClassVar[float] = 1.0
+
+    @classmethod
+    def margin(cls, observation: Tensor) -> Tensor:
+        """How far observations (…, o) are inside: above 0 where it is safe."""
+        raise NotImplementedError
+
+    def _reward(self, seen: Floats, action: Floats) -> float:
+        outside = bool(self.margin(torch.from_numpy(self._seen)) < 0)
+        return super()._reward(seen, action) - self.cost * outside
+
+
+def with_cliff(task: Task, kind: type[WithCliff], name: str) -> Task:
+    """The task of an environment with a cliff, where `task` is the one without."""
+    plain = cast(Reward, task.world.reward)
+
+    def reward(observation: Tensor, action: Tensor, following: Tensor) -> Tensor:
+        """The same, less what a step outside costs."""
+        outside = (kind.margin(following) < 0).to(following.dtype)
+        return plain(observation, action, following) - kind.cost * outside
+
+    return variant(task, kind, name, reward=reward, safe=kind.margin)
 
 
 # Swing a pole up and balance it, by pushing its cart.
@@ -234,7 +266,7 @@ CARTPOLE = mujoco_task(
 )
 
 
-class CartpoleRail(Cartpole):
+class CartpoleRail(WithCliff, Cartpole):
     """The same, and each step that ends further than 0.4 m from the rail's middle costs 1.
 
     The quickest swing-up takes half a metre.
@@ -242,8 +274,10 @@ class CartpoleRail(Cartpole):
 
     rail: ClassVar[float] = 0.4
 
-    def _reward(self, seen: Floats, action: Floats) -> float:
-        return super()._reward(seen, action) - float(abs(self.data.qpos[0]) > self.rail)
+    @classmethod
+    def margin(cls, observation: Tensor) -> Tensor:
+        """How much of the rail is left, in metres."""
+        return cls.rail - observation[..., 0].abs()
 
 
 WIND = 100.0
@@ -260,23 +294,8 @@ class CartpoleWind(CartpoleRail):
         self.data.qfrc_applied[0] = self.np_random.uniform(-WIND, WIND)
 
 
-def _on_rail(kind: type[CartpoleRail], name: str) -> Task:
-    """The task whose safe set is the rail that may be used."""
-
-    def margin(observation: Tensor) -> Tensor:
-        """How much of it is left, in metres."""
-        return kind.rail - observation[..., 0].abs()
-
-    def reward(observation: Tensor, action: Tensor, following: Tensor) -> Tensor:
-        """The same as without a limit, less 1 beyond it."""
-        return cartpole_reward(observation, action, following) - (margin(following) < 0).to(following.dtype)
-
-    world = World(cartpole_model_input, difference, added, reward, safe=margin)
-    return mujoco_task(kind, world=world, sizes=(4, 1), limit=3, name=name)
-
-
-CARTPOLE_RAIL = _on_rail(CartpoleRail, "cartpole-rail")
-CARTPOLE_WIND = _on_rail(CartpoleWind, "cartpole-wind")
+CARTPOLE_RAIL = with_cliff(CARTPOLE, CartpoleRail, "cartpole-rail")
+CARTPOLE_WIND = with_cliff(CARTPOLE, CartpoleWind, "cartpole-wind")
 
 
 class CartpoleEffort(Cartpole):
@@ -291,13 +310,7 @@ def cartpole_effort_reward(observation: Tensor, action: Tensor, following: Tenso
     return cartpole_reward(observation, action, following) - 0.09 * action.square().sum(-1)
 
 
-CARTPOLE_EFFORT = mujoco_task(
-    CartpoleEffort,
-    world=World(cartpole_model_input, difference, added, cartpole_effort_reward),
-    sizes=(4, 1),
-    limit=3,
-    name="cartpole-effort",
-)
+CARTPOLE_EFFORT = variant(CARTPOLE, CartpoleEffort, "cartpole-effort", reward=cartpole_effort_reward)
 
 
 # Run: Gymnasium's half cheetah.
@@ -378,36 +391,18 @@ HALFCHEETAH = mujoco_task(
 )
 
 
-FALL = 5.0
-"""What a step upside down costs where it is punished."""
-
-
-class HalfCheetahFall(HalfCheetah):
+class HalfCheetahFall(WithCliff, HalfCheetah):
     """The same, and each step that ends with the torso turned by more than a right angle costs 5."""
 
-    def _reward(self, seen: Floats, action: Floats) -> float:
-        return super()._reward(seen, action) - FALL * float(np.cos(self.data.qpos[2]) < 0)
+    cost = 5.0
+
+    @classmethod
+    def margin(cls, observation: Tensor) -> Tensor:
+        """The cosine of the torso's angle: 0 at a right angle."""
+        return observation[..., 2].cos()
 
 
-def halfcheetah_fall_margin(observation: Tensor) -> Tensor:
-    """The cosine of the torso's angle: 0 at a right angle."""
-    return observation[..., 2].cos()
-
-
-def halfcheetah_fall_reward(observation: Tensor, action: Tensor, following: Tensor) -> Tensor:
-    """The same, less 5 upside down."""
-    fallen = (halfcheetah_fall_margin(following) < 0).to(following.dtype)
-    return halfcheetah_reward(observation, action, following) - FALL * fallen
-
-
-HALFCHEETAH_FALL = mujoco_task(
-    HalfCheetahFall,
-    world=replace(HALFCHEETAH.world, reward=halfcheetah_fall_reward, safe=halfcheetah_fall_margin),
-    sizes=(18, 6),
-    limit=1,
-    name="halfcheetah-fall",
-    measure=halfcheetah_measure,
-)
+HALFCHEETAH_FALL = with_cliff(HALFCHEETAH, HalfCheetahFall, "halfcheetah-fall")
 
 
 # Push an object to a goal with an arm of seven joints: Gymnasium's pusher.
@@ -566,9 +561,7 @@ def reacher_near_reward(observation: Tensor, action: Tensor, following: Tensor) 
     return (away.square().sum(-1) < NEAR**2).to(following.dtype) - 1e-4 * action.square().sum(-1)
 
 
-REACHER_NEAR = mujoco_task(
-    ReacherNear, world=World(same, difference, added, reacher_near_reward), sizes=(17, 7), limit=20, name="reacher-near"
-)
+REACHER_NEAR = variant(REACHER, ReacherNear, "reacher-near", reward=reacher_near_reward)
 
 _VARIANTS = (CARTPOLE_RAIL, CARTPOLE_WIND, CARTPOLE_EFFORT, HALFCHEETAH_FALL, REACHER_NEAR)
 MUJOCO_TASKS: dict[str, Task] = {task.name: task for task in (CARTPOLE, HALFCHEETAH, PUSHER, REACHER, *_VARIANTS)}

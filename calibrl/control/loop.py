@@ -216,12 +216,11 @@ class Group:
 
 @dataclass(frozen=True)
 class Outcome:
-    """A trial before it is learnt, how honest the models were on it, and the seconds of acting and scoring."""
+    """A trial before it is learnt, how honest the models were on it, the seconds of both, and when that was."""
 
     trial: Trial
     scores: list[Score]
-    acting_s: float
-    scoring_s: float
+    seconds: dict[str, float]
     ended: float
 
 
@@ -230,12 +229,10 @@ def trials(group: Group, what: Task, settings: ControlSettings, progress: Progre
     rounds = settings.trials - group.done
     if rounds < 1:
         return
-    for outcome in learn(
-        partial(collect, group=group, settings=settings, progress=progress), group.fleet, rounds=rounds
-    ):
+    act = partial(collect, group=group, settings=settings, progress=progress)
+    for outcome in learn(act, group.fleet, rounds=rounds):
         group.done += 1
-        training_s = time.perf_counter() - outcome.ended
-        seconds = {"acting_s": outcome.acting_s, "scoring_s": outcome.scoring_s, "training_s": training_s}
+        seconds = outcome.seconds | {"training_s": time.perf_counter() - outcome.ended}
         yield [
             record_trial(group, agent, outcome, what, settings, {k: v / len(group.fleet) for k, v in seconds.items()})
             for agent in range(len(group.fleet))
@@ -257,7 +254,7 @@ def collect(fleet: Fleet, *, group: Group, settings: ControlSettings, progress: 
     data = rows_of(fleet.view, trial)
     scores = score_trial(fleet, trial, data, number) if number else [Score() for _ in fleet.members]
     scored = time.perf_counter()
-    return data, Outcome(trial, scores, acted - began, scored - acted, scored)
+    return data, Outcome(trial, scores, {"acting_s": acted - began, "scoring_s": scored - acted}, scored)
 
 
 def rows_of(view: View, trial: Trial) -> Data:

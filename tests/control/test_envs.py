@@ -7,11 +7,12 @@ import gymnasium
 import mujoco
 import numpy as np
 import pytest
+import torch
 from gymnasium.utils.env_checker import check_env
 from scipy.integrate import solve_ivp
 
 from calibrl.control import TASKS, register, task, task_from_env
-from calibrl.control.envs import Pusher
+from calibrl.control.envs import Pusher, WithCliff
 from calibrl.errors import CalibrlError
 
 IDS = [task(name).env_id for name in TASKS]
@@ -144,6 +145,27 @@ def test_wind_lasts_for_an_episode_is_not_seen_and_blows_from_either_side():
         pushed.append(first)
     assert min(pushed) < 0 < max(pushed)
     assert max(map(abs, pushed)) < 100
+
+
+@pytest.mark.parametrize("name", ["cartpole-rail", "cartpole-wind", "halfcheetah-fall"])
+def test_a_step_beyond_the_cliff_costs_in_the_world_and_in_imagination(name):
+    """The safe set is what the environment charges for: the same step in the task without a cliff earns more."""
+    cliff = task(name)
+    env = cliff.make().unwrapped
+    env.reset(seed=0)
+    costs = set()
+    for step in range(300):
+        seen = torch.from_numpy(env._observe())
+        action = env.action_space.high
+        if name == "halfcheetah-fall" and step == 20:
+            env.data.qpos[2] = np.pi
+        after, paid, *_ = env.step(action)
+        plain = super(WithCliff, env)._reward(seen.numpy(), action.astype(float))
+        inside = bool(cliff.world.safe(torch.from_numpy(after)) >= 0)
+        costs.add((inside, round(plain - paid, 9)))
+        imagined = cliff.world.reward(seen, torch.from_numpy(action).double(), torch.from_numpy(after))
+        assert float(imagined) == pytest.approx(paid, abs=1e-6)
+    assert costs == {(True, 0.0), (False, type(env).cost)}
 
 
 def test_cartpole_starts_hanging_and_stays_on_its_rail():
