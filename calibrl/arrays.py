@@ -41,10 +41,15 @@ def as_tensor(value: Array, name: str = "value") -> Tensor:
         import torch
 
         try:
+            found: Any = np.ma.filled(value.astype(float), np.nan) if np.ma.isMA(value) else np.asarray(value)
+            if found.dtype.kind == "O" and found.ndim and not any(isinstance(one, str) for one in found.flat):
+                found = found.astype(float)  # None, for which NaN stands, among Python's own numbers
+            if found.dtype.kind not in "biuf":
+                raise TypeError(f"it holds {str(next(found.flat, found.dtype))!r}")
             # A copy, because a tensor over read-only memory (a data frame's column) would be unsafe to write.
-            value = torch.from_numpy(np.array(value, dtype=np.result_type(np.asarray(value), np.float32)))
+            value = torch.from_numpy(np.array(found, dtype=np.result_type(found, np.float32)))
         except (TypeError, ValueError) as problem:
-            raise CalibrlError(f"{name} is not an array of numbers ({problem}); pass a tensor or NumPy array") from None
+            raise CalibrlError(f"{name} is not an array of numbers ({problem}); give some, NaN if missing") from None
     return value if value.is_floating_point() else value.double()
 
 

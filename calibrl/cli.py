@@ -14,12 +14,7 @@ from calibrl.shop import commands as order
 from calibrl.tables import commands as forecasts
 from calibrl.text import say
 
-app = typer.Typer(
-    name="calibrl",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-)
+app = typer.Typer(name="calibrl", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 FORECASTS, DECISIONS, EXPERIMENTS = "Your own forecasts, in files", "Your own decisions", "Experiments"
 for command in (forecasts.check, forecasts.fit, forecasts.apply):
     app.command(rich_help_panel=FORECASTS)(command)
@@ -66,8 +61,7 @@ def _say_version(wanted: bool) -> None:
 @app.callback()
 def calibrl(
     version: Annotated[
-        bool,
-        typer.Option("--version", callback=_say_version, is_eager=True, help="Print the version and exit."),
+        bool, typer.Option("--version", callback=_say_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
     """Calibrate forecasts, and make decisions with them.

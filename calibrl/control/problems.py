@@ -425,7 +425,7 @@ def _observations(env_id: str, space: Any) -> int:
     if not isinstance(space, Box):
         raise CalibrlError(
             f"environment {env_id!r} observes {_kind(space)}; a model of continuous change needs a vector of numbers "
-            "(Box): flatten it with gymnasium.wrappers.FlattenObservation and register that"
+            "(Box): flatten it with gymnasium.wrappers.FlattenObservation and give that"
         )
     if len(space.shape) != 1:
         what = "images" if space.dtype == np.uint8 or len(space.shape) == 3 else "arrays"
@@ -450,21 +450,21 @@ def _actions(env_id: str, space: Any) -> tuple[torch.Tensor, torch.Tensor]:
     if not np.issubdtype(space.dtype, np.floating):
         raise CalibrlError(
             f"environment {env_id!r} takes whole numbers as actions ({space.dtype}); planning is over continuous ones: "
-            "give its action space a float type, round inside, and register that"
+            "give its action space a float type and round inside"
         )
     bounds: NDArray[Any] = np.stack([space.low, space.high])
     # Planners take the variance between the bounds, in float32.
     if not bool((np.abs(bounds.astype(np.float64)) < WIDEST).all()):
         raise CalibrlError(
             f"environment {env_id!r} sets no bounds on its actions ({space.low.min()} to {space.high.max()}); a "
-            "planner searches between bounds: give its action space finite ones and register that"
+            "planner searches between bounds: give its action space finite ones"
         )
     low, high = torch.from_numpy(_inward(bounds))
     if not bool((low < high).all()):
         number = int((low >= high).nonzero()[0])
         raise CalibrlError(
             f"environment {env_id!r} leaves action number {number} no choice ({low[number]:g} to {high[number]:g}); "
-            "leave it out of the action space, set it inside, and register that"
+            "leave it out of the action space and set it inside"
         )
     return low, high
 

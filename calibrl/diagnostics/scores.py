@@ -21,14 +21,7 @@ from torch.distributions import Distribution, Normal
 
 from calibrl.arrays import Array, as_tensor, returns_what_was_given
 from calibrl.diagnostics.calibration import LEVELS
-from calibrl.distributions import (
-    Recalibrated,
-    from_zscore,
-    is_discrete,
-    outcomes_for,
-    zscore,
-    zscore_left,
-)
+from calibrl.distributions import Recalibrated, from_zscore, is_discrete, outcomes_for, zscore, zscore_left
 from calibrl.distributions.empirical import Interpolated
 from calibrl.distributions.families import Grouped
 from calibrl.distributions.kinds import by_column, device_of
@@ -394,11 +387,7 @@ def _integrated(mapping: Map) -> _Squares:
     twice = _summed(half * (once[:, 1:] + once[:, :-1]) - half.square() / 3 * at_edge.diff(dim=1))
 
     # Between stops of the grid a forecast comes equally far before the map, after it, and on the whole.
-    parts = (
-        edge.clamp(-REACH, REACH),
-        mapping.forward_z(edge).double(),
-        edge / (high - low) * 2 * REACH,
-    )
+    parts = (edge.clamp(-REACH, REACH), mapping.forward_z(edge).double(), edge / (high - low) * 2 * REACH)
     way = torch.stack([part - part[0] for part in parts]).sum(0)
     stops = way[-1].unsqueeze(-1) * torch.linspace(0, 1, PIECES + 1, dtype=torch.float64)
     stop = torch.searchsorted(way.movedim(0, -1).contiguous(), stops).clamp(max=len(edge) - 1).movedim(-1, 0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -14,7 +15,7 @@ from torch import Tensor
 from torch.distributions import Bernoulli, Categorical, Distribution
 
 from calibrl.arrays import Array, as_tensor
-from calibrl.data import Data, SeenRows, numeric_rows
+from calibrl.data import SeenRows, numeric_rows
 from calibrl.diagnostics.calibration import (
     calibration_error,
     calibration_loss,
@@ -26,7 +27,7 @@ from calibrl.diagnostics.calibration import (
 from calibrl.diagnostics.classes import ClassSummary, class_summary
 from calibrl.diagnostics.scores import crps, nll, pinball, sharpness, width
 from calibrl.distributions import Recalibrated, from_zscore, is_discrete, outcomes_for, pit_z, zscore, zscore_left
-from calibrl.distributions.given import Answers, Fitted
+from calibrl.distributions.given import Answers, Fitted, Kind, model_and_rows
 from calibrl.distributions.kinds import by_column, class_rows
 from calibrl.errors import CalibrlError, ReusedRows
 from calibrl.kernels import normal
@@ -211,20 +212,24 @@ def _held(forecast: Distribution, outcome: Tensor, p: Tensor) -> tuple[dict[floa
 
 def check(
     model: Any,
-    data: Data | tuple[Any, Array],
-    *,
+    *rows: Any,
+    levels: Sequence[float] | None = None,
+    kind: Kind | None = None,
+    classes: Sequence[Any] | None = None,
     generator: torch.Generator | None = None,
     block: int | None = None,
 ) -> Summary | ClassSummary:
-    """Judge a forecaster on rows; warns with `ReusedRows` if it was trained or calibrated on any of them.
+    """Judge a model, or forecasts, on rows; warns with `ReusedRows` if it was trained or calibrated on any of them.
 
     Parameters
     ----------
     model : Forecaster
-        Answers x with a distribution; or a fitted model of another package that states its uncertainty, as in
-        `calibrate`.
-    data : Data or (x, y)
-        Rows it has never seen: x (n, …), y (n,) or (n, d).
+        Answers x with a distribution; or a fitted model of another package that states its uncertainty, or forecasts,
+        as in `calibrate`.
+    *rows
+        x and y, (x, y) or `Data`: rows it has never seen, x (n, …), y (n,) or (n, d). Beside forecasts y alone.
+    levels, kind, classes
+        What answers or forecasts are, as in `calibrate`.
     generator, block
         As in `summary`.
 
@@ -242,13 +247,12 @@ def check(
     >>> print(str(found).splitlines()[0])
     Calibrated as far as 400 outcomes can tell.
     """
-    asked = model if isinstance(model, Answers) else Fitted(model)
-    x, given = (data.x, data.y) if isinstance(data, Data) else data
+    model, x, given = model_and_rows(model, rows)
+    asked = model if isinstance(model, Answers) else Fitted(model, levels=levels, kind=kind, classes=classes)
     y = asked.outcomes(given)
     seen: SeenRows | None = getattr(model, "seen", None)  # the wrappers of `algorithm` keep one
-    rows = None if seen is None else numeric_rows(x, y)
-    overlap = 0.0 if seen is None or rows is None else seen.overlap(rows)
-    if overlap > 0:
+    numeric = numeric_rows(x, y) if seen is not None else None
+    if seen is not None and numeric is not None and (overlap := seen.overlap(numeric)) > 0:
         warnings.warn(
             f"{overlap:.0%} of these rows were used to train or calibrate the model: it will look better than it is; "
             "check on rows it has never seen",

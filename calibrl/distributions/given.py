@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.distributions import Bernoulli, Categorical, Distribution, Normal, Poisson
 
 from calibrl.arrays import Array, as_rows, as_tensor
+from calibrl.data import Data
 from calibrl.distributions.empirical import Empirical, Quantiles, SharedShape
 from calibrl.distributions.kinds import answer_off_mps, by_column
 from calibrl.distributions.recalibrated import Promise, Recalibrated
@@ -73,8 +74,7 @@ def forecast_of(
         if std.numel() > 1 and std.shape != mean.shape:
             raise CalibrlError(f"mean {tuple(mean.shape)} and std {tuple(std.shape)} do not fit; give one for each row")
         if not bool((std > 0).all()):
-            least = std.nan_to_num(-1).min()
-            raise CalibrlError(f"std {least:g} of (mean, std) is not above 0; give standard deviations")
+            raise CalibrlError(f"std {std[~(std > 0)][0]:g} of (mean, std) is not above 0; give standard deviations")
         return Normal(mean, std.to(mean.device), validate_args=False)
     if levels is not None:
         return _quantiles(given, levels)
@@ -87,6 +87,17 @@ def forecast_of(
     values = as_tensor(given, "forecast")
     shares = values.dim() == 2 and values.shape[1] > 1 and bool(((values.sum(1) - 1).abs() < 1e-4).all())
     return _classes(values, "classes") if shares and bool((values >= 0).all()) else values
+
+
+def model_and_rows(model: Any, rows: Sequence[Any]) -> tuple[Any, Rows, Array]:
+    """A model with x and y, given as (x, y) or one after the other; or None, forecasts in the place of x, and y."""
+    if len(rows) == 1 and isinstance(rows[0], Data):
+        rows = (rows[0].x, rows[0].y)
+    elif len(rows) == 1 and isinstance(rows[0], tuple) and len(rows[0]) == 2 and not np.isscalar(rows[0][0]):
+        rows = rows[0]
+    if len(rows) not in (1, 2) or (model is None if len(rows) == 2 else hasattr(model, "predict")):
+        raise CalibrlError("what is needed is a model, x and y, or forecasts and y; give a model its rows x, then y")
+    return (model, *rows) if len(rows) == 2 else (None, model, rows[0])
 
 
 class Answers(ABC):
@@ -102,7 +113,10 @@ class Answers(ABC):
     def outcomes(self, y: Array) -> Tensor:
         """Outcomes (n,) or (n, d) as numbers: of classes, which one each is, counted from 0."""
         if self.classes is None:
-            return as_tensor(y, "y")
+            try:
+                return as_tensor(y, "y")
+            except CalibrlError as problem:
+                raise CalibrlError(f"{problem}, or say which class each probability is of: classes=[…]") from None
         places = {label: k for k, label in enumerate(np.asarray(self.classes).tolist())}
         labels = np.asarray(y).reshape(-1).tolist()
         unknown = [label for label in labels if label not in places]
@@ -200,6 +214,10 @@ class Fitted(Answers):
     ) -> None:
         if isinstance(model, type):
             raise CalibrlError(f"{model.__name__} is a class; pass a fitted instance of it")
+        if isinstance(model, (list, tuple)) and len(levels or ()) == len(model):  # a model for each level
+            model, levels = dict(zip(levels or (), model, strict=True)), None
+        if isinstance(model, (list, tuple)):
+            raise CalibrlError(f"{len(model)} models without a level for each; give levels=[0.1, 0.5, …], or one model")
         self.model = getattr(model, "best_estimator_", model)  # a search keeps its model there
         self.levels, self.kind, self.spread = levels, kind, spread
         found = getattr(self.model, "classes_", None)
@@ -253,6 +271,8 @@ class Fitted(Answers):
                     'kind="std", "variance" or "log_variance" beside the mean'
                 )
             return found
+        if isinstance(x, Tensor) and not callable(model):
+            x = as_numpy(x)
         if isinstance(model, Mapping):
             return {
                 at: np.asarray((getattr(one, "predict", None) or Fitted(one).answer)(x)) for at, one in model.items()
@@ -318,10 +338,10 @@ def _of_scipy(given: Any) -> Distribution:
 
 
 def _of_statsmodels(given: Any) -> Distribution:
-    """Predictions of statsmodels; their mean's own error says nothing of outcomes but in state space models."""
+    """Predictions of statsmodels; their mean's own error says nothing of outcomes but for time series."""
     spread = getattr(given, "se_obs", None)
-    if spread is None and hasattr(given, "prediction_results"):
-        spread = given.se_mean
+    if spread is None and type(given).__module__.startswith("statsmodels.tsa."):
+        spread = np.sqrt(given.forecast_variance) if hasattr(given, "forecast_variance") else given.se_mean
     if spread is None:
         raise CalibrlError("this prediction of statsmodels is of a mean, not of outcomes; give get_distribution()")
     found = forecast_of((np.asarray(given.predicted_mean), np.asarray(spread)))
@@ -350,6 +370,9 @@ def _classes(values: Tensor, kind: str) -> Categorical | Bernoulli:
         raise CalibrlError(
             f'{values.min():g} … {values.max():g} are no probabilities of classes; kind="logits" takes scores'
         )
+    off = ((total := values.sum(-1)) - 1).abs() > min(0.005 * values.shape[-1], 0.1) + 1e-6
+    if values.dim() > 1 and bool(off.any()):  # as many digits as tables may have
+        raise CalibrlError(f"probabilities of a row sum to {total[off][0]:g}, not to 1; divide each row by its sum")
     return make(probs=values if values.dim() > 1 else values.clamp(max=1.0))
 
 

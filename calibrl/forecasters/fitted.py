@@ -13,7 +13,7 @@ from calibrl.algorithm import honest, judge
 from calibrl.arrays import Array
 from calibrl.data import Data, SeenRows, numeric_rows
 from calibrl.distributions.empirical import Quantiles, SharedShape
-from calibrl.distributions.given import Answers, Fitted, as_numpy
+from calibrl.distributions.given import Answers, Fitted, as_numpy, model_and_rows
 from calibrl.errors import CalibrlError
 from calibrl.evidence import Scores, fit_to
 from calibrl.maps import IDENTITY, Map
@@ -212,11 +212,12 @@ def calibrate(
     ----------
     model
         A fitted model: of scikit-learn or with its manners (XGBoost, LightGBM, NGBoost, quantile forests), {level: a
-        model of that quantile}, a `torch.nn.Module`, results of statsmodels, a function of x. Or forecasts: (mean,
-        std), {level: quantiles}, class probabilities (n, k), a distribution of torch or SciPy, or an array that
-        `levels` or `kind` says how to read. Where a model answers with single numbers, their errors are learnt.
+        model of that quantile} or a list of them beside `levels`, a `torch.nn.Module`, results of statsmodels, a
+        function of x. Or forecasts: (mean, std), {level: quantiles}, class probabilities (n, k), a distribution of
+        torch or SciPy, or an array that `levels` or `kind` says how to read. Where a model answers with single numbers,
+        their errors are learnt.
     *rows
-        x and y: rows the model was *not* trained on, and what happened. Beside forecasts y alone.
+        x and y, or (x, y): rows the model was *not* trained on, and what happened. Beside forecasts y alone.
     levels : sequence of float, optional
         The model's answers, or the array (n, k), are quantiles at these levels.
     kind : {"samples", "classes", "logits", "std", "variance", "log_variance"}, optional
@@ -251,14 +252,8 @@ def calibrate(
     >>> calibrated((np.zeros(2), np.full(2, 0.1))).interval(0.8)[1].numpy().round(0)
     array([2., 2.])
     """
-    if len(rows) not in (1, 2):
-        raise CalibrlError(f"calibrate takes a model, x and y, or forecasts and y; {len(rows) + 1} were given")
-    if (model is None and len(rows) == 2) or (hasattr(model, "predict") and len(rows) == 1):
-        raise CalibrlError(
-            "calibrate takes a model, x and y, or forecasts and y; give a fitted model its rows x, then y"
-        )
-    x, y = rows if len(rows) == 2 else (model, rows[0])
-    fitted = Fitted(model if len(rows) == 2 else None, levels=levels, kind=kind, classes=classes, spread=spread)
+    model, x, y = model_and_rows(model, rows)
+    fitted = Fitted(model, levels=levels, kind=kind, classes=classes, spread=spread)
     found = CalibratedModel(fitted, fit_map=fit_map)
     found.update((x, y))
     return found

@@ -279,6 +279,8 @@ class CalibratedRegressor(MetaEstimatorMixin, RegressorMixin, Answers, BaseEstim
             Itself.
         """
         fit_map = fit_named(self.map)
+        if is_classifier(self.estimator):
+            raise CalibrlError(f"{type(self.estimator).__name__} is a classifier; fit it, then use calibrl.calibrate")
         validate_data(self, X, skip_check_array=True)
         if y is None:
             raise ValueError("requires y to be passed, but the target y is None")

@@ -22,15 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from calibrl.kernels.fused_nets import (
-    SHARED_MEMORY,
-    Networks,
-    Sizes,
-    first_layer,
-    heads,
-    hidden_layer,
-    memory,
-)
+from calibrl.kernels.fused_nets import SHARED_MEMORY, Networks, Sizes, first_layer, heads, hidden_layer, memory
 
 ROWS, THREADS = 128, 384
 """Rows that a program takes at a time; its threads: two groups that compute, one that fetches."""

@@ -44,6 +44,7 @@ class Frozen:
     """Axes that these have besides one for columns."""
 
     def __init_subclass__(cls) -> None:
+        cls.__repr__ = Frozen.__repr__  # type: ignore[method-assign]
         if "kind" in vars(cls):
             KINDS[cls.kind] = cls
 
@@ -69,6 +70,11 @@ class Frozen:
         path : str or Path
         """
         write_checked(path, {"format": FORMAT, "version": VERSION, "pooled": {"map": self.to_dict()}})
+
+    def __repr__(self) -> str:
+        """Its numbers where they are few; otherwise how many there are."""
+        parts = (f"{name}={_short(part)}" for name, part in self._parts.items() if part is not None)
+        return f"{type(self).__name__}({', '.join(parts)})"
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Frozen) and self._identity == other._identity
@@ -185,6 +191,11 @@ def load(path: str | Path) -> Any:
         return from_dict(read_checked(path)["pooled"]["map"])
     except (KeyError, TypeError):
         raise CalibrlError(f"{path}: holds no map; fit it again") from None
+
+
+def _short(part: Any) -> str:
+    many = isinstance(part, Tensor) and part.numel() > 4
+    return f"{part.numel()} numbers" if many else repr(part if isinstance(part, Frozen) else _plain(part))
 
 
 def _plain(part: Any) -> Any:

@@ -22,18 +22,20 @@ FORECAST = r"(?:pred(?:ict(?:ed|ions?|ive|s)?)?|forecast(?:s|ed)?|fcst|yhat)"
 FILLER = rf"(?:y|values?|point|posterior|{FORECAST})*"
 ROLES = {
     "y": r"(?:y|ground)*(?:actuals?|true|truth|targets?|outcomes?|observ(?:ed|ations?)|obs|reali[sz]ed)"
-    r"(?:y|values?|labels?)*|ytest|ist(?:werte?)?|tatsächlich|beobachtet|réel|observé|observado",
+    r"(?:y|values?|labels?)*|ytest|ist(?:werte?)?|tatsächlich|beobachtet|réel|observé|observado|osservat[oi]|real(?:e|es)?",
     "mean": rf"{FILLER}(?:mean|mu|loc|expected|expectation|estimate|fit|{FORECAST}){FILLER}"
-    r"|mittelwert|erwartungswert|prognose|vorhersage|moyenne|prévision|media|pronóstico",
+    r"|mittelwert|erwartungswert|prognose|vorhersage|moyenne|prévision|m[eé]dia|pronóstico|previsione|previsto|previsão",
     "std": rf"{FILLER}(?:std(?:dev|ev)?|sd|sigma|scale|standarddeviation){FILLER}"
-    r"|standardabweichung|écarttype|desviaciónestándar",
+    r"|standardabweichung|écarttype|desviaciónestándar|deviazionestandard|desviopadrão",
     "variance": rf"{FILLER}(?:var(?:iance)?|sigma\^?2){FILLER}",
     "p": rf"{FILLER}(?:p|phat|prob|proba|probability){FILLER}1?|wahrscheinlichkeit|probabilité|probabilidad",
 }
 """What our columns are called elsewhere, as patterns of names that `plain` has stripped."""
 
-LOW = {"lower", "lo", "lwr", "lb", "low", "lowerbound", "lcl", "lcb", "lici", "untergrenze", "inférieure", "inferior"}
-HIGH = {"upper", "hi", "upr", "ub", "high", "upperbound", "ucl", "ucb", "uici", "obergrenze", "supérieure", "superior"}
+LOW = {"lower", "lo", "lwr", "lb", "low", "lowerbound", "lcl", "lcb", "lici", "untergrenze", "untere"}
+LOW |= {"inférieure", "inferior", "inferiore"}
+HIGH = {"upper", "hi", "upr", "ub", "high", "upperbound", "ucl", "ucb", "uici", "obergrenze", "obere"}
+HIGH |= {"supérieure", "superior", "superiore"}
 ENDS = LOW | HIGH | {"median", "med", "mid", "middle"}
 LEAST_SHARE = 20
 """No interval is stated that holds fewer percent: lower_1 and upper_1 are the first of several."""
@@ -41,11 +43,12 @@ LEAST_SHARE = 20
 NUMBER = r"(?P<number>\d*\.?\d+(?:e-?\d+)?)"
 QUANTILES = (
     # A point before a number with one of its own separates; any other is a decimal point.
-    r"(?P<prefix>|.*?[\s_.\-])(?:q|quantile|quant|pct|percentile|perc|pctl|tau)(?:[\s_\-:=(\[]|\.(?=\d+\.\d))*"
+    r"(?P<prefix>|.*?[\s_.\-])(?:ql?|quantile|quant|pct|percentile|perc|pctl|tau)(?:[\s_\-:=(\[]|\.(?=\d+\.\d))*"
     rf"{NUMBER}\s*(?P<percent>%?)[)\]]?",
     r"(?P<prefix>)(?:(?:y_)?pred|prediction|predicted|forecast|y_?hat)?[\s_]?(?P<number>\d*\.\d+)(?P<percent>)",
     # The ends of a highest-density interval are no quantiles.
     rf"(?P<prefix>|(?!hdi).*?[\s_])(?<![\d.]){NUMBER}\s*(?P<percent>%)",
+    rf"(?P<prefix>|.*?[\s_.\-]){NUMBER}(?P<percent>st|nd|rd|th)[\s_]*(?:percentile|perc|pctl?)",
     r"(?P<prefix>)x(?P<number>0?\.\d+)(?P<percent>)",  # R writes X before a number, and a point for %
     r"(?P<prefix>)x(?P<number>\d+(?:\.\d+)?)(?P<percent>\.)",
 )
@@ -219,24 +222,21 @@ class Names:
 
     def single(self, labels: Sequence[str], *, yes_or_no: bool) -> Spelling | None:
         """One probability: of yes, of 1, or of the label in its name, which is yes where outcomes are yes or no."""
-        column = self.role("p", self.rest())
-        if column is not None:
-            return Spelling("classes", (self.theirs[column],), classes=("0", "1"), single=True)
+        column, classes = self.role("p", self.rest()), ("0", "1")
         named = _class_names(self.rest())
-        if len(named) == 1 and len(labels) <= 2:
-            (column, name), *_ = named.items()
+        if column is None and len(named) == 1 and len(labels) <= 2:
+            ((column, name),) = named.items()
             others = [label for label in labels if label != name]
             if name in labels and len(others) == 1:
-                return Spelling("classes", (self.theirs[column],), classes=(others[0], name), single=True)
-            if yes_or_no and plain(name) not in NO:
-                return Spelling("classes", (self.theirs[column],), classes=("0", "1"), single=True)
-        return None
+                classes = others[0], name
+            elif not yes_or_no or plain(name) in NO or re.fullmatch(rf"{FILLER}(?:label|class)", plain(name)):
+                return None
+        return None if column is None else Spelling("classes", (self.theirs[column],), classes=classes, single=True)
 
     def interval(self) -> tuple[str, str] | None:
         """The columns of a central interval whose names do not say its probability; None if there are none, or two."""
-        if {"lower", "upper"} <= self.theirs.keys():
-            return self.theirs["lower"], self.theirs["upper"]
-        pairs = self.intervals()
+        own = [self.theirs[end] for end in ("lower", "upper") if end in self.theirs]
+        pairs = [(own[0], own[1])] if len(own) == 2 else self.intervals()
         return pairs[0] if len(pairs) == 1 else None
 
     def intervals(self) -> list[tuple[str, str]]:
@@ -318,18 +318,20 @@ class Names:
 
     def _as_levels(self, numbers: Mapping[str, tuple[float, bool]]) -> dict[str, float]:
         """Numbers in names as levels: fractions, or all of them percent."""
-        bare = [number for number, percent in numbers.values() if not percent]
-        if any(0 < number < 1 for number in bare) and any(number > 1 for number in bare):
-            odd = next(name for name, (number, _) in numbers.items() if number > 1)
-            raise CalibrlError(
-                f"{self.source}: quantile columns {some(list(numbers))} may be fractions or percent; say which with "
-                f"--columns q0.5={cut(odd)},…"
+        bare = sorted(number for number, percent in numbers.values() if not percent)
+        mixed = any(0 < number < 1 for number in bare) and any(number > 1 for number in bare)
+        # Q1 and Q3 are quartiles, and 1, 2, 3 … 19 a mere count.
+        if mixed or (bare and 1 < bare[-1] < 99 and (bare[-1] < 10 or bare == list(range(1, len(bare) + 1)))):
+            among = sorted(numbers, key=lambda name: numbers[name][0])
+            what, cure = (
+                ("fractions", f"q0.5={cut(among[-1])}") if mixed else ("numbered, quartiles", f"q0.25={cut(among[0])}")
             )
-        by = 100 if bare and min(bare) >= 1 else 1
-        return {
-            name: round(number / 100, 12) if percent else round(number / by, 12) if by > 1 else number
-            for name, (number, percent) in numbers.items()
-        }
+            raise CalibrlError(
+                f"{self.source}: quantile columns {some(list(numbers))} may be {what} or percent; say which with "
+                f"--columns {cure},…"
+            )
+        whole = bool(bare) and bare[0] >= 1
+        return {name: round(at / 100, 12) if percent or whole else at for name, (at, percent) in numbers.items()}
 
     def _samples(self, names: list[str]) -> Spelling | None:
         matches = {self.theirs[name]: re.fullmatch(SAMPLES, name, re.IGNORECASE) for name in names}
@@ -337,26 +339,18 @@ class Names:
         return Spelling("samples", tuple(sorted(numbers, key=numbers.__getitem__))) if numbers else None
 
     def _classes(self, names: list[str]) -> Spelling | None:
-        named = {
-            name: label
-            for name, label in _class_names(names).items()
-            if not re.fullmatch(PERCENTILE, name, re.IGNORECASE)
-        }
+        named = [pair for pair in _class_names(names).items() if not re.fullmatch(PERCENTILE, pair[0], re.IGNORECASE)]
         if len(named) < 2:
             return None
-        order = sorted(named, key=lambda name: int(named[name])) if all(map(str.isdigit, named.values())) else named
-        return Spelling(
-            "classes", tuple(self.theirs[name] for name in order), classes=tuple(named[name] for name in order)
-        )
+        if all(label.isdigit() for _, label in named):
+            named.sort(key=lambda pair: int(pair[1]))
+        return Spelling("classes", tuple(self.theirs[name] for name, _ in named), classes=tuple(k for _, k in named))
 
 
 def _class_names(names: Sequence[str]) -> dict[str, str]:
     """From columns like p_cat to the classes they name; of several ways to say so, the one that most columns use."""
-    tried = [
-        {name: match["name"] for name in names if (match := re.fullmatch(form, name, re.IGNORECASE))}
-        for form in CLASSES
-    ]
-    return max(tried, key=len)
+    tried = ({name: re.fullmatch(form, name, re.IGNORECASE) for name in names} for form in CLASSES)
+    return max(({name: match["name"] for name, match in found.items() if match} for found in tried), key=len)
 
 
 def _central(level: float) -> tuple[float, float]:

@@ -173,6 +173,49 @@ def test_statsmodels_results_are_asked_for_outcomes_not_for_means():
     assert cal.calibrate(ahead, Y[200:300]).rows == 100
 
 
+def test_exponential_smoothing_is_as_wide_as_its_own_intervals():
+    pandas, ets = pytest.importorskip("pandas"), pytest.importorskip("statsmodels.tsa.exponential_smoothing.ets")
+    series = pandas.Series(Y, pandas.date_range("2020-01-01", periods=len(Y), freq="D"))
+    ahead = ets.ETSModel(series[:200]).fit(disp=0).get_prediction(start=200, end=299)
+    frame = ahead.summary_frame(alpha=0.2)
+    low, high = Fitted(None).forecast(ahead).icdf(torch.tensor([[0.1], [0.9]], dtype=torch.float64))
+    np.testing.assert_allclose(low, frame["pi_lower"])
+    np.testing.assert_allclose(high, frame["pi_upper"])
+    assert cal.calibrate(ahead, series[200:300]).rows == 100
+
+
+def test_what_can_be_calibrated_can_be_checked_in_the_same_words():
+    model = BayesianRidge().fit(X[TRAIN], Y[TRAIN])
+    found = cal.check(model, X[NEW], Y[NEW])
+    assert found == cal.check(model, (X[NEW], Y[NEW])) == cal.check(model, cal.Data(X[NEW], Y[NEW]))
+    assert found == cal.check(model.predict(X[NEW], return_std=True), Y[NEW])
+    bands = scipy.stats.norm.ppf(LEVELS) * STD[:, None] + MEAN[:, None]
+    assert cal.check(bands, Y, levels=LEVELS) == cal.check(dict(zip(LEVELS, bands.T, strict=True)), Y)
+    models = [LinearRegression().fit(X[TRAIN], Y[TRAIN] + shift) for shift in (-1, 0, 1)]
+    listed = cal.calibrate(models, X[HELD], Y[HELD], levels=[0.1, 0.5, 0.9])
+    named = cal.calibrate(dict(zip((0.1, 0.5, 0.9), models, strict=True)), (X[HELD], Y[HELD]))
+    np.testing.assert_array_equal(listed.predict(X[NEW]), named.predict(X[NEW]))
+
+
+@pytest.mark.parametrize("missing", [0, 7])
+def test_outcomes_may_be_missing_however_their_package_says_so(missing):
+    some = np.arange(len(Y)) < missing
+    ways = [
+        np.where(some, np.nan, Y),
+        np.ma.masked_array(Y, some),
+        [None if no else y for no, y in zip(some, Y, strict=True)],
+    ]
+    for y in ways:
+        assert cal.calibrate((MEAN, STD), y).rows == len(Y) - missing
+
+
+def test_a_map_is_shown_in_a_line():
+    for made in (*cal.maps.MAPS.values(), None):
+        shown = repr(cal.calibrate((MEAN, STD), Y, fit_map=made).mapping)
+        assert len(shown) < 300
+        assert "\n" not in shown
+
+
 def test_lightgbm_is_asked_like_any_other():
     lightgbm = pytest.importorskip("lightgbm")
     options = {"objective": "quantile", "n_estimators": 30, "verbose": -1, "n_jobs": 1}
@@ -240,13 +283,21 @@ def test_a_classifier_without_probabilities_is_calibrated_by_its_scores():
         (lambda: cal.calibrate(LinearRegression().fit(X, Y), X, np.nan * Y), "0 outcomes are too few"),
         (lambda: cal.calibrate(LinearRegression().fit(X, Y), X), "its rows x, then y"),
         (lambda: cal.calibrate(None, X, Y), "its rows x, then y"),
-        (lambda: cal.calibrate(MEAN), "takes a model, x and y"),
+        (lambda: cal.calibrate(MEAN), "is a model, x and y"),
         (lambda: cal.calibrate({"a": MEAN}, Y), "name quantiles by level"),
         (lambda: cal.calibrate(X, Y, kind="odd"), "kind 'odd' is unknown"),
         (lambda: cal.calibrate(object(), X, Y), "has no predict"),
         (lambda: cal.check(LinearRegression().fit(X, Y), (X, Y)), "numbers without uncertainty"),
         (lambda: cal.calibrate((MEAN, STD), Y).predict_proba((MEAN, STD)), "are of numbers"),
         (lambda: cal.calibrate(X, Y > 0, kind="classes"), "are no probabilities"),
+        (lambda: cal.calibrate(np.full((N, 3), 0.6), np.zeros(N), kind="classes"), "sum to 1.8, not to 1"),
+        (lambda: cal.calibrate((MEAN, STD), np.full(len(Y), "1,5")), r"holds '1,5'\); give some.*classes="),
+        (lambda: cal.calibrate((MEAN, STD), Y + 0j), "not an array of numbers"),
+        (lambda: cal.calibrate((MEAN, STD * np.nan), Y), "std nan of"),
+        (lambda: cal.calibrate([LinearRegression(), LinearRegression()], X, Y), "levels="),
+        (lambda: cal.calibrate(lambda x: None, X, Y), "not an array of numbers"),
+        (lambda: cal.check(LinearRegression().fit(X, Y), Y), "its rows x, then y"),
+        (lambda: cal.CalibratedRegressor(LinearSVC()).fit(X, (Y > 0) * 1), "LinearSVC is a classifier"),
     ],
 )
 def test_what_cannot_be_read_is_said_in_one_line(call, says):

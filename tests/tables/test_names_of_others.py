@@ -439,9 +439,102 @@ CASES = {
         classes(),
     ),
     "of a label, said": Case("a.csv", text({"y": CHURN, "score": RISK}), BINARY, "--columns p_churn=score"),
+    "excel, an Italian sheet": Case(
+        "a.csv", text({"Osservato": Y, "Media": MU, "Deviazione standard": SIGMA}, sep=";", decimal=","), gaussian()
+    ),
+    "excel, a Portuguese sheet": Case(
+        "a.csv", text({"Real": Y, "Média": MU, "Desvio padrão": SIGMA}, sep=";", decimal=","), gaussian()
+    ),
+    "excel, a Spanish sheet": Case(
+        "a.csv",
+        text({"Real": Y, "Límite inferior": EIGHTY[:, 0], "Límite superior": EIGHTY[:, 1]}),
+        OF_EIGHTY,
+        "--level 0.8",
+    ),
+    "excel, a German forecast sheet": Case(
+        "a.csv",
+        text({"Werte": Y, "Untere Grenze(Werte)": EIGHTY[:, 0], "Obere Grenze(Werte)": EIGHTY[:, 1]}, sep=";"),
+        OF_EIGHTY,
+        "--y Werte --level 0.8",
+    ),
+    "ordinal percentiles": Case(
+        "a.csv",
+        text({"y": Y, **named(["10th percentile", "50th percentile", "90th percentile"], QUANTILES)}),
+        quantile(),
+    ),
+    "neuralforecast, one loss each": Case(
+        "a.csv", text({"y": Y, **named(["TFT-ql0.1", "TFT-ql0.5", "TFT-ql0.9"], QUANTILES)}), quantile()
+    ),
+    "timegpt": Case(
+        "a.csv",
+        text({"y": Y, "TimeGPT": MU, **named(["TimeGPT-q-10", "TimeGPT-q-50", "TimeGPT-q-90"], QUANTILES)}),
+        quantile(),
+    ),
+    "statsforecast, two levels": Case(
+        "a.csv",
+        text({"y": Y, "ETS": MU, **named(["ETS-lo-90", "ETS-lo-80", "ETS-hi-80", "ETS-hi-90"], BOTH)}),
+        quantile(BOTH, [0.05, 0.1, 0.9, 0.95]),
+    ),
+    "sktime": Case(
+        "a.csv", text({"y": Y, **named(["('Sales', 0.8, 'lower')", "('Sales', 0.8, 'upper')"], EIGHTY)}), OF_EIGHTY
+    ),
+    "pytorch-forecasting": Case(
+        "a.csv", text({"y": Y, **named(["prediction_q10", "prediction_q50", "prediction_q90"], QUANTILES)}), quantile()
+    ),
+    "greykite": Case(
+        "a.csv",
+        text(
+            {
+                "actual": Y,
+                "forecast": MU,
+                "forecast_lower": EIGHTY[:, 0],
+                "forecast_upper": EIGHTY[:, 1],
+                "err_std": 1 + SIGMA,
+            }
+        ),
+        OF_EIGHTY,
+        "--level 0.8",
+    ),
+    "mlflow": Case(
+        "a.csv",
+        text(
+            {
+                "target": ANIMALS,
+                "prediction": ANIMALS,
+                **named([f"prediction_proba_{a}" for a in ("cat", "dog", "owl")], PROBS),
+            }
+        ),
+        classes(),
+    ),
+    "h2o": Case("a.csv", text({"actual": EVENT, "predict": EVENT, "p0": 1 - RISK, "p1": RISK}), BINARY),
+    "rapidminer": Case(
+        "a.csv",
+        text({"label": ANIMALS, **named(["confidence(cat)", "confidence(dog)", "confidence(owl)"], PROBS)}),
+        classes(),
+    ),
+    "knime": Case(
+        "a.csv",
+        text({"class": ANIMALS, **named(["P (class=cat)", "P (class=dog)", "P (class=owl)"], PROBS)}),
+        classes(),
+    ),
+    "keras": Case("a.csv", text({"label": LABEL, **named(["softmax_0", "softmax_1", "softmax_2"], PROBS)}), classes()),
+    "catboost": Case("a.tsv", text({"Label": EVENT, "SampleId": np.arange(N), "Probability": RISK}, sep="\t"), BINARY),
+    "pycaret": Case(
+        "a.csv", text({"target": EVENT, "prediction_score_0": 1 - RISK, "prediction_score_1": RISK}), BINARY
+    ),
+    "spark": Case("a.csv", text({"label": EVENT, "probability_0": 1 - RISK, "probability_1": RISK}), BINARY),
+    "bounds of an interval in percent": Case(
+        "a.csv", text({"y": Y, "ci80_lo": EIGHTY[:, 0], "ci80_hi": EIGHTY[:, 1]}), OF_EIGHTY
+    ),
 }
 
 REFUSED = {
+    "quartiles": (text({"y": Y, **named(["Q1", "median", "Q3"], QUANTILES)}), "--columns q0.25=Q1"),
+    "quantiles that are numbered": (
+        text({"y": Y, **named(["quantile_1", "quantile_2", "quantile_3"], QUANTILES)}),
+        "may be numbered, quartiles or percent; say which with --columns",
+    ),
+    "how sure of the label": (text({"label": EVENT, "predicted_label_probs": RISK}), "--columns p"),
     "a mean alone": (
         text({"y": Y, "y_pred": MU, "uncertainty": SIGMA}),
         "y_pred is a mean: say what its standard deviation is with --columns std=NAME",
