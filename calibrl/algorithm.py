@@ -33,7 +33,7 @@ class Learner(Protocol):
 
 @runtime_checkable
 class Forecaster(Protocol):
-    """T: learns from new rows, and answers a query with a distribution."""
+    """T: learns from new rows, and forecasts a distribution for each query."""
 
     def update(self, data: Data) -> None:
         """Learn from rows not seen before."""
@@ -120,7 +120,7 @@ class Calibrated:
     fit_map : function, or one for each agent
         Fits R: any `fit_*`; by default `fit_smooth`, for classes `fit_temperature`.
     judge : function, optional
-        What rows say of T's forecasts, if not the PITs of what T answers.
+        What rows say of T's forecasts, if not their PITs.
     generator : torch.Generator, optional
         Draws the randomised PITs of counts.
     remember : bool

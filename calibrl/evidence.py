@@ -123,10 +123,10 @@ class Expected(NamedTuple):
 class Lasting:
     """How errors go on along a trajectory, column by column, in recalibrated z-scores.
 
-    An error is what was to be expected, the sum of k parts, and something new, z = Σ mᵢ + σ ε; of both some is to be
-    expected next, mᵢ' = ρᵢ (mᵢ + Kᵢ σ ε). A part with ρ near 1 is what stays wrong for a whole episode, a wind that
-    nobody sees; one with a smaller ρ, what passes. This is a Kalman filter: what came before an episode is not known,
-    and as much wider are forecasts of its first steps.
+    An error is the sum of what was expected, in k parts, and something new: z = Σ mᵢ + σ ε. Some of both is expected at
+    the next step: mᵢ' = ρᵢ (mᵢ + Kᵢ σ ε). A part with ρ near 1 stays wrong for a whole episode, like a wind that nobody
+    sees; one with a smaller ρ passes. This is a Kalman filter. What came before an episode is not known, which makes
+    forecasts of its first steps wider.
 
     Parameters
     ----------
@@ -452,11 +452,12 @@ class _Around(Evidence, ABC):
 
 
 class Wary(_Around):
-    """Another kind of evidence, and forecasts widened by how much further out new rows lay than it had promised.
+    """Widens forecasts where new rows lay further out than another kind of evidence had promised.
 
-    An agent goes where its model is worse than on the rows it holds out. Each update's new rows are judged before T
-    learns them: their surprise is the mean square of what should be N(0, 1). Where past surprises are more than 1 on
-    average, newer ones weighing more, R is widened by their root. Columns that R knows nothing of are left alone.
+    For agents that go where their model is worse than on the rows it holds out. Each update's new rows are judged
+    before T learns them. Their surprise is the mean square of what should be N(0, 1), so it should be 1. Where past
+    surprises average more, newer ones weighing more, R is widened by the root of that average, and never narrowed.
+    Columns that R knows nothing of are left alone.
 
     Parameters
     ----------
@@ -506,14 +507,16 @@ def _ways() -> Lasting:
 
 
 class Trajectory(_Around):
-    """Another kind of evidence, and how errors go on: for forecasts of many steps, each made from the one before.
+    """Also learns how errors go on from step to step: for forecasts many steps ahead, each made from the one before.
 
-    Steps that are calibrated one by one do not add up to an honest future if errors go on in one direction while
-    imagined ones are drawn afresh. Here imagined errors go on as real ones do, from those just seen: see `Lasting`.
-    They have two parts, one that lasts (ρ = 0.99) and one that passes. The rows of an update are one trajectory, in
-    order of time. Before T learns them, their recalibrated z-scores, cut off at ±6, say which ρ and K would have
-    forecast them best, column by column, averaged with what is best for all; and how large what could not be forecast
-    was: σ. Newer trajectories weigh more, and `PRIOR_ROWS` rows speak for a single part with ρ = ½.
+    Steps that are calibrated one by one do not add up to a calibrated future, if real errors go on in one direction
+    while imagined ones are drawn afresh. Here imagined errors go on as real ones do, starting from those just seen: see
+    `Lasting`. They have two parts, one that lasts (ρ = 0.99) and one that passes.
+
+    The rows of an update are one trajectory, in order of time. They are judged before T learns them. Their recalibrated
+    z-scores, cut off at ±6, say which ρ and K would have forecast them best, column by column, averaged with what is
+    best for all; σ is how large the rest was. Newer trajectories weigh more, and `PRIOR_ROWS` rows speak for a single
+    part with ρ = ½.
 
     Parameters
     ----------
@@ -578,10 +581,10 @@ class Trajectory(_Around):
 class Censored(Evidence):
     """Held-out rows of which some outcomes are only known to be y or more (`Data.censored`), by Kaplan and Meier.
 
-    A censored outcome's share of the evidence goes to the outcomes that lay further up. Where a column has any,
-    outcomes as the forecast expects them stand beside the real ones, so that no single row inherits the share of all
-    that were cut short below it; one that was cut short above every other is placed where the forecast would have it,
-    given that it was at least there. Where everything is censored, R changes nothing.
+    A censored outcome's share of the evidence goes to the outcomes that lay further up. Where a column has censored
+    outcomes, some that the forecast expects stand beside the real ones, so that no single row inherits the share of all
+    that were cut short below it. An outcome that was cut short above every other is placed where the forecast would
+    have it, given that it was at least there. Where everything is censored, R changes nothing.
 
     Parameters
     ----------

@@ -84,8 +84,8 @@ class Policy:
     Parameters
     ----------
     forecaster
-        Answers a context x (1, …) with a forecast of batch shape (1, k), and learns from rows `Data` with y (n, k),
-        NaN for the arms that were not pulled: a `CompiledRidge`, a `Calibrated`, a scikit-learn model …
+        Forecasts what every arm pays, in batch shape (1, k), for a context x (1, …). Learns from rows `Data` with
+        y (n, k), NaN for the arms that were not pulled: a `CompiledRidge`, a `Calibrated`, a scikit-learn model …
     planner
         How arms are scored: see `Exploration`.
     arms
@@ -93,7 +93,7 @@ class Policy:
     seed
         Of the policy's random choices, 0 or more.
     warm_up
-        Rewards every arm gets before the forecaster learns and is asked, for one that cannot answer before it has
+        Rewards every arm gets before the forecaster learns and is asked, for one that cannot forecast before it has
         learnt something of every arm, such as scikit-learn's. A `CompiledRidge` can, and takes none.
 
     Examples
@@ -647,9 +647,9 @@ class LinUCB(_UpperBound, name="linucb", color="#c8553d"):
 class CalibratedUCB(RidgePolicy, name="calibrated-ucb", color="#0b5d8a"):
     """The arm whose mean has the highest calibrated quantile: the one to use.
 
-    The bonus is as wide as what is not known of the arm's *mean*: it is scaled by the arm's own noise, as learnt, with
-    some of it pooled over the arms, shrinks as rewards come, and does not depend on their unit. Arms that had less than
-    their share come back. `calibrl.kernels.arm_noise` has the formulas.
+    The bonus says how far an arm's *mean* may be from what is known of it. It is scaled by the arm's own noise, as
+    learnt, with some of it pooled over the arms; it shrinks as rewards come, and does not depend on their unit. Arms
+    that had far less than their share are tried again. `calibrl.kernels.arm_noise` has the formulas.
 
     Parameters
     ----------

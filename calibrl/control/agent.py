@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TrialResult:
-    """What a trial came to: what callbacks hear.
+    """The result of a trial, as callbacks get it.
 
     Parameters
     ----------

@@ -244,7 +244,7 @@ class Quantiles(Interpolated):
     """The distribution that a set of quantiles describes.
 
     Straight in z between the levels, so that two quantiles make a Gaussian. Beyond the end levels it goes on with the
-    slope from the median to the end: two neighbouring levels say too little, and say it too loudly, about a tail.
+    slope from the median to the end: two neighbouring levels say too little, and too noisily, about a tail.
     Quantiles that cross are sorted, with a warning that says how many did.
 
     Parameters

@@ -206,22 +206,22 @@ def calibrate(
     spread: Any = None,
     fit_map: FitMap | FitClassMap | None = None,
 ) -> CalibratedModel:
-    """Make a fitted model, or forecasts that are there already, honest.
+    """Calibrate a fitted model, or forecasts that were made elsewhere.
 
     Parameters
     ----------
     model
-        A fitted model: of scikit-learn or with its manners (XGBoost, LightGBM, NGBoost, quantile forests), {level: a
+        A fitted model: of scikit-learn or with its interface (XGBoost, LightGBM, NGBoost, quantile forests), {level: a
         model of that quantile} or a list of them beside `levels`, a `torch.nn.Module`, results of statsmodels, a
         function of x. Or forecasts: (mean, std), {level: quantiles}, class probabilities (n, k), a distribution of
-        torch or SciPy, or an array that `levels` or `kind` says how to read. Where a model answers with single numbers,
-        their errors are learnt.
+        torch or SciPy, or an array that `levels` or `kind` says how to read. If a model predicts single numbers, their
+        errors are learnt.
     *rows
         x and y, or (x, y): rows the model was *not* trained on, and what happened. Beside forecasts y alone.
     levels : sequence of float, optional
-        The model's answers, or the array (n, k), are quantiles at these levels.
+        What the model predicts, or the array (n, k), are quantiles at these levels.
     kind : {"samples", "classes", "logits", "std", "variance", "log_variance"}, optional
-        They are draws (n, s), class probabilities, or scores of classes; of a pair, what stands beside the mean.
+        What the array has: draws (n, s), class probabilities, scores of classes; of a pair, what comes with the mean.
     classes : sequence, optional
         Labels of the classes, where the model does not know them and y does not number them from 0.
     spread : function of x, optional

@@ -208,7 +208,7 @@ def seen_columns(rows: Data) -> list[tuple[NDArray[Any], NDArray[Any]]]:
 
 
 def as_columns(columns: list[NDArray[Any]], *, like: Tensor, x: Tensor) -> Tensor:
-    """Answers per column as one (n,) or (n, d) tensor: as many dimensions and the dtype of `like`, x's device."""
+    """Predictions per column as one (n,) or (n, d) tensor: as many dimensions and the dtype of `like`, x's device."""
     wide = torch.as_tensor(np.stack(columns, -1), dtype=like.dtype, device=x.device)
     return wide.reshape(-1, *like.shape[1:])
 
@@ -223,15 +223,15 @@ class CalibratedRegressor(MetaEstimatorMixin, RegressorMixin, Answers, BaseEstim
     Parameters
     ----------
     estimator : regressor
-        scikit-learn's manners; with `return_std` or `quantiles` in its `predict` its own uncertainty is calibrated,
-        otherwise one is learnt from its errors. It is cloned, never changed.
+        Any with scikit-learn's interface. If its `predict` takes `return_std` or `quantiles`, its own uncertainty is
+        calibrated; otherwise one is learnt from its errors. It is cloned, never changed.
     cv : int, splitter or "prefit"
         Folds, a splitter of scikit-learn (`GroupKFold` and the like excepted), or "prefit": the estimator is fitted
         already, on other rows than those `fit` is given.
     map : str
         Which map, by its name in `calibrl.maps.MAPS`.
     levels, kind
-        What the estimator's answers are, where they are not single numbers: as in `calibrl.calibrate`.
+        What the estimator predicts, if not single numbers: as in `calibrl.calibrate`.
 
     Attributes
     ----------

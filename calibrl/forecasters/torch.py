@@ -243,7 +243,7 @@ class TorchForecaster(_Learner):
 class MCDropout(_Learner):
     """A module with dropout layers, run many times with dropout left on: an `Empirical` of its outputs.
 
-    The same query always gets the same answer: the passes start from one seed.
+    The same x always gives the same forecast: the passes start from one seed.
 
     Parameters
     ----------
@@ -311,7 +311,7 @@ class MCDropout(_Learner):
 
 
 class Ensemble:
-    """Several forecasters as one: each learns, all answer, `combine` makes one forecast of theirs.
+    """Several forecasters as one: each learns and forecasts, and `combine` makes one forecast of theirs.
 
     Parameters
     ----------
