@@ -93,9 +93,9 @@ class Estimate:
         if not 0 < level < 1:
             raise CalibrlError(f"level {level} is not between 0 and 1; 0.95 is the default")
         if math.isnan(self.error):
+            why = self.note or "its error does not follow from one log"
             raise CalibrlError(
-                "this estimate has no honest interval: its error does not follow from one log; use doubly_robust, or "
-                "repeat it on several logs"
+                f"this estimate has no honest interval: {why}; use doubly_robust, or repeat it on several logs"
             )
         worth = self.rows if math.isnan(self.effective) else self.effective
         reach = float(student.ppf((1 + level) / 2, max(worth - 1, 1))) * self.error
@@ -226,7 +226,7 @@ def switch_dr(
     ----------
     most
         The largest weight that counts; by default 3 % of all weights together. What rows beyond it would have added
-        is part of the error.
+        is part of the error, which is never less than that of `doubly_robust`.
     target, log, folds, ridge
         As of `doubly_robust`.
 
@@ -238,8 +238,10 @@ def switch_dr(
     off = rows.weight * (log.reward - rows.fitted)
     # A limit that looked at rewards would choose whichever bias hides best.
     kept = rows.weight <= (UNEVEN * rows.weight.sum() if most is None else most)
-    made = rows.estimate(rows.direct + np.where(kept, off, 0.0), rows.direct + off)
-    return replace(made, error=math.hypot(made.error, float(np.where(kept, 0.0, off).mean())))
+    robust = rows.estimate(rows.direct + off)
+    left_out = float(np.where(kept, 0.0, off).mean())
+    # What is left out is known only as well as by the doubly robust estimate, which holds it.
+    return replace(robust, value=robust.value - left_out, error=math.hypot(robust.error, left_out))
 
 
 @dataclass(frozen=True)
@@ -384,14 +386,14 @@ class _Rows:
             notes.append(f"{_room(self.arms, log)}: only policies that act much like the logged one can be judged")
         return "; ".join(notes)
 
-    def estimate(self, values: Floats, full: Floats | None = None) -> Estimate:
+    def estimate(self, values: Floats) -> Estimate:
         """The mean of what rows say, with an error as if the row that is farthest off could come once more.
 
-        Where weights are uneven, most of the error is in rows that a log has once or not yet. full: what rows say
-        before any were cut off, if they were.
+        Where weights are uneven, most of the error is in rows that a log has once or not yet.
         """
         made = _estimate(values, note=self.note)
-        farthest = np.abs((values if full is None else full) - made.value).max() / len(values)
+        farthest = np.abs(values - made.value).max() / len(values)
+        # Not left out where few rows have weight: it would be in the logs that have shown how far off they may be.
         return replace(made, error=math.hypot(made.error, farthest), effective=self.effective)
 
     def by_weight(self, values: Floats) -> Estimate:

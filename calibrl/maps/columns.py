@@ -109,8 +109,10 @@ class Column:
         if self.count < 2:
             return self.z
         levels = self.level.numpy()
-        low, middle, high = np.interp([0.05, 0.5, 0.95], levels, self.z.numpy())
-        reach = 5 * (high - low) / 3.29
+        # Nothing that the outermost two have a say in: of few rows, wild ones would vouch for themselves.
+        end = 0.05 if to_third else min(max(0.05, 3 / (self.count + 1)), 0.25)
+        low, middle, high = np.interp([end, 0.5, 1 - end], levels, self.z.numpy())
+        reach = 5 * (high - low) / -(2 * ndtri(end))
         if reach <= 0:
             return self.z
         lowest, highest = middle - reach, middle + reach
