@@ -51,13 +51,14 @@ def evaluate(
     """
     from calibrl.bandits import POLICIES, Policy, evaluation
     from calibrl.errors import CalibrlError
+    from calibrl.tables import read_table
 
     if policy not in POLICIES:
         raise CalibrlError(f"policy {policy!r} is unknown; known: {', '.join(POLICIES)}")
     if not 0 < train < 1:
         raise CalibrlError(f"--train {train} is not between 0 and 1; 0.5 learns from the first half of the log")
     folds = evaluation.FOLDS
-    skip = target_columns(log, target) if target else []
+    skip = [name for name in read_table(log).columns if name.startswith(target)] if target else []
     rows = evaluation.read_log(
         log, context=context, arm=arm, reward=reward, propensity=propensity, uniform=uniform, without=skip
     )
@@ -95,17 +96,6 @@ def evaluate(
     print_estimates(found, title=target or (str(load) if load else policy))
     with contextlib.suppress(CalibrlError):
         print_diagnostics(evaluation.diagnose(judged, rows[cut:]))
-
-
-def target_columns(log: Path, prefix: str) -> list[str]:
-    """The columns of a log that begin so."""
-    from calibrl.errors import CalibrlError
-    from calibrl.tables import read_table
-
-    names = [name for name in read_table(log).columns if name.startswith(prefix)]
-    if not names:
-        raise CalibrlError(f"{log} has no column that begins with {prefix!r}; name those of the target's probabilities")
-    return names
 
 
 def print_diagnostics(found: Diagnostics) -> None:

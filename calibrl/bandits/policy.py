@@ -508,10 +508,9 @@ def from_plain(saved: dict[str, Any]) -> Policy:
         options["min_rewards"] = options.pop("least")
         if not all(isinstance(options[name], bool) for name in ("calibrated", "shared", "noisy")):
             raise ValueError("an option that is on or off is neither")
-        # Files of older versions name neither the target nor the class.
-        settings = RidgeSettings(**{"target": planner.level if options["step"] else 1.0, **options})
+        settings = RidgeSettings(**options)
         check_sizes(saved, settings)
-        made = POLICIES.get(saved["policy"], Policy) if "policy" in saved else _class_of(planner, settings)
+        made = POLICIES.get(saved["policy"], Policy)
         policy = made.__new__(made)
         Policy.__init__(policy, CompiledRidge(len(saved["arms"]), settings), planner, saved["arms"])
         policy.offer = Arms(policy.arms, tuple(saved["removed"]))
@@ -525,17 +524,6 @@ def from_plain(saved: dict[str, Any]) -> Policy:
         what = first_line(problem)
         raise CalibrlError(f"the saved policy is damaged ({what}); restore the file from a backup") from None
     return policy
-
-
-def _class_of(planner: Exploration, settings: RidgeSettings) -> type[Policy]:
-    """What a policy must have been whose file does not say so yet."""
-    if settings.noisy:
-        return ConformalLinUCB
-    if planner.spread:
-        return CalThompson if settings.calibrated else Thompson
-    if planner.level or settings.calibrated:
-        return CalLinUCB if settings.calibrated else LinUCB
-    return EpsilonGreedy if planner.explore else Greedy
 
 
 # The policies by name: a planner, and whether the forecast is calibrated.

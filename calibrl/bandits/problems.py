@@ -115,6 +115,17 @@ def clicks(name: str, rates: tuple[float, ...], *, swapped: bool = False) -> Pro
     return Problem(name, len(rates), stream)
 
 
+def visitors() -> Problem:
+    """Those of `examples/bandit_service.py`: they like the first of 2 arms if x[0] > 0, the second in 40 % of cases."""
+
+    def stream(rounds: int, generator: np.random.Generator) -> Stream:
+        x = np.concatenate([generator.standard_normal((rounds, 2)), np.ones((rounds, 1))], 1)
+        expected = np.stack([x[:, 0] > 0, np.full(rounds, 0.4)], 1).astype(float)
+        return Stream(x, (generator.random(expected.shape) < expected).astype(float), expected)
+
+    return Problem("visitors", 2, stream)
+
+
 def logistic(name: str, log_odds: float) -> Problem:
     """4 arms that pay 1 with probability logistic(log_odds + 1.5 xᵀθ_a), else 0; x has a constant and 10 numbers."""
 
@@ -186,6 +197,7 @@ SIMULATED: dict[str, tuple[str, Callable[[], Problem]]] = {
         "4 arms without context that pay 1 in 2, 3, 5 and 8 % of cases",
         partial(clicks, "clicks", (0.02, 0.03, 0.05, 0.08)),
     ),
+    "visitors": ("the example service's own visitors: 2 arms, one liked by half of them", visitors),
     "logistic": ("4 arms that pay 1 with a probability logistic in 10 numbers", partial(logistic, "logistic", 0.0)),
     "rare": ("like logistic, with few 1s", partial(logistic, "rare", -3.0)),
     "heteroscedastic": (

@@ -16,8 +16,11 @@ mean over logarithms, because noises differ by orders of magnitude where some ar
 The bonus is `width` = z σ_a s / (1 + (s²/20)²)^¼ + b with z² = max(1, L - 3) and L = 2 ln(t / (k (n_a + 0.8 d))): an
 arm that has had far less than its share of the t rewards of all k arms looks wider and wider until it is tried again.
 The root keeps contexts far from all others (a rare category, standardised) from being explored for their own sake.
-b = m s² / (1 + s²) (0.75 max(L - 1, 0) (1 - 15 σ_a²/m²)₊ + 3 max(L - 12, 0)) is Bernstein's: its first part for arms
-whose few rewards hardly varied, its second for those that had less than 1/400 of their share, whatever these were like.
+b = m s² / (1 + s²) (0.75 max(K (1 - 15 σ_a²/m²)₊, ρ min(K, 3) (1 - 4 σ_a²/m²)₊) + 3 max(L - 12, 0)), K = max(L - 1, 0),
+is Bernstein's. Its first part is for arms whose few rewards hardly varied; its second for rewards of two values, such
+as clicks, where an arm better than it looks is noisier than it looks, too; its third for arms that had less than
+1/400 of their share, whatever their rewards were like. ρ = (2 w - 1)₊, w being the variance of all arms' rewards over
+the most that their mean and extremes allow: 1 for two values, and less than ½ for most others.
 
 Rewards may lie far from 0: the regression learns r - c, so that it shrinks towards c and not towards 0. c is the mean
 μ of all arms' rewards times min(1, (μ²/4v - 1)₊), v their variance with one row's worth of μ² added: 0 unless rewards
@@ -39,7 +42,7 @@ Changes: standardised errors, clipped at 3 and less their own mean, are summed (
 allowance of 0.35 and downwards with 0.2. A sum above 15 + 3 ln(1 + t), or 13 + 2.7 ln(1 + t) downwards, is a change:
 everything known counts a twentieth from then on. Upwards is stricter, because a model that still learns errs that way.
 
-Constants were chosen on seeds from 900 on (docs/bandits.md), those of b's second part so that it acts on hardly any
+Constants were chosen on seeds from 900 on (docs/bandits.md), those of b's third part so that it acts on hardly any
 arm that still gets rewards. The test has the same by plain linear algebra.
 """
 
@@ -63,7 +66,7 @@ COLUMNS = 5
 
 PRIOR, POOLED, OF_MEAN, OF_OUTCOME = 0.5, 3.0, 0.8, 0.05
 SHARE, LATE, FAR, BERNSTEIN, CALM, SELECTED, WIDE, HELD = 0.8, 3.0, 20.0, 0.75, 15.0, 0.4, 0.25, 0.1
-NEAR, STEP, UNIT, STARVED, ALONE = 4.0, 0.25, 1e-3, 3.0, 12.0
+NEAR, STEP, UNIT, STARVED, ALONE, MOST = 4.0, 0.25, 1e-3, 3.0, 12.0, 3.0
 CLIP, AFTER, AFTER_DIM, KEEP = 3.0, 20, 2, 0.05
 UP_ALLOWANCE, UP_ALARM, UP_LOG = 0.35, 15.0, 3.0
 DOWN_ALLOWANCE, DOWN_ALARM, DOWN_LOG = 0.2, 13.0, 2.7
@@ -103,16 +106,27 @@ def stretch(lack: float) -> float:
 
 
 @njit(cache=True)
-def width(count: float, squares: float, prior: float, common: float, unit: float, lack: float, sd: float) -> float:
-    """The bonus of an arm: of its n_a and B_a; `common` is G, `unit` is m, `lack` is L, `sd` is s."""
+def twofold(rewards: Floats) -> float:
+    """ρ, by the record of all arms' rewards (6,): 1 if they took two values, 0 if they lie between their extremes."""
+    most = (rewards[HIGH] - rewards[MEAN]) * (rewards[MEAN] - rewards[LOW])
+    if rewards[TOTAL] <= 0.0 or most <= 0.0:
+        return 0.0
+    return min(max(2.0 * rewards[SPREAD] / (rewards[TOTAL] * most) - 1.0, 0.0), 1.0)
+
+
+@njit(cache=True)
+def width(
+    count: float, squares: float, prior: float, common: float, unit: float, lack: float, sd: float, two: float
+) -> float:
+    """The bonus of an arm: of its n_a and B_a; `common` is G, `unit` is m, `lack` is L, `sd` is s, `two` is ρ."""
     variance = (PRIOR * prior + squares + POOLED * common) / (PRIOR + POOLED + count)
     # A quarter of the way to G.
     pulled = variance if variance <= common else variance * math.sqrt(math.sqrt(common / variance))
     near = sd / math.sqrt(math.sqrt(1.0 + (sd * sd / FAR) ** 2))
-    calm = max(1.0 - CALM * variance / (unit * unit), 0.0)
-    seldom = BERNSTEIN * max(lack - 1.0, 0.0) * calm + STARVED * max(lack - ALONE, 0.0)
-    seldom *= unit * sd * sd / (1.0 + sd * sd)
-    return stretch(lack) * math.sqrt(pulled) * near + seldom
+    short, noisy = max(lack - 1.0, 0.0), variance / (unit * unit)
+    calm, yes_or_no = short * (1.0 - CALM * noisy), two * min(short, MOST) * (1.0 - 4.0 * noisy)
+    seldom = BERNSTEIN * max(calm, yes_or_no, 0.0) + STARVED * max(lack - ALONE, 0.0)
+    return stretch(lack) * math.sqrt(pulled) * near + seldom * unit * sd * sd / (1.0 + sd * sd)
 
 
 @njit(cache=True)

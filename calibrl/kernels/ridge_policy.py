@@ -121,7 +121,7 @@ def score_arms(
     square = np.empty(inverse.shape[1])
     own = len(theta) == arms
     total = common = prior = 0.0
-    unit = arm_noise.scale(state.largest[0])
+    unit, two = arm_noise.scale(state.largest[0]), arm_noise.twofold(state.rewards)
     if rules.learnt:
         total = noise[:, arm_noise.COUNT].sum()
         for a in range(arms):  # G, the noise that arms have in common
@@ -144,7 +144,7 @@ def score_arms(
         if rules.logistic:
             sd[a] = arm_noise.stretch(lack) * wide
         else:
-            sd[a] = arm_noise.width(count, squares, prior, common, unit, lack, wide)
+            sd[a] = arm_noise.width(count, squares, prior, common, unit, lack, wide, two)
             if count == 0.0 and own:
                 sd[a] = max(sd[a], abs(offset))
     pulls, shift, ordered, least, edge = state.pulls, state.shift, state.ordered, rules.min_rewards, rules.edge

@@ -1,5 +1,7 @@
 import gzip
 import hashlib
+import importlib
+import io
 import os
 from pathlib import Path
 
@@ -197,6 +199,33 @@ def test_simulated_rewards_are_their_expectations_with_noise(name):
     error = off.std(0) / 3000**0.5 + 1e-12
     assert (np.abs(off.mean(0)) < 4.5 * error).all()
     assert np.isfinite(stream.x).all()
+
+
+def test_visitors_are_those_of_the_example_service(monkeypatch):
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "examples"))
+    service = importlib.import_module("bandit_service")
+    seen = []
+
+    def ask(_url, content):
+        if "x" in content:
+            seen.append([content["x"], len(seen) % 2])
+            return {"id": "", "arm": service.ARMS[seen[-1][1]]}
+        seen[-1].append(content["reward"])
+        return {"learnt": True}
+
+    monkeypatch.setattr(service, "ask", ask)
+    monkeypatch.setattr(service.urllib.request, "urlopen", lambda *_, **__: io.StringIO('{"pulls": {}}'))
+    service.visit("", 4000)
+    x, arm, reward = (np.array(part) for part in zip(*seen, strict=True))
+    stream = problem("visitors").stream(4000, np.random.default_rng(0))
+    assert (x.shape, len(service.ARMS)) == (stream.x.shape, stream.reward.shape[1])
+    for rows in (x, stream.x):
+        assert (rows[:, 2] == 1).all()
+        assert abs(rows[:, :2].mean()) < 0.05
+        assert rows[:, :2].std() == pytest.approx(1, abs=0.05)
+    np.testing.assert_array_equal(reward[arm == 0], x[arm == 0, 0] > 0)
+    np.testing.assert_array_equal(stream.expected[:, 0], stream.x[:, 0] > 0)
+    assert reward[arm == 1].mean() == pytest.approx(stream.expected[0, 1], abs=0.05)
 
 
 def test_arms_trade_places_halfway():

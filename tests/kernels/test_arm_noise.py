@@ -80,11 +80,15 @@ def reference(x, arm, reward, at, arms, *, ridge=1.0, watch=True):
         arm_noise.PRIOR + arm_noise.POOLED + count
     )
     sigma = np.sqrt(np.where(variance > common, variance**0.75 * common**0.25, variance))
-    calm = np.maximum(1 - arm_noise.CALM * variance / unit(n) ** 2, 0)
-    short = arm_noise.BERNSTEIN * np.maximum(lack - 1, 0) * calm + arm_noise.STARVED * np.maximum(
-        lack - arm_noise.ALONE, 0
-    )
-    seldom = unit(n) * short * s**2 / (1 + s**2)
+    short, noisy, two = np.maximum(lack - 1, 0), variance / unit(n) ** 2, 0.0
+    if n:
+        middle, low, high = np.average(reward, weights=weight), reward.min(), reward.max()
+        ratio = np.average((reward - middle) ** 2, weights=weight) / max((high - middle) * (middle - low), 1e-300)
+        two = np.clip(2 * ratio - 1, 0, 1)
+    calm = short * np.maximum(1 - arm_noise.CALM * noisy, 0)
+    yes_or_no = two * np.minimum(short, arm_noise.MOST) * np.maximum(1 - 4 * noisy, 0)
+    lonely = arm_noise.STARVED * np.maximum(lack - arm_noise.ALONE, 0)
+    seldom = unit(n) * (arm_noise.BERNSTEIN * np.maximum(calm, yes_or_no) + lonely) * s**2 / (1 + s**2)
     widths = (
         np.sqrt(np.maximum(1, lack - arm_noise.LATE)) * sigma * s / (1 + (s**2 / arm_noise.FAR) ** 2) ** 0.25 + seldom
     )
@@ -131,6 +135,23 @@ def test_the_kernel_is_the_reference(n, turns, ridge):
     for found, wanted in zip(described(policy, at), expected, strict=True):
         np.testing.assert_allclose(found, wanted, rtol=1e-8, atol=1e-10)
     assert policy.ridge.state.changes[0] == changes == bool(turns)
+
+
+def test_rewards_of_two_values_bring_arms_back_that_had_less_than_their_share():
+    """An arm that is better than it looks is noisier than it looks, where the two go together."""
+    x, arm, reward = history(120)
+    arm[8:] %= 2
+    reward, at = 5.0 * (reward > 0), np.array([0.3, -1.0, 0.2, 2.0])
+    policy = learnt(x, arm, reward)
+    *expected, _ = reference(x, arm, reward, at, 3)
+    for found, wanted in zip(described(policy, at), expected, strict=True):
+        np.testing.assert_allclose(found, wanted, rtol=1e-8)
+    state = policy.ridge.state
+    assert arm_noise.twofold(state.rewards) == pytest.approx(1.0)
+    others = learnt(x, arm, np.where(np.arange(120) % 3, reward, 2.5))
+    assert arm_noise.twofold(others.ridge.state.rewards) < 0.5
+    state.rewards[arm_noise.HIGH] = 50.0  # as if there had been others between
+    assert described(policy, at)[1][2] < expected[1][2]
 
 
 def test_the_unit_of_rewards_does_not_matter():
