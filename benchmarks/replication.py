@@ -28,7 +28,6 @@ RUNS = {
     **{task: (task, NAMES[task]) for task in TASKS},
     "pusher-reference": ("pusher", "Pusher, plans scored as in the reference"),
     "cartpole-tsinf": ("cartpole", "Cartpole, TSinf"),
-    "halfcheetah-tsinf": ("halfcheetah", "HalfCheetah, TSinf"),
 }
 """Files of rows at full size: the task of each, and what it is called."""
 AHEAD = (1, 5, 10, 20)
@@ -104,6 +103,25 @@ def levels() -> Iterator[str]:
                 f"| {NAMES[task]} | {100 * way:.0f} % | {samples.level:.0f} | {_times(both[0])} | {_times(both[1])} | "
                 f"{got} |".replace(" -", " −")
             )
+
+
+LEVELS = {"cartpole": (87.0, 133.0, 150.0, 170.0), "reacher": (-300.0, -150.0, -90.0, -60.0)}
+"""On the way: Cartpole's are those of `levels` and its endpoint, Reacher's its endpoint and three chosen afterwards."""
+
+
+def whole() -> Iterator[str]:
+    """Steps to returns on the way where whole trajectories are calibrated, single steps, or nothing."""
+    pairs = ((ARMS[2], ARMS[0]), (ARMS[2], ARMS[1]), (ARMS[1], ARMS[0]))
+    yield from _head("task", "steps to", *(f"`{arm}` ÷ `{other}`" for arm, other in pairs), f"`{ARMS[0]}` got there")
+    for task, found in LEVELS.items():
+        rows = _rows(ROOT / "results" / "replication" / f"{task}.jsonl")
+        for level in found:
+            both = [endpoint(rows, level, *pair) for pair in pairs]
+            if any(one is None for one in both):
+                continue
+            cells = " | ".join(_times(one) for one in both if one is not None)
+            got = f"{both[0].reached[1]} of {len(both[0].arm)}" if both[0] is not None else ""
+            yield f"| {NAMES[task]} | {level:.0f} | {cells} | {got} |".replace("| -", "| −")
 
 
 def _honest(rows: Sequence[Row], label: str) -> Iterator[str]:
@@ -305,6 +323,7 @@ def _at_equal_return(found: Floats) -> tuple[Floats, Floats]:
 
 TABLES = {"endpoints": endpoints, "levels": levels, "horizon": horizon, "plans": plans, "rail": rail, "wind": wind}
 TABLES |= {"parts": parts, "surprise": surprise, "frontier": frontier, "faster": faster}
+TABLES |= {"whole": whole}
 
 
 def written(page: str) -> str:
