@@ -71,6 +71,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--logs", type=int, default=400, help="logs of each kind")
     parser.add_argument("--rows", type=int, nargs="+", default=[500, 2000])
+    parser.add_argument("--loggers", nargs="+", default=LOGGERS, choices=LOGGERS)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--out", type=Path)
@@ -78,7 +79,7 @@ def main() -> None:
     tasks = [
         (kind, logger, rows, options.seed + seed)
         for kind in WORLDS
-        for logger in LOGGERS
+        for logger in options.loggers
         for rows in options.rows
         for seed in range(options.logs)
     ]
@@ -86,7 +87,7 @@ def main() -> None:
         found = [row for rows in pool.map(one_log, tasks, chunksize=20) for row in rows]
     rows = []
     for kind in WORLDS:
-        for logger in LOGGERS:
+        for logger in options.loggers:
             for size in options.rows:
                 for name in ESTIMATORS:
                     key = (kind, logger, size, name)

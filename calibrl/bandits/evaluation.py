@@ -59,6 +59,8 @@ UNSEEN = 0.01
 """How much of it may be arms the log never took."""
 UNEVEN = 0.03
 """How much of the weight a row may have before `switch_dr` trusts the reward model instead."""
+LACKING = 0.4
+"""How much of what weights lack to an average of 1 counts as an error, times how far off rewards are."""
 BOUNDED = 2.0
 """How many times less likely than by lot an arm may have been for intervals by weights alone: elsewhere they hold the
 truth too rarely, most of all where large weights are possible and none was seen."""
@@ -160,7 +162,7 @@ def ips(target: Target, log: Log) -> Estimate:
     Estimate
     """
     rows = _Rows(target, log)
-    return rows.by_weight(rows.weight * log.reward)
+    return rows.by_weight(log.reward)
 
 
 def snips(target: Target, log: Log) -> Estimate:
@@ -168,7 +170,7 @@ def snips(target: Target, log: Log) -> Estimate:
     rows = _Rows(target, log)
     mean = rows.weight.mean()
     value = float((rows.weight * log.reward).mean() / mean)
-    return rows.by_weight(value + rows.weight * (log.reward - value) / mean)
+    return rows.by_weight(log.reward - value, mean, value)
 
 
 def direct_method(target: Target, log: Log, *, folds: int = FOLDS, ridge: float = 1.0) -> Estimate:
@@ -214,7 +216,8 @@ def doubly_robust(target: Target, log: Log, *, folds: int = FOLDS, ridge: float 
     Estimate
     """
     rows = _Rows(target, log, folds=folds, ridge=ridge)
-    return rows.estimate(rows.direct + rows.weight * (log.reward - rows.fitted))
+    off = log.reward - rows.fitted
+    return rows.estimate(rows.direct + rows.weight * off, off)
 
 
 def switch_dr(
@@ -235,11 +238,11 @@ def switch_dr(
     Estimate
     """
     rows = _Rows(target, log, folds=folds, ridge=ridge)
-    off = rows.weight * (log.reward - rows.fitted)
     # A limit that looked at rewards would choose whichever bias hides best.
     kept = rows.weight <= (UNEVEN * rows.weight.sum() if most is None else most)
-    robust = rows.estimate(rows.direct + off)
-    left_out = float(np.where(kept, 0.0, off).mean())
+    off = log.reward - rows.fitted
+    robust = rows.estimate(rows.direct + rows.weight * off, off)
+    left_out = float(np.where(kept, 0.0, rows.weight * off).mean())
     # What is left out is known only as well as by the doubly robust estimate, which holds it.
     return replace(robust, value=robust.value - left_out, error=math.hypot(robust.error, left_out))
 
@@ -386,19 +389,22 @@ class _Rows:
             notes.append(f"{_room(self.arms, log)}: only policies that act much like the logged one can be judged")
         return "; ".join(notes)
 
-    def estimate(self, values: Floats) -> Estimate:
-        """The mean of what rows say, with an error as if the row that is farthest off could come once more.
+    def estimate(self, values: Floats, off: Floats) -> Estimate:
+        """The mean of what rows say; off (n,): what their weights multiply, here or in other logs.
 
-        Where weights are uneven, most of the error is in rows that a log has once or not yet.
+        Where weights are uneven, most of the error is in rows that a log has once or not yet: the row that is farthest
+        off might have come twice, and where weights average less than 1, rows of large weight have not come.
         """
         made = _estimate(values, note=self.note)
         farthest = np.abs(values - made.value).max() / len(values)
+        lacking = max(1 - float(self.weight.mean()), 0.0) * float(np.average(off**2, weights=self.weight)) ** 0.5
         # Not left out where few rows have weight: it would be in the logs that have shown how far off they may be.
-        return replace(made, error=math.hypot(made.error, farthest), effective=self.effective)
+        error = math.hypot(made.error, farthest, LACKING * lacking)
+        return replace(made, error=error, effective=self.effective)
 
-    def by_weight(self, values: Floats) -> Estimate:
+    def by_weight(self, off: Floats, scale: float = 1.0, value: float = 0.0) -> Estimate:
         """The mean of what rows say, with an interval only where no weight can be large, seen or not."""
-        made = self.estimate(values)
+        made = self.estimate(value + self.weight * off / scale, off)
         if self.room <= BOUNDED:
             return made
         why = "propensities are too uneven for an interval by weights alone: use doubly robust"

@@ -389,6 +389,19 @@ def test_weights_by_hand():
     assert cut.error == pytest.approx(np.hypot(robust.error, robust.value - cut.value))
 
 
+@pytest.mark.parametrize(("first", "lacking"), [(84, 0.16), (100, 0.0), (116, 0.0)])
+def test_weights_that_lack_a_part_make_an_estimate_less_sure(first, lacking):
+    """Rows that the target would take and the log lacks are as far off as those it has."""
+    generator = np.random.default_rng(0)
+    n, arm = 200, np.arange(200) >= first  # arm 0 so often, where 100 were to be expected
+    reward = generator.standard_normal(n)
+    found = ips(np.tile([1.0, 0.0], (n, 1)), Log(np.ones((n, 1)), arm.astype(int), reward, np.full(n, 0.5)))
+    values = 2 * np.where(arm, 0.0, reward)
+    parts = [values.std(ddof=1) / n**0.5, np.abs(values - values.mean()).max() / n]
+    parts.append(0.4 * lacking * (reward[:first] ** 2).mean() ** 0.5)
+    assert found.error == pytest.approx(np.hypot.reduce(parts))
+
+
 def test_no_interval_where_none_is_honest():
     _, log = logged(200, 0)
     target = np.full((200, 4), 0.25)
