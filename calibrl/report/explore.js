@@ -275,7 +275,7 @@ class Study {
     const band = paired ? "its 95 % interval" : "one standard error";
     return this.group(
       `${this.what()}${paired ? "," : ""} by ${data.curves[0]?.heading}`,
-      this.over(`; the band is ${band}`),
+      this.over(`; the band is ${band}. Lines that lie on one another are dashed in turn`),
       320,
       panels.filter(Boolean),
     );

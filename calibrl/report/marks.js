@@ -151,15 +151,35 @@ function dash(arm) {
   return DASHES[(Math.floor(arm / COLOURS) + (arm % COLOURS > 3 ? 1 : 0)) % DASHES.length] || null;
 }
 
-/** How each of the lines is stroked: those that lie on one another take turns, so that none hides another.
- *  heights: for each line its points in pixels, null where there is none. Returns [{ turn, of, stroke }]. */
+/** How each of the lines is drawn: those that lie on one another take turns, so that none hides another.
+ *  heights: for each line its points in pixels, null where there is none. Returns [{ stroke, marked }]: marked(i, place)
+ *  says whether point i gets the line's mark, the place-th of its points that may; no mark has a fraction for a place. */
 function strokes(lines, heights) {
-  const alike = (a, b) => a.every((y, i) => y === b[i] || (y !== null && b[i] !== null && Math.abs(y - b[i]) < 0.75));
-  return lines.map((line, i) => {
-    const group = heights.flatMap((other, j) => (alike(heights[i], other) ? [j] : []));
-    const [turn, of] = [group.indexOf(i), group.length];
-    if (of === 1) return { turn, of, stroke: { "stroke-dasharray": dash(line.arm) } };
-    return { turn, of, stroke: { "stroke-dasharray": `9 ${9 * (of - 1)}`, "stroke-dashoffset": -9 * turn } };
+  const near = (a, b, i) => a[i] !== null && b[i] !== null && Math.abs(a[i] - b[i]) < 2.5; // a line's width and air
+  // On one another: along a third of the way, both ends of a stretch being near.
+  const alike = (a, b) => {
+    const stretches = a.map((_, i) => i).slice(a.length > 1 ? 1 : 0);
+    return 3 * stretches.filter((i) => near(a, b, i) && near(a, b, Math.max(i - 1, 0))).length >= stretches.length;
+  };
+  const groups = heights.map((_, i) => i);
+  heights.forEach((own, i) => {
+    for (let j = 0; j < i; j += 1) {
+      const [from, to] = [groups[i], groups[j]];
+      if (alike(own, heights[j])) groups.forEach((group, k) => (groups[k] = group === from ? to : group));
+    }
+  });
+  return lines.map((line, k) => {
+    const among = groups.flatMap((group, j) => (group === groups[k] ? [j] : []));
+    const [turn, of] = [among.indexOf(k), among.length];
+    const stroke =
+      of === 1
+        ? { "stroke-dasharray": dash(line.arm) }
+        : { "stroke-dasharray": `9 ${9 * (of - 1)}`, "stroke-dashoffset": -9 * turn };
+    const marked = (i, place) => {
+      const crowd = heights.flatMap((other, j) => (near(heights[k], other, i) ? [j] : []));
+      return place % crowd.length === crowd.indexOf(k);
+    };
+    return { stroke, marked };
   });
 }
 

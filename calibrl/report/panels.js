@@ -143,7 +143,7 @@ function curvePanel(width, { lines, xs, form, heading, label, paired, limits }) 
     lines.map((line) => line.points.map((point) => (point ? y(point.mean) : null))),
   );
   lines.forEach((line, index) => {
-    const { turn, of, stroke } = drawn[index];
+    const { stroke, marked } = drawn[index];
     const group = make("g", { class: `arm arm-${line.arm % COLOURS}` });
     for (const seed of line.each ?? []) {
       group.append(
@@ -153,7 +153,7 @@ function curvePanel(width, { lines, xs, form, heading, label, paired, limits }) 
         }),
       );
     }
-    const known = line.points.map((point, i) => (point ? { ...point, x: x(xs[i]) } : null)).filter(Boolean);
+    const known = line.points.map((point, i) => (point ? { ...point, i, x: x(xs[i]) } : null)).filter(Boolean);
     const banded = known.filter((point) => isNumber(band(point)[0]) && (!y.log || band(point)[0] > 0));
     if (banded.length > 1) {
       const up = banded.map((point) => [point.x, y(band(point)[1])]);
@@ -167,10 +167,11 @@ function curvePanel(width, { lines, xs, form, heading, label, paired, limits }) 
         d: linePath(known.map((point) => [point.x, y(point.mean)])),
       }),
     );
-    // A dozen marks or so, and those of lines that lie on one another in turn.
-    const every = Math.ceil(known.length / 15) * of;
-    known.forEach((point, i) => {
-      if (i % every === turn % every) group.append(marker(line.arm, point.x, y(point.mean), { class: "dot small" }));
+    // A dozen marks or so.
+    const step = Math.ceil(known.length / 15);
+    known.forEach((point, place) => {
+      if (marked(point.i, place / step))
+        group.append(marker(line.arm, point.x, y(point.mean), { class: "dot small" }));
     });
     node.append(group);
   });
@@ -223,13 +224,12 @@ function reliabilityPanel(width, { lines, levels, label }) {
     places.map((points) => points.map((point) => point && point[1])),
   );
   lines.forEach((line, index) => {
-    const { turn, of, stroke } = drawn[index];
+    const { stroke, marked } = drawn[index];
     const points = places[index];
     const group = make("g", { class: `arm arm-${line.arm % COLOURS}` });
     group.append(make("path", { class: "curve", ...stroke, d: linePath([[left, bottom], ...points, [right, top]]) }));
-    const every = Math.max(2, of);
     points.forEach((point, i) => {
-      if (point && i % every === (turn + 1) % every) group.append(marker(line.arm, ...point, { class: "dot small" }));
+      if (point && marked(i, (i - 1) / 2)) group.append(marker(line.arm, ...point, { class: "dot small" }));
     });
     node.append(group);
   });

@@ -211,6 +211,19 @@ def test_no_curve_hides_another(browser, tmp_path):
     assert {curve.get_attribute("stroke-dashoffset") for curve in curves} == {"0", "-9", "-18"}
 
 
+def test_a_curve_that_lies_on_another_for_a_part_shows_there(browser, tmp_path):
+    """Alike for four steps of six and far apart afterwards: dashed in turns, and marked wherever they are alone."""
+    values = {"one": (0, 1, 2, 3, 9, 10), "two": (0, 1.001, 2, 3, 5, 5), "far": (9, 9, 9, 9, 1, 1)}
+    rows = [Row("e", "p", arm, 0, {"return": y}, step=t) for arm, ys in values.items() for t, y in enumerate(ys)]
+    append(tmp_path / "rows.jsonl", rows)
+    browser.get(write_report(tmp_path, tmp_path / "report.html").as_uri())
+    panel = next(svg for svg in find(browser, "svg") if len(svg.find_elements("css selector", ".curve")) == 3)
+    groups = panel.find_elements("css selector", ".arm")
+    dashes = [group.find_element("css selector", ".curve").get_attribute("stroke-dasharray") for group in groups]
+    assert sorted(map(str, dashes)) == ["9 9", "9 9", "None"]
+    assert sorted(len(group.find_elements("css selector", ".dot")) for group in groups) == [4, 4, 6]
+
+
 def test_hovering_tells_the_values(page):
     from selenium.webdriver import ActionChains
 
