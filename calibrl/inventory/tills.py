@@ -7,6 +7,7 @@ done about that is said, in phrases, beside the table.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -26,46 +27,8 @@ LINE = "line of the file"
 NEEDED = ("date", "item", "units")
 KNOWN = (*NEEDED, "store", "in_stock", "price", "promotion", "holiday", "closed")
 
-NAMES = (
-    {
-        "date": (
-            "day, sale date, sales date, business date, order date, invoice date, transaction date, posting date, "
-            "datetime, timestamp, sold at, created at, datum, verkaufsdatum, buchungsdatum, belegdatum, tag, fecha, "
-            "data, jour, date de vente, dato, försäljningsdatum, data sprzedaży, tarih, dátum, päivä, дата, "
-            "日付, 日期, budat"
-        ),
-        "item": (
-            "product, product name, product title, item name, lineitem name, menu item, article, artikel, produkt, "
-            "producto, artículo, produit, prodotto, articolo, artikelnaam, vara, vare, varenavn, towar, nazwa towaru, "
-            "produto, zboží, název zboží, ürün, termék, tuote, товар, 商品, 商品名, maktx"
-        ),
-        "units": (
-            "quantity, qty, qty sold, quantity sold, net quantity, units sold, unit sales, items sold, net items sold, "
-            "lineitem quantity, menge, verkaufte menge, anzahl, stück, stückzahl, cantidad, quantité, quantite, qté, "
-            "quantità, aantal, antal, antall, antall solgt, ilość, qtde, quantidade, unidades, množství, miktar, "
-            "mennyiség, määrä, количество, 数量, 销量"
-        ),
-        "store": (
-            "shop, location, branch, outlet, site, store name, filiale, markt, standort, tienda, magasin, negozio, "
-            "winkel, butik, butikk, sklep, loja, prodejna, mağaza, магазин, 店舗, 门店"
-        ),
-        "in_stock": "available",
-        "price": "unit price, lineitem price, preis, einzelpreis, precio, prix, prix unitaire, prezzo",
-        "promotion": "promo, on promotion, is promotion, aktion, promoción, promocion",
-        "holiday": "is holiday, feiertag",
-        "closed": "is closed, geschlossen",
-    },
-    {
-        "item": (
-            "description, item description, material description, bezeichnung, artikelbezeichnung, materialkurztext, "
-            "désignation, designation, libellé, descripción"
-        ),
-        "units": "sold, sales, count, pieces, verkauft",
-        "store": "store nbr, store id, store number, filialnummer, plant, werk",
-    },
-    {"item": "sku, plu, item nbr, item number, item code, artikelnummer, artikel nr, stockcode, material, ean"},
-)
-"""What tills call the columns of a sales file, with commas between: the first names that fit count."""
+NAMES: list[dict[str, list[str]]] = json.loads((Path(__file__).parent / "data" / "columns.json").read_text("utf-8"))
+"""What tills call the columns of a sales file: the first names that fit count."""
 
 WORDS = {
     "date": {"date", "datum", "fecha", "timestamp"},
@@ -76,19 +39,44 @@ WORDS = {
 
 OTHERWISE = {"price", "cost", "amount", "tax", "id", "category", "group", "type", "vendor", "brand", "hand", "unit"}
 
-TOTAL = r"(?i)^\W*(?:grand|sub)?\W*(?:totals?|totale|sum|summe|zwischensumme|gesamt(?:summe)?|insgesamt|somme|suma)\b"
+TOTAL = (
+    r"(?i)^\W*(?:grand|sub|daily|day|tages)?\W*"
+    r"(?:totals?|totale|sum|summe|zwischensumme|gesamt(?:summe)?|insgesamt|somme|suma)\b"
+)
 ALONE = TOTAL + r"\W*$"
 """How a line begins that adds up others, and the same with nothing behind it."""
 
 KIND, STATUS, VOID = (
-    {"type", "event", "kind", "transaction", "vorgang", "belegart", "tipo"},
+    {
+        "type",
+        "event",
+        "kind",
+        "mode",
+        "modus",
+        "transaction",
+        "vorgang",
+        "vorgangsart",
+        "belegart",
+        "buchungsart",
+        "tipo",
+    },
     {"status", "state", "statut", "estado", "stato"},
-    {"void", "voided", "storno", "storniert", "cancelled", "canceled", "annulé", "anulado", "annullato", "deleted"},
+    {"void", "voided", "storno", "storniert", "cancelled", "canceled", "annulé", "anulado", "annullato", "deleted"}
+    | {"training", "schulung"},
 )
 """Words in the name of a column that says what kind of line it is, what became of it, and whether it was undone."""
 
 RETURN = {"return", "returned", "refund", "refunded", "retour", "retoure", "rückgabe", "gutschrift", "avoir", "reso"}
 RETURNS = RETURN | {"returns", "refunds", "retouren", "rückgaben", "retours", "devoluciones", "resi"}
+
+SOLD_OUT = ({"sold", "out"}, {"out", "of", "stock"}, {"stockout"}, {"ausverkauft"}, {"agotado"}, {"uitverkocht"})
+"""Words of which the name of a column consists that is 1 where `in_stock` is 0."""
+
+LINES, ITEMS = {"line", "row", "record"}, {"item", "items", "product", "artikel", "position"}
+"""Words in the name of a column that says what each line is about, and what it says where that is something sold."""
+
+MEASURE = {"uom", "measure", "einheit", "mengeneinheit", "meins"}
+"""Words in the name of a column that says what is counted."""
 
 NO_ITEM = {
     *("week", "month", "year", "weekday", "hour", "woche", "kw", "monat", "jahr", "wochentag", "semaine", "mois"),
@@ -147,8 +135,14 @@ def sales_cells(path: str | Path, reading: Reading) -> tuple[Cells, list[str]]:
     )
     called = dict(reading.columns)
     for names in NAMES:
-        aliases = {ours: theirs.split(", ") for ours, theirs in names.items()}
-        called = find_columns(frame.columns, KNOWN, aliases, called, source.name)
+        called = find_columns(frame.columns, KNOWN, names, called, source.name)
+    out = [name for name in frame.columns if _words(name) in SOLD_OUT]
+    done = [f"{out[0]} taken as the contrary of in_stock"] if len(out) == 1 and "in_stock" not in called else []
+    if done:
+        # A time of day, or any other word, says that it was.
+        said = frame[out[0]].cast(pl.String).str.strip_chars().str.to_lowercase().fill_null("")
+        frame = frame.with_columns(in_stock=said.is_in([*reader.NO, "", "-"])).drop(out)
+        called["in_stock"] = "in_stock"
     parts = [[name for name in frame.columns if name.strip().lower() in words] for words in YEAR_MONTH_DAY]
     if all(len(found) == 1 and _whole(frame[found[0]]) for found in parts) and called.get("date") in (None, *parts[2]):
         whole = pl.concat_str([pl.col(found[0]).cast(pl.String).str.zfill(2) for found in parts], separator="-")
@@ -157,19 +151,20 @@ def sales_cells(path: str | Path, reading: Reading) -> tuple[Cells, list[str]]:
     if "date" not in called and len(dated) == 1:
         called["date"] = dated[0]
     frame = frame.with_columns(pl.Series(LINE, np.arange(len(frame)) + source.first))
-    frame, done = _sales_alone(frame, called, reading.date_format)
+    frame, left_out = _sales_alone(frame, called, reading.date_format)
     frame, called, spread = _made_long(frame, called, reading)
     found = [name for name in frame.columns if name != LINE]
     if not spread:
         called = find_columns(found, KNOWN, _by_words(found), called, source.name)
-    done += spread
+    done += left_out + spread
     if "item" not in called and "units" in called and "date" in called:
         called |= _unnamed_item(frame, called, source.name)
     if "item" not in called and "units" in called and "date" in called:
         name = Path(path).name.split(".")[0]
         frame, called = frame.with_columns(item=pl.lit(name)), {**called, "item": "item"}
         done.append(f"no column item: all is {name}")
-    reader.expect_columns(found, NEEDED, called, source.name, what="a sales file")
+    misread = ", read as Latin-1 (save it as UTF-8 if names look wrong)" * ("Latin-1 (Windows)" in source.how)
+    reader.expect_columns(found, NEEDED, called, source.name + misread, what="a sales file")
     odd = next((name for name in reading.regressors if name not in found), None)
     if odd is not None:
         raise CalibrlError(f"{source.name}: --regressor {odd}: no such column among {some(found)}")
@@ -179,6 +174,9 @@ def sales_cells(path: str | Path, reading: Reading) -> tuple[Cells, list[str]]:
     frame = frame.with_columns(_in_numbers(frame[called["date"]]))
     if "units" not in reading.columns and not _words(called["units"]) & WORDS["units"]:
         _refuse_money(frame[called["units"]], source.name)
+    for name in frame.columns:
+        if name not in called.values() and _words(name) & MEASURE:
+            _refuse_measures(frame.select(called["item"], name), source.name)
     if reading.time_zone:
         frame = frame.with_columns(_local(frame[called["date"]], reading.time_zone))
     semicolons = "separated by semicolons" in source.how
@@ -290,6 +288,14 @@ def _refuse_money(units: pl.Series, source: str) -> None:
         )
 
 
+def _refuse_measures(table: pl.DataFrame, source: str) -> None:
+    """An error if an item is counted in several measures."""
+    item, measure = table.columns
+    several = table.drop_nulls().unique(maintain_order=True).group_by(item, maintain_order=True).agg(measure)
+    for name, kinds in several.filter(pl.col(measure).list.len() > 1).rows():
+        raise CalibrlError(f"{source}: {name} is counted in {some(kinds)} (column {measure}); turn all into one")
+
+
 def _in_numbers(column: pl.Series) -> pl.Series:
     """Dates with the month in words, of several languages, or with points behind a year; any other cell as it is."""
     if column.dtype != pl.String:
@@ -377,8 +383,10 @@ def _undone(frame: pl.DataFrame, called: Mapping[str, str]) -> tuple[pl.DataFram
         text = frame[name].cast(pl.String, strict=False).str.strip_chars().str.to_lowercase().fill_null("")
         texts, undone = text.unique().to_list(), VOID | RETURN if words & STATUS else VOID
         void = [one for one in texts if _words(one) & undone and "part" not in one]
+        if words & LINES and any(_words(one) & ITEMS for one in texts):  # a receipt, what is on it, how it was paid
+            void = [one for one in texts if not _words(one) & ITEMS]
         back = [one for one in texts if _words(one) & RETURN and words & KIND]
-        if words & VOID:
+        if words & VOID and not words & WORDS["units"]:
             void = [one for one in texts if one not in reader.NO and not re.fullmatch(r"[-0.,]*", one)]
             if any(re.match(r"\d+(?:[.,]\d*)?$", one) and one not in reader.YES for one in void):
                 void = []  # how many or how much of it was

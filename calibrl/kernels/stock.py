@@ -456,13 +456,14 @@ def follow(
     first, second = day[0], day[1]
     last_of_order = first + life - 1
     of_order = 0.0
+    due, next_one = 0, 1  # days only grow
     for d in range(h):
         if len(arriving):
             for e in range(h + 1):
                 shelf[e] += arriving[d, e]
-        for k in range(len(day)):
-            if day[k] == d:
-                shelf[min(d + life - 1, h)] += brought[k]
+        if due < len(day) and day[due] == d:
+            shelf[min(d + life - 1, h)] += brought[due]
+            due += 1
         if d == first:
             of_order = brought[0]
         total = 0.0
@@ -491,13 +492,13 @@ def follow(
                     out[OUT] = 1.0
             if d == last_of_order:
                 out[ORDER_WASTE] += of_order
-        for k in range(1, len(day)):
-            if decided[k] == d:
-                if day[k] == d + 1:  # nothing to foresee: the same sum, without a copy of the shelf
-                    position = on_shelf(d + 1, shelf, arriving)
-                else:
-                    position = left_on(day[k], d, shelf, arriving, terms, brought, expected, ahead)
-                brought[k] = rounded_up(level[k] - position, pack, minimum)
+        if next_one < len(day) and decided[next_one] == d:
+            if day[next_one] == d + 1:  # nothing to foresee: the same sum, without a copy of the shelf
+                position = on_shelf(d + 1, shelf, arriving)
+            else:
+                position = left_on(day[next_one], d, shelf, arriving, terms, brought, expected, ahead)
+            brought[next_one] = rounded_up(level[next_one] - position, pack, minimum)
+            next_one += 1
     # What is left goes on selling, each day what an average one sells, until the latest delivery has expired.
     left, rate, keeps = shelf[h], expected.mean(), life
     for k in range(len(day)):
@@ -532,10 +533,13 @@ def mean_cost(
     level: Floats,
     expected: Floats,
     price: Floats,
+    worth: float = 0.0,
+    least: float = np.inf,
 ) -> tuple[float, float]:
     """The mean cost of an order over paths (m, h), and the days beyond them for which it leaves enough.
 
-    price: (3,) of a unit not met, a unit wasted, a unit-night held.
+    price: (3,) of a unit not met, a unit wasted, a unit-night held. Infinite where it is sure to be more than `least`,
+    even if each such day, of which a path has no more than units keep, is `worth` something.
     """
     total, spared = 0.0, 0.0
     seen, room, brought = np.zeros(COUNTS), np.zeros((2, len(opening))), np.zeros(len(level))
@@ -544,6 +548,8 @@ def mean_cost(
         follow(paths[j], opening, arriving, terms, order, level, expected, room, brought, seen)
         total += price[0] * seen[UNMET] + price[1] * seen[WASTE] + price[2] * seen[HELD]
         spared += seen[SPARED]
+        if total - worth * (spared + (len(paths) - 1 - j) * terms.life) > least * len(paths):
+            return np.inf, 0.0
     return total / len(paths), spared / len(paths)
 
 
@@ -564,19 +570,20 @@ def best_order(
     days, empty, nothing = paths.shape[1] - terms.day[0], np.zeros(len(opening)), arriving[:0]
     chosen, daily = 0, np.inf
     for c in range(len(levels)):
-        order = rounded_up(levels[c, 0], pack, minimum)
-        cost, spared = mean_cost(paths, empty, nothing, terms, order, levels[c], expected, price)
+        if c > 0 and (levels[c] == levels[c - 1]).all():
+            continue
+        order, worth = rounded_up(levels[c, 0], pack, minimum), daily if daily < np.inf else 0.0
+        cost, spared = mean_cost(paths, empty, nothing, terms, order, levels[c], expected, price, worth, daily * days)
         if cost / (days + spared) < daily - 1e-9:
             chosen, daily = c, cost / (days + spared)
     level = levels[chosen]
     low, high = 0, int(np.ceil(most / pack))
-    best, least = 0, np.inf
+    best, least, center = 0, np.inf, 0
     while True:
         step = max(1, (high - low) // 10)
-        center = best
         for packs in range(low, high + 1, step):
             order = rounded_up(float(packs * pack), pack, minimum)
-            cost, spared = mean_cost(paths, opening, arriving, terms, order, level, expected, price)
+            cost, spared = mean_cost(paths, opening, arriving, terms, order, level, expected, price, daily, least)
             if cost - daily * spared < least - 1e-9:
                 best, least, center = order, cost - daily * spared, packs
         if step == 1:

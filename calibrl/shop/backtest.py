@@ -26,6 +26,7 @@ from calibrl.errors import CalibrlError
 from calibrl.inventory.files import Item
 from calibrl.inventory.history import AHEAD, History, Key
 from calibrl.inventory.problems import Flags, Floats, one_day
+from calibrl.runs.workers import single_threaded
 from calibrl.shop.demand import DemandModel, boosted, calibrate, paths, ranks, train
 from calibrl.shop.features import MovingSums, Record, make_record, moving_sums
 from calibrl.shop.files import Batch, Shop
@@ -180,6 +181,7 @@ def backtest_frame(backtest: Backtest, keys: Sequence[Key], *, stores: bool) -> 
     return frame if stores else frame.drop("store")
 
 
+@single_threaded()
 def run_backtest(
     shop: Shop,
     days: int,

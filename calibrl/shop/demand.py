@@ -46,7 +46,6 @@ from calibrl.evidence import Censored
 from calibrl.inventory.problems import Flags, Floats
 from calibrl.kernels import normal
 from calibrl.maps import FitMap, Map, fit_isotonic
-from calibrl.runs.workers import single_threaded
 from calibrl.shop.features import (
     HISTORY,
     LEAD_IN,
@@ -474,7 +473,6 @@ class DemandModel:
         return found
 
 
-@single_threaded()  # trees of this size are grown no sooner by two, and three times as late beside other work
 def train(
     sums: MovingSums, *, leads: int, rng: np.random.Generator, make_forecaster: Callable[[], Forecaster] = boosted
 ) -> DemandModel:
@@ -485,7 +483,6 @@ def train(
     return _learn(make_forecaster(), past, sums, leads=leads, since=cut, rng=rng)
 
 
-@single_threaded()
 def calibrate(known: DemandModel, sums: MovingSums, *, rng: np.random.Generator) -> DemandModel:
     """Learn the map of a forecaster anew, from the latest days after those it was trained on."""
     return _learn(known.model.forecaster, None, sums, leads=len(known.rho), since=known.trained_until, rng=rng)

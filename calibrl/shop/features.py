@@ -83,31 +83,33 @@ def make_record(history: History) -> Record:
     sales, known = history.sales, history.today + 1
     units = sales.units
     nothing = sales.closed | ((units == 0) & ~sales.censored)
-    weeks_without = in_a_row(nothing, sales.closed)
-    usual, usually, shown = np.zeros(units.shape), np.zeros(units.shape), np.zeros(units.shape)
-    odd = np.zeros(units.shape, dtype=bool)
-    seen = ~np.isnan(units)
+    habit = np.zeros(units.shape, dtype=bool)
+    habit[:, 7:] = in_a_row(nothing, sales.closed)[:, :-7] >= SHUT_WEEKS
+    seen, gone = ~np.isnan(units), sales.censored
     begun = np.maximum.accumulate(seen, 1)
-    total, count = np.zeros(len(units)), np.zeros(len(units))
-    for day in range(known):
-        weeks = [day - 7 * k for k in range(1, WEEKS + 1) if day >= 7 * k]
-        had = np.stack([shown[:, week] for week in weeks]) if weeks else np.zeros((1, len(units)))
-        since = np.stack([begun[:, week] for week in weeks]) if weeks else np.zeros((1, len(units)), dtype=bool)
-        mean = total / np.maximum(count, 1)
-        typical = np.where(since.all(0), _median(had), np.where(since[0], had[0], mean))
-        # Whether today is no exception.
-        habit = weeks_without[:, day - 7] >= SHUT_WEEKS if day >= 7 else np.zeros(len(units), dtype=bool)
-        sold = np.where(np.isnan(units[:, day]), typical, units[:, day])
-        gone = sales.censored[:, day]
-        shut = sales.closed[:, day] | (nothing[:, day] & (typical >= SURELY_SELLS))
-        odd[:, day] = shut & ~habit & (typical > 0)
-        bridge = np.where(habit, 0.0, typical)
-        usual[:, day] = np.where(shut, bridge, np.where(gone, _at_least(sold, typical), sold))
-        shown[:, day] = np.where(shut, bridge, np.where(gone, np.maximum(sold, typical), sold))
-        usual[~begun[:, day], day] = shown[~begun[:, day], day] = 0.0
-        usually[:, day] = typical
-        fresh = seen[:, day] & ~shut
-        total, count = total + np.where(fresh, shown[:, day], 0), count + fresh
+    typical, shown, shut = np.zeros(units.shape), np.zeros(units.shape), sales.closed.copy()
+    total, count = np.zeros((len(units), 1)), np.zeros((len(units), 1))
+    day = 0
+    while day < known:
+        # A week at a time; where a record begins day by day, as the mean of its first days is all that is known.
+        back, end = range(7, 7 * min(day // 7, WEEKS) + 1, 7), min(day - day % 7 + 7, known)
+        if not back or (begun[:, end - 1] & ~begun[:, day - 7]).any():
+            end = day + 1
+        at, mean = np.s_[:, day:end], total / np.maximum(count, 1)
+        if back:
+            had, since = (np.stack([of[:, day - k : end - k] for k in back]) for of in (shown, begun))
+            mean = np.where(since.all(0), _median(had), np.where(since[0], had[0], mean))
+        typical[at] = mean
+        shut[at] |= nothing[at] & (mean >= SURELY_SELLS)
+        sold = np.where(seen[at], units[at], mean)
+        sold = np.where(shut[at], np.where(habit[at], 0.0, mean), np.where(gone[at], np.maximum(sold, mean), sold))
+        shown[at] = np.where(begun[at], sold, 0.0)
+        fresh = seen[at] & ~shut[at]
+        total += np.where(fresh, shown[at], 0).sum(1, keepdims=True)
+        count += fresh.sum(1, keepdims=True)
+        day = end
+    usual, cut = shown, gone & ~shut
+    usual[cut] = _at_least(units[cut], typical[cut])
     new = ~begun[:, known - 1]
     prior = _prior(usual[:, :known], begun[:, :known], history.keys)
     usual[new] = prior[new, None]
@@ -123,8 +125,9 @@ def make_record(history: History) -> Record:
         history=history,
         units=units,
         usual=usual,
-        typical=usually,
-        odd=odd,
+        typical=typical,
+        # Whether the day is an exception.
+        odd=shut & ~habit & (typical > 0),
         announced=sales.marks["closed"] | _every_year(history) | _not_yet(history, new),
         begun=begun,
         near=_around(event.get("holiday", np.zeros(units.shape, dtype=bool))),

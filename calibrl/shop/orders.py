@@ -23,7 +23,7 @@ from calibrl.inventory.history import AHEAD, Day, Key
 from calibrl.inventory.problems import Flags, Floats
 from calibrl.kernels import stock as kernel
 from calibrl.runs.experiment import Job
-from calibrl.runs.workers import run_jobs
+from calibrl.runs.workers import run_jobs, single_threaded
 from calibrl.shop.demand import paths, ranks, train
 from calibrl.shop.features import Record, make_record, moving_sums, shut_days
 from calibrl.shop.files import Batch, Shop
@@ -359,6 +359,7 @@ def intervals(drawn: Floats, share: float) -> tuple[Floats, Floats]:
     return low, high
 
 
+@single_threaded()  # trees of this size are grown and asked no sooner by two, and three times as late beside other work
 def make_orders(
     shop: Shop,
     *,

@@ -1,4 +1,4 @@
-"""Fifty sales files of one shop, as real tills and spreadsheets write them: each gives the same orders."""
+"""Sixty sales files of one shop, as real tills and spreadsheets write them: each gives the same orders."""
 
 from __future__ import annotations
 
@@ -96,6 +96,24 @@ def storno(day: date, item: str, units: int, number: int) -> list[str]:
     begin, end = f"{day:%d.%m.%Y};08:15;{item}", "2,50 €"
     void = [f"{begin};40;{end};ja"] if number % 7 == 0 else []
     return [f"{begin};{units};{end};nein", *void]
+
+
+def vend(day: date, item: str, units: int, number: int) -> list[str]:
+    """A receipt, what is on it and how it was paid, each on a line of its own."""
+    begin, receipt = f"{day} 08:10:00,{number}", f"{units},{units * 2.5},{units} X {item}"
+    return [f"{begin},Sale,{receipt}", f"{begin},Sale Item,{units},{units * 2.5},{item}", f"{begin},Payment,,,Cash"]
+
+
+def sumup(day: date, item: str, units: int, number: int) -> list[str]:
+    begin, extra = f'"{day.day} {day:%b %Y}, 08:10",Visa', int(number % 8 == 0)
+    return [f"{begin},{units + extra},{item},2.50,Sale", *[f"{begin},1,{item},2.50,Refund"] * extra]
+
+
+def booked(day: date, item: str, units: int, number: int) -> list[str]:
+    """Returns of their own kind, and sales of the till's training mode."""
+    begin, extra = f"{day:%d.%m.%Y};{item}", int(number % 9 == 0)
+    more = [f"{begin};1;Retoure;normal", f"{begin};7;Verkauf;Training"]
+    return [f"{begin};{units + extra};Verkauf;normal", *more * extra]
 
 
 def grouped(*, item: bool) -> str:
@@ -252,6 +270,30 @@ TILLS: dict[str, Till] = {
             lambda day, item, units, _: f"{day:%d.%m.%y};A7;{item};{units},00;2,50;{2 * units},50",
         ),
         "cp1252",
+    ),
+    "Vend": till("register.csv", lines("Date,Receipt Number,Line Type,Quantity,Subtotal,Product", vend)),
+    "SumUp": till("sumup.csv", lines("Date,Payment Method,Quantity,Description,Price (Gross),Type", sumup)),
+    "kinds and training": till("kasse.csv", lines("Datum;Artikel;Menge;Buchungsart;Modus", booked)),
+    "variants": till(
+        "zettle.csv",
+        lines(
+            "Date,Time,Name,Variant,SKU,Quantity",
+            lambda day, item, units, _: [
+                f"{day},08:10,{item},S,,{units // 2}",
+                f"{day},08:11,{item},L,,{units - units // 2}",
+            ],
+        ),
+    ),
+    "a total a day": till(
+        "daily.csv",
+        lines(
+            "Date,Item,Qty",
+            lambda day, item, units, n: [f"{day},{item},{units}", *[f"{day},Daily total,999"] * (n % 3 == 2)],
+        ),
+    ),
+    "Korean": till("매출.csv", lines("일자,상품명,수량", lambda day, item, units, _: f"{day},{item},{units}")),
+    "Greek": till(
+        "sales.csv", lines("Ημερομηνία;Είδος;Ποσότητα", lambda day, item, units, _: f"{day:%d/%m/%Y};{item};{units}")
     ),
     "Storno": till("kasse.csv", lines("Datum;Uhrzeit;Artikel;Menge;Einzelpreis;Storno", storno), "cp1252"),
     "French": till(
@@ -460,6 +502,26 @@ def test_a_column_of_how_many_were_cancelled_cancels_no_line(tmp_path: Path) -> 
     shop = read_shop(tmp_path / "sales.csv")
     assert shop.history.sales.units[0, :2].tolist() == [9, 4]
     assert "column void not used" in shop.done
+
+
+def test_an_item_in_two_measures_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("date,item,qty,UOM\n2025-01-01,rolls,2,case\n2025-01-02,rolls,24,each\n")
+    with pytest.raises(CalibrlError, match=r"rolls is counted in case, each \(column UOM\); turn all into one"):
+        read_shop(tmp_path / "a.csv")
+
+
+def test_sold_out_is_the_contrary_of_in_stock(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text(
+        "date,item,qty,Sold out\n2025-01-01,rolls,2,no\n2025-01-02,rolls,24,Yes\n2025-01-03,rolls,5,\n"
+    )
+    shop = read_shop(tmp_path / "a.csv")
+    assert shop.history.sales.censored[0, :4].tolist() == [False, True, False, True]
+    assert "Sold out taken as the contrary of in_stock" in shop.done
+
+
+def test_counts_of_what_was_cancelled_cancel_no_line(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("date,item,qty,Void Qty\n2025-01-01,rolls,2,0\n2025-01-02,rolls,24,1\n")
+    assert np.nansum(read_shop(tmp_path / "a.csv").history.sales.units) == 26
 
 
 def test_an_unknown_time_zone_is_refused(tmp_path: Path) -> None:

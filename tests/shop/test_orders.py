@@ -272,6 +272,15 @@ def test_no_other_order_costs_less():
     assert worth[:, best_order(at).units].min() <= worth.min() + 0.01 * cost.min()
 
 
+@pytest.mark.parametrize("seed", [2, 15, 21])
+def test_of_whole_packs_no_other_number_costs_less(seed):
+    at = at_night(Item(shelf_life=1, pack_size=12))
+    demand = np.random.default_rng(seed).negative_binomial(8, 8 / 608, (300, at.when.horizon)).astype(float)
+    units = 12 * np.arange(300)
+    cheapest = units[np.abs(units - demand[:, :1]).mean(0).argmin()]
+    assert best_order(replace(at, paths=demand)).units == cheapest
+
+
 def test_with_daily_deliveries_it_is_as_good_as_the_order_up_to_planner():
     rng = np.random.default_rng(0)
     item = Item()
