@@ -513,6 +513,7 @@ def test_an_item_in_two_measures_is_refused(tmp_path: Path) -> None:
 def test_sold_out_is_the_contrary_of_in_stock(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text(
         "date,item,qty,Sold out\n2025-01-01,rolls,2,no\n2025-01-02,rolls,24,Yes\n2025-01-03,rolls,5,\n"
+        "2025-01-04,rolls,9,15:30\n"
     )
     shop = read_shop(tmp_path / "a.csv")
     assert shop.history.sales.censored[0, :4].tolist() == [False, True, False, True]
