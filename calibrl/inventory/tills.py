@@ -174,9 +174,8 @@ def sales_cells(path: str | Path, reading: Reading) -> tuple[Cells, list[str]]:
     frame = frame.with_columns(_in_numbers(frame[called["date"]]))
     if "units" not in reading.columns and not _words(called["units"]) & WORDS["units"]:
         _refuse_money(frame[called["units"]], source.name)
-    for name in frame.columns:
-        if name not in called.values() and _words(name) & MEASURE:
-            _refuse_measures(frame.select(called["item"], name), source.name)
+    for name in [one for one in frame.columns if one not in called.values() and _words(one) & MEASURE]:
+        _refuse_measures(frame.select(called["item"], name), source.name)
     if reading.time_zone:
         frame = frame.with_columns(_local(frame[called["date"]], reading.time_zone))
     semicolons = "separated by semicolons" in source.how
@@ -190,9 +189,8 @@ def sales_cells(path: str | Path, reading: Reading) -> tuple[Cells, list[str]]:
 
 def _by_words(names: Sequence[str]) -> dict[str, list[str]]:
     """Names by the words in them."""
-    words = {name: _words(name) for name in names}
     return {
-        ours: [name for name in names if words[name] & theirs and not words[name] & OTHERWISE]
+        ours: [name for name in names if _words(name) & theirs and not _words(name) & OTHERWISE]
         for ours, theirs in WORDS.items()
     }
 

@@ -51,10 +51,7 @@ DAY_NAME = (
 SHORT_YEAR = r"^(\d{1,2})([./-]| )(\d{1,2}|[A-Za-z]{3,9})([./-]| )(\d\d)$"
 """A date whose year has two digits."""
 
-TIME = (
-    r"(?:T|,? ) *(?:[01]?\d|2[0-3]):[0-5]\d(?::[0-5]\d(?:[.,]\d+)?)?"
-    r" *(?:[AaPp]\.?[Mm]\.?)? *(?:Z|[+-]\d\d(?::?\d\d)?)?$"
-)
+TIME = r"[T ,]+(?:[01]?\d|2[0-3]):[0-5]\d(?::[0-5]\d(?:[.,]\d+)?)? *(?:[AaPp]\.?[Mm]\.?)? *(?:Z|[+-]\d\d(?::?\d\d)?)?$"
 """What may follow a date: the time of day, and how far the clock is from UTC."""
 
 MIDNIGHT = r"[T ] *0?0:00(?::00(?:[.,]0+)?)? *Z$"
