@@ -480,13 +480,13 @@ def _asked(names: Names, cells: Cells, kind: str | None, numbered: Mapping[int, 
         return start + ONE_ROW
     mean = names.role("mean", names.rest())
     if mean is not None and kind in (None, "normal"):
-        return f"{start}{cut(names.theirs[mean])} is a mean: say what its standard deviation is with --columns std=NAME"
+        start += f"{cut(names.theirs[mean])} is a mean: say what its standard deviation is with --columns std=NAME"
+        return f"{start}, or which column is a probability with --columns p=NAME"
     wanted = "; ".join(ACCEPTED.values()) if kind is None else f"{ACCEPTED[kind]} for {kind}"
     ways = {"samples": "samples=NAME,NAME,…", "quantiles": "q0.05=NAME,q0.95=NAME", "classes": "classes=NAME,NAME,…"}
-    anything = ["--columns mean=NAME,std=NAME", "--columns lower=NAME,upper=NAME with --level 0.9", "--columns p=NAME"]
-    asked = [f"--columns {ways[kind]}"] if kind in ways else anything
+    anything = "mean=NAME,std=NAME, or --columns lower=NAME,upper=NAME with --level 0.9, or --columns p=NAME"
     told = "" if names.outcome() else ", and --y NAME if there are outcomes"
-    return f"{start}expected {wanted}; say which with {', or '.join(asked)}{told}"
+    return f"{start}expected {wanted}; say which with --columns {ways.get(kind or '', anything)}{told}"
 
 
 SUM_TOLERANCE = 1e-3
@@ -526,7 +526,7 @@ def _check_quantiles(values: Floats, spelling: Spelling, cells: Cells) -> Checke
         if not 0 < level < 1:
             raise CalibrlError(
                 f"{cells.source}, column {name}: level {level:g} is not between 0 and 1; "
-                "name the 5 % quantile q0.05, or rename the column if it is no quantile"
+                f"say which it is with --columns q0.975={cut(name)},…, or rename the column if it is no quantile"
             )
     if len(set(levels)) < max(2, len(levels)):
         raise CalibrlError(f"{cells.source}: quantile columns {some(columns)}; expected two or more different levels")

@@ -534,6 +534,14 @@ REFUSED = {
         text({"y": Y, **named(["quantile_1", "quantile_2", "quantile_3"], QUANTILES)}),
         "may be numbered, quartiles or percent; say which with --columns",
     ),
+    "a probability called a prediction": (
+        text({"y_true": EVENT, "y_pred": RISK}),
+        "is a probability with --columns p=NAME",
+    ),
+    "levels without a point": (
+        text({"y": Y, **named(["q025", "q975"], NINETY)}),
+        "level 9.75 is not between 0 and 1; say which it is with --columns q0.975=q975",
+    ),
     "how sure of the label": (text({"label": EVENT, "predicted_label_probs": RISK}), "--columns p"),
     "a mean alone": (
         text({"y": Y, "y_pred": MU, "uncertainty": SIGMA}),
