@@ -16,11 +16,11 @@ mean over logarithms, because noises differ by orders of magnitude where some ar
 The bonus is `width` = z σ_a s / (1 + (s²/20)²)^¼ + b with z² = max(1, L - 3) and L = 2 ln(t / (k (n_a + 0.8 d))): an
 arm that has had far less than its share of the t rewards of all k arms looks wider and wider until it is tried again.
 The root keeps contexts far from all others (a rare category, standardised) from being explored for their own sake.
-b = m s² / (1 + s²) (0.75 max(K (1 - 15 σ_a²/m²)₊, ρ min(K, 3) (1 - 4 σ_a²/m²)₊) + 3 max(L - 12, 0)), K = max(L - 1, 0),
-is Bernstein's. Its first part is for arms whose few rewards hardly varied; its second for rewards of two values, such
-as clicks, where an arm better than it looks is noisier than it looks, too; its third for arms that had less than
-1/400 of their share, whatever their rewards were like. ρ = (2 w - 1)₊, w being the variance of all arms' rewards over
-the most that their mean and extremes allow: 1 for two values, and less than ½ for most others.
+b = m s² / (1 + s²) (max(0.75 K (1 - 15 σ_a²/m²), 0.6 ρ min(K, 3) (1 - 4 σ_a²/m²), 0) + 3 max(L - 12, 0)) with
+K = max(L - 1, 0) is Bernstein's. Its first part is for arms whose few rewards hardly varied; its second for rewards of
+two values, such as clicks, where an arm better than it looks is noisier than it looks, too; its third for arms that had
+less than 1/400 of their share, whatever their rewards were like. ρ = (2 w - 1)₊, w being the variance of all arms'
+rewards over the most that their mean and extremes allow: 1 for two values, and less than ½ for most others.
 
 Rewards may lie far from 0: the regression learns r - c, so that it shrinks towards c and not towards 0. c is the mean
 μ of all arms' rewards times min(1, (μ²/4v - 1)₊), v their variance with one row's worth of μ² added: 0 unless rewards
@@ -66,7 +66,7 @@ COLUMNS = 5
 
 PRIOR, POOLED, OF_MEAN, OF_OUTCOME = 0.5, 3.0, 0.8, 0.05
 SHARE, LATE, FAR, BERNSTEIN, CALM, SELECTED, WIDE, HELD = 0.8, 3.0, 20.0, 0.75, 15.0, 0.4, 0.25, 0.1
-NEAR, STEP, UNIT, STARVED, ALONE, MOST = 4.0, 0.25, 1e-3, 3.0, 12.0, 3.0
+NEAR, STEP, UNIT, STARVED, ALONE, CLICKS, MOST = 4.0, 0.25, 1e-3, 3.0, 12.0, 0.6, 3.0
 CLIP, AFTER, AFTER_DIM, KEEP = 3.0, 20, 2, 0.05
 UP_ALLOWANCE, UP_ALARM, UP_LOG = 0.35, 15.0, 3.0
 DOWN_ALLOWANCE, DOWN_ALARM, DOWN_LOG = 0.2, 13.0, 2.7
@@ -124,8 +124,8 @@ def width(
     pulled = variance if variance <= common else variance * math.sqrt(math.sqrt(common / variance))
     near = sd / math.sqrt(math.sqrt(1.0 + (sd * sd / FAR) ** 2))
     short, noisy = max(lack - 1.0, 0.0), variance / (unit * unit)
-    calm, yes_or_no = short * (1.0 - CALM * noisy), two * min(short, MOST) * (1.0 - 4.0 * noisy)
-    seldom = BERNSTEIN * max(calm, yes_or_no, 0.0) + STARVED * max(lack - ALONE, 0.0)
+    calm, yes_or_no = BERNSTEIN * short * (1.0 - CALM * noisy), CLICKS * two * min(short, MOST) * (1.0 - 4.0 * noisy)
+    seldom = max(calm, yes_or_no, 0.0) + STARVED * max(lack - ALONE, 0.0)
     return stretch(lack) * math.sqrt(pulled) * near + seldom * unit * sd * sd / (1.0 + sd * sd)
 
 

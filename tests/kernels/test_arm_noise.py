@@ -85,10 +85,10 @@ def reference(x, arm, reward, at, arms, *, ridge=1.0, watch=True):
         middle, low, high = np.average(reward, weights=weight), reward.min(), reward.max()
         ratio = np.average((reward - middle) ** 2, weights=weight) / max((high - middle) * (middle - low), 1e-300)
         two = np.clip(2 * ratio - 1, 0, 1)
-    calm = short * np.maximum(1 - arm_noise.CALM * noisy, 0)
-    yes_or_no = two * np.minimum(short, arm_noise.MOST) * np.maximum(1 - 4 * noisy, 0)
+    calm = arm_noise.BERNSTEIN * short * np.maximum(1 - arm_noise.CALM * noisy, 0)
+    yes_or_no = arm_noise.CLICKS * two * np.minimum(short, arm_noise.MOST) * np.maximum(1 - 4 * noisy, 0)
     lonely = arm_noise.STARVED * np.maximum(lack - arm_noise.ALONE, 0)
-    seldom = unit(n) * (arm_noise.BERNSTEIN * np.maximum(calm, yes_or_no) + lonely) * s**2 / (1 + s**2)
+    seldom = unit(n) * (np.maximum(calm, yes_or_no) + lonely) * s**2 / (1 + s**2)
     widths = (
         np.sqrt(np.maximum(1, lack - arm_noise.LATE)) * sigma * s / (1 + (s**2 / arm_noise.FAR) ** 2) ** 0.25 + seldom
     )
