@@ -11,7 +11,6 @@ import os
 import re
 import secrets
 import shutil
-import stat
 import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -44,7 +43,7 @@ def replacing_all(paths: Sequence[str | Path]) -> Iterator[list[Path]]:
         yield temporary
         for path, target in zip(temporary, targets, strict=True):
             if target.exists():
-                path.chmod(stat.S_IMODE(target.stat().st_mode))
+                path.chmod(target.stat().st_mode & 0o777)  # not to run as its owner: that may be another now
             _sync(path)
         _move(temporary, targets, stack)
         for folder in dict.fromkeys(target.parent for target in targets):
@@ -79,7 +78,7 @@ def _temporary(target: Path) -> Iterator[Path]:
     target.parent.mkdir(parents=True, exist_ok=True)
     # Not all of a long name: a disk has room for 255 bytes.
     path = target.parent / f".{target.name[:50]}.{secrets.token_hex(4)}.tmp"
-    mode = stat.S_IMODE(target.stat().st_mode) & 0o666 if target.exists() else 0o666
+    mode = target.stat().st_mode & 0o666 if target.exists() else 0o666
     with os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, mode), "r") as file:
         try:
             lock(file)  # so that `sweep` leaves it alone
@@ -114,7 +113,7 @@ def sweep(folder: Path) -> None:
             # One that is put in its place, or removed, just now; or somebody else's.
             with contextlib.suppress(OSError), path.open(encoding="utf-8") as file:
                 if lock(file):
-                    path.unlink(missing_ok=True)
+                    path.unlink()
 
 
 def write_text(path: str | Path, text: str) -> None:

@@ -14,7 +14,9 @@ from calibrl.errors import CalibrlError
 from calibrl.files import (
     check_regular,
     explain_os_error,
+    fingerprint,
     hidden,
+    in_place,
     lock,
     lock_folder,
     replacing,
@@ -254,7 +256,9 @@ def test_pipes_are_not_read(tmp_path):
 def test_files_of_the_current_folder_are_not_run(tmp_path, way):
     """A folder that somebody else filled, with modules that are called like packages we import."""
     names = ("typer", "click", "numpy", "torch", "polars", "gymnasium", "rich", "matplotlib", "sitecustomize")
-    names += ("ast", "typing", "pathlib", "json", "html", "importlib", "threading", "csv")
+    names += ("ast", "typing", "pathlib", "json", "html", "threading", "csv")
+    # What Python imports before us, for -m or as it starts, is its own affair.
+    names += () if "-m" in way else ("importlib",)
     for name in names:
         (tmp_path / f"{name}.py").write_text("import pathlib; pathlib.Path('taken').touch(); raise SystemExit(7)")
     path = {"PYTHONPATH": str(Path(calibrl.__file__).parents[1]), "PYTHONSAFEPATH": "" if "-m" in way else "1"}
@@ -402,3 +406,43 @@ def test_a_disk_that_cannot_sync_is_no_error_but_one_that_fails_is(tmp_path, mon
     with pytest.raises(OSError, match="put") if problem == errno.EIO else contextlib.nullcontext():
         write_text(tmp_path / "a.txt", "after")
     assert (tmp_path / "a.txt").read_text() == ("before" if problem == errno.EIO else "after")
+
+
+def test_a_file_that_takes_a_program_s_place_does_not_run_as_its_owner(tmp_path):
+    """Whoever writes it may be somebody else, root perhaps."""
+    (tmp_path / "a.csv").touch()
+    (tmp_path / "a.csv").chmod(0o6755)
+    write_text(tmp_path / "a.csv", "new")
+    assert (tmp_path / "a.csv").stat().st_mode & 0o7777 == 0o755
+
+
+def test_a_fingerprint_is_the_same_in_every_version(tmp_path):
+    """It is kept in folders that later versions go on with."""
+    (tmp_path / "a").write_text("abc")
+    (tmp_path / "b").touch()
+    # From FIPS 180-2, and of nothing.
+    assert fingerprint(tmp_path / "a", tmp_path / "b") == "a ba7816bf8f01, b e3b0c44298fc"
+
+
+def test_what_a_killed_writer_leaves_is_swept_and_its_folder_is_made(tmp_path):
+    with replacing(tmp_path / "new" / "folder" / "a.csv") as temporary:
+        pass
+    temporary.write_text("half")  # as a kill would have left it
+    sweep(temporary.parent)
+    assert [path.name for path in temporary.parent.iterdir()] == ["a.csv"]
+
+
+def test_a_lock_that_was_removed_as_it_was_taken_is_taken_anew(tmp_path, monkeypatch):
+    pytest.importorskip("fcntl")
+    waits = [tmp_path / "lock"]
+
+    def late(file):
+        """Whoever had it lets go of it just now."""
+        if waits:
+            waits.pop().unlink()
+        return lock(file)
+
+    monkeypatch.setattr("calibrl.files.lock", late)
+    mine = lock_folder(tmp_path)
+    assert in_place(tmp_path / "lock", mine)
+    unlock_folder(tmp_path, mine)

@@ -199,7 +199,7 @@ class Durable:
             # Decisions go on, and change nothing but the generator.
             plain = {**self.policy.to_plain(), "generator": stream}
             try:
-                storage.snapshot(plain, self.folder, self._line)
+                storage.write({"line": self._line, "policy": plain}, self.folder / storage.SNAPSHOT)
                 # Should the machine stop here, the old journal's lines are older than the snapshot and will be skipped.
                 lines.restart()
             except OSError as problem:

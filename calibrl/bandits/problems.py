@@ -330,9 +330,7 @@ class Source:
 
 
 COVERTYPE = Source(
-    "covtype.data",
-    f"{UCI}/covtype/covtype.data.gz",
-    "0a9371cef7c964b5475d6053cc3e0894a5aa6f65ad1ed3ecb01c45aa96217945",
+    "covtype.data", f"{UCI}/covtype/covtype.data.gz", "0a9371cef7c964b5475d6053cc3e0894a5aa6f65ad1ed3ecb01c45aa96217945"
 )
 MUSHROOM = Source(
     "agaricus-lepiota.data",
@@ -340,9 +338,7 @@ MUSHROOM = Source(
     "e65d082030501a3ebcbcd7c9f7c71aa9d28fdfff463bf4cf4716a3fe13ac360e",
 )
 ADULT = Source(
-    "adult.data",
-    f"{UCI}/adult/adult.data",
-    "5b00264637dbfec36bdeaab5676b0b309ff9eb788d63554ca0a249491c86603d",
+    "adult.data", f"{UCI}/adult/adult.data", "5b00264637dbfec36bdeaab5676b0b309ff9eb788d63554ca0a249491c86603d"
 )
 CENSUS = Source(
     "USCensus1990.data.txt",

@@ -141,11 +141,6 @@ P = TypeVar("P")
 """A policy: the files do not need to know more."""
 
 
-def snapshot(plain: dict[str, Any], folder: Path, line: int) -> None:
-    """Write a policy given as plain values, as it is after that line of its journal."""
-    write({"line": line, "policy": plain}, folder / SNAPSHOT)
-
-
 def restore(folder: Path, from_plain: Callable[[dict[str, Any]], P]) -> tuple[P, int]:
     """The policy in a folder, snapshot and journal, and the line it has come to. The folder may be in use."""
     file, journal = folder / SNAPSHOT, folder / JOURNAL
@@ -182,18 +177,11 @@ def restore(folder: Path, from_plain: Callable[[dict[str, Any]], P]) -> tuple[P,
 
 
 def _repeat(policy: Any, event: dict[str, Any]) -> None:
-    if "update" in event:
-        policy.update(**event["update"])
-    elif "fade" in event:
-        policy.fade(event["fade"])
-    elif "decide" in event:
-        policy.decisions.add(**event["decide"])
-    elif "reward" in event:
-        policy.reward(**event["reward"])
-    elif "add" in event:
-        policy.add_arm(event["add"])
-    else:
-        policy.remove_arm(event["remove"])
+    (kind,) = {*event} & {*EVENTS}
+    # The others are called as the policy calls them.
+    called = {"decide": policy.decisions.add, "add": policy.add_arm, "remove": policy.remove_arm}
+    act, what = called.get(kind) or getattr(policy, kind), event[kind]
+    _ = act(**what) if isinstance(what, dict) else act(what)
     policy.generator.bit_generator.state = event["generator"]
 
 

@@ -263,7 +263,7 @@ def _beyond(rows: Sequence[Row], arm: str, reach: int) -> str:
     last = _last(rows, arm)
     if not any(row.step > reach for row in last):
         return ""
-    came_to = np.mean([row.metrics["return"] for row in last])
+    came_to = np.mean([row.metrics.get("return", np.nan) for row in last])
     return f": {came_to:,.0f} by {max(row.step for row in last):,} steps"
 
 

@@ -193,20 +193,23 @@ class Sac:
     def load(self, path: str | Path) -> None:
         """Go on from a file that `save` wrote, if it is of the same task, seed and settings; also for more steps."""
         try:
-            state = unpack(Path(path))
-            found = state["identity"] if state["format"] == FORMAT else None
+            self._go_on(unpack(Path(path)), path)
         except Exception as problem:  # torch.load raises whatever a damaged file makes it raise
-            raise CalibrlError(f"{path} cannot be read ({first_line(problem)}); remove it to start afresh") from None
-        if found is None:
+            why = f"{path} cannot be read ({first_line(problem)}); remove it to start afresh"
+            raise problem if isinstance(problem, CalibrlError) else CalibrlError(why) from None
+
+    def _go_on(self, state: dict[str, Any], path: str | Path) -> None:
+        if state["format"] != FORMAT:
             raise CalibrlError(f"{path} has format {state['format']!r}, expected {FORMAT!r}; remove it to start afresh")
         for key, mine in self._identity().items():
-            there = found.get(key, mine)  # what an earlier version did not say is not held against it
+            there = state["identity"].get(key, mine)  # what an earlier version did not say is not held against it
             if there != mine:
                 raise CalibrlError(f"{path} was made with {key} {there!r}, this run has {mine!r}; use another file")
         if state["step"] > self.steps:
-            raise CalibrlError(
-                f"{path} has made {state['step']} steps, this run asks for {self.steps}; ask for as many or more"
-            )
+            raise CalibrlError(f"{path} has made {state['step']} steps, more than {self.steps}; ask for as many")
+        numbers = [*state["memory"].values(), state["entropy"], *state["networks"]["policy"].values()]
+        if not all(part.isfinite().all() for part in numbers):
+            raise ValueError("a number in it is not finite")
         memory = self._model.replay_buffer
         assert memory is not None
         filled = len(state["memory"]["rewards"])
@@ -220,7 +223,8 @@ class Sac:
         self._model.num_timesteps, self._model._n_updates = int(state["step"]), int(state["updates"])
         self._model._episode_num = len(state["episodes"])
         self._env.ended[:] = [Episode(int(step), float(earned)) for step, earned in state["episodes"]]
-        self._streams = state["streams"]
+        with self._own_streams():
+            _set_streams(state["streams"])
         self._model.action_space.np_random.bit_generator.state = state["space"]
 
     def _entropy(self) -> torch.Tensor:

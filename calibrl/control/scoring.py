@@ -415,7 +415,7 @@ def _returns(rows: Sequence[Row], arm: str) -> dict[int, dict[int, float]]:
     """{seed: {step: return}}."""
     found: dict[int, dict[int, float]] = {}
     for row in rows:
-        if row.arm == arm:
+        if row.arm == arm and "return" in row.metrics:
             found.setdefault(row.seed, {})[row.step] = row.metrics["return"]
     return found
 

@@ -278,7 +278,9 @@ def _inflation(series: np.ndarray) -> float:
     """By how much the squared error of means of centred series (n, m) exceeds that of independent rows; 1 or more."""
     n = len(series)
     alike = series.T @ series
-    total = max(float(np.trace(alike)), 1e-300)
+    total = float(np.trace(alike))
+    if not total:  # all alike
+        return 1.0
     chance = math.sqrt(float((alike**2).sum())) / total  # of one correlation among n rows: chance / √n
     if n > LONGEST:
         sums = np.add.reduceat(series, np.arange(0, n, 2 * n // LONGEST))

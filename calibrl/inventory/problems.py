@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from calibrl.errors import CalibrlError
+from calibrl.errors import CalibrlError, first_line
 
 if TYPE_CHECKING:
     import polars as pl
@@ -297,26 +297,30 @@ def favorita(folder: str | Path | None = None, *, items: int = ITEMS) -> Sales:
     """
     root = Path(folder) if folder is not None else Path(os.environ.get("CALIBRL_DATA", "data"))
     root = root / "favorita" if (root / "favorita").is_dir() else root
+    import polars as pl
+
     slices = sorted(root.glob(SLICE))
-    if (root / "train.csv").exists():
-        table = _highest_selling(root / "train.csv", items)
-        note = f"Kaggle's files: the {items} highest-selling items, each in the store that sold most of it"
-    elif slices:
-        table = _read(slices[0]).collect()
-        count = table.select("store_nbr", "item_nbr").unique().height
-        note = f"a slice: {count} series ({table['item_nbr'].n_unique()} items), not the paper's 100 items"
-    else:
-        raise CalibrlError(
-            f"{root} holds neither train.csv nor {SLICE}; download Kaggle's favorita-grocery-sales-forecasting files "
-            "and set CALIBRL_DATA to their folder"
-        )
-    return _arrange(table, root, note)
+    try:
+        if (root / "train.csv").exists():
+            table = _highest_selling(root / "train.csv", items)
+            note = f"Kaggle's files: the {items} highest-selling items, each in the store that sold most of it"
+        elif slices:
+            table = _read(slices[0]).collect()
+            count = table.select("store_nbr", "item_nbr").unique().height
+            note = f"a slice: {count} series ({table['item_nbr'].n_unique()} items), not the paper's 100 items"
+        else:
+            cure = "download Kaggle's favorita-grocery-sales-forecasting files and set CALIBRL_DATA to their folder"
+            raise CalibrlError(f"{root} holds neither train.csv nor {SLICE}; {cure}")
+        return _arrange(table, root, note)
+    except (pl.exceptions.PolarsError, KeyError, TypeError, ValueError) as problem:
+        why = f"a file in {root} is damaged ({first_line(problem)}); download it again"
+        raise problem if isinstance(problem, CalibrlError) else CalibrlError(why) from None
 
 
 def _read(path: Path) -> pl.LazyFrame:
     import polars as pl
 
-    table = pl.scan_csv(path, try_parse_dates=True, schema_overrides={"onpromotion": pl.String})
+    table = pl.scan_csv(path, glob=False, try_parse_dates=True, schema_overrides={"onpromotion": pl.String})
     absent = [name for name in COLUMNS if name not in table.collect_schema()]
     if absent:
         raise CalibrlError(f"{path} has no column {absent[0]}; expected {', '.join(COLUMNS)}, as in Kaggle's train.csv")
@@ -356,7 +360,7 @@ def _arrange(table: pl.DataFrame, root: Path, note: str) -> Sales:
     store = keys["store_nbr"].to_numpy()
     shut = np.stack([np.isnan(units[store == number]).all(0) for number in store])
     units = _short_gaps_are_zero(units)
-    named = pl.read_csv(root / "items.csv") if (root / "items.csv").exists() else None
+    named = pl.read_csv(root / "items.csv", glob=False) if (root / "items.csv").exists() else None
     family = dict(zip(named["item_nbr"], named["family"], strict=True)) if named is not None else {}
     return Sales(
         dates=dates,
@@ -387,13 +391,13 @@ def _holidays(root: Path, dates: Days, store: NDArray[np.int64]) -> Flags:
     """(s, t): days off in the country, or in the store's state or city."""
     import polars as pl
 
-    events = pl.read_csv(root / "holidays_events.csv", try_parse_dates=True).filter(
+    events = pl.read_csv(root / "holidays_events.csv", glob=False, try_parse_dates=True).filter(
         pl.col("type").is_in(["Holiday", "Transfer", "Additional", "Bridge"])
         & (pl.col("transferred").cast(pl.String).str.to_lowercase() == "false")
     )
     places: dict[int, tuple[str, str]] = {}
     if (root / "stores.csv").exists():
-        table = pl.read_csv(root / "stores.csv")
+        table = pl.read_csv(root / "stores.csv", glob=False)
         places = {row["store_nbr"]: (row["city"], row["state"]) for row in table.iter_rows(named=True)}
     off = np.zeros((len(store), len(dates)), dtype=bool)
     for event in events.iter_rows(named=True):

@@ -40,8 +40,8 @@ WORDS = {
 OTHERWISE = {"price", "cost", "amount", "tax", "id", "category", "group", "type", "vendor", "brand", "hand", "unit"}
 
 TOTAL = (
-    r"(?i)^\W*(?:grand|sub|daily|day|tages)?\W*"
-    r"(?:totals?|totale|sum|summe|zwischensumme|gesamt(?:summe)?|insgesamt|somme|suma)\b"
+    r"(?i)^\W*(?:(?:grand|sub|daily|day|tages)\W*)?"
+    r"(?:total[es]?|sum|summe|zwischensumme|gesamt(?:summe)?|insgesamt|somme|suma)\b"
 )
 ALONE = TOTAL + r"\W*$"
 """How a line begins that adds up others, and the same with nothing behind it."""

@@ -77,7 +77,7 @@ def one_line_warnings() -> Iterator[None]:
     """Print our own warnings as one line each, like errors."""
 
     def show(message: Warning | str, *_: object, **__: object) -> None:
-        say(f"calibrl: {message}", err=True)
+        say(f"calibrl: {' '.join(str(message).splitlines())}", err=True)
 
     with warnings.catch_warnings():
         before = warnings.showwarning

@@ -48,6 +48,8 @@ FINISHED = "finished.log"
 """Beside the rows of a run: a line for each job that ended, with the number of its rows."""
 LONGEST = 1 << 24
 """Bytes of the longest line that is read."""
+TOLD = 5
+"""Damaged rows of a file that are told of one by one; how many more there are is said at the end."""
 PACKAGES = ("torch", "numpy", "scipy", "scikit-learn", "gymnasium", "mujoco")
 
 
@@ -130,10 +132,10 @@ def append(path: str | Path, rows: Iterable[Row]) -> None:
 
 def append_text(path: Path, text: str) -> None:
     """Add whole lines to a file and see them onto the disk; a line that a crash cut short stays a line of its own."""
-    with path.open("a", encoding="utf-8") as file:
-        if not ends_whole(path):
-            file.write("\n")
-        file.write(text)
+    with path.open("ab+") as file:
+        file.seek(max(0, file.seek(0, os.SEEK_END) - 1))
+        whole = file.read() in (b"", b"\n")
+        file.write(("" if whole else "\n").encode() + text.encode())
         file.flush()
         os.fsync(file.fileno())
 
@@ -144,13 +146,6 @@ def make_folder(folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
     except (FileExistsError, NotADirectoryError):
         raise CalibrlError(f"{folder} is a file, but rows go into a folder; choose another --out") from None
-
-
-def ends_whole(path: Path) -> bool:
-    """Whether a file's last line is whole, as it is in an empty one."""
-    with path.open("rb") as file:
-        file.seek(max(0, file.seek(0, os.SEEK_END) - 1))
-        return file.read() in (b"", b"\n")
 
 
 def read(path: str | Path) -> list[Row]:
@@ -171,9 +166,16 @@ def read(path: str | Path) -> list[Row]:
 def read_files(path: str | Path) -> dict[Path, list[Row]]:
     """The rows of a file, or of every .jsonl file under a folder that is not hidden, by file."""
     root = Path(path)
+
+    def closed(problem: OSError) -> None:
+        if not hidden(Path(problem.filename), root):
+            warnings.warn(f"{problem.filename}: {problem.strerror}; rows in it are left out", stacklevel=2)
+
     files = [root]
     if root.is_dir():
-        files = sorted(file for file in root.rglob("*.jsonl") if not hidden(file, root) and not file.is_dir())
+        # Not rglob, which passes by what it may not look into.
+        walked = (Path(place, name) for place, _, names in os.walk(root, onerror=closed) for name in names)
+        files = sorted(file for file in walked if file.suffix == ".jsonl" and not hidden(file, root))
     found = {}
     damaged: dict[Path, int] = {}
     for file in files:
@@ -191,10 +193,10 @@ def _report_missing(folder: Path, rows: Iterable[Row], damaged: int) -> None:
     keys: dict[str, set[Any]] = {}
     for row in rows:
         keys.setdefault(row.job, set()).add(row.key)
-    missing = {job: count - len(keys.get(job, ())) for job, count, _ in marks(folder / FINISHED)}
-    short = [job for job, count in missing.items() if count > 0]
-    if (lost := sum(missing[job] for job in short)) > damaged:
-        what = f"{short[0]!r}" + (f" and {len(short) - 1} other jobs" if len(short) > 1 else "")
+    counts = {job: count - len(keys.get(job, ())) for job, count, _ in marks(folder / FINISHED)}
+    missing = {job: count for job, count in counts.items() if count > 0}
+    if (lost := sum(missing.values())) > damaged:
+        what = f"{next(iter(missing))!r}" + (f" and {len(missing) - 1} other jobs" if len(missing) > 1 else "")
         warnings.warn(f"{folder}: {lost} rows of {what} are missing; --resume computes them again", stacklevel=4)
 
 
@@ -227,17 +229,18 @@ def read_experiment(path: str | Path, experiment: str) -> list[Row]:
 def _read_file(file: Path, damaged: int) -> tuple[list[Row], int]:
     """The rows of a file, and `damaged` and how many more lines of it are no rows."""
     check_regular(file, "give a .jsonl file, or a folder of them")
-    rows = []
+    rows, wrong = [], list[str]()
     for number, text in enumerate(_lines(file), start=1):
         if not text.strip():
             continue
         try:
             rows.append(_parse(text))
         except (TypeError, ValueError, AttributeError, KeyError, OverflowError) as problem:
-            what = f"damaged row skipped ({problem})" if isinstance(problem, CalibrlError) else "damaged row skipped"
-            warnings.warn(f"{file}, line {number}: {what}", stacklevel=4)
-            damaged += 1
-    return rows, damaged
+            wrong.append(f"line {number}: damaged row skipped" + isinstance(problem, CalibrlError) * f" ({problem})")
+    more = [f"{len(wrong) - TOLD} more damaged rows skipped"] if len(wrong) > TOLD else []
+    for what in [*wrong[:TOLD], *more]:
+        warnings.warn(f"{file}, {what}", stacklevel=4)
+    return rows, damaged + len(wrong)
 
 
 def _lines(file: Path) -> Iterator[bytes]:

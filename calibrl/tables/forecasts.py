@@ -341,7 +341,7 @@ def _labels(cells: Cells, name: str, spelling: Spelling) -> Floats:
         place, alike = {label.lower(): k for label, k in place.items()}, text.str.to_lowercase()
     found = alike.replace_strict(place, default=None, return_dtype=pl.Float64)
     odd = (found.is_null() & text.is_not_null()).to_numpy()
-    if all(label.isdigit() for label in classes):
+    if all(label.isdecimal() for label in classes):
         if classes == tuple(map(str, range(len(classes)))) and odd.any():
             y = cells.floats(name, expected=f"the number of the class, 0 to {last},")
             why = f"is not a class; expected a whole number from 0 to {last}"
@@ -434,7 +434,7 @@ def _known_labels(cells: Cells, outcome: str | None, like: Sequence[str]) -> lis
     """The classes of forecasts `like` these, or else those among the outcomes, in order."""
     known = [name[1:].removeprefix("_") for name in like if name.startswith("p")]
     seen = [] if outcome is None else cells.labels(outcome).drop_nulls().unique().to_list()
-    return known or sorted(seen, key=lambda label: (int(label) if label.isdigit() else 0, label))
+    return known or sorted(seen, key=lambda label: (len(label.lstrip("0")) if label.isdecimal() else 0, label))
 
 
 def _classes_by_label(names: Names, cells: Cells, outcome: str | None, like: Sequence[str]) -> Spelling | None:
@@ -445,7 +445,7 @@ def _classes_by_label(names: Names, cells: Cells, outcome: str | None, like: Seq
     found = [spelling for spelling in names.around(labels) if len(spelling.columns) > 1]
     summing = (spelling for spelling in found if _summing(spelling.columns, cells))
     # Names of classes are no accident, whatever the numbers below them are.
-    return next(summing, None if all(map(str.isdigit, labels)) else next(iter(found), None))
+    return next(summing, None if all(map(str.isdecimal, labels)) else next(iter(found), None))
 
 
 def _summing(columns: Iterable[str], cells: Cells) -> bool:

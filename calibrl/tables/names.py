@@ -100,7 +100,7 @@ class Spelling:
         if self.kind == "quantiles":
             return tuple(map(quantile_column, self.levels))
         if self.kind == "classes":
-            return tuple(f"p{name}" if name.isdigit() else f"p_{name}" for name in self.classes)
+            return tuple(f"p{name}" if name.isdecimal() else f"p_{name}" for name in self.classes)
         return ("mean", "std") if self.kind == "normal" else tuple(f"s{k}" for k in range(len(self.columns)))
 
 
@@ -204,7 +204,7 @@ class Names:
         Sets with columns for more classes, which nobody may have seen, come after those without.
         """
         called = {name.lower(): name for name in self.rest()}
-        few, more, other = [], [], r"\d+" if labels[0].isdigit() else ".+"
+        few, more, other = [], [], r"\d+" if labels[0].isdecimal() else ".+"
         for name in called:
             for at in re.finditer(re.escape(labels[0].lower()), name):
                 before, after = name[: at.start()], name[at.end() :]
@@ -342,7 +342,7 @@ class Names:
         named = [pair for pair in _class_names(names).items() if not re.fullmatch(PERCENTILE, pair[0], re.IGNORECASE)]
         if len(named) < 2:
             return None
-        if all(label.isdigit() for _, label in named):
+        if all(label.isdecimal() for _, label in named):
             named.sort(key=lambda pair: int(pair[1]))
         return Spelling("classes", tuple(self.theirs[name] for name, _ in named), classes=tuple(k for _, k in named))
 

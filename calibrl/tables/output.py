@@ -29,12 +29,13 @@ def show(found: dict[str, Any], lines: list[str], *, as_json: bool) -> None:
     if as_json:
         typer.echo(for_json(json.dumps(_plain(found), allow_nan=False, ensure_ascii=False, indent=1)))
     else:
-        say("\n".join(lines))
+        # A file's or a group's name may have several lines itself.
+        say("\n".join(" ".join(line.splitlines()) for line in lines))
 
 
 def warn(words: str) -> None:
     """Print a warning in one line, where errors go."""
-    say(f"calibrl: {words}", err=True)
+    say(f"calibrl: {' '.join(words.splitlines())}", err=True)
 
 
 def check_lines(found: dict[str, Any], *, group: str | None) -> list[str]:

@@ -5,6 +5,7 @@ import os
 import shutil
 import signal
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from unittest.mock import patch
 
 import numpy as np
@@ -13,6 +14,7 @@ import pytest
 from calibrl import CalibrlError
 from calibrl.bandits import CalibratedUCB, CalLinUCB, CalThompson, Durable, LinUCB, NotKept, Policy, storage
 from calibrl.bandits.storage import Journal
+from calibrl.files import seal
 from calibrl.runs.store import Run, Store
 
 
@@ -517,3 +519,67 @@ def test_a_decision_that_the_disk_refused_does_not_wait(tmp_path, room):
         room()
         assert bandit.policy.decisions.waiting == {}
         assert bandit.reward(bandit.decide([1.0, 0.0], id="visit").id, 1.0)
+
+
+def test_hundreds_of_decisions_that_wait_are_in_a_snapshot(tmp_path):
+    def make():
+        return CalibratedUCB(["a", "b"], 2, explore=0.5)
+
+    with Durable(tmp_path, make) as bandit:
+        made = [bandit.decide([1.0, k / 250], id=f"visit {k}") for k in range(250)]
+    assert not (tmp_path / "journal.jsonl").read_bytes()
+    with Durable(tmp_path, make) as bandit:
+        assert [*bandit.policy.decisions.waiting] == [each.id for each in made]
+        assert bandit.reward("visit 249", 1.0)
+        assert bandit.pulls[made[-1].arm] == 1
+
+
+def test_fading_is_kept(tmp_path):
+    plain = CalLinUCB(2, 3, seed=0)
+    bandit = Durable(tmp_path, lambda: CalLinUCB(2, 3, seed=0))
+    for policy in (plain, bandit):
+        policy.update([1.0, 0.0, 0.5], 0, 1.0)
+        policy.fade(0.25)
+    abandon(bandit)
+    again = Policy.load(tmp_path)
+    again.ridge.settle()
+    plain.ridge.settle()
+    for mine, theirs in zip(plain.ridge.state, again.ridge.state, strict=True):
+        np.testing.assert_array_equal(mine, theirs)
+
+
+@pytest.mark.parametrize(
+    "change", [{"fade": 0.5}, {"note": "x"}, {"update": None, "note": "x"}, {"line": "2"}, {"generator": None}, [1]]
+)
+def test_lines_that_are_no_event_are_refused(tmp_path, change):
+    """With a checksum that fits. None: without that entry."""
+    bandit = Durable(tmp_path, lambda: CalLinUCB(2, 3))
+    live(bandit, 1, seed=1)
+    abandon(bandit)
+    journal = tmp_path / "journal.jsonl"
+    event = json.loads(journal.read_text())
+    del event["crc"]
+    event = {k: v for k, v in {**event, **change}.items() if v is not None} if isinstance(change, dict) else change
+    journal.write_text((seal(json.dumps(event)) if isinstance(event, dict) else json.dumps(event)) + "\n")
+    with pytest.raises(CalibrlError, match=r"journal.jsonl, line 1 is damaged"):
+        Policy.load(tmp_path)
+
+
+def test_a_policy_there_is_no_memory_for_is_said(tmp_path, monkeypatch):
+    CalLinUCB(2, 3).save(tmp_path / "policy.json")
+
+    def unseal(_):
+        raise MemoryError
+
+    monkeypatch.setattr(storage, "unseal", unseal)
+    with pytest.raises(CalibrlError, match=r"policy.json has \d+ bytes, more than there is memory for"):
+        Policy.load(tmp_path / "policy.json")
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="needs the list of open files")
+def test_a_policy_that_is_closed_leaves_no_file_open(tmp_path):
+    before = len([*Path("/proc/self/fd").iterdir()])
+    for _ in range(3):
+        with Durable(tmp_path, lambda: CalLinUCB(2, 3)) as bandit:
+            live(bandit, 1, seed=1)
+    assert len([*Path("/proc/self/fd").iterdir()]) == before

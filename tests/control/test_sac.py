@@ -1,4 +1,5 @@
 import importlib
+import math
 import random
 import sys
 from dataclasses import replace
@@ -11,6 +12,7 @@ from gymnasium.wrappers import TimeLimit
 from stable_baselines3 import SAC
 
 from calibrl.control import sac, task, task_from_env
+from calibrl.control.checkpoint import keep, unpack
 from calibrl.control.policy import episode_seed
 from calibrl.control.sac import Episode, Sac, SacSettings, train
 from calibrl.errors import CalibrlError, MissingExtra
@@ -95,7 +97,7 @@ def test_a_finished_run_goes_on_for_more_steps(short, tmp_path):
     for steps in (60, 100):
         found = list(train(short, steps=steps, seed=1, settings=TINY, checkpoint=file))
     assert found == list(train(short, steps=100, seed=1, settings=TINY))
-    with pytest.raises(CalibrlError, match="has made 100 steps, this run asks for 60; ask for as many or more"):
+    with pytest.raises(CalibrlError, match="has made 100 steps, more than 60; ask for as many"):
         list(train(short, steps=60, seed=1, settings=TINY, checkpoint=file))
 
 
@@ -195,6 +197,25 @@ def test_checkpoints_that_do_not_fit(short, tmp_path):
     assert file.stat().st_size == len(before)
     with pytest.raises(CalibrlError, match="steps 0 teach nothing"):
         list(train(short, steps=0, seed=0))
+
+
+@pytest.mark.parametrize("part", ["step", "identity", "memory", "networks", "entropy", "episodes", "streams", "space"])
+def test_parts_that_no_learner_has_are_refused_in_one_line(short, tmp_path, part):
+    learner, file = Sac(short, steps=20, seed=0, settings=TINY), tmp_path / "sac.pt"
+    learner.save(file)
+    keep(file, {**unpack(file), part: "x"})
+    with pytest.raises(CalibrlError, match=r"sac.pt cannot be read \(.*\); remove it to start afresh"):
+        learner.load(file)
+
+
+def test_networks_that_are_not_finite_are_refused(short, tmp_path):
+    learner, file = Sac(short, steps=20, seed=0, settings=TINY), tmp_path / "sac.pt"
+    learner.save(file)
+    state = unpack(file)
+    next(iter(state["networks"]["policy"].values())).fill_(math.nan)
+    keep(file, state)
+    with pytest.raises(CalibrlError, match="a number in it is not finite"):
+        learner.load(file)
 
 
 def test_without_stable_baselines_the_extra_is_named(monkeypatch):

@@ -14,6 +14,7 @@ from calibrl.errors import CalibrlError
 from calibrl.evidence import Lasting
 from calibrl.maps import IDENTITY, fit_named
 from calibrl.planning.rollout import Errors, World
+from calibrl.runs.rows import Row
 
 STEPS = 400
 DRIFT, NOISE = 0.9, 0.5
@@ -170,3 +171,12 @@ def test_horizons_are_scored_as_each_would_be_by_itself(generator):
     for h, part in zip(steps, pits, strict=True):
         assert found[f"calibration_loss_ahead_{h}"] == pytest.approx(calibration_loss(part), rel=1e-12)
         assert found[f"coverage_90_ahead_{h}"] == coverage(part, 0.9)
+
+
+def test_rows_without_a_return_are_no_pairs():
+    rows = [
+        Row("control", "cartpole", arm, 0, {"best": 1.0}, step=k)
+        for arm in ("calibrated", "uncalibrated")
+        for k in range(3)
+    ]
+    assert scoring.claim(rows) is None

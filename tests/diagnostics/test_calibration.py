@@ -161,3 +161,8 @@ def test_gaps_do_not_shift_the_blocks_of_a_band():
 def test_bad_input_is_refused(attempt, words):
     with pytest.raises(cal.CalibrlError, match=words):
         attempt()
+
+
+def test_pits_that_are_all_alike_resemble_one_another_no_more_than_chance():
+    """Nothing varies: there is no resemblance to be seen, and nothing to divide by."""
+    assert cal.diagnostics.effective_rows(np.zeros(39)).inflation == 1

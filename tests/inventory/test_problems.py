@@ -135,6 +135,33 @@ def test_missing_files_say_where_to_get_them(tmp_path):
         favorita(tmp_path)
 
 
+def test_the_folder_that_was_named_is_read_and_not_one_that_its_name_would_fit_as_a_pattern(tmp_path):
+    for name in ("kaggle[1]", "kaggle1"):
+        (tmp_path / name).mkdir()
+        kaggle(tmp_path / name, days=20 if name == "kaggle1" else 30)
+    assert favorita(tmp_path / "kaggle[1]", items=2).units.shape == (2, 30)
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new"),
+    [
+        ("train.csv", "50.0", "fifty"),
+        ("train.csv", "date,", "\\x00,"),
+        ("items.csv", "family", "familie"),
+        ("stores.csv", "city", "town"),
+        ("stores.csv", "Quito", "Quito,,,"),
+        ("holidays_events.csv", "locale_name", "place"),
+        ("holidays_events.csv", "2016-01-02", "2016-01-52"),
+    ],
+)
+def test_damaged_files_are_said_in_one_line(tmp_path, name, old, new):
+    kaggle(tmp_path)
+    (tmp_path / name).write_text((tmp_path / name).read_text().replace(old, new))
+    with pytest.raises(CalibrlError, match=r"damaged \(.*\); download it again|has no column date") as told:
+        favorita(tmp_path, items=2)
+    assert len(str(told.value).splitlines()) == 1
+
+
 @pytest.mark.skipif("CALIBRL_DATA" not in os.environ, reason="needs the evaluation data")
 def test_the_slice_has_its_gaps_as_missing():
     found = favorita()

@@ -352,3 +352,39 @@ def test_the_commit_is_what_git_says_unless_somebody_knows_better(tmp_path, monk
         assert results._commit() == said
     monkeypatch.setenv("CALIBRL_COMMIT", "fff0000")
     assert results._commit() == "fff0000"
+
+
+def test_a_folder_that_may_not_be_looked_into_is_said(tmp_path, monkeypatch):
+    """Not passed by, as if there were no rows in it; hidden ones are."""
+    for name in ("open", "closed", ".hidden"):
+        results.append(tmp_path / name / "rows.jsonl", [row(name, 0, 1.0)])
+    real = os.scandir
+
+    def scandir(path):
+        if Path(path).name in ("closed", ".hidden"):
+            raise PermissionError(13, "Permission denied", str(path))
+        return real(path)
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    with pytest.warns(UserWarning, match="closed: Permission denied; rows in it are left out") as told:
+        assert [each.arm for each in results.read(tmp_path)] == ["open"]
+    assert len(told) == 1
+
+
+def test_a_file_of_something_else_is_told_of_in_a_few_lines(tmp_path):
+    file = tmp_path / "rows.jsonl"
+    file.write_text("no row\n" * 10_000)
+    with pytest.warns(UserWarning, match="damaged row") as told:
+        assert results.read(file) == []
+    assert len(told) < 10
+    assert str(told[-1].message).endswith(f"{10_000 + 1 - len(told):} more damaged rows skipped")
+
+
+@pytest.mark.parametrize("command", ["calibrl", "calibrl \udcff"])
+def test_a_number_that_json_does_not_know_is_refused_where_it_is_no_metric(command):
+    with pytest.raises(ValueError, match="JSON"):
+        results.line(replace(row("a", 0, 1.0), settings={"x": math.nan}, origin={"command": command}))
+
+
+def test_two_values_have_an_error():
+    assert results.mean_and_error([1.0, 3.0]) == (2.0, 1.0)

@@ -78,6 +78,7 @@ def test_one_at_a_time_has_a_folder_and_who_is_done_or_failed_lets_go(tmp_path):
         opened(tmp_path)
     with opened(tmp_path, resume=True) as store:
         assert store.finished("a")
+        store.close()  # twice is not too often
     assert not (tmp_path / "lock").exists()
 
 
@@ -339,3 +340,30 @@ def test_a_folder_that_goes_while_rows_are_written_is_missed_at_once(tmp_path, h
     with opened(tmp_path / "run", resume=how == "moved") as store:
         assert [store.add("dice", row) for row in ROWS] == [how == "deleted", True, True, True]
     assert read(tmp_path / "run") == ROWS
+
+
+class Stranger:
+    """Makes a folder when it is unpickled."""
+
+    def __init__(self, place):
+        self.place = place
+
+    def __reduce__(self):
+        return os.mkdir, (str(self.place),)
+
+
+def test_arrays_that_were_put_there_meanwhile_run_no_code(tmp_path):
+    filled(tmp_path)
+    with opened(tmp_path, resume=True) as store:
+        with next((tmp_path / "arrays").glob("a-*.npz")).open("wb") as file:
+            np.savez(file, name=np.array([Stranger(tmp_path / "taken")], object))
+        with pytest.raises(ValueError, match="pickle"):
+            store.arrays("a")
+    assert not (tmp_path / "taken").exists()
+
+
+def test_a_job_of_one_step_is_finished_too(tmp_path):
+    with opened(tmp_path) as store:
+        store.add("a", Row("dice", "six", "fair", 0, {"eyes": 3.5}, job="a"))
+        store.finish("a")
+        assert store.finished("a")

@@ -105,6 +105,7 @@ def test_two_deliveries_are_always_in_sight(days, lead, life, ahead):
         (Item(delivery_days=on("Fri", "Mon")), {0}, 0, 3),  # Friday's has to last for Saturday
         (Item(delivery_days=on("Fri", "Mon")), {0, 1, 2}, 3, 4),
         (Item(), set(range(AHEAD)), 0, 1),
+        (Item(), set(range(AHEAD)) - {5}, 0, 1),  # one that is of use is not two
     ],
 )
 def test_a_delivery_for_closed_days_only_is_left_out(item, closed, first, cover):
@@ -149,6 +150,20 @@ def test_a_batch_is_laid_out_by_the_day_it_comes_and_the_last_on_which_it_sells(
     assert (at.opening == shelf).all()
     assert (at.arriving == under_way).all()
     assert at_night(item, stock=(*here, coming[-1])).arriving.shape == (0, h + 1)
+
+
+def test_what_is_here_tonight_is_here_for_a_delivery_tomorrow():
+    """No day is between."""
+    assert at_night(Item(lead_days=1), stock=(Batch(30, 0, 5),)).position == 30
+
+
+def test_demand_of_the_first_days_alone_is_ordered_for():
+    """However little is asked for once the next delivery is there."""
+    item = Item(delivery_days=on("Fri", "Mon"), cost_of_lost_sale=9.0)
+    when = schedule(item, THURSDAY)
+    demand = np.zeros((300, when.horizon))
+    demand[:, :3] = 20.0
+    assert best_order(lay_out(item, when, demand, ())).units == 60 if item.shelf_life >= 3 else 20 * item.shelf_life
 
 
 def test_levels_are_quantiles_of_what_a_delivery_has_to_be_enough_for():
@@ -630,6 +645,7 @@ def test_a_trend_is_a_week_over_the_four_before_it():
     assert trend([2.0] * 15 + [6.0] * 7, begun=1) == 3
     assert trend([2.0] * 15 + [6.0] * 7, begun=2) == 1
     assert trend([0.0] * 30 + [6.0] * 7) == 1
+    assert trend([0.02] * 14 + [0.06] * 7) == pytest.approx(3), "one that sells once in weeks has a trend too"
 
 
 def test_an_interval_holds_its_share_and_no_more():

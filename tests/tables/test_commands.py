@@ -720,3 +720,10 @@ def test_dates_that_may_be_two_days_are_asked_for_and_the_format_settles_them(sh
     assert shell("check", "f.csv", "--html", "f.html", "--date-format", "day-first").code == 0
     assert shell("apply", "d.json", "f.csv", "--out", "out.csv", "--date-format", "day-first").code == 0
     assert shell("apply", "d.json", "f.csv", "--out", "out.csv", "--date-format", "%d.%m.%Y").code == 2
+
+
+def test_the_name_of_a_file_is_one_line(shell: Shell, tmp_path: Path) -> None:
+    overconfident("normal", 40, 0).write_csv(tmp_path / "a\nCalibrated.csv")
+    first, blank, *_ = shell("check", "a\nCalibrated.csv").out.splitlines()
+    assert first == "a Calibrated.csv: 40 forecasts by mean,std"
+    assert not blank

@@ -254,6 +254,8 @@ REFUSED = {
         "y,p0,p1\n0,.5,.5\n2,.5,.5\n",
         "row 2, column y: 2 is not a class; expected a whole number from 0",
     ),
+    "a digit that is no number": ("y,p0,p1\n0,.5,.5\n¹,.5,.5\n", "row 2, column y: '¹' is not a number"),
+    "a number of many digits": (f"y,p0,p1\n0,.5,.5\n{'9' * 5000},.5,.5\n", "row 2, column y: inf is not a class"),
     "half a class": ("y,p0,p1\n0.5,.5,.5\n", "row 1, column y: 0.5 is not a class"),
 }
 
