@@ -52,9 +52,11 @@ from calibrl.__main__ import main as main_of_calibrl
 from calibrl.bandits import CalibratedUCB, CalLinUCB, Durable, Policy
 from calibrl.bandits.decisions import read_log
 from calibrl.control import Agent, checkpoint, task
+from calibrl.control.sac import Sac, SacSettings
 from calibrl.control.settings import EnsembleSettings, PlannerSettings
 from calibrl.errors import CalibrlError
 from calibrl.files import hidden, seal, unseal
+from calibrl.inventory.problems import favorita
 from calibrl.maps import MAPS, Map, fit_smooth, map_from_dict
 from calibrl.maps.base import from_dict, read_checked, write_checked
 from calibrl.maps.classes import CLASS_MAPS, class_map_from_dict
@@ -105,19 +107,20 @@ def told(*words: Any) -> str:
 
 
 @contextlib.contextmanager
-def deadline(seconds: int) -> Iterator[None]:
-    """End what waits longer."""
+def deadline(seconds: int, *, computing: bool = False) -> Iterator[None]:
+    """End what waits longer; or, however busy the machine is, what computes longer."""
 
     def late(*_: Any) -> None:
         raise TimeoutError(f"nothing happened for {seconds} s")
 
-    before = signal.signal(signal.SIGALRM, late)
-    signal.alarm(seconds)
+    alarm, clock = (signal.SIGPROF, signal.ITIMER_PROF) if computing else (signal.SIGALRM, signal.ITIMER_REAL)
+    before = signal.signal(alarm, late)
+    signal.setitimer(clock, seconds)
     try:
         yield
     finally:
-        signal.alarm(0)
-        signal.signal(signal.SIGALRM, before)
+        signal.setitimer(clock, 0)
+        signal.signal(alarm, before)
 
 
 # Damage.
@@ -500,6 +503,8 @@ small_files_that_ask_for_everything: list[Callable[[Path, int], Path]] = [
 def long_texts(luck: random.Random, folder: Path) -> Iterator[Case]:
     """Names and cells of many letters of a kind, which a search with the wrong pattern goes over again and again."""
     past, sales = ((DATA / name).read_text().splitlines() for name in ("diabetes_past.csv", "sales.csv"))
+    (folder / "few.csv").write_text("\n".join(sales[:200]))
+    told("order", "--sales", folder / "few.csv", "--out", folder / "out.csv")  # its kernels are compiled
 
     def case() -> bool:
         some = luck.choice(["1", " ", "0.", "_", "_1", "aA", "-", "%", "(", "a ", "\u0301", ";", '""', "=", "+1"])
@@ -512,7 +517,7 @@ def long_texts(luck: random.Random, folder: Path) -> Iterator[Case]:
         (folder / "long.csv").write_text("\n".join([head, cells, *(f"{line},1" for line in lines[2:])]))
         if luck.random() < 0.2:
             (folder / "long.csv").write_text(f"a  b\n1{text}  2\n" * 3)
-        with deadline(20):
+        with deadline(20, computing=True):
             return bool(told(*words, folder / "long.csv"))
 
     while True:
@@ -574,6 +579,57 @@ def logs(luck: random.Random, folder: Path) -> Iterator[Case]:
         (folder / "log.csv").write_bytes(flipped(whole, luck))
         log = read_log(folder / "log.csv")
         return bool(np.isfinite(log.x).all() and np.isfinite(log.reward).all() and (log.propensity > 0).all())
+
+    while True:
+        yield case
+
+
+def kaggle_files(luck: random.Random, folder: Path) -> Iterator[Case]:
+    """Sales as Kaggle has them, and what is known of days, items and stores."""
+    days = [str(np.datetime64("2016-01-01") + day) for day in range(30)]
+    lines = [f"{k},{day},{7 + k % 2},{1 + k % 3},{10.5 * k},{k % 5 == 0}" for k, day in enumerate(days * 3)]
+    whole = {
+        "train.csv": ["id,date,store_nbr,item_nbr,unit_sales,onpromotion", *lines],
+        "items.csv": ["item_nbr,family", "1,BREAD", "2,PRODUCE", "3,BREAD"],
+        "stores.csv": ["store_nbr,city,state", "7,Quito,P", "8,Loja,L"],
+        "holidays_events.csv": [
+            "date,type,locale,locale_name,description,transferred",
+            "2016-01-02,Holiday,National,Ecuador,a,False",
+            "2016-01-03,Holiday,Local,Loja,b,False",
+        ],
+    }
+
+    def case() -> bool:
+        chosen = luck.choice(list(whole))
+        for name, text in whole.items():
+            content = "\n".join(text).encode()
+            (folder / name).write_bytes(flipped(content, luck) if name == chosen else content)
+        found = favorita(folder, items=2)
+        return not np.isinf(found.units).any() and bool((np.nan_to_num(found.units) >= 0).all())
+
+    while True:
+        yield case
+
+
+def learners(luck: random.Random, folder: Path) -> Iterator[Case]:
+    """A saved learner of Stable-Baselines3 with a value of another kind or size, its checksum right."""
+    file = folder / "sac.pt"
+    settings = SacSettings(learning_starts=20, hidden=(8,), batch_size=8)
+    learner = Sac(task("cartpole"), steps=20, seed=0, settings=settings)
+    learner.save(file)
+    content = checkpoint.unpack(file)
+
+    def case() -> bool:
+        part = luck.choice(list(content))
+        changed = {**content, **mistaken({part: content[part]}, luck)}
+        if luck.random() < 0.3:
+            networks = copy.deepcopy(content["networks"])
+            name = luck.choice(list(networks["policy"]))
+            networks["policy"][name] = luck.choice(NO_TENSORS)(networks["policy"][name].float())
+            changed = {**content, "networks": networks}
+        checkpoint.keep(file, changed)
+        learner.load(file)
+        return all(bool(one.isfinite().all()) for one in learner._model.policy.state_dict().values())
 
     while True:
         yield case
@@ -1227,6 +1283,8 @@ KINDS: dict[str, tuple[int, Callable[[random.Random, Path], Iterator[Case]]]] = 
     "kills of `apply`, `check` and `order`": (40, file_kills),
     "kills of runs, resumed": (25, run_kills),
     "kills of the example service": (28, service_kills),
+    "Kaggle's files, damaged": (200, kaggle_files),
+    "saved SAC learners, values mistaken": (100, learners),
 }
 """What is tried: how often, and how."""
 
