@@ -1,6 +1,7 @@
 """How often the interval of a saving, as `calibrl order --backtest` prints it, holds what other weeks would have saved.
 
     python benchmarks/order_savings.py [--out results/shop/savings.jsonl]
+    python benchmarks/order_savings.py --weeks [--out results/shop/weeks.jsonl]   # weeks that are alike, seconds
 
 Shops are simulated (weekdays, seasons, promotions, days that all items share, closed holidays; seeds 700 to 705) and
 replayed for sixty weeks. What a policy saves a week in the long run is the mean of all sixty; every window of a few
@@ -16,13 +17,14 @@ from pathlib import Path
 
 import numpy as np
 from order_coverage import history_of
+from scipy.special import stdtrit
 
 from calibrl.files import write_text
 from calibrl.inventory.files import Item
 from calibrl.inventory.history import holidays_on
 from calibrl.inventory.problems import Sales
 from calibrl.runs.rows import Row, line, origin
-from calibrl.shop.backtest import CALIBRATED, Backtest, DailyUnits, run_backtest
+from calibrl.shop.backtest import CALIBRATED, Backtest, DailyUnits, margin, run_backtest
 from calibrl.shop.files import Shop, Stock
 
 DAYS, WEEKS, FIRST_SEED = 820, 60, 700
@@ -88,12 +90,36 @@ def windows(whole: Backtest, weeks: int, policy: str) -> Iterator[tuple[bool, fl
         yield bool(low <= truth <= high), (high - low) / max(float(part.money(policy).sum()), 1e-9)
 
 
+def alike(seed: int = FIRST_SEED, repeats: int = 100_000) -> Iterator[Row]:
+    """How often the interval holds the long run's mean of weeks that follow one another as an autoregression."""
+    for count in (4, 6, 8, 13, 26):
+        for share in (-0.2, 0.0, 0.2, 0.4, 0.6):
+            rng = np.random.default_rng([seed, count])
+            weeks = rng.normal(size=(repeats, count))
+            weeks[:, 1:] *= np.sqrt(1 - share**2)
+            for k in range(1, count):
+                weeks[:, k] += share * weeks[:, k - 1]
+            ends = {"waves": margin(weeks)}
+            ends["Student's"] = stdtrit(count - 1, 0.975) * weeks.std(1, ddof=1) * np.sqrt(count)
+            for name, off in ends.items():
+                held = float((np.abs(weeks.sum(1)) < off).mean())
+                metrics = {"held": round(held, 4), "width": round(float(2 * off.mean() / count), 4)}
+                about = {"alike": share, "repeats": repeats}
+                yield Row("shop savings", f"{count} weeks, {share:g} alike", name, seed, metrics, settings=about)
+
+
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--shops", type=int, default=len(SHOPS))
+    options.add_argument("--weeks", action="store_true")
     options.add_argument("--out", type=Path)
     asked = options.parse_args()
-    rows: list[Row] = []
+    rows: list[Row] = list(alike()) if asked.weeks else []
+    if asked.weeks:
+        print(*(f"{row.problem}, {row.arm}: {row.metrics}" for row in rows), sep="\n")
+        if asked.out:
+            write_text(asked.out, "".join(map(line, [replace(rows[0], origin=origin()), *rows[1:]])))
+        return
     for k, kind in enumerate(SHOPS[: asked.shops]):
         sales, _ = simulated(FIRST_SEED + k, **kind)
         rng, count = np.random.default_rng(k), len(sales.series)

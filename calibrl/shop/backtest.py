@@ -19,6 +19,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
+from scipy.fft import dct
 from scipy.special import stdtrit
 
 from calibrl.algorithm import Forecaster
@@ -74,6 +75,10 @@ PLANNED = (UNCALIBRATED, CALIBRATED)
 NUMBERS = {TUNED: (0.85, 1.0, 1.1, 1.2, 1.3, 1.45, 1.7, 2.0), EMPIRICAL: (0.3, 0.5, 0.65, 0.8, 0.9, 1.0)}
 """What a simple rule's one number, a factor or a quantile, is chosen from."""
 
+WAVES = 4
+"""Of the weeks' savings that say how far off their sum may be: fewer allow for weeks that are more alike, and more make
+a narrower interval."""
+
 LEAST_WEEKS = 4
 """Of which the interval of a saving was simulated: fewer know too little of how weeks differ."""
 
@@ -122,22 +127,30 @@ class Backtest:
         return waste * of.wasted + lost * of.unmet
 
     def saving(self, policy: str, than: str) -> tuple[float, float, float]:
-        """How much less a policy cost than another, and a 95 % interval of it: Student's, of how much weeks differ.
+        """How much less a policy cost than another, and a 95 % interval of it, from how much the weeks differ.
 
         Items of one shop have good and bad days together, so that it is weeks that can be counted on to differ by
         chance. Both ends are NaN where there are fewer than `LEAST_WEEKS`.
         """
         daily = (self.money(than) - self.money(policy)).sum(0)
         weeks = daily[len(daily) % 7 :].reshape(-1, 7).sum(1)
-        off = np.nan
-        if len(weeks) >= LEAST_WEEKS:
-            off = stdtrit(len(weeks) - 1, 0.975) * weeks.std(ddof=1) * np.sqrt(len(daily) / 7)
+        off = margin(weeks) * np.sqrt(len(daily) / 7 / len(weeks)) if len(weeks) >= LEAST_WEEKS else np.nan
         return float(daily.sum()), float(daily.sum() - off), float(daily.sum() + off)
 
     @property
     def best_rule(self) -> str:
         """The cheapest of the policies that do not plan."""
         return min((name for name in self.units if name not in PLANNED), key=lambda name: float(self.money(name).sum()))
+
+
+def margin(weeks: Floats) -> Floats:
+    """(…): half the width of a 95 % interval of the sum of weeks (…, n).
+
+    Weeks that follow one another may be alike, and then differ less than their sum does by chance. So only their
+    slowest waves are looked at, with Student's law of so many.
+    """
+    slow = dct(weeks, norm="ortho")[..., 1 : 1 + WAVES]
+    return np.asarray(stdtrit(slow.shape[-1], 0.975) * np.sqrt((slow**2).mean(-1) * weeks.shape[-1]))
 
 
 def backtest_frame(backtest: Backtest, keys: Sequence[Key], *, stores: bool) -> pl.DataFrame:
@@ -310,8 +323,7 @@ def _inside(drawn: Floats, demand: Floats) -> Floats:
 def _customers(shop: Shop) -> Floats:
     """(s, t): units asked for, in whole units; none on days without a record."""
     sales = shop.history.sales
-    estimate = np.maximum(sales.units, make_record(shop.history).usual)
-    asked = np.where(sales.censored, estimate, sales.units)
+    asked = np.where(sales.censored, np.maximum(sales.units, make_record(shop.history).usual), sales.units)
     return np.rint(np.where(np.isnan(asked) | sales.closed, 0.0, asked))
 
 
@@ -335,9 +347,8 @@ _DECIDE: dict[str, tuple[Callable[[Situation], Decision], bool]] = {
 
 def _last_week(record: Record) -> Floats:
     """(s, 1, AHEAD): the latest known same weekday's sales, as the only path."""
-    now = record.today
-    ahead = np.arange(record.usual.shape[1] - now - 1)
-    return np.nan_to_num(record.units[:, now - 6 + ahead % 7])[:, None, :]
+    ahead = np.arange(record.usual.shape[1] - record.today - 1)
+    return np.nan_to_num(record.units[:, record.today - 6 + ahead % 7])[:, None, :]
 
 
 # Simple rules, as a shop would tune them.
@@ -345,8 +356,7 @@ def _last_week(record: Record) -> Floats:
 
 def _past_weeks(usual: Floats, today: int) -> Floats:
     """(s, 8, AHEAD): the last eight weeks, each as a path of the days to come."""
-    days = today - 6 + np.arange(AHEAD) % 7 - 7 * np.arange(8)[:, None]
-    return usual[:, np.maximum(days, 0)]
+    return usual[:, np.maximum(today - 6 + np.arange(AHEAD) % 7 - 7 * np.arange(8)[:, None], 0)]
 
 
 def _levels(name: str, when: Sequence[Schedule], drawn: Floats) -> tuple[Floats, Floats]:
