@@ -179,6 +179,21 @@ def test_noisy_bandits():
             assert f"|{percent(values)}|" in text
 
 
+def test_visitors_of_the_example_service():
+    found = rows_of("bandits/visitors.jsonl")
+    for step, visitors in ((200, "200"), (4000, "4000"), (20_000, "20 000")):
+        ours, theirs = (
+            {
+                seed: (best - found["regret"]["visitors", arm, step][seed]) / step
+                for seed, best in found["optimal"]["visitors", arm, step].items()
+            }
+            for arm in ("calibrated-ucb", "linucb")
+        )
+        means = [f"{fmean(one.values()):.4f}" for one in (theirs, ours)]
+        change = [100 * one / fmean(theirs.values()) for one in paired(ours, theirs)]
+        says(page("docs/bandits.md"), visitors, str(len(ours)), *means, pm(change, "+.2f"))
+
+
 def shop():
     return {name: only_step(one) for name, one in rows_of("inventory/table2.jsonl", "inventory/favorita.jsonl").items()}
 

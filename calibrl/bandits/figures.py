@@ -85,7 +85,7 @@ def table_figure(lines: Sequence[Line], paper: Printed) -> Figure:
 
 
 def regret_figure(rows: Sequence[Row]) -> Figure | None:
-    """Regret against rounds, on a logarithmic axis of rounds: what grows like the logarithm is a straight line."""
+    """Regret against rounds, on logarithmic axes: what grows with the rounds is steep, their logarithm is flat."""
     import matplotlib.pyplot as plt
 
     curves: dict[str, dict[int, list[float]]] = {}
