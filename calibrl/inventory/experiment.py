@@ -274,8 +274,8 @@ def show(rows: Sequence[Row], _: InventorySettings) -> None:
             console.print(for_rich(f"Note: {about['note']}."))
     console.print(
         "units: shipped, in thousands. waste, short: units wasted and units out of stock, in % of those shipped. "
-        "reward: minus the sum of both, in units, ± standard error over seeds. gain: % saved over uncalibrated, on the "
-        "same seeds. 80 %: share of days inside the forecast's 80 % interval. paper: its reward, on other data.",
+        "reward: minus what both cost (each 1, or as the item file says), ± standard error over seeds. gain: % saved "
+        "over uncalibrated, on the same seeds. 80 %: share of days inside the 80 % interval. paper: its reward.",
         highlight=False,
     )
 
