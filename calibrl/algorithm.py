@@ -408,6 +408,8 @@ def recalibrate(forecast: Distribution, mapping: Map | ClassMap) -> Distribution
         if not isinstance(classes, (Categorical, Bernoulli)):
             raise CalibrlError(f"a class map cannot recalibrate {type(forecast).__name__}; fit a map on its PITs")
         return recalibrate_classes(classes, mapping)
+    if not isinstance(mapping, Map):
+        raise CalibrlError(f"{type(mapping).__name__} is no map; fit one first, like fit_smooth(cal.pit(forecast, y))")
     # A copied or unpickled IDENTITY is another object.
     if isinstance(mapping, Identity):
         return forecast

@@ -479,3 +479,10 @@ def test_classes_come_in_turn_and_old_ones_fade(generator, evidence):
     x = torch.zeros(1, 1, dtype=D)
     assert float(model(x).probs[0, 1]) < 0.25
     assert float(late(x).probs[0, 1]) > 0.35
+
+
+@pytest.mark.parametrize("no_map", [torch.zeros(3), None, "smooth", cal.fit_smooth])
+def test_what_is_no_map_recalibrates_nothing(no_map):
+    forecast = torch.distributions.Normal(torch.zeros(3), 1.0)
+    with pytest.raises(cal.CalibrlError, match=f"^{type(no_map).__name__} is no map; fit one first"):
+        cal.recalibrate(forecast, no_map)
