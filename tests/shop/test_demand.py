@@ -9,7 +9,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
-from threadpoolctl import threadpool_info
 from torch.distributions import Normal
 
 from calibrl import Data, Recalibrated, fit_isotonic
@@ -278,25 +277,6 @@ def test_an_offset_of_few_days_widens_and_does_not_move():
     assert by_rows[1] == pytest.approx(0.4, abs=0.1)
     assert abs(by_days[1]) < 0.1
     assert by_days[2] - by_days[0] > 1.15 * (by_rows[2] - by_rows[0])
-
-
-def test_learning_keeps_to_one_thread_and_leaves_the_others_to_you(write):
-    seen = []
-
-    class Watched(LinearDemand):
-        def update(self, data):
-            seen.extend(pool["num_threads"] for pool in threadpool_info())
-            seen.append(torch.get_num_threads())
-            super().update(data)
-
-    of, before = features.moving_sums(make_record(read_sales(write(small_shop(160))))), torch.get_num_threads()
-    torch.set_num_threads(2)
-    try:
-        train(of, leads=1, rng=np.random.default_rng(0), make_forecaster=Watched)
-        assert torch.get_num_threads() == 2
-    finally:
-        torch.set_num_threads(before)
-    assert set(seen) == {1}
 
 
 def test_forecasts_cover_what_they_promise(write):

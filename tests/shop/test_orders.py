@@ -9,13 +9,16 @@ from types import SimpleNamespace
 import numpy as np
 import polars as pl
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from threadpoolctl import threadpool_info
 
 from calibrl.errors import CalibrlError
 from calibrl.inventory.files import Item
 from calibrl.inventory.history import AHEAD
 from calibrl.inventory.policy import OrderUpTo
+from calibrl.shop.demand import BoostedDemand
 from calibrl.shop.files import Batch, read_shop
 from calibrl.shop.orders import (
     SERVICE,
@@ -331,6 +334,26 @@ def test_what_is_under_way_is_not_wasted_of_the_order():
 @pytest.fixture
 def shop(write):
     return read_shop(write(small_shop(160)))
+
+
+def test_learning_and_forecasting_keep_to_one_thread_and_leave_the_others_to_you(write, monkeypatch):
+    seen, before = [], torch.get_num_threads()
+    for name in ("update", "__call__"):
+        plain = getattr(BoostedDemand, name)
+
+        def watched(*given, plain=plain):
+            seen.extend(pool["num_threads"] for pool in threadpool_info())
+            seen.append(torch.get_num_threads())
+            return plain(*given)
+
+        monkeypatch.setattr(BoostedDemand, name, watched)
+    torch.set_num_threads(2)
+    try:
+        make_orders(read_shop(write(small_shop(160))), n_paths=20)
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+    assert set(seen) == {1}
 
 
 def test_orders_are_repeatable_and_threads_change_nothing(shop):
