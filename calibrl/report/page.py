@@ -206,6 +206,10 @@ def _scope(rows: Sequence[Row]) -> str:
     return " · ".join((told[0], f"{told[1]} (what is compared)", *told[2:]))
 
 
+LARGEST = 50_000_000
+"""Bytes of a figure that a page takes in: a file may claim to be far larger than what it holds."""
+
+
 def _figures(homes: Iterable[Path], part: Part) -> str:
     # In the order they were drawn, which is the order they are meant to be read in.
     paths = sorted((path for home in homes for path in home.glob("[!.]*.png")), key=lambda path: path.lstat().st_mtime)
@@ -217,9 +221,11 @@ def _figures(homes: Iterable[Path], part: Part) -> str:
 
 def _figure(path: Path, about: Description) -> str:
     # A pipe would be waited for, a device read without end.
-    image = path.read_bytes() if path.is_file() else b""
+    small = not path.is_file() or path.stat().st_size <= LARGEST
+    image = path.read_bytes() if small and path.is_file() else b""
     if not image.startswith(b"\x89PNG") or len(image) < 24:
-        warnings.warn(f"{path} is no PNG and is left out; draw it again", stacklevel=2)
+        why = "is no PNG" if small else f"is larger than {LARGEST // 10**6} MB"
+        warnings.warn(f"{path} {why} and is left out; draw it again", stacklevel=2)
         return ""
     # A PNG says its size in bytes 16 to 24; told to the browser, nothing moves when it appears.
     width, height = struct.unpack(">II", image[16:24])

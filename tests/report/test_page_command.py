@@ -55,6 +55,15 @@ def test_figures_that_are_no_files_are_left_out(folder, shell):
     ]
 
 
+def test_a_figure_that_claims_to_be_huge_is_left_out(folder, shell):
+    with (folder / "huge.png").open("wb") as file:
+        file.write(b"\x89PNG")
+        file.truncate(10**12)
+    code, said = shell("report", folder)
+    assert code == 0
+    assert said.err == f"calibrl: {folder / 'huge.png'} is larger than 50 MB and is left out; draw it again\n"
+
+
 def test_what_cannot_be_done_is_one_line(folder, shell):
     for words, expected in (
         ((folder / "rows.jsonl",), f"is a file; give the folder that it is in, {folder}"),
