@@ -105,8 +105,13 @@ def levels() -> Iterator[str]:
             )
 
 
-LEVELS = {"cartpole": (87.0, 133.0, 150.0, 170.0), "reacher": (-300.0, -150.0, -90.0, -60.0)}
-"""On the way: Cartpole's are those of `levels` and its endpoint, Reacher's its endpoint and three chosen afterwards."""
+LEVELS = {
+    "cartpole": (87.0, 133.0, 150.0, 170.0),
+    "pusher": (-178.0, -118.0, -90.0),
+    "reacher": (-300.0, -150.0, -90.0, -60.0),
+}
+"""On the way: Cartpole's and Pusher's are those of `levels` and the endpoints, Reacher's its endpoint and three chosen
+afterwards."""
 
 
 def whole() -> Iterator[str]:
