@@ -1,11 +1,11 @@
 """How often a shop's 90 % intervals hold after demand has jumped from one day to the next.
 
-    python benchmarks/order_jump.py [--shops 6] [--out results/shop/jump.jsonl]
+    python benchmarks/order_jump.py [--shops 24] [--out results/shop/jump.jsonl]
 
 Shops are simulated (those of `order_savings.py`, twelve items, half of them with swings that all items share; seeds
 from 830 on). On day 400 the demand of every item is multiplied by 1.6, 0.6 or 1. Every evening forecasts tomorrow and
 the seventh day with what was known then: trained every week, calibrated every evening. An arm is a `PACE` of the
-adaptive width.
+adaptive width. `se_…`: standard errors of the shares, by shops.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import cast
 
 import numpy as np
 import torch
@@ -65,22 +64,25 @@ def replay(seed: int, factor: float, pace: float) -> Iterator[tuple[int, int, np
 
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    options.add_argument("--shops", type=int, default=6)
+    options.add_argument("--shops", type=int, default=24)
     options.add_argument("--out", type=Path)
     asked = options.parse_args()
     rows: list[Row] = []
     for factor in (1.6, 0.6, 1.0):
         for pace in PACES:
-            found: dict[str, list[tuple[np.ndarray, np.ndarray]]] = defaultdict(list)
+            found: dict[str, list[tuple[np.ndarray, ...]]] = defaultdict(list)
             for seed in range(FIRST_SEED, FIRST_SEED + asked.shops):
                 for day, lead, held, score in replay(seed, factor, pace):
                     if day > 0:
                         week = "1" if day <= 7 else "2" if day <= 14 else "3-5"
-                        found[f"lead_{lead}_week_{week}"].append((held, score))
+                        found[f"lead_{lead}_week_{week}"].append((held, score, np.full(len(held), seed)))
             metrics = {}
             for name, parts in found.items():
-                held, score = (np.concatenate(cast(list[np.ndarray], part)) for part in zip(*parts, strict=True))
-                metrics |= {name: round(float(held.mean()), 4), f"score_{name}": round(float(score.mean()), 4)}
+                held, score, shop = (np.concatenate(part) for part in zip(*parts, strict=True))
+                share, count = float(held.mean()), len(held)
+                off = np.bincount(shop - FIRST_SEED, held - share)
+                metrics |= {name: round(share, 4), f"se_{name}": round(float(np.sqrt((off**2).sum())) / count, 4)}
+                metrics[f"score_{name}"] = round(float(score.mean()), 4)
             about = {"shops": asked.shops, "jump": factor}
             rows.append(
                 Row("shop jump", f"demand times {factor:g}", f"pace {pace:g}", FIRST_SEED, metrics, settings=about)
