@@ -329,9 +329,14 @@ def _item(order: Order, shop: Shop, k: int, tested: Backtest | None) -> str:
         f'data-units="{order.decision.units}"><div><h2>{for_html(name)}</h2>'
         f'<p class="units">{order.decision.units:,}</p>'
         f'<p class="small">{packs + ", " if packs else ""}for {day:%a %d %b}</p></div>'
-        f'<div><p>{for_html(reason(order))}</p><p class="small">{for_html("; ".join(facts))}</p></div>'
+        f'<div><p>{_unbroken(reason(order))}</p><p class="small">{_unbroken("; ".join(facts))}</p></div>'
         f"{_picture(order, shop, k)}</section>"
     )
+
+
+def _unbroken(text: str) -> str:
+    """A text as HTML, whose per cent signs stay with their numbers."""
+    return for_html(text).replace(" %", "&nbsp;%")
 
 
 def _held(order: Order, shop: Shop, k: int) -> tuple[Flags, NDArray[np.int64]]:
@@ -369,7 +374,10 @@ def _picture(order: Order, shop: Shop, k: int) -> str:
 
     begun = days - past.shape[1]
     dots = "".join(
-        '<circle class="{}" cx="{}" cy="{}" r="2.2"/>'.format("out" if gone else "dot", *at(j, value).split(","))
+        # A triangle is told from a dot also where there is no colour.
+        f'<path class="out" d="M{at(j, value)}m0,-4l3.6,6.4h-7.2z"/>'
+        if gone
+        else '<circle class="dot" cx="{}" cy="{}" r="2.2"/>'.format(*at(j, value).split(","))
         for j, (value, gone) in enumerate(zip(sold, out, strict=True))
         if not np.isnan(value)
     )
@@ -383,8 +391,8 @@ def _picture(order: Order, shop: Shop, k: int) -> str:
         f"{line(sold, 0, 'sold')}{dots}"
         f'<line class="now" x1="{edge:.1f}" x2="{edge:.1f}" y1="4" y2="{HEIGHT - 14}"/>'
         f'<text x="0" y="12">{top:,.0f}</text><text x="0" y="{HEIGHT - 14}">0</text>'
-        f'<text x="24" y="{HEIGHT - 2}">{first:%d %b}</text>'
-        f'<text x="{WIDTH - 4}" y="{HEIGHT - 2}" text-anchor="end">{last:%d %b}</text></svg>'
+        f'<text x="24" y="{HEIGHT - 3}">{first:%d %b}</text>'
+        f'<text x="{WIDTH - 4}" y="{HEIGHT - 3}" text-anchor="end">{last:%d %b}</text></svg>'
     )
 
 
@@ -406,7 +414,7 @@ def _honesty(orders: Sequence[Order], shop: Shop) -> str:
     return (
         "<h2>Were the intervals right?</h2><p>Forecasts of the evening before, over the last four weeks, by a model "
         "trained on earlier days: nine in ten should be inside.</p>"
-        f"<table><tr><th>weekday</th><th>inside</th><th>days</th></tr>{cells}"
+        f"<table><thead><tr><th>weekday</th><th>inside</th><th>days</th></tr></thead>{cells}"
         f"<tr><td>all</td><td>{inside.sum() / count.sum():.0%}</td><td>{int(count.sum()):,}</td></tr></table>"
     )
 
@@ -422,8 +430,8 @@ def _so_far(tested: Backtest | None) -> str:
     )
     return (
         f"<h2>Waste and missed sales so far</h2><p>Replayed from {tested.dates[0]} to {tested.dates[-1]}, each evening "
-        'with what was known then.</p><div class="scroll"><table><tr><th>way of ordering</th><th>units wasted</th>'
-        f"<th>sales missed</th><th>cost</th></tr>{rows}</table></div>"
+        'with what was known then.</p><div class="scroll"><table><thead><tr><th>way of ordering</th><th>units wasted</th>'
+        f"<th>sales missed</th><th>cost</th></tr></thead>{rows}</table></div>"
     )
 
 
