@@ -253,7 +253,8 @@ def summary(found: dict[str, np.ndarray], arm: str = "") -> dict[str, float]:
     """How often 90 % intervals held, by kind of day.
 
     `exact_…` counts a whole number as inside by the share of its mass that is (randomised PITs): what the forecast
-    promises. The interval in whole units holds a little more. `se_…`: standard errors, by days.
+    promises. The interval in whole units holds a little more. `se_…`: standard errors, by days. `chance_weekday`: of
+    random assignments of the days to weekdays, the share whose worst weekday held no more than the worst one did.
     """
     y, low, high, pit = found["y"], found[arm + "low"], found[arm + "high"], found[arm + "pit"]
     open_day = high > 0
@@ -269,6 +270,7 @@ def summary(found: dict[str, np.ndarray], arm: str = "") -> dict[str, float]:
         if rows.sum() >= LEAST_ROWS:
             metrics |= {prefix + name: float(inside[rows].mean()) for prefix, inside in held.items()}
             metrics["se_" + name] = by_days(held[""][rows], found["date"][rows])
+    metrics["chance_weekday"] = by_chance(*(one[open_day] for one in (held[""], found["date"], found["weekday"])))
     return {name: round(value, 4) for name, value in metrics.items()}
 
 
@@ -277,6 +279,19 @@ def by_days(inside: np.ndarray, date: np.ndarray) -> float:
     _, place = np.unique(date, return_inverse=True)
     off = np.bincount(place, inside - inside.mean())
     return float(np.sqrt((off**2).sum()) / len(inside))
+
+
+def by_chance(inside: np.ndarray, date: np.ndarray, weekday: np.ndarray, shuffles: int = 5000) -> float:
+    """How often the worst weekday would be as bad if it were chance alone which day is of which weekday."""
+    _, first, place = np.unique(date, return_index=True, return_inverse=True)
+    count, held, rng = np.bincount(place), np.bincount(place, inside), np.random.default_rng(0)
+
+    def worst(day: np.ndarray) -> float:
+        days = np.bincount(day, count, 7)
+        return float(np.min(np.bincount(day, held, 7)[days > 0] / days[days > 0]))
+
+    day = weekday[first].astype(int)
+    return float(np.mean([worst(rng.permutation(day)) <= worst(day) for _ in range(shuffles)]))
 
 
 def costs(case: Case, folder: Path, *, days: int, shelf_life: int, jobs: int) -> Backtest:
