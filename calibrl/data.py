@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeAlias, cast
 
@@ -56,11 +56,6 @@ class Data:
     def of(cls, x: Array, y: Array) -> Data:
         """Rows from arrays of any kind: x (n, …), y (n,) or (n, d)."""
         return cls(as_tensor(x, "x"), as_tensor(y, "y"))
-
-    @classmethod
-    def side_by_side(cls, agents: Sequence[Data]) -> Data:
-        """Equally many rows of each of g agents, x (n, …) and y (n, d), with an agent axis in front."""
-        return cls(torch.stack([one.x for one in agents]), torch.stack([one.y for one in agents]))
 
     @property
     def agents(self) -> int | None:

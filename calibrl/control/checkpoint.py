@@ -20,7 +20,6 @@ import torch
 from torch import Tensor
 
 from calibrl.control.policy import Fleet, Member
-from calibrl.control.settings import with_defaults
 from calibrl.data import Data
 from calibrl.errors import CalibrlError, first_line
 from calibrl.files import explain_os_error, replacing, sweep
@@ -104,14 +103,8 @@ def _check(whole: bytes) -> None:
     """Raise an error if the bytes of a file are not those that were written."""
     length = len(_seal(b""))
     body, end = memoryview(whole)[:-length], whole[-length:]
-    if end.startswith(_SEAL):
-        if end != _seal(body):
-            raise ValueError("its checksum does not fit")
-    # Files of earlier versions end with the zip file itself, and have no checksums but those in every one of these.
-    elif not whole[-22:].startswith(b"PK\5\6"):
-        raise ValueError("it was cut short")
-    elif (part := zipfile.ZipFile(io.BytesIO(whole)).testzip()) is not None:
-        raise ValueError(f"{part} in it is damaged")
+    if end != _seal(body):
+        raise ValueError("its checksum does not fit" if end.startswith(_SEAL) else "it was cut short")
 
 
 def drop_damaged(file: Path) -> bool:
@@ -135,7 +128,7 @@ def read(file: Path, identity: dict[str, Any], *, whatever: Sequence[str] = ()) 
     try:
         content = unpack(file)
         found, state, form = content["identity"], content["state"], content["format"]
-        compared = {name: part for name, part in with_defaults(found).items() if name not in whatever}
+        compared = {name: part for name, part in found.items() if name not in whatever}
         difference = _difference(identity, compared)
     except Exception as problem:  # torch.load raises whatever a damaged file makes it raise
         why = first_line(problem)
@@ -201,7 +194,7 @@ _MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
 def agent_state(fleet: Fleet, agent: int, *, light: bool = False) -> dict[str, Any]:
-    """Networks, Adam, map, rows and their units, random states and the plan in progress of one agent, on the CPU.
+    """Networks, Adam, map, rows and their units, random states, plan and errors in progress of one agent, on the CPU.
 
     light: only what it lived through, a small part: `relearn` makes the rest of it.
     """
@@ -212,6 +205,7 @@ def agent_state(fleet: Fleet, agent: int, *, light: bool = False) -> dict[str, A
         "start": fleet.inputs.start[one],
         "elites": fleet.inputs.elites[one],
         "scales": None if scales is None else vars(scales),
+        "errors": [] if fleet.following is None else [buffer[one] for buffer in fleet.following.buffers],
     }
     if light:
         state |= {"rows": {name: rows[name] for name in ("x", "y")}, "trials": rows["came"][0].bincount().tolist()}
@@ -290,14 +284,18 @@ def load_agents(fleet: Fleet, states: Sequence[dict[str, Any]]) -> None:
 def _go_on(fleet: Fleet, states: Sequence[dict[str, Any]]) -> None:
     """Units, random streams and plans, as they were."""
     # What an environment shows when it is probed again may differ; rows stay in the units they were learnt in.
-    if fleet.view.scales is not None and states[0].get("scales") is not None:
+    if fleet.view.scales is not None:
         fleet.view.scales.load(states[0]["scales"])
     for name in _STREAMS:
         for generator, state in zip(getattr(fleet, name), states, strict=True):
             generator.set_state(state["streams"][name])
     fleet.inputs.start.copy_(torch.cat([state["start"] for state in states]))
-    # Agents that were saved before there were planners with a memory had none.
-    fleet.inputs.elites.copy_(torch.cat([state.get("elites", state["start"][:, None][:, :0]) for state in states]))
+    fleet.inputs.elites.copy_(torch.cat([state["elites"] for state in states]))
+    for place, buffer in enumerate(() if fleet.following is None else fleet.following.buffers):
+        for agent, state in enumerate(states):
+            # An agent whose errors do not go on may have been saved in a fleet in which nobody's do.
+            if state["errors"]:
+                buffer[agent] = state["errors"][place][0]
 
 
 def _rows(fleet: Fleet, one: slice) -> dict[str, Tensor]:
@@ -316,22 +314,22 @@ def _check_states(fleet: Fleet, states: Sequence[dict[str, Any]]) -> None:
             like = agent_state(fleet, 0, light="nets" not in state)
             if state["streams"]["planning"].shape != like["streams"]["planning"].shape:
                 # A GPU's chance and a CPU's do not go on in one another.
-                here = fleet.planning[0].device.type
+                device = fleet.planning[0].device.type
                 raise CalibrlError(
-                    f"this run was begun on another kind of device than {here}, whose chance cannot be continued "
-                    f"there; add --device {'cuda or mps' if here == 'cpu' else 'cpu'}, where it began"
+                    f"this run was begun on another kind of device than {device}, whose chance cannot be continued "
+                    f"there; add --device {'cuda or mps' if device == 'cpu' else 'cpu'}, where it began"
                 )
             n = state["rows"]["x"].shape[1]
             like["rows"] = {name: part.new_zeros(1, n, *part.shape[2:]) for name, part in like["rows"].items()}
-            # Earlier versions had no units and no memory of plans, which is NaN where there is none.
-            found = {**state, "elites": state.get("elites", like["elites"]).nan_to_num()}
-            like["elites"] = like["elites"].nan_to_num()
-            if None in (state.get("scales"), like["scales"]):
-                found["scales"] = like["scales"]
             for name in like.keys() - {"trials", "map", "evidence"}:
-                _expect_alike(found[name], like[name], name)
-            chance = [(getattr(fleet, name)[0], found["streams"][name]) for name in _STREAMS]
-            chance += [(fleet.ensemble.generators[0], found["training"])] if "training" in found else []
+                there, here = state[name], like[name]
+                if name in ("elites", "errors"):  # NaN where nothing is known
+                    there, here = ([part.nan_to_num() for part in parts] for parts in (there, here))
+                # Of agents in a fleet in which nobody's errors go on, none are kept.
+                if name != "errors" or (there and here):
+                    _expect_alike(there, here, name)
+            chance = [(getattr(fleet, name)[0], state["streams"][name]) for name in _STREAMS]
+            chance += [(fleet.ensemble.generators[0], state["training"])] if "training" in state else []
             for generator, drawn in chance:
                 torch.Generator(generator.device).set_state(drawn)
         except (AttributeError, IndexError, KeyError, RuntimeError, TypeError) as problem:

@@ -202,7 +202,7 @@ class Sac:
         if state["format"] != FORMAT:
             raise CalibrlError(f"{path} has format {state['format']!r}, expected {FORMAT!r}; remove it to start afresh")
         for key, mine in self._identity().items():
-            there = state["identity"].get(key, mine)  # what an earlier version did not say is not held against it
+            there = state["identity"][key]
             if there != mine:
                 raise CalibrlError(f"{path} was made with {key} {there!r}, this run has {mine!r}; use another file")
         if state["step"] > self.steps:

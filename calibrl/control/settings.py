@@ -10,7 +10,7 @@ from typing import Any
 from calibrl.errors import CalibrlError, check_count, check_known, check_within
 from calibrl.planning.risk import Risk
 from calibrl.planning.search import SEARCHES, CategoricalCEM, Search
-from calibrl.runs.settings import OURS, PAPER, REFERENCE, identity, setting
+from calibrl.runs.settings import OURS, PAPER, REFERENCE, setting
 
 TASKS = {
     "cartpole": "swing a pole up on a cart and keep it there",
@@ -357,16 +357,6 @@ _SMALL = tuple(map(_small, _LARGE))
 _BEST = tuple(_best(one) for one in (*PUBLISHED[:3], *_SMALL[:3]))
 
 PRESETS = {preset.name: preset for preset in (*_LARGE, _PUSHER_REFERENCE, *_SMALL, *_BEST, _DEMO, _TINY)}
-
-
-def with_defaults(saved: Mapping[str, Any]) -> dict[str, Any]:
-    """The identity that an earlier version saved, with the fields that it did not have yet.
-
-    A new field's default is therefore what was done before there was a choice.
-    """
-    parts = {"ensemble": EnsembleSettings, "planner": PlannerSettings, "calibration": CalibrationSettings}
-    filled = {name: {**identity(part()), **saved[name]} for name, part in parts.items() if name in saved}
-    return {**saved, **filled}
 
 
 def preset_for_env(env_id: str, steps: int) -> ControlSettings:

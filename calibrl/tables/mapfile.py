@@ -320,7 +320,7 @@ class MapFile:
             source=saved["source"],
             group=saved["group"],
             groups={name: rich(fitted) for name, fitted in saved["groups"].items()},
-            too_few=tuple(saved.get("too_few", ())),  # files of earlier versions do not name them
+            too_few=tuple(saved["too_few"]),
             date=saved["date"],
             package=saved["package"],
         )

@@ -23,12 +23,11 @@ from calibrl.control import checkpoint
 from calibrl.control.arms import ARMS
 from calibrl.control.experiment import EXPERIMENT
 from calibrl.control.policy import Member, fleets
-from calibrl.control.settings import PRESETS, EnsembleSettings, with_defaults
+from calibrl.control.settings import PRESETS
 from calibrl.errors import CalibrlError
 from calibrl.runs import engine
 from calibrl.runs.engine import Watcher
 from calibrl.runs.rows import read
-from calibrl.runs.settings import identity
 from calibrl.runs.store import Run, Store
 
 TINY = replace(PRESETS["tiny"], steps=12, trials=3, video=False)
@@ -179,7 +178,7 @@ def test_agents_of_another_device_are_refused_before_anything_is_trained_again(t
     for file in (tmp_path / "checkpoint").glob("*.pt"):
         content = torch.load(file, weights_only=True)
         content["state"]["agent"]["streams"]["planning"] = torch.zeros(16, dtype=torch.uint8)  # a GPU's
-        torch.save(content, file)
+        checkpoint.keep(file, content)
     heard = Heard()
     with pytest.raises(CalibrlError, match=r"begun on another kind of device than cpu.*add --device cuda"):
         run(tmp_path, TINY, resume=True, watchers=[heard])
@@ -257,7 +256,7 @@ def test_other_settings_and_damaged_files_are_refused_and_nothing_is_lost(tmp_pa
     assert {path: path.read_bytes() for path in sorted(tmp_path.rglob("*")) if path.is_file()} == before
 
     file = tmp_path / "checkpoint" / "calibrated-0.trial-1.pt"
-    torch.save({"format": "another", "identity": {}, "state": 0}, file)
+    checkpoint.keep(file, {"format": "another", "identity": {}, "state": 0})
     with pytest.raises(CalibrlError, match="has format 'another'"):
         run(tmp_path, TINY, resume=True)
 
@@ -277,14 +276,11 @@ def test_a_damaged_agent_begins_anew_and_ends_with_the_same_rows(tmp_path):
 
 
 def test_every_bit_of_an_agent_counts(tmp_path):
-    """A checkpoint of an earlier version has no checksum of its own, but those of a zip file."""
     file, generator = tmp_path / "agent.pt", random.Random(0)
     checkpoint.write(file, {"arm": "a"}, 1, {"weights": torch.arange(64.0)})
     sealed = file.read_bytes()
     assert torch.load(file, weights_only=True)["trial"] == 1  # anybody's torch reads it
-    for whole in (sealed, sealed[:-20]):
-        file.write_bytes(whole)
-        assert checkpoint.read(file, {"arm": "a"})["weights"].tolist() == list(range(64))
+    assert checkpoint.read(file, {"arm": "a"})["weights"].tolist() == list(range(64))
     for _ in range(200):
         place = generator.randrange(8 * len(sealed))
         damaged = bytearray(sealed)
@@ -335,49 +331,6 @@ def test_a_full_disk_is_said_and_the_trials_before_are_kept(tmp_path, monkeypatc
     assert {path.name for path in (cut / "checkpoint").iterdir()} == {
         path.name for path in (whole / "checkpoint").iterdir()
     }
-
-
-NEWER = (
-    "method",
-    "noise_exponent",
-    "keep_elites",
-    "noise_std",
-    "temperature",
-    "population_decay",
-    "keep_best",
-    "control_cost",
-)
-"""Fields of the planner that version 1 of a checkpoint was first written without."""
-
-
-def test_agents_saved_before_there_were_planners_to_choose_from_go_on(tmp_path):
-    run(tmp_path / "whole", replace(TINY, trials=2))
-    run(tmp_path / "old", replace(TINY, trials=1))
-    for file in (tmp_path / "old" / "checkpoint").glob("*.pt"):
-        content = torch.load(file, weights_only=True)
-        assert set(content["identity"]["planner"]) >= set(NEWER)
-        for name in NEWER:
-            del content["identity"]["planner"][name]
-        del content["state"]["agent"]["elites"]
-        torch.save(content, file)
-    icem = replace(TINY, planner=replace(TINY.planner, method="icem"))
-    (tmp_path / "old" / "rows.jsonl").rename(tmp_path / "rows.jsonl")
-    with pytest.raises(CalibrlError, match=r"was made with planner\.method 'cem', this run has 'icem'"):
-        run(tmp_path / "old", icem, resume=True)
-    (tmp_path / "rows.jsonl").rename(tmp_path / "old" / "rows.jsonl")
-    run(tmp_path / "old", replace(TINY, trials=2), resume=True)
-    assert told(tmp_path / "old") == told(tmp_path / "whole")
-    assert all(row["overrides"] == {"steps": 12} for row in told(tmp_path / "old"))
-
-
-def test_what_an_earlier_version_did_not_say_is_the_default():
-    whole = identity(replace(TINY, ensemble=EnsembleSettings(hidden=(8,), weight_decay=(0.1,))))
-    old = {**whole, "planner": {name: value for name, value in whole["planner"].items() if name not in NEWER}}
-    assert old != whole
-    assert with_defaults(old) == with_defaults(whole) == whole
-    other = {**whole, "planner": {**whole["planner"], "method": "mppi"}}
-    assert with_defaults(other) == other
-    assert with_defaults({"task": "anything"}) == {"task": "anything"}
 
 
 class Stranger:

@@ -188,7 +188,7 @@ def test_checkpoints_that_do_not_fit(short, tmp_path):
     with pytest.raises(CalibrlError, match="made with batch_size 16"):
         resume(short, settings=replace(TINY, batch_size=8))
     assert file.read_bytes() == before
-    torch.save({"format": "other"}, file)
+    keep(file, {"format": "other"})
     with pytest.raises(CalibrlError, match="has format 'other'"):
         resume(short)
     file.write_bytes(before[:1000])
