@@ -110,9 +110,10 @@ class Agent:
     ensemble, planner, calibration : EnsembleSettings, PlannerSettings, CalibrationSettings, optional
         By default small enough for a laptop.
     calibrated : bool
-        False leaves R out and changes nothing else.
+        False leaves R out, and imagined errors that go on; all else is the same.
     arm : str, optional
-        Another way to use the rows, by its name in `calibrl.control.arms.ARMS`.
+        A way to use the rows, by its name in `calibrl.control.arms.ARMS`: by default "calibrated-trajectory", whose
+        imagined errors go on from those just seen. "calibrated" is the paper's, with a map of single steps.
     seed : int
         Decides all random draws.
     device : str or torch.device
@@ -160,7 +161,7 @@ class Agent:
         for kind, settings in given.items():
             if not isinstance(settings, kind | None):
                 raise CalibrlError(f"{settings!r} is no {kind.__name__}; write {kind.__name__}(…)")
-        chosen = arm_named(arm or ("calibrated" if calibrated else "uncalibrated"))
+        chosen = arm_named(arm or ("calibrated-trajectory" if calibrated else "uncalibrated"))
         if not calibrated and chosen.calibrated:
             raise CalibrlError(f"arm {chosen.name!r} fits a map, calibrated=False asks for none; leave one of them out")
         if not isinstance(seed, (int, np.integer)) or seed < 0:
@@ -369,7 +370,7 @@ class Agent:
         self._seen = []
 
     def forecast(self, observation: NDArray[Any], action: NDArray[Any]) -> Distribution:
-        """R∘T of the next step as planning draws from it, in the environment's units.
+        """R∘T of the next step, in the environment's units; what is expected of errors just seen is not added.
 
         Parameters
         ----------

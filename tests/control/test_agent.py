@@ -211,7 +211,8 @@ def test_an_agent_of_a_run_goes_on_in_a_loop_of_ones_own(tmp_path):
     run(tmp_path, preset)
     settings = {"ensemble": TINY.ensemble, "planner": TINY.planner}
     agents = [
-        Agent(what, **settings).load(tmp_path / "checkpoint" / f"calibrated-{seed}.trial-1.pt") for seed in (0, 1)
+        Agent(what, **settings, arm="calibrated").load(tmp_path / "checkpoint" / f"calibrated-{seed}.trial-1.pt")
+        for seed in (0, 1)
     ]
     assert [agent.rows for agent in agents] == [2 * TINY.steps] * 2
     assert agents[0].act(NOTHING) != agents[1].act(NOTHING)
@@ -219,7 +220,7 @@ def test_an_agent_of_a_run_goes_on_in_a_loop_of_ones_own(tmp_path):
         Agent(what, **settings, calibrated=False).load(tmp_path / "checkpoint" / "calibrated-0.trial-1.pt")
     run(tmp_path / "light", replace(preset, light=True))
     with pytest.raises(CalibrlError, match="without its networks; let its run go on without --light"):
-        Agent(what, **settings).load(tmp_path / "light" / "checkpoint" / "calibrated-0.trial-1.pt")
+        Agent(what, **settings, arm="calibrated").load(tmp_path / "light" / "checkpoint" / "calibrated-0.trial-1.pt")
 
 
 def test_a_learnt_reward_and_an_end_travel_through_imagination():
@@ -413,7 +414,7 @@ def test_an_agent_learns_in_one_line():
 
 
 def test_it_learns_as_a_run_does(tmp_path):
-    settings = replace(TINY, arms=("calibrated",), trials=2)
+    settings = replace(TINY, arms=("calibrated-trajectory",), trials=2)
     rows = run(tmp_path, settings).rows
     same = Agent(replace(task("cartpole"), steps=12), ensemble=TINY.ensemble, planner=TINY.planner)
     earned = [result.earned for result in same.learn(trials=2)]
