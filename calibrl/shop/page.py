@@ -430,8 +430,8 @@ def _so_far(tested: Backtest | None) -> str:
     )
     return (
         f"<h2>Waste and missed sales so far</h2><p>Replayed from {tested.dates[0]} to {tested.dates[-1]}, each evening "
-        'with what was known then.</p><div class="scroll"><table><thead><tr><th>way of ordering</th><th>units wasted</th>'
-        f"<th>sales missed</th><th>cost</th></tr></thead>{rows}</table></div>"
+        'with what was known then.</p><div class="scroll"><table><thead><tr><th>way of ordering</th>'
+        f"<th>units wasted</th><th>sales missed</th><th>cost</th></tr></thead>{rows}</table></div>"
     )
 
 
