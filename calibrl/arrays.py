@@ -75,17 +75,18 @@ def returns_what_was_given(function: Callable[P, T]) -> Callable[P, T]:
         given = [*args, *kwargs.values()]
         if any(is_tensor(value) for value in given) or not any(is_foreign(value) for value in given):
             return result
-        return _to_numpy(result)
+        return as_numpy(result)
 
     return wrapped
 
 
-def _to_numpy(result: Any) -> Any:
+def as_numpy(result: Any) -> Any:
+    """A tensor, or each of a tuple, as NumPy's; anything else as it is."""
     if is_tensor(result):
         plain = result.detach().cpu()
         return (plain.float() if str(plain.dtype) == "torch.bfloat16" else plain).numpy()  # NumPy has no bfloat16
     if isinstance(result, tuple):
-        items = [_to_numpy(item) for item in result]
+        items = [as_numpy(item) for item in result]
         return type(result)(*items) if hasattr(result, "_fields") else tuple(items)
     return result
 

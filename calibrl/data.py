@@ -102,7 +102,7 @@ def numeric_rows(x: Any, y: Tensor) -> Data | None:
     """Rows of which fingerprints can be taken; None where x is not an array of numbers, a row for each of y."""
     try:
         return Data.of(x if isinstance(x, Tensor) else np.asarray(x), y)
-    except (CalibrlError, TypeError, ValueError):
+    except (CalibrlError, RuntimeError, TypeError, ValueError):
         return None
 
 
@@ -312,7 +312,5 @@ class Remembered:
     def outcomes(self) -> Tensor:
         """The outcomes y learnt so far, or an error when there are none."""
         if self._rows is None:
-            raise CalibrlError(
-                "this forecaster has learnt no rows yet; call its update(data) first, also before Rolling wraps it"
-            )
+            raise CalibrlError("this forecaster has learnt no rows yet; call update(data), also before Rolling has it")
         return self._rows.y

@@ -107,9 +107,7 @@ class Adaptive:
 
     def _refuse(self, confidence: float | None) -> None:
         if confidence is not None:
-            raise CalibrlError(
-                "rows that come one after another have no tolerance bound; hold rows out: evidence=HeldOut(…)"
-            )
+            raise CalibrlError("rows that follow one another have no tolerance bound; hold some out: HeldOut(…)")
 
 
 class Expected(NamedTuple):

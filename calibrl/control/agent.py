@@ -389,9 +389,7 @@ class Agent:
         seen = self._rows(observation, self.task.observation_size, "observation")
         done = self._rows(self._numbers(action), self.task.action_size, "action")
         if len(seen) != len(done):
-            raise CalibrlError(
-                f"{len(seen)} observations and {len(done)} actions; give one action for each observation"
-            )
+            raise CalibrlError(f"{len(seen)} observations and {len(done)} actions; give an action for each observation")
         x = torch.cat([view.world.model_input(view.before(seen.to(view.device))).to(device), done.to(device)], -1)
         with torch.no_grad(), threads_for(self.settings):
             mean, variance = self.fleet.ensemble.nets.moments(x[None])

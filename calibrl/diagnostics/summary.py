@@ -261,6 +261,8 @@ def check(
         )
     with torch.no_grad():
         forecast = by_column(asked.forecast(x))
+    if isinstance(asked, Fitted):
+        asked.refuse_ends(x, y)
     if isinstance(forecast, (Categorical, Bernoulli)):
         return class_summary(*class_rows(forecast, y))
     return _summary(forecast, outcomes_for(forecast, y), generator, block)

@@ -230,7 +230,7 @@ class Empirical(Interpolated):
         return torch.tensor(self.lowest), torch.tensor(math.inf)
 
     def _take(self, rows: Any) -> Empirical:
-        return Empirical(self.samples[:, rows], lowest=self.lowest)
+        return Empirical(self.samples.movedim(0, -1)[rows].movedim(-1, 0), lowest=self.lowest)
 
     def expand(self, batch_shape: Any, _instance: Any = None) -> Empirical:
         """The same forecast, repeated to `batch_shape`."""
@@ -293,7 +293,7 @@ class Quantiles(Interpolated):
             self._low_tail, self._high_tail = torch.where(low > 0, low, whole), torch.where(high > 0, high, whole)
 
     def _take(self, rows: Any) -> Quantiles:
-        return Quantiles(self.values[:, rows], self.levels)
+        return Quantiles(self.values.movedim(0, -1)[rows].movedim(-1, 0), self.levels)
 
     def expand(self, batch_shape: Any, _instance: Any = None) -> Quantiles:
         """The same forecast, repeated to `batch_shape`."""

@@ -43,9 +43,7 @@ class Rounded(Scored):
 
     def __init__(self, base: Distribution) -> None:
         if is_discrete(base) or base.event_shape:
-            raise CalibrlError(
-                f"{type(base).__name__} is not a continuous forecast of single numbers; nothing to round"
-            )
+            raise CalibrlError(f"{type(base).__name__} is no continuous forecast of single numbers; nothing to round")
         self.base = base
         super().__init__(base.batch_shape, validate_args=False)
 

@@ -56,6 +56,8 @@ def class_rows(forecast: Categorical | Bernoulli, y: Tensor) -> tuple[Tensor, Te
             f"{type(forecast).__name__} forecasts have batch shape {tuple(shape)}; a class map serves one label per "
             "row: wrap one model per column"
         )
+    if y.numel() != shape.numel():
+        raise CalibrlError(f"{tuple(y.shape)} labels for {shape.numel()} rows; of one-hot labels give y.argmax(1)")
     return forecast.probs.reshape(shape.numel(), *forecast.param_shape[len(shape) :]), y.reshape(-1)
 
 
@@ -115,9 +117,9 @@ def answer_off_mps(answer: Any) -> Any:
 
 
 def take_rows(forecast: Distribution, rows: Any) -> Distribution:
-    """Some of the forecasts of batch shape (n, …): a number, a slice, numbers or a mask of the n."""
+    """Some of the forecasts of batch shape (n, …): a number, a slice, numbers or a mask of the n; or (rows, column)."""
     if isinstance(forecast, Scored):
-        return forecast[rows]
+        return forecast._take(rows) if isinstance(rows, tuple) else forecast[rows]
     found, lead = copy.copy(forecast), len(forecast.batch_shape)
     for name, part in vars(forecast).items():
         # torch's distributions keep what they are made of in the shape of the batch.

@@ -133,9 +133,7 @@ def outcomes_for(forecast: Distribution, y: Array) -> Tensor:
 
 def _checked(z: Tensor, outcome: Tensor) -> Tensor:
     if bool(z.isnan().any()) and bool((broken := z.isnan() & ~outcome.isnan()).any()):
-        raise CalibrlError(
-            f"the forecast for outcome {outcome[broken][0].item():g} is NaN; drop that row or repair the model"
-        )
+        raise CalibrlError(f"the forecast of outcome {outcome[broken][0].item():g} is NaN; drop it or repair the model")
     return z
 
 

@@ -10,10 +10,10 @@ from torch import Tensor
 from torch.distributions import Bernoulli, Categorical, Distribution
 
 from calibrl.algorithm import honest, judge
-from calibrl.arrays import Array
+from calibrl.arrays import Array, as_numpy
 from calibrl.data import Data, SeenRows, numeric_rows
 from calibrl.distributions.empirical import Quantiles, SharedShape
-from calibrl.distributions.given import Answers, Fitted, as_numpy, model_and_rows
+from calibrl.distributions.given import Answers, Fitted, model_and_rows
 from calibrl.errors import CalibrlError
 from calibrl.evidence import Scores, fit_to
 from calibrl.maps import IDENTITY, Map
@@ -95,7 +95,8 @@ class CalibratedModel(Answers):
             forecast = model.forecast(x)
             if forecast.batch_shape[:1] != y.shape[:1]:
                 shape = tuple(forecast.batch_shape)
-                raise CalibrlError(f"{len(y)} outcomes y and forecasts of shape {shape}; give one row of each")
+                raise CalibrlError(f"{len(y)} outcomes y and forecasts of shape {shape}; give a row of each, (n, k)")
+            model.refuse_ends(x, y)
             scores.append(judge(forecast, y, self._generator))
         self.mapping = fit_to([*self.scores, *scores], self.fit_map)
         self.scores += scores
@@ -125,15 +126,16 @@ class CalibratedModel(Answers):
             if len(found) != len(y):
                 raise CalibrlError(f"{len(y)} outcomes y and {len(found)} rows; give one row of each")
             if y.shape == (*found.shape, 1):
-                raise CalibrlError(
-                    f"y of shape {tuple(y.shape)} for answers of shape {tuple(found.shape)}; give y[:, 0]"
-                )
+                raise CalibrlError(f"y {tuple(y.shape)} for answers {tuple(found.shape)}; give y[:, 0]")
             if found.shape != y.shape:
                 raise CalibrlError(
                     f"{self.fitted.name} answers with numbers of shape {tuple(found.shape)} for outcomes of shape "
-                    f'{tuple(y.shape)}; say what they are: levels=[…] for quantiles, kind="samples", "classes" or '
-                    '"logits", or give (mean, std)'
+                    f'{tuple(y.shape)}; say what they are: levels=[…] for quantiles, kind="samples", "classes", '
+                    '"logits" or, for a mean and its spread, "std" or "variance"; or give (mean, std)'
                 )
+            event = set(y.nan_to_num(0).unique().tolist()) == {0, 1} and 0 <= found.min() <= found.max() <= 1
+            if event and not hasattr(model.model, "get_params"):  # what is called a regressor forecasts numbers
+                raise CalibrlError('numbers from 0 to 1 of outcomes 0 and 1; for probabilities say kind="classes"')
             errors.append((y - found.to(y.device)).abs().double())
         error = torch.cat(errors)
         widest = error.nan_to_num(0).amax(0)
@@ -213,13 +215,13 @@ def calibrate(
     model
         A fitted model: of scikit-learn or with its interface (XGBoost, LightGBM, NGBoost, quantile forests), {level: a
         model of that quantile} or a list of them beside `levels`, a `torch.nn.Module`, results of statsmodels, a
-        function of x. Or forecasts: (mean, std), {level: quantiles}, class probabilities (n, k), a distribution of
-        torch or SciPy, or an array that `levels` or `kind` says how to read. If a model predicts single numbers, their
-        errors are learnt.
+        function of x. Or forecasts: (mean, std), quantiles by level in a dictionary or data frame, class probabilities
+        (n, k), a distribution of torch or SciPy, or an array that `levels` or `kind` says how to read. If a model
+        predicts single numbers, their errors are learnt.
     *rows
         x and y, or (x, y): rows the model was *not* trained on, and what happened. Beside forecasts y alone.
     levels : sequence of float, optional
-        What the model predicts, or the array (n, k), are quantiles at these levels.
+        What the model predicts, the array (n, k) or the tuple of k arrays are quantiles at these levels.
     kind : {"samples", "classes", "logits", "std", "variance", "log_variance"}, optional
         What the array has: draws (n, s), class probabilities, scores of classes; of a pair, what comes with the mean.
     classes : sequence, optional

@@ -235,9 +235,7 @@ def check_state_classes(classes: Array, states: int) -> Tensor:
     """Class numbers (S,) for each state, every class with a state in it, or an error."""
     given = as_tensor(classes, "classes")
     if given.shape != (states,):
-        raise CalibrlError(
-            f"classes of shape {tuple(given.shape)} do not fit; expected one for each of {states} states"
-        )
+        raise CalibrlError(f"classes of shape {tuple(given.shape)} do not fit; give one for each of {states} states")
     number = given.round().long()
     if bool((number != given).any()) or bool((number < 0).any()):
         raise CalibrlError("state classes are not whole numbers from 0; number them 0, 1, 2 …")

@@ -22,7 +22,7 @@ from calibrl.arrays import Array, as_rows
 from calibrl.data import Data, Remembered
 from calibrl.diagnostics import crps
 from calibrl.distributions import Quantiles, Recalibrated
-from calibrl.distributions.given import Answers, Fitted, Kind, Rows
+from calibrl.distributions.given import LEVELS, Answers, Fitted, Kind, Rows
 from calibrl.errors import CalibrlError, check_count
 from calibrl.forecasters.fitted import CalibratedModel
 from calibrl.guarantees import ByFolds
@@ -30,8 +30,6 @@ from calibrl.maps import Map, fit_named
 
 Estimator: TypeAlias = Any
 """Anything with scikit-learn's `fit` and `predict`; it is cloned, never changed."""
-
-LEVELS = (0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95)
 
 
 class SklearnForecaster:
@@ -143,9 +141,7 @@ class SklearnClassifier:
 
     def __init__(self, estimator: Estimator, *, classes: int) -> None:
         if not hasattr(estimator, "predict_proba"):
-            raise CalibrlError(
-                f"{type(estimator).__name__} has no predict_proba; use a classifier that states probabilities"
-            )
+            raise CalibrlError(f"{type(estimator).__name__} has no predict_proba; use a classifier that has it")
         self.estimator = estimator
         self.classes = check_count("classes", classes, "leaves nothing to forecast", least=2)
         self._remembered = Remembered()
@@ -160,9 +156,7 @@ class SklearnClassifier:
         x, y = columns[0]
         wrong = y[(y != np.round(y)) | (y < 0) | (y >= self.classes)]
         if len(wrong):
-            raise CalibrlError(
-                f"label {wrong[0]:g} is not one of the classes 0 … {self.classes - 1}; number them from 0"
-            )
+            raise CalibrlError(f"label {wrong[0]:g} is none of the classes 0 … {self.classes - 1}; number them from 0")
         self._fitted = fit_clone(self.estimator, x, y.astype(np.int64))
         self._remembered.keep(rows)
 

@@ -107,9 +107,7 @@ def gaussian(output: Any) -> Distribution:
         mean, log_variance = output
         return Normal(mean, torch.exp(log_variance / 2), validate_args=False)
     what = f"a tensor of shape {tuple(output.shape)}" if isinstance(output, Tensor) else type(output).__name__
-    raise CalibrlError(
-        f"the module returned {what}; expected (mean, log-variance) or a Distribution, or pass to_distribution="
-    )
+    raise CalibrlError(f"the module returned {what}; expected (mean, log-variance), a Distribution or to_distribution=")
 
 
 def surprise(forecast: Distribution, y: Tensor) -> Tensor:

@@ -162,9 +162,7 @@ class Planner(ABC):
             raise CalibrlError(f"paths of {days} days end before tonight's order comes; look {lead} days ahead or more")
         coming = _checked(incoming, "incoming", "(days,)")
         if coming.ndim != 1 or len(coming) > days:
-            raise CalibrlError(
-                f"incoming of shape {coming.shape} does not fit {days} days of paths; expected ({days},)"
-            )
+            raise CalibrlError(f"incoming of shape {coming.shape} does not fit {days} days of paths; give ({days},)")
         filled = np.zeros(days)
         filled[: len(coming)] = coming
         return Evening(demand, units, filled, self.issuing, lead, rng)

@@ -1,4 +1,4 @@
-"""Bellman backups over sparse transitions, compiled, with a plain reference beside them.
+"""Bellman backups over sparse transitions, compiled; the plain reference is with their test.
 
 Row s·A + a of the transitions holds the successors of action a in state s: entries
 rows[s·A + a] … rows[s·A + a + 1] of `successor` and `probability`.
@@ -69,16 +69,3 @@ def compress(dense: Floats, rows: Ints, successor: Ints, probability: Floats) ->
             probability[found] = dense[row, column]
             found += dense[row, column] != 0
         rows[row + 1] = found
-
-
-def reference_action_values(
-    rows: Ints, successor: Ints, probability: Floats, reward: Floats, discount: float, value: Floats
-) -> Floats:
-    """What `action_values` should say, in plain NumPy, one state and action at a time."""
-    states, actions = reward.shape
-    found = np.empty((states, actions))
-    for s in range(states):
-        for a in range(actions):
-            here = slice(rows[s * actions + a], rows[s * actions + a + 1])
-            found[s, a] = reward[s, a] + discount * np.dot(probability[here], value[successor[here]])
-    return found

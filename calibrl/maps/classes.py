@@ -482,9 +482,7 @@ def check_classes(probs: Array, outcome: Array) -> tuple[Tensor, Tensor]:
         raise CalibrlError(f"{len(p)} outcomes are too few to calibrate on; at least 2 are needed")
     wrong = p.isnan() | (p < 0) | (p > 1)
     if bool(wrong.any()):
-        raise CalibrlError(
-            f"class probability {p[wrong][0].item():g} is not between 0 and 1; check the probability columns"
-        )
+        raise CalibrlError(f"class probability {p[wrong][0].item():g} is not between 0 and 1; check its column")
     p = torch.cat([1 - p, p], -1) if single else p
     total = p.sum(-1)
     off = (total - 1).abs() > 1e-3

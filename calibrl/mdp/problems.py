@@ -61,9 +61,7 @@ def random_mdp(
     MDP
     """
     if min(states, actions, successors) < 1:
-        raise CalibrlError(
-            f"{states} states, {actions} actions, {successors} successors make no MDP; use 1 or more of each"
-        )
+        raise CalibrlError(f"{states} states, {actions} actions, {successors} successors make no MDP; use some of each")
     shape = (states, actions, successors)
     weight = generator.exponential(size=shape)
     return MDP.listed(
@@ -159,9 +157,7 @@ def check_start(start: Array, states: int) -> Floats:
     """A start distribution (S,), or an error."""
     begin = np.asarray(start, dtype=np.float64)
     if begin.shape != (states,):
-        raise CalibrlError(
-            f"a start of shape {begin.shape} does not fit; expected a chance for each of {states} states"
-        )
+        raise CalibrlError(f"a start of shape {begin.shape} does not fit; give a chance for each of {states} states")
     if not bool((begin >= 0).all()) or abs(begin.sum() - 1) > 1e-6:
         raise CalibrlError(f"the start's chances sum to {begin.sum():g}, not 1; normalise them")
     return begin

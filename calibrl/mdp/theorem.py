@@ -159,9 +159,7 @@ def aggregate(mdp: MDP, weights: Array, classes: Array) -> MDP:
     joint = check_weights(weights, mdp)
     label = np.asarray(classes)
     if label.shape != (mdp.states,) or not np.issubdtype(label.dtype, np.integer) or label.min() < 0:
-        raise CalibrlError(
-            f"classes of shape {label.shape} do not fit; give each of {mdp.states} states a number from 0"
-        )
+        raise CalibrlError(f"classes of shape {label.shape} do not fit; number each of {mdp.states} states from 0")
     size = np.bincount(label)
     if bool((size == 0).any()):
         raise CalibrlError(f"state class {int((size == 0).argmax())} is empty; number the classes 0 … without gaps")

@@ -331,7 +331,7 @@ def normal(*shape):
         (lambda: cal.Mixture([normal(2), normal(3)]), "different batch shapes"),
         (lambda: cal.Mixture([normal(2)], [-1.0]), "weights"),
         (lambda: cal.Mixture([normal(2)], [np.nan]), "weights"),
-        (lambda: cal.Rounded(td.Poisson(torch.ones(2))), "not a continuous"),
+        (lambda: cal.Rounded(td.Poisson(torch.ones(2))), "no continuous"),
     ],
 )
 def test_bad_input_is_refused_in_words(attempt, words):

@@ -6,12 +6,13 @@ import numpy as np
 import pytest
 import scipy.stats
 import torch
+from sklearn.dummy import DummyRegressor
 from sklearn.ensemble import GradientBoostingRegressor
 from sklearn.linear_model import BayesianRidge, LinearRegression, LogisticRegression, QuantileRegressor
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
-from sklearn.svm import LinearSVC
+from sklearn.svm import SVC, LinearSVC
 from torch.distributions import Categorical, Normal
 
 import calibrl as cal
@@ -266,6 +267,142 @@ def test_a_classifier_without_probabilities_is_calibrated_by_its_scores():
     assert chance.shape == (len(X[NEW]), 2)
     assert isinstance(cal.check(honest, (X[NEW], label[NEW])), cal.diagnostics.ClassSummary)
     assert (honest.predict(X[NEW]) == label[NEW]).mean() > 0.6
+
+
+def columns_of_one():
+    """Each form of forecasts (n, 1) of outcomes (n,), as networks and models of a column of outcomes give them."""
+    z = scipy.stats.norm.ppf(LEVELS)
+    wide = MEAN[:, None]
+    yield "mean, std", (lambda rows: (wide[rows], STD[rows, None])), {}
+    yield "two columns", (lambda rows: np.stack([MEAN, STD**2], 1)[rows]), {"kind": "variance"}
+    yield "distribution", (lambda rows: Normal(torch.tensor(wide[rows]), 0.5)), {}
+    yield "scipy", (lambda rows: scipy.stats.t(9, wide[rows], 0.5)), {}
+    yield "by level", (lambda rows: {level: wide[rows] + at for level, at in zip(LEVELS, 0.5 * z, strict=True)}), {}
+    yield "quantiles", (lambda rows: wide[rows, :, None] + 0.5 * z), {"levels": LEVELS}
+    yield "samples", (lambda rows: wide[rows, :, None] + 0.5 * z[:, None]), {"kind": "samples"}
+    yield "one of SciPy each", (lambda rows: [scipy.stats.norm(mean, 0.5) for mean in MEAN[rows]]), {}
+
+
+@pytest.mark.parametrize(("make", "options"), [pytest.param(m, o, id=name) for name, m, o in columns_of_one()])
+def test_a_column_of_forecasts_is_not_spread_over_the_rows(make, options):
+    honest = cal.calibrate(make(HELD), Y[HELD], **options)
+    low, high = honest.predict_interval(make(NEW), 0.8)
+    assert low.shape == (N,)
+    assert near(np.mean((low <= Y[NEW]) & (Y[NEW] <= high)), 0.8)
+
+
+def test_quantiles_are_read_by_their_level_in_any_order():
+    pandas = pytest.importorskip("pandas")
+    low, middle, high = (MEAN + 0.5 * at for at in scipy.stats.norm.ppf([0.1, 0.5, 0.9]))
+    frame = pandas.DataFrame({"0.5": middle, "0.1": low, "0.9": high})
+    expected = cal.check({0.1: low, 0.5: middle, 0.9: high}, Y)
+    assert cal.check(frame, Y) == expected
+    assert cal.check((middle, high, low), Y, levels=[0.5, 0.9, 0.1]) == expected
+    assert cal.check(np.stack([high, low, middle], 1), Y, levels=[0.9, 0.1, 0.5]) == expected
+    with pytest.raises(CalibrlError, match="give a column for each"):
+        cal.check(np.stack([low, middle, high]), Y, levels=[0.1, 0.5, 0.9])
+
+
+def test_the_ends_of_an_interval_are_no_mean_and_standard_deviation():
+    low, high = np.full(3 * N, 0.1), np.full(3 * N, 9.0)
+    positive = 1 + np.abs(Y)
+    for judge in (cal.calibrate, cal.check):
+        with pytest.raises(CalibrlError, match=r"levels=\[0.05, 0.95\]"):
+            judge((low, high), positive)
+        judge((low, high), positive, kind="std")
+        judge((low, high), positive, levels=[0.05, 0.95])
+
+
+class Told:
+    """A model that answers as it is told to, with what others have beside `predict`."""
+
+    def __init__(self, answer, **others):
+        self.answer = answer
+        vars(self).update(others)
+
+    def predict(self, x):
+        return self.answer(x)
+
+
+def test_two_answers_of_a_model_are_named_not_guessed():
+    pairs = [
+        Told(lambda x: (3 * x[:, :1], np.full((len(x), 1), 0.25))),  # GPy
+        Told(lambda x: [3 * x[:, :1], np.full((len(x), 1), 0.25)]),  # Keras
+        Module(lambda mean: [mean[:, None], torch.full_like(mean[:, None], 0.25)]),
+    ]
+    for model in pairs:
+        with pytest.raises(CalibrlError, match='kind="std", "variance"'):
+            cal.calibrate(model, X[HELD], Y[HELD])
+        base = cal.calibrate(model, X[HELD], Y[HELD], kind="variance")(X[NEW]).base
+        np.testing.assert_allclose(base.stddev, 0.5)
+        assert base.mean.shape == (N,)
+    catboost = Told(lambda x: np.stack([3 * x[:, 0], np.full(len(x), 0.25)], 1), classes_=[])
+    np.testing.assert_allclose(cal.calibrate(catboost, X[HELD], Y[HELD], kind="variance")(X).base.stddev, 0.5)
+
+
+def test_probabilities_of_yes_are_asked_for():
+    event = (np.median(Y) < Y).astype(int)
+    chance = 1 / (1 + np.exp(-3 * X[:, 0]))
+    with pytest.raises(CalibrlError, match='kind="classes"'):
+        cal.calibrate(chance[HELD], event[HELD])
+    found = cal.calibrate(chance[HELD], event[HELD], kind="classes").predict_proba(chance[NEW])
+    column = cal.calibrate(chance[HELD, None], event[HELD] > 0, kind="classes").predict_proba(chance[NEW, None])
+    np.testing.assert_allclose(found, column)
+    assert cal.calibrate(GradientBoostingRegressor(n_estimators=5).fit(X[TRAIN], event[TRAIN]), X[HELD], event[HELD])
+
+
+def test_what_looks_like_probabilities_of_classes_is_counted():
+    label = np.digitize(Y, [1, 3])
+    pairs = SVC(decision_function_shape="ovo").fit(X[TRAIN], label[TRAIN])
+    with pytest.raises(CalibrlError, match="'ovr'"):
+        cal.calibrate(pairs, X[HELD], label[HELD])
+    pairs.decision_function_shape = "ovr"
+    honest = cal.calibrate(pairs, X[HELD], label[HELD])
+    probs = honest.predict_proba(X[HELD])
+    assert probs.shape == (N, 3)
+    for call, says in [
+        (lambda: cal.calibrate(probs, np.eye(3)[label[HELD]]), "argmax"),
+        (lambda: cal.calibrate(pairs, X[HELD], np.eye(3, dtype=int)[label[HELD]]), "argmax"),
+        (lambda: cal.calibrate(probs, label[HELD], classes=[0, 1, 2, 3]), "3 probabilities for 4 classes"),
+        (lambda: Fitted(Told(None, classes_=[np.arange(2), np.arange(2)])), "2 labels a row"),
+    ]:
+        with pytest.raises(CalibrlError, match=says):
+            call()
+
+
+def test_rows_in_another_order_are_noticed():
+    pandas = pytest.importorskip("pandas")
+    mean, y = pandas.Series(MEAN), pandas.Series(Y)
+    mixed = y.sample(frac=1, random_state=0)
+    for given in ((mean, STD), mean):
+        with pytest.raises(CalibrlError, match=r"y.loc\[x.index\]"):
+            cal.calibrate(given, mixed)
+    assert cal.calibrate((mean, STD), mixed.loc[mean.index]) is not None
+    assert cal.calibrate((mean, STD), y.set_axis(y.index + 7)) is not None  # labels of something else
+
+
+def test_models_of_other_manners():
+    """NGBoost's distributions, a dummy, an embedding, half precision, gradients, classes of statsmodels."""
+
+    class Given(scipy.stats._distn_infrastructure.rv_continuous_frozen):
+        def predict(self):
+            return self.mean()
+
+    given = Given(scipy.stats.norm, MEAN, STD)
+    assert cal.calibrate(given, Y).fitted.forecast(given).mean.shape == (3 * N,)
+    assert cal.calibrate(DummyRegressor().fit(X, Y), X[HELD], Y[HELD]).predict(X[NEW]).shape == (N,)
+    words = torch.arange(N)[:, None] % 5
+    net = torch.nn.Sequential(torch.nn.Embedding(5, 1), torch.nn.Flatten())
+    assert cal.calibrate(net, words, Y[HELD]).predict(words).shape == (N,)
+    half = torch.nn.Linear(2, 1).to(torch.bfloat16)
+    assert cal.calibrate(half, X[HELD], Y[HELD]).predict(X[NEW]).dtype == np.float32
+    learnt = torch.tensor(MEAN, requires_grad=True)
+    assert cal.calibrate((learnt, learnt.exp()), Y).rows == 3 * N
+    sm = pytest.importorskip("statsmodels.api")
+    label = np.digitize(Y, [1, 3])
+    logit = sm.MNLogit(label[TRAIN], sm.add_constant(X[TRAIN])).fit(disp=0)
+    honest = cal.calibrate(logit, sm.add_constant(X[HELD]), label[HELD])
+    assert honest.predict_proba(sm.add_constant(X[NEW])).shape == (N, 3)
 
 
 @pytest.mark.parametrize(

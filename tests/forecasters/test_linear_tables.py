@@ -90,7 +90,7 @@ def test_both_are_forecasters_that_can_be_calibrated(make):
         (lambda: TabularTransitions(2, 1, 2, prior=float("inf")), "prior inf is not 0 or more and finite"),
         (lambda: TabularTransitions(2, 1, 2).update(Data.of([[0, 0]], [[1, 0]])), r"shape \(1, 2\); expected one"),
         (lambda: TabularTransitions(2, 1, 2, classes=[0, 2]), "state class 1 is empty"),
-        (lambda: TabularTransitions(2, 1, 2, classes=[0]), "expected one for each of 2 states"),
+        (lambda: TabularTransitions(2, 1, 2, classes=[0]), "give one for each of 2 states"),
         (lambda: TabularTransitions(2, 1, 2, classes=[0, -1]), "not whole numbers from 0"),
         (lambda: TabularTransitions(2, 1, 2)(torch.zeros(3)), "expected a state and an action"),
         (lambda: TabularTransitions(2, 1, 2)(torch.tensor([[2.0, 0.0]])), "state 2 and action 0 are not in the table"),

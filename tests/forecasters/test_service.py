@@ -90,7 +90,7 @@ def test_held_out_rows_without_a_forecast_are_not_kept():
 
     bad = cal.Data(torch.full((10, 2), torch.nan), torch.zeros(10))
     for model in (cal.Calibrated(Echo(), evidence=cal.HeldOut(cal.last_split(0.5))), cal.CrossFitted(Echo, folds=2)):
-        with pytest.raises(cal.CalibrlError, match="is NaN; drop that row"):
+        with pytest.raises(cal.CalibrlError, match="is NaN; drop it"):
             model.update(bad)
         model.update(toy_rows(20, seed=0))
         assert bool(model(torch.zeros(1, 2)).mean.isfinite())

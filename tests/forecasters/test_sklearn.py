@@ -124,7 +124,7 @@ def test_rows_that_teach_nothing_or_do_not_fit_are_refused(rows, words):
         model.update(rows)
 
 
-@pytest.mark.parametrize(("label", "words"), [(3.0, "label 3 is not one"), (0.5, "label 0.5"), (-1.0, "label -1")])
+@pytest.mark.parametrize(("label", "words"), [(3.0, "label 3 is none"), (0.5, "label 0.5"), (-1.0, "label -1")])
 def test_labels_outside_the_classes_are_refused(label, words):
     with pytest.raises(CalibrlError, match=words):
         cal.SklearnClassifier(LogisticRegression(), classes=3).update(Data(ROWS.x[:2], torch.tensor([0.0, label])))
