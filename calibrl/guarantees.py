@@ -72,10 +72,10 @@ class ByFolds:
     def promise(self, low: float, high: float, confidence: float | None) -> str:
         """What is promised, in words."""
         self._check(confidence)
-        sizes = [len(z) for _, z in self.judged]
-        n, folds = sum(sizes), len(sizes)
-        # What K folds leave open beside n of them, on each side: Theorem 4 of the paper.
-        open_by = min(2 * (1 - 1 / folds) / (n / folds + 1), (1 - folds / n) / (folds + 1))
+        # Of the column of fewest outcomes.
+        n, folds = int((~torch.cat([z for _, z in self.judged]).isnan()).sum(0).min()), len(self.judged)
+        # What K folds leave open beside n rows, on each side: Theorem 4 of the paper.
+        open_by = max(0.0, min(2 * (1 - 1 / folds) / (n / folds + 1), (1 - folds / max(n, 1)) / (folds + 1)))
         least_share = max(0.0, 1 - 2 * (low + high) - ((low > 0) + (high > 0)) * open_by)
         return (
             f"It holds about {percent(1 - low - high)} of outcomes on average, and for certain at least "

@@ -194,3 +194,22 @@ def test_groups_are_covered_each():
     drawn = whole.sample((500,))
     assert drawn.shape == (500, 2000)
     assert [float(drawn[:, k::2].std()) for k in (0, 1)] == pytest.approx(scales, rel=0.15)
+
+
+def test_what_few_outcomes_leave_open_is_counted_by_outcomes():
+    """Theorem 4 of Barber et al. (2021), of the rows whose outcome was seen; and a side that is none is named."""
+
+    class Seen(LeastSquares):
+        def update(self, data):
+            super().update(data[~data.y.isnan()])
+
+    x, y = torch.randn(60, 1, dtype=D), torch.randn(60, dtype=D)
+    y[20:] = torch.nan
+    model = cal.CrossFitted(Seen, folds=3)
+    model.update(cal.Data(x, y))
+    forecast, n, k = model(x[:1]), 20, 3
+    open_by = min(2 * (1 - 1 / k) / (n / k + 1), (1 - k / n) / (k + 1))
+    assert f"for certain at least {100 * (1 - 2 * 0.1 - 2 * open_by):.1f} %" in forecast.promise(0.9)
+    assert f"less what {n} rows in {k} folds leave open" in forecast.promise(0.9)
+    with pytest.raises(cal.CalibrlError, match="side 'left' is unknown"):
+        forecast.promise(0.9, side="left")

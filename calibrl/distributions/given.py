@@ -80,8 +80,8 @@ def forecast_of(
             std = std.sqrt() if kind == "variance" else (std / 2).exp()
         if std.numel() > 1 and std.shape != mean.shape:
             raise CalibrlError(f"mean {tuple(mean.shape)} and std {tuple(std.shape)} do not fit; give one for each row")
-        if not bool((std > 0).all()):
-            raise CalibrlError(f"std {std.min():g} of (mean, std) is not above 0; ends of an interval need levels=[…]")
+        if bool((wrong := (std <= 0) | ~std.isfinite()).any()):
+            raise CalibrlError(f"std {std[wrong][0]:g} of (mean, std) is not above 0 and finite; ends need levels=[…]")
         return Normal(mean, std.to(mean.device), validate_args=False)
     if levels is not None:
         return _quantiles(given, levels)

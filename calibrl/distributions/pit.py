@@ -118,17 +118,27 @@ def outcomes_for(forecast: Distribution, y: Array) -> Tensor:
     refuse_joint(forecast)
     outcome = as_tensor(y, "y").double().to(device_of(forecast))
     shape = forecast.batch_shape
-    if outcome.shape == shape:
-        return outcome
     # A column of outcomes for a flat forecast, or the other way round, would silently broadcast to n × n.
-    if outcome.numel() == shape.numel() and 1 in (*outcome.shape[-1:], *shape[-1:]):
-        return outcome.reshape(shape)
-    if shape.numel() == 1 and len(shape) <= outcome.dim():  # one forecast of many outcomes
-        return outcome
-    raise CalibrlError(
-        f"outcomes of shape {tuple(outcome.shape)} do not fit forecasts of batch shape {tuple(shape)}; "
-        "pass one outcome per forecast"
-    )
+    if outcome.shape != shape and outcome.numel() == shape.numel() and 1 in (*outcome.shape[-1:], *shape[-1:]):
+        outcome = outcome.reshape(shape)
+    # One forecast may serve many outcomes.
+    if outcome.shape != shape and (shape.numel() != 1 or len(shape) > outcome.dim()):
+        raise CalibrlError(
+            f"outcomes of shape {tuple(outcome.shape)} do not fit forecasts of batch shape {tuple(shape)}; "
+            "pass one outcome per forecast"
+        )
+    _refuse_no_spread(forecast, outcome)
+    return outcome
+
+
+def _refuse_no_spread(forecast: Distribution, outcome: Tensor) -> None:
+    """Raise an error for a Gaussian of an outcome that was seen whose scale is no scale: torch need not check it."""
+    while isinstance(forecast, Recalibrated):
+        forecast = forecast.base
+    scale = forecast.scale.detach().expand(outcome.shape) if isinstance(forecast, Normal) else torch.ones(())
+    if bool((broken := ((scale <= 0) | scale.isinf()) & ~outcome.isnan()).any()):
+        row, spread = outcome[broken][0].item(), scale[broken][0].item()
+        raise CalibrlError(f"the forecast for outcome {row:g} has standard deviation {spread:g}; repair the model")
 
 
 def _checked(z: Tensor, outcome: Tensor) -> Tensor:

@@ -32,7 +32,7 @@ from calibrl.distributions.zscores import (
     zscore,
     zscore_left,
 )
-from calibrl.errors import CalibrlError
+from calibrl.errors import CalibrlError, check_known
 from calibrl.kernels import normal
 from calibrl.maps import Map, draw_table, gaussian_law
 from calibrl.maps.gaussian import nodes
@@ -102,7 +102,8 @@ def _tails(level: float, side: str) -> tuple[float, float]:
     if not 0 < level < 1:
         raise CalibrlError(f"level {level} is not between 0 and 1; ask for 0.9 to get a 90 % interval")
     tail = 1 - level
-    return {"both": (tail / 2, tail / 2), "lower": (tail, 0.0), "upper": (0.0, tail)}[side]
+    sides = {"both": (tail / 2, tail / 2), "lower": (tail, 0.0), "upper": (0.0, tail)}
+    return sides[check_known("side", side, sides)]
 
 
 def _confidence(guarantee: str, confidence: float) -> float | None:

@@ -23,3 +23,17 @@ def test_a_pit_is_drawn_evenly_within_its_mass(generator, count):
     p = cal.pit(forecast, torch.full((n,), float(count)), generator=generator).numpy()
     share = (p - law.cdf(count - 1)) / law.pmf(count)
     assert stats.kstest(share, "uniform").pvalue > 0.001
+
+
+@pytest.mark.parametrize("scale", [-1.0, 0.0, float("inf")])
+@pytest.mark.parametrize("judge", [cal.pit, cal.crps, cal.diagnostics.nll, cal.summary])
+def test_a_spread_that_is_none_is_named(scale, judge):
+    """A network's scale below 0 would mirror its PITs, and an endless one would call every outcome the median."""
+    scales, y = torch.tensor([1.0, scale, 2.0], dtype=torch.float64), torch.tensor([0.3, -0.2, 0.1])
+    forecast = td.Normal(torch.zeros(3, dtype=torch.float64), scales, validate_args=False)
+    for one in (forecast, cal.Recalibrated(forecast, cal.fit_affine(z=torch.randn(20)))):
+        with pytest.raises(cal.CalibrlError, match=rf"outcome -0\.2 has standard deviation {scale:g}; repair"):
+            judge(one, y)
+        judge(one, y.where(scales == scales.abs().clamp(0.5, 3), torch.nan))  # of what nobody saw, nothing is asked
+    with pytest.raises(cal.CalibrlError, match=rf"std {scale:g} of \(mean, std\) is not above 0"):
+        cal.calibrate((np.zeros(3), scales.numpy()), y.numpy())
