@@ -41,6 +41,8 @@ WIDEST = 1e18
 """Bounds of actions whose distance has a square in float32."""
 DEFAULT_STEPS = 200
 """Steps of a trial in an environment that sets itself no limit."""
+FLATTEN = "gymnasium.wrappers.FlattenObservation around it"
+"""What makes a vector of observations of another shape."""
 
 
 def our_module() -> ModuleType:
@@ -425,13 +427,13 @@ def _observations(env_id: str, space: Any) -> int:
     if not isinstance(space, Box):
         raise CalibrlError(
             f"environment {env_id!r} observes {_kind(space)}; a model of continuous change needs a vector of numbers "
-            "(Box): flatten it with gymnasium.wrappers.FlattenObservation and give that"
+            f"(Box): use {FLATTEN} and give that"
         )
     if len(space.shape) != 1:
-        what = "images" if space.dtype == np.uint8 or len(space.shape) == 3 else "arrays"
+        picture = space.dtype == np.uint8 or len(space.shape) == 3
+        what, use = ("images", "a version of the task that observes its state") if picture else ("arrays", FLATTEN)
         raise CalibrlError(
-            f"environment {env_id!r} observes {what} of shape {space.shape}; a vector (o,) of numbers is needed: use a "
-            "version of the task that observes its state"
+            f"environment {env_id!r} observes {what} of shape {space.shape}; a vector (o,) is needed: use {use}"
         )
     return int(space.shape[0])
 

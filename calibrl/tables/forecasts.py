@@ -476,7 +476,7 @@ def _asked(names: Names, cells: Cells, kind: str | None, numbered: Mapping[int, 
             f"{start}say what {cut(family[0])} … {cut(family[-1])} are with --kind quantiles, --kind samples or "
             "--kind classes"
         )
-    if kind is None and {plain(name) for name in columns} & {*LONG, "level"}:
+    if kind is None and {plain(name) for name in columns} & {*LONG, "level", "tau"}:
         return start + ONE_ROW
     mean = names.role("mean", names.rest())
     if mean is not None and kind in (None, "normal"):

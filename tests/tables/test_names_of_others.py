@@ -552,6 +552,7 @@ REFUSED = {
     "numbers": (text({"y": Y, **named(["alpha_0.1", "alpha_0.9"], EIGHTY)}), "--kind quantiles"),
     "labels of others": (text({"y": ANIMALS, **named(["prob_c", "prob_d", "prob_o"], PROBS)}), "--columns p_"),
     "a level in each row": (text({"y": Y, "quantile": RISK, "value": MU}), "like q0.05 and q0.5"),
+    "a tau in each row": (text({"y": Y, "tau": RISK, "pred": MU}), "like q0.05 and q0.5"),
     "a level in each row of a hub": (
         text({"target": ["1 wk ahead"] * N, "quantile": RISK, "value": MU, "truth": Y}),
         "like q0.05 and q0.5",
