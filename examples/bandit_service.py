@@ -117,7 +117,7 @@ def routes(bandit: Durable, log: Log) -> dict[str, Callable[[Any], dict[str, Any
             if made is None:
                 return {"learnt": False}
             # Refused here if it cannot be learnt, before it is logged.
-            rows = bandit.policy.rows(made.x, made.arm, value)
+            rows = bandit.policy.take(made.x, made.arm, value).rows
             bandit.policy.ridge.judge(rows)
             log.add(id, made.x, made.arm, float(rows.reward[0]), made.probability)
             return {"learnt": bandit.reward(id, value)}

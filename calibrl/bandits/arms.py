@@ -220,6 +220,8 @@ class RidgeOptions(TypedDict, total=False):
 
 
 LINKS = ("linear", "logistic")
+COMMON = ("rewards", "largest", "changes")
+"""Parts of the state that are of all arms together."""
 
 
 class Forecast(NamedTuple):
@@ -230,8 +232,8 @@ class Forecast(NamedTuple):
     mean
         What an arm pays on average: its width is what is not known yet, and shrinks as rewards come.
     outcome
-        What it pays next time, noise included: a `Bernoulli` as long as all rewards were 0 or 1, else calibrated with
-        the arm's own record.
+        What it pays next time, noise included: calibrated with the arm's own record; as long as all rewards were 0 or
+        1 a `Bernoulli`, whose probability is corrected by how rewards turned out, and so is not the mean's.
     """
 
     mean: Distribution
@@ -329,7 +331,7 @@ class CompiledRidge(ArmModel):
         See `RidgeSettings`.
     """
 
-    KEPT = ("rows", "gram", "moment", "sums", "pulls", "error", "shift", "noise", "rewards", "largest", "changes")
+    KEPT = ("rows", "gram", "moment", "sums", "pulls", "error", "shift", "noise", *COMMON)
     """The parts of the state that are saved: the rest follows from them and from the records."""
 
     def __init__(self, arms: int, settings: RidgeSettings) -> None:
@@ -561,20 +563,13 @@ class CompiledRidge(ArmModel):
         """Take over what `to_plain` described; `names` of the arms are for errors."""
         for name in self.KEPT:
             part = getattr(self.state, name)
-            if name not in saved and name in NEWER:
-                continue
             part[...] = _numbers(saved[name], part.dtype).reshape(part.shape)
-            if name in ("pulls", "rows", "error", "largest", "changes") and (part < 0).any():
+            if name in COUNTS and (part[..., : COUNTS[name]] < 0).any():
                 raise CalibrlError(f"{name} holds {part.min()}, which is below 0")
-        if "rewards" not in saved:  # without sums of all rows, what was learnt cannot be centred
-            largest = self.state.largest[0]
-            self.state.rewards[:] = -1.0, 0.0, 0.0, 0.0, -largest, largest
         for a, (arm, values) in enumerate(zip(names, saved["record"], strict=True)):
             seen, record = int(self.pulls[a]), _numbers(values, np.float64)
             if len(record) != min(seen, self.settings.window):
                 raise CalibrlError(f"arm {arm!r} has {seen} rewards but a record of {len(record)}")
-            if self.settings.learnt and "rewards" not in saved and record.any():  # errors, not yet as z-scores
-                record = record / np.sqrt(np.mean(record**2))
             self.put_record(a, record)
         self.settle()
 
@@ -589,10 +584,8 @@ def _normal(mean: Floats, sd: Floats) -> Distribution:
     return torch.distributions.Normal(torch.from_numpy(mean), torch.from_numpy(sd), validate_args=False)
 
 
-COMMON = ("rewards", "largest", "changes")
-"""Parts of the state that are of all arms together."""
-NEWER = ("noise", "largest", "changes", "sums", "rewards")
-"""Parts of the state that files of older versions do not have."""
+COUNTS = {**dict.fromkeys(("pulls", "rows", "error", "largest", "changes")), "noise": 1, "rewards": 1}
+"""Parts of the state that are never below 0, and how many of their columns are, if not all."""
 SAVED = (*CompiledRidge.KEPT, "record")
 """What a saved policy holds of what was learnt."""
 ROOM = 1 << 26
@@ -601,13 +594,12 @@ ROOM = 1 << 26
 
 def check_sizes(saved: dict[str, Any], settings: RidgeSettings) -> None:
     """Refuse a saved policy whose settings and lists do not fit each other, before memory is asked for."""
-    needed = set(SAVED) - (set(NEWER) - saved.keys())
-    if not all(isinstance(saved[name], list) for name in ("arms", "removed", *needed)):
+    if not all(isinstance(saved[name], list) for name in ("arms", "removed", *SAVED)):
         raise ValueError("a list is missing")
     arms, learnt = len(saved["arms"]), sum(map(len, saved["record"]))
     models = 1 if settings.shared else arms
     for name, size in (("moment", settings.dim), ("sums", settings.dim), ("gram", ridge.packed(settings.dim))):
-        if name in saved and [len(row) for row in saved[name]] != [size] * models:
+        if [len(row) for row in saved[name]] != [size] * models:
             raise ValueError(f"{name} does not fit {arms} arms of dim {settings.dim}")
     if settings.window * (arms + 1) > max(ROOM, 100 * learnt):
         raise ValueError(f"window {settings.window} for {arms} arms asks for more room than {learnt} rewards need")

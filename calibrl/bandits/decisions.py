@@ -177,13 +177,8 @@ class Log:
                 f"features of {self.x.shape[1]} arms in each decision need their names, those of the arms taken among "
                 f"them; got names {list(self.names)}: pass names=[…], in the order of the features"
             )
-        if (
-            self.x.ndim not in (2, 3)
-            or len(self.x) != n
-            or self.reward.shape != (n,)
-            or self.propensity.shape != (n,)
-            or not n
-        ):
+        fits = self.x.ndim in (2, 3) and self.x.shape[:1] == self.reward.shape == self.propensity.shape == (n,)
+        if not fits or not n:
             raise CalibrlError(
                 f"contexts {self.x.shape}, {n} arms, rewards {self.reward.shape} and propensities "
                 f"{self.propensity.shape} make no log; expected (n, d), n, (n,) and (n,), n ≥ 1"
@@ -229,16 +224,8 @@ class Log:
     def __getitem__(self, rows: slice) -> Log:
         if not isinstance(rows, slice):
             raise CalibrlError(f"log[{rows!r}] is no part of a log; give a range of rows, such as log[:500]")
-        first = self.first + rows.indices(len(self))[0]
-        return replace(
-            self,
-            x=self.x[rows],
-            arm=self.arm[rows],
-            reward=self.reward[rows],
-            propensity=self.propensity[rows],
-            first=first,
-            among=self.among[rows],
-        )
+        parts = {name: getattr(self, name)[rows] for name in ("x", "arm", "reward", "propensity", "among")}
+        return replace(self, first=self.first + rows.indices(len(self))[0], **parts)
 
     @property
     def arms(self) -> tuple[Arm, ...]:
@@ -320,13 +307,9 @@ def read_log(
     if not context:
         _check_no_clock(x, columns, path)
     names = _names(frame[arm], path)
-    log = Log(
-        x,
-        names,
-        _numbers(frame[reward], path),
-        np.ones(len(names)) if uniform else _numbers(frame[propensity], path),
-        among=[_decoded(cell) for cell in frame[among].to_list()] if among in frame.columns else (),
-    )
+    given = np.ones(len(names)) if uniform else _numbers(frame[propensity], path)
+    lists = [_decoded(cell) for cell in frame[among].to_list()] if among in frame.columns else ()
+    log = Log(x, names, _numbers(frame[reward], path), given, among=lists)
     return replace(log, propensity=1 / log.offered(len(log.arms))) if uniform else log
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import cycle
 from pathlib import Path
@@ -250,9 +250,9 @@ def summarise(rows: Iterable[Row], *, trials: int | None = None) -> list[Line]:
         if row.experiment == "bandits":
             arm = check_known("policy", row.arm, POLICIES)
             found.setdefault((row.problem, row.step), {}).setdefault(arm, {})[row.seed] = row
-    order = list(PROBLEMS)
+    at = {problem: place for place, problem in enumerate(PROBLEMS)}  # files come last
     lines = []
-    for (problem, rounds), arms in sorted(found.items(), key=lambda item: (_place(order, item[0][0]), item[0][1])):
+    for (problem, rounds), arms in sorted(found.items(), key=lambda of: (at.get(of[0][0], len(at)), of[0][1])):
         kept = {arm: [by_seed[seed] for seed in sorted(by_seed)[:trials]] for arm, by_seed in arms.items()}
         every = [row for group in kept.values() for row in group]
         reward, optimal, covered = (
@@ -261,18 +261,10 @@ def summarise(rows: Iterable[Row], *, trials: int | None = None) -> list[Line]:
         for arm in filter(reward.__contains__, kept):
             best, covers = (cells[arm].mean if arm in cells else math.nan for cells in (optimal, covered))
             note, metrics = str(kept[arm][0].settings.get("note", "")), kept[arm][0].metrics
-            lines.append(Line(problem, arm, rounds, reward[arm], best, covers, note, _interval(metrics)))
+            # The 95 % interval that a row of a log has.
+            ends = "{reward_low:.4g} … {reward_high:.4g}".format(**metrics) if "reward_low" in metrics else ""
+            lines.append(Line(problem, arm, rounds, reward[arm], best, covers, note, ends))
     return lines
-
-
-def _interval(metrics: Mapping[str, float]) -> str:
-    """The 95 % interval that a row of a log has, as text."""
-    return f"{metrics['reward_low']:.4g} … {metrics['reward_high']:.4g}" if "reward_low" in metrics else ""
-
-
-def _place(order: Sequence[str], problem: str) -> int:
-    """Where a problem stands in tables: files last."""
-    return order.index(problem) if problem in order else len(order)
 
 
 def _pm(mean: float, error: float, form: str = ".1f") -> str:

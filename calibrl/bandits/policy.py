@@ -362,10 +362,6 @@ class Policy:
         self.features = taken.features
         return self
 
-    def rows(self, x: Array, arm: Arm | Sequence[Arm], reward: Array) -> Rows:
-        """The rows of an update, checked for shapes and names, not judged yet."""
-        return self.take(x, arm, reward).rows
-
     def take(self, x: Array, arm: Arm | Sequence[Arm], reward: Array, known: Features | None = None) -> Taken:
         """The rows of an update and what they teach of features, of which `known` is known if not the policy's own."""
         rewards, features = as_floats(reward, "reward"), known or self.features
@@ -471,18 +467,15 @@ class Policy:
 
     def to_plain(self) -> dict[str, Any]:
         """All of a policy that is settled, as plain values that `from_plain` makes a policy of."""
-        options = asdict(self.ridge.settings)
-        # What files called it from the first.
-        options["least"] = options.pop("min_rewards")
         return {
             "format": FORMAT,
             "policy": self.name,
-            "options": {**options, "plan": asdict(self.planner)},
+            "options": {**asdict(self.ridge.settings), "plan": asdict(self.planner)},
             "arms": list(self.arms),
             "removed": list(self.removed),
             "generator": self.generator.bit_generator.state,
             "decisions": self.decisions.to_plain(),
-            **({"features": self.features.to_plain()} if self.features else {}),
+            "features": self.features.to_plain() if self.features else {},
             **self.ridge.to_plain(),
         }
 
@@ -505,7 +498,6 @@ def from_plain(saved: dict[str, Any]) -> Policy:
             raise ValueError(f"it holds {', '.join(map(repr, sorted(unknown)))}")
         options = dict(saved["options"])
         planner = Exploration(**options.pop("plan"))
-        options["min_rewards"] = options.pop("least")
         if not all(isinstance(options[name], bool) for name in ("calibrated", "shared", "noisy")):
             raise ValueError("an option that is on or off is neither")
         settings = RidgeSettings(**options)
@@ -516,10 +508,8 @@ def from_plain(saved: dict[str, Any]) -> Policy:
         policy.offer = Arms(policy.arms, tuple(saved["removed"]))
         policy.generator.bit_generator.state = saved["generator"]
         policy.ridge.put_plain(saved, policy.arms)
-        if "decisions" in saved:
-            policy.decisions = Decisions.from_plain(saved["decisions"])
-        if "features" in saved or settings.scale:
-            policy.features = Features.from_plain(saved["features"], settings.dim, scale=settings.scale)
+        policy.decisions = Decisions.from_plain(saved["decisions"])
+        policy.features = Features.from_plain(saved["features"], settings.dim, scale=settings.scale)
     except (ArithmeticError, AttributeError, LookupError, MemoryError, TypeError, ValueError) as problem:
         what = first_line(problem)
         raise CalibrlError(f"the saved policy is damaged ({what}); restore the file from a backup") from None

@@ -40,6 +40,15 @@ def packed(d: int) -> int:
     return d * (d + 1) // 2
 
 
+@njit(cache=True, fastmath=_FAST)
+def square(x: Floats) -> float:
+    """The sum |x|² of an x (d,)."""
+    size = 0.0
+    for i in range(len(x)):
+        size += x[i] * x[i]
+    return size
+
+
 @njit(cache=True)
 def pack_square(x: Floats, square: Floats) -> None:
     """Write x xᵀ as a packed triangle that counts what is off the diagonal twice: xᵀPx is then one dot product.

@@ -35,7 +35,7 @@ class State(NamedTuple):
     theta, moment, sums: (m, d), sums of rows x without rewards; inverse, gram: (m, d(d+1)/2) packed lower triangles;
     rows: (m,) learnt; ordered, arrived: (k, window) z-scores of each arm; pulls: (k,); error: (k,) sums of squared
     errors of the forecast mean; shift: (k,) how far each arm's levels were moved, as z-scores, to keep what they
-    promise; noise: (k, 5) and rewards: (6,) from `arm_noise`; largest: (1,) the largest reward so far, as a size;
+    promise; noise: (k, 7) and rewards: (8,) from `arm_noise`; largest: (1,) the largest reward so far, as a size;
     changes: (2,) how often the world was found changed, and how many rewards were neither 0 nor 1. Where rewards lie
     far from 0, theta and moment are of rewards less rewards[OFFSET].
     """
@@ -89,9 +89,8 @@ def blank(models: int, arms: int, dim: int, *, ridge_: float, window: int) -> St
     error, shift = np.zeros((2, arms))
     rows, pulls, changes = (np.zeros(n, np.int64) for n in (models, arms, 2))
     evidence = (ordered, arrived, pulls, error, shift, np.zeros((arms, arm_noise.COLUMNS)))
-    return State(
-        theta, moment, sums, inverse, np.zeros_like(inverse), rows, *evidence, np.zeros(6), np.zeros(1), changes
-    )
+    common = (np.zeros(arm_noise.SLOPE + 2), np.zeros(1), changes)
+    return State(theta, moment, sums, inverse, np.zeros_like(inverse), rows, *evidence, *common)
 
 
 @njit(cache=True, inline="always")
@@ -160,15 +159,6 @@ def binary(state: State) -> bool:
     return state.changes[1] == 0 and state.rows.sum() > 0
 
 
-@njit(cache=True, inline="always")
-def penalty(theta: Floats, ridge_: float) -> float:
-    """The ridge's penalty, ridge |θ|², of a model's theta (d,)."""
-    size = 0.0
-    for i in range(len(theta)):
-        size += theta[i] * theta[i]
-    return ridge_ * size
-
-
 @njit(cache=True)
 def say(state: State, rules: Rules, x: Floats, mean: Floats, narrow: Floats, sure: Floats, single: Floats) -> None:
     """Write what is known of each arm where noise is learnt: the sd of its mean, and that of a single reward.
@@ -176,32 +166,39 @@ def say(state: State, rules: Rules, x: Floats, mean: Floats, narrow: Floats, sur
     x, mean, narrow: as in `score_arms`; sure, single: (k,), overwritten. With a logistic link sure is that of xᵀθ. As
     long as all rewards were 0 or 1, and with that link, single is the probability of a 1.
     """
-    theta, noise = state.theta, state.noise
+    # Taken out of the state once, as in `score_arms`.
+    theta, noise, rewards, logistic = state.theta, state.noise, state.rewards, rules.logistic
     arms, dim = len(mean), x.shape[1]
     total = noise[:, arm_noise.COUNT].sum()
-    unit = arm_noise.scale(state.largest[0])
-    yes_or_no = binary(state)
+    unit, slope = arm_noise.scale(state.largest[0]), rewards[arm_noise.SLOPE]
+    probable = logistic or binary(state)
+    middle = arm_noise.usual(rewards) if probable else 0.0
     lost = prior = 0.0
     for a in range(arms):
-        count, squares, variance = noise[a, arm_noise.COUNT], noise[a, arm_noise.SQUARES], narrow[a] * narrow[a]
-        lack = arm_noise.shortage(count, total, arms, dim)
-        if rules.logistic:
-            sure[a] = arm_noise.sure(1.0, lack, narrow[a], 0.0)
-            single[a] = ridge.chance(mean[a] / math.sqrt(1.0 + math.pi * variance / 8.0))
-            continue
+        count, squares = noise[a, arm_noise.COUNT], noise[a, arm_noise.SQUARES]
         if a < len(x):
             prior = arm_noise.start(x[a], rules.prior, unit)
         if a < len(theta):
-            lost = penalty(theta[a], rules.prior)
+            lost = rules.prior * ridge.square(theta[a])
         # One model for all arms: an arm's part of its penalty.
         part = lost if len(theta) == arms else lost * count / max(total, 1.0)
-        tau = arm_noise.honest(count, squares, prior, part, dim, arm_noise.OF_MEAN)
-        sure[a] = arm_noise.sure(tau, lack, narrow[a], variance * prior / unit)
-        if yes_or_no:
-            single[a] = min(max(mean[a], 0.0), 1.0)
+        tau, held = arm_noise.honest(count, squares, prior, part, dim, arm_noise.OF_MEAN), narrow[a] ** 2 * prior / unit
+        lack = arm_noise.shortage(count, total, arms, dim)
+        sure[a] = arm_noise.sure(1.0 if logistic else tau, lack, narrow[a], 0.0 if logistic else held)
+        if probable:
+            off = _beyond(logistic, count, mean[a], narrow[a], sure[a], middle)
+            single[a] = ridge.chance(middle + noise[a, arm_noise.ODDS] + (1.0 + slope) * off)
         else:
             tau = arm_noise.honest(count, squares, prior, part, dim, arm_noise.OF_OUTCOME)
-            single[a] = tau * math.sqrt(1.0 + variance)
+            single[a] = tau * math.sqrt(1.0 + narrow[a] * narrow[a])
+
+
+@njit(cache=True, inline="always")
+def _beyond(logistic: bool, count: float, mean: float, narrow: float, sure: float, middle: float) -> float:
+    """How far the log-odds of a 1 from an arm are from `middle`, before they are corrected; arguments as of `say`."""
+    if logistic:
+        return arm_noise.beyond(ridge.chance(mean / math.sqrt(1.0 + math.pi * narrow * narrow / 8.0)), count, middle)
+    return arm_noise.beyond(arm_noise.share(mean, sure), count, middle)
 
 
 @njit(cache=True, inline="always")
@@ -276,7 +273,7 @@ def judge(
         ridge.pack_square(x[i], square)
         mean, narrow = ridge.forecast(x[i], square, state.theta[m], state.inverse[m])
         mean += state.rewards[arm_noise.OFFSET]
-        z[i], error[i], moved[i], fine = judge_one(state, rules, a, x[i], reward[i], mean, narrow, shift[a])
+        z[i], error[i], moved[i], fine = judge_one(state, rules, a, reward[i], mean, narrow, shift[a])
         if not fine:
             return i
         shift[a] += moved[i]
@@ -285,19 +282,17 @@ def judge(
 
 @njit(cache=True, inline="always")
 def judge_one(
-    state: State, rules: Rules, a: int, x: Floats, reward: float, mean: float, narrow: float, shift: float
+    state: State, rules: Rules, a: int, reward: float, mean: float, narrow: float, shift: float
 ) -> tuple[float, float, float, bool]:
-    """A reward of arm a at x (d,) beside its forecast: z, error and moved as in `judge`, and whether it can be learnt.
+    """A reward of arm a beside its forecast: z, error and moved as in `judge`, and whether it can be learnt.
 
     mean, narrow: as in `score_arms`; shift: of the arm's levels.
     """
     if rules.logistic:
         mean = ridge.chance(mean)
     error = reward - mean
-    if rules.learnt:
-        z = _standard(state, rules, a, x, error, narrow * narrow, mean)
-    else:
-        z = error / width(state, rules, a, narrow)
+    # Where noise is learnt, `absorb` finds z: by then the rows before may have changed it.
+    z = error if rules.learnt else error / width(state, rules, a, narrow)
     fine = narrow <= LARGEST_SD and abs(reward) <= LARGEST_REWARD and np.isfinite(z)
     if rules.logistic:
         fine = fine and 0.0 <= reward <= 1.0
@@ -378,17 +373,23 @@ def forget(state: State, rules: Rules, keep: float) -> None:
 
 
 @njit(cache=True, inline="always")
+def _start(state: State, rules: Rules, a: int, x: Floats) -> tuple[float, float]:
+    """What `arm_noise.honest` wants of arm a at x (d,) beside its record: prior and penalty."""
+    lost = rules.prior * ridge.square(state.theta[min(a, len(state.theta) - 1)])
+    if len(state.theta) < len(state.noise):  # one model for all arms: an arm's part of its penalty
+        lost *= state.noise[a, arm_noise.COUNT] / max(state.noise[:, arm_noise.COUNT].sum(), 1.0)
+    return arm_noise.start(x, rules.prior, arm_noise.scale(state.largest[0])), lost
+
+
+@njit(cache=True, inline="always")
 def _standard(state: State, rules: Rules, a: int, x: Floats, error: float, variance: float, mean: float) -> float:
     """How far off a reward was, in its forecast's sds; `variance` is that of the model's mean."""
     if rules.logistic:
         return error / math.sqrt(max(mean * (1.0 - mean), ridge.SMALLEST_SD))
     count, squares = state.noise[a, arm_noise.COUNT], state.noise[a, arm_noise.SQUARES]
-    lost = penalty(state.theta[min(a, len(state.theta) - 1)], rules.prior)
-    if len(state.theta) < len(state.noise):
-        lost *= count / max(state.noise[:, arm_noise.COUNT].sum(), 1.0)
-    prior = arm_noise.start(x, rules.prior, arm_noise.scale(state.largest[0]))
+    prior, lost = _start(state, rules, a, x)
     tau = arm_noise.honest(count, squares, prior, lost, len(x), arm_noise.OF_OUTCOME)
-    return error / (tau * math.sqrt(1.0 + variance))
+    return error / (max(tau, arm_noise.SMALLEST) * math.sqrt(1.0 + variance))
 
 
 @njit(cache=True)
@@ -398,23 +399,44 @@ def _learn_noise(state: State, rules: Rules, a: int, x: Floats, reward: float, g
     gain: (d,) P x. Returns the reward's z-score, for the arm's record, and P x, which forgetting changes.
     """
     m = min(a, len(state.theta) - 1)
-    guess, variance = _guess(state, rules, m, x, gain)
+    guess, mean, variance = _guess(state, rules, m, x, gain)
+    total = state.noise[:, arm_noise.COUNT].sum()
     z = _standard(state, rules, a, x, reward - guess, variance, guess)
-    if rules.watch and arm_noise.changed(state.noise[a], z, state.noise[:, arm_noise.COUNT].sum(), len(x)):
+    if rules.logistic or (state.changes[1] == 0 and (reward == 0.0 or reward == 1.0)):
+        _learn_odds(state, rules, a, x, reward, mean, math.sqrt(variance), total)
+    if rules.watch and arm_noise.changed(state.noise[a], z, total, len(x)):
         state.changes[0] += 1
         forget(state, rules, arm_noise.KEEP)
         gain = ridge.times(state.inverse[m], x)
-        guess, variance = _guess(state, rules, m, x, gain)
+        guess, _, variance = _guess(state, rules, m, x, gain)
     spread = max(guess * (1.0 - guess), ridge.SMALLEST_SD) if rules.logistic else 1.0
     arm_noise.note(state.noise[a], (reward - guess) ** 2 / spread, variance * spread)
     return z, gain
 
 
 @njit(cache=True, inline="always")
-def _guess(state: State, rules: Rules, m: int, x: Floats, gain: Floats) -> tuple[float, float]:
-    """What model m expects at x (d,), and the variance of its mean; gain: (d,) P x."""
+def _learn_odds(
+    state: State, rules: Rules, a: int, x: Floats, reward: float, mean: float, narrow: float, total: float
+) -> None:
+    """Learn from a reward of arm a at x (d,) how far off its probability was; mean, narrow: as in `score_arms`."""
+    noise, rewards, middle = state.noise, state.rewards, arm_noise.usual(state.rewards)
+    count, squares = noise[a, arm_noise.COUNT], noise[a, arm_noise.SQUARES]
+    prior, lost = _start(state, rules, a, x)
+    tau = arm_noise.honest(count, squares, prior, lost, len(x), arm_noise.OF_MEAN)
+    lack = arm_noise.shortage(count, total, len(noise), len(x))
+    held = narrow**2 * prior / arm_noise.scale(state.largest[0])
+    off = _beyond(rules.logistic, count, mean, narrow, arm_noise.sure(tau, lack, narrow, held), middle)
+    chance = ridge.chance(middle + noise[a, arm_noise.ODDS] + (1.0 + rewards[arm_noise.SLOPE]) * off)
+    arm_noise.correct(noise[a, arm_noise.ODDS :], reward - chance, chance, 1.0)
+    arm_noise.correct(rewards[arm_noise.SLOPE :], reward - chance, chance, off)
+
+
+@njit(cache=True, inline="always")
+def _guess(state: State, rules: Rules, m: int, x: Floats, gain: Floats) -> tuple[float, float, float]:
+    """What model m expects at x (d,), the same before the link, and the variance of its mean; gain: (d,) P x."""
     mean, variance = ridge.foresee(x, state.theta[m], gain)
-    return (ridge.chance(mean) if rules.logistic else mean + state.rewards[arm_noise.OFFSET]), max(variance, 0.0)
+    mean += state.rewards[arm_noise.OFFSET]
+    return (ridge.chance(mean) if rules.logistic else mean), mean, max(variance, 0.0)
 
 
 @njit(cache=True, inline="always")
@@ -471,8 +493,8 @@ def play(
                 quantile[t, a, q] = ridge.chance(found) if logistic else found
             if logistic:
                 mean[t, a] = single[a]
-        row, paid = x[t], reward[t, arm : arm + 1]
-        z[0], error[0], moved[0], fine = judge_one(state, rules, arm, row, paid[0], expected, narrow[arm], levels[arm])
+        paid = reward[t, arm : arm + 1]
+        z[0], error[0], moved[0], fine = judge_one(state, rules, arm, paid[0], expected, narrow[arm], levels[arm])
         if fine:
             absorb(state, rules, x[t : t + 1], chosen[t : t + 1], paid, z, error, moved)
     return chosen, mean, quantile, pit, shift

@@ -184,18 +184,3 @@ def test_rewards_far_from_0_are_kept_by_a_file_and_by_heirs(tmp_path):
     back = CalibratedUCB(["a", "b"], 4).inherit(told)
     back.update(x, arm, reward)
     assert back.ridge.state.rewards[arm_noise.OFFSET] > 90
-
-
-def test_files_without_sums_of_rows_are_read_and_not_centred(tmp_path):
-    x, arm, reward = far()
-    policy = CalibratedUCB(["a", "b"], 4)
-    policy.update(x[:3], arm[:3], reward[:3])
-    policy.save(tmp_path / "policy.json")
-    content = json.loads((tmp_path / "policy.json").read_text())
-    for newer in ("sums", "rewards", "crc"):
-        del content[newer]
-    (tmp_path / "policy.json").write_text(json.dumps(content))
-    old = Policy.load(tmp_path / "policy.json")
-    old.update(x[3:], arm[3:], reward[3:])
-    assert old.ridge.state.rewards[arm_noise.OFFSET] == 0
-    assert old.ridge.state.largest[0] == pytest.approx(reward.max())

@@ -485,6 +485,8 @@ def test_files_that_are_no_policies_are_named(tmp_path):
         ({"record": []}, "shorter"),
         ({"record": [["x"], []], "pulls": [1, 0]}, "numbers of type"),
         ({"pulls": [-1, 0]}, "pulls holds -1"),
+        ({"noise": [[-1.0] * 7] * 2}, "noise holds -1"),
+        ({"noise": [[0.0] * 5] * 2}, "reshape"),
         ({"pulls": [0.5, 0]}, "numbers of type float64"),
         ({"brc": "12345678"}, "it holds 'brc'"),
         ({"options": options | {"dim": 100_000}}, "does not fit 2 arms of dim 100000"),

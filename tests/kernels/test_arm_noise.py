@@ -154,6 +154,40 @@ def test_rewards_of_two_values_bring_arms_back_that_had_less_than_their_share():
     assert described(policy, at)[1][2] < expected[1][2]
 
 
+def test_probabilities_are_corrected_as_the_formulas_say():
+    """The correction of log-odds by plain arithmetic, from means and widths that other tests derive."""
+    x, arm, reward = history(150)
+    arm, reward = np.minimum(arm, 1), (reward > 0.5).astype(float)  # the third arm has no reward
+    policy = CalibratedUCB(3, 4)
+    own, common, ones = [[0.0, 0.0] for _ in range(3)], [0.0, 0.0], 0.0
+    for t, (row, a, paid) in enumerate(zip(x, arm.tolist(), reward, strict=True)):
+        middle = np.log((ones + 1) / (t - ones + 1))
+        mean, _, sure, single = described(policy, row)
+        wide = 2 / np.pi * sure**2
+        share = (1 + np.sqrt(mean**2 + wide) - np.sqrt((1 - mean) ** 2 + wide)) / 2
+        least = 1 / (np.bincount(arm[:t], minlength=3) + 50)
+        share = np.clip(share, least, 1 - least)
+        off = np.log(share / (1 - share)) - middle
+        p = 1 / (1 + np.exp(-(middle + np.array(own)[:, 0] + (1 + common[0]) * off)))
+        if t:
+            np.testing.assert_allclose(single, p, rtol=1e-8)
+            np.testing.assert_allclose(policy.forecast(row).outcome.probs, p, rtol=1e-8)
+        for learnt_so_far, by in ((own[a], 1.0), (common, off[a])):
+            learnt_so_far[1] = min(learnt_so_far[1] + max(p[a] * (1 - p[a]), 1e-3) * by**2, 40)
+            learnt_so_far[0] += by * (paid - p[a]) / (4 + learnt_so_far[1])
+        policy.update(row, a, paid)
+        ones += paid
+    assert np.ptp(np.array(own)[:2, 0]) > 0.05 < abs(common[0])
+
+
+def test_a_mean_brought_back_to_probabilities():
+    """Against Gauss-Hermite quadrature."""
+    at, weight = np.polynomial.hermite_e.hermegauss(200)
+    for mean, sd in [(0.0, 0.05), (0.3, 1e-9), (0.3, 0.1), (0.95, 0.2), (-0.4, 0.3), (1.6, 0.5)]:
+        exact = weight @ np.clip(mean + sd * at, 0, 1) / weight.sum()
+        assert arm_noise.share(mean, sd) == pytest.approx(exact, abs=0.02)
+
+
 def test_the_unit_of_rewards_does_not_matter():
     x, arm, reward = history(200)
     at = np.ones(4)
