@@ -63,6 +63,9 @@ MOST_CELLS = 60_000_000
 TEST_DAYS, CALIBRATION_DAYS, LEAST_DAYS = 92, 120, 200
 """Of sales that are a problem of an experiment: the paper's test, what a map is learnt on, and all of it at least."""
 
+LEAST_OF_TOTAL = 3
+"""Item-stores that sell on a day, from which on one of them may be the total of the others."""
+
 FEW_DAYS = 28
 """Days of sales below which a forecast is mostly assumption."""
 
@@ -85,6 +88,12 @@ def read_sales(
     keys = found or new
     last = _last_day(cells, date, units, today, keys)
     grid = _laid_out(cells, date, series, keys, last=last)
+    if len(whole := _sums_of_others(grid.total(units), keys)):
+        kept = ~np.isin(series, whole)
+        cells = replace(cells, frame=cells.frame.filter(kept), line=cells.line[kept])
+        date, units, done_before = date[kept], units[kept], [*done_before, _left_out([keys[k] for k in whole])]
+        found, series = item_stores(cells, stores=cells.has("store"))
+        keys, grid = found, _laid_out(cells, date, series, found, last=last)
     holiday = {"holiday": grid.flags("holiday", default=False)} if cells.has("holiday") else {}
     sold, done = _netted(grid, units)
     written = Sales(
@@ -156,6 +165,29 @@ def own_problem(
     return Problem(lambda: read, {period: when}, history=min(365, begin // 2)), keys
 
 
+def _sums_of_others(sold: Floats, keys: tuple[Key, ...]) -> NDArray[np.int64]:
+    """The item-stores that are totals, whatever they are called: day by day as much as all others of a store together.
+
+    Or as all other stores sell of an item. No two can be; and of one day, or where only one other sells, it is chance.
+    """
+    found: list[int] = []
+    units, items = np.nan_to_num(sold), np.unique([item for item, _ in keys], return_inverse=True)[1]
+    for of in (store_of(keys), items):
+        for each in np.flatnonzero(np.bincount(of, minlength=1) >= LEAST_OF_TOTAL):
+            rows = np.flatnonzero(of == each)
+            part = units[rows]
+            days = (part > 0).sum(0) >= LEAST_OF_TOTAL
+            same = (
+                np.isclose(2 * part[:, days], part[:, days].sum(0)).mean(1) if days.sum() >= 10 else np.zeros(len(rows))
+            )
+            found += rows[same >= 0.95].tolist() if (same >= 0.95).sum() == 1 else []
+    return np.unique(np.array(found, dtype=np.int64))
+
+
+def _left_out(whole: list[Key]) -> str:
+    return f"{first_few([named(key) for key in whole])} left out: the sum of the others, day by day"
+
+
 def _shares(days: int) -> tuple[int, int]:
     """Days of the test and of the calibration before it."""
     return min(TEST_DAYS, days // 6), min(CALIBRATION_DAYS, days // 5)
@@ -209,9 +241,15 @@ def _worth_saying(cells: Cells, history: History, units: Floats) -> list[str]:
             f"{int(broken.sum())} rows have fractions of a unit, but whole units are forecast and ordered; count in "
             "smaller ones (grams, not kilograms) to be as fine as the file."
         )
+    recorded = (~np.isnan(history.sales.units[:, : history.today + 1])).any(0)
+    kind = np.unique(history.sales.weekday[: history.today + 1][recorded])
+    if len(kind) == 1 and recorded.sum() > 3:
+        notes.append(
+            f"All sales are on {WEEKDAYS[kind[0]]}s. If each is the sum of a week, the orders are far too large: a row "
+            "for each day is needed."
+        )
     if len(cells) and not cells.has("in_stock"):
         notes.append("There is no column in_stock: sales are taken for demand, also on days that sold out.")
-    recorded = (~np.isnan(history.sales.units[:, : history.today + 1])).any(0)
     days = int(recorded.sum())
     if 0 < days < FEW_DAYS:
         notes.append(

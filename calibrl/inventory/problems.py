@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -112,18 +112,13 @@ class Sales:
     def select(self, series: NDArray[np.int64] | NDArray[np.bool_]) -> Sales:
         """Only these series, by index or mask."""
         index = np.arange(len(self.series))[series]
-        return replace(
-            self,
-            series=tuple(self.series[i] for i in index),
-            units=self.units[index],
-            censored=self.censored[index],
-            closed=self.closed[index],
-            promotion=None if self.promotion is None else self.promotion[index],
-            price=None if self.price is None else self.price[index],
-            marks={name: mark[index] for name, mark in self.marks.items()},
-            product=tuple(self.product[i] for i in index) if self.product else (),
-            regressors={name: values[index] for name, values in self.regressors.items()},
-        )
+        chosen: dict[str, Any] = {}
+        for name, part in vars(self).items():
+            if isinstance(part, dict):
+                chosen[name] = {mark: values[index] for mark, values in part.items()}
+            elif name not in ("dates", "note") and part is not None:
+                chosen[name] = tuple(part[k] for k in index if part) if isinstance(part, tuple) else part[index]
+        return replace(self, **chosen)
 
     def history(self, until: str | np.datetime64) -> NDArray[np.int64]:
         """(s,): days on record before `until`."""

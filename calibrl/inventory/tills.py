@@ -30,14 +30,13 @@ KNOWN = (*NEEDED, "store", "in_stock", "price", "promotion", "holiday", "closed"
 NAMES: list[dict[str, list[str]]] = json.loads((Path(__file__).parent / "data" / "columns.json").read_text("utf-8"))
 """What tills call the columns of a sales file: the first names that fit count."""
 
-WORDS = {
-    "date": {"date", "datum", "fecha", "timestamp"},
-    "item": {"item", "product", "article", "artikel", "produkt", "producto", "produit", "prodotto"},
-    "units": {"quantity", "qty", "units", "menge", "anzahl", "cantidad", "quantité", "qté", "quantità"},
-}
+SAID: dict[str, list[str]] = json.loads((Path(__file__).parent / "data" / "words.json").read_text("utf-8"))
+"""What tills say, in many languages; a star stands for any end of a word."""
+
+WORDS = {ours: set(SAID[ours]) for ours in NEEDED}
 """Words by which other names are found, unless one of these stands beside them."""
 
-OTHERWISE = {"price", "cost", "amount", "tax", "id", "category", "group", "type", "vendor", "brand", "hand", "unit"}
+OTHERWISE = set(SAID["otherwise"])
 
 TOTAL = (
     r"(?i)^\W*(?:(?:grand|sub|daily|day|tages)\W*)?"
@@ -46,57 +45,41 @@ TOTAL = (
 ALONE = TOTAL + r"\W*$"
 """How a line begins that adds up others, and the same with nothing behind it."""
 
-KIND, STATUS, VOID = (
-    {
-        "type",
-        "event",
-        "kind",
-        "mode",
-        "modus",
-        "transaction",
-        "vorgang",
-        "vorgangsart",
-        "belegart",
-        "buchungsart",
-        "tipo",
-    },
-    {"status", "state", "statut", "estado", "stato"},
-    {"void", "voided", "storno", "storniert", "cancelled", "canceled", "annulé", "anulado", "annullato", "deleted"}
-    | {"training", "schulung"},
-)
+KIND, STATUS, VOIDED = (set(SAID[name]) for name in ("kind", "status", "voided"))
 """Words in the name of a column that says what kind of line it is, what became of it, and whether it was undone."""
 
-RETURN = {"return", "returned", "refund", "refunded", "retour", "retoure", "rückgabe", "gutschrift", "avoir", "reso"}
-RETURNS = RETURN | {"returns", "refunds", "retouren", "rückgaben", "retours", "devoluciones", "resi"}
+RETURNS = set(SAID["returns"])
+"""Words in the name of a column that says how much came back."""
 
 SOLD_OUT = ({"sold", "out"}, {"out", "of", "stock"}, {"stockout"}, {"ausverkauft"}, {"agotado"}, {"uitverkocht"})
 """Words of which the name of a column consists that is 1 where `in_stock` is 0."""
 
-LINES, ITEMS = {"line", "row", "record"}, {"item", "items", "product", "artikel", "position"}
+LINES, ITEMS = set(SAID["lines"]), set(SAID["items"])
 """Words in the name of a column that says what each line is about, and what it says where that is something sold."""
 
-MEASURE = {"uom", "measure", "einheit", "mengeneinheit", "meins"}
-"""Words in the name of a column that says what is counted."""
+MEASURE, NO_ITEM = set(SAID["measure"]), set(SAID["no_item"])
+"""Words in the name of a column that says what is counted, and of one that holds no item, nor what was sold of one."""
 
-NO_ITEM = {
-    *("week", "month", "year", "weekday", "hour", "woche", "kw", "monat", "jahr", "wochentag", "semaine", "mois"),
-    *("temperature", "temp", "temperatur", "température", "weather", "wetter", "rain", "regen", "humidity", "wind"),
-    *("turnover", "revenue", "umsatz", "takings", "guests", "customers", "visitors", "covers", "gäste", "kunden"),
-    *("cashier", "employee", "server", "till", "register", "terminal", "payment", "note", "notes", "comment", "time"),
-}
-"""Words in the name of a column that holds no item, nor what was sold of one."""
+YEAR_MONTH_DAY = tuple(set(SAID[name]) for name in ("year", "month", "day"))
 
-YEAR_MONTH_DAY = (
-    {"year", "jahr", "année", "año", "anno", "ano", "jaar", "år"},
-    {"month", "monat", "mois", "mes", "mês", "mese", "maand", "måned", "månad"},
-    {"day", "tag", "jour", "día", "dia", "giorno", "dag"},
-)
+REPEATED = 30
+"""Different lines, each there twice, that are no chance."""
 
-MONTHS = (
-    *("jan gen ene", "feb fév fev", "mar mär mrz mrt maa", "apr avr abr", "may mai mei mag maj", "jun juin giu"),
-    *("jul juil lug", "aug aoû ago", "sep set", "oct okt ott out", "nov", "dec dez déc dic des"),
-)
-"""How the months begin in several languages."""
+FEW = 12
+"""Different texts up to which a column may say what became of its lines."""
+
+
+def _saying(*names: str) -> str:
+    """A pattern for what is said under these names. Scripts without spaces between words are searched anywhere."""
+    words = [one for name in names for one in SAID[name]]
+    ends = {one: "" if one.endswith("*") else r"(?:\W|_|$)" for one in words}
+    whole = [r"(?:^|\W|_)" + re.escape(one.rstrip("*")) + ends[one] for one in words if one < "\u0e00"]
+    return "|".join([*whole, *(re.escape(one) for one in words if one >= "\u0e00")])
+
+
+VOID, UNMADE, RETURN = (_saying(name) for name in ("void", "unmade", "return"))
+DRAFT = _saying("unmade_status")
+"""What a line says that was undone, never came to anything, or brings something back; and one in a status."""
 
 
 @dataclass(frozen=True)
@@ -151,6 +134,8 @@ def sales_cells(path: str | Path, reading: Reading) -> tuple[Cells, list[str]]:
     if "date" not in called and len(dated) == 1:
         called["date"] = dated[0]
     frame = frame.with_columns(pl.Series(LINE, np.arange(len(frame)) + source.first))
+    if "date" in called:  # exports put one below the other, each with its header
+        frame = frame.filter(pl.col(called["date"]).cast(pl.String).ne_missing(called["date"]))
     frame, left_out = _sales_alone(frame, called, reading.date_format)
     frame, called, spread = _made_long(frame, called, reading)
     found = [name for name in frame.columns if name != LINE]
@@ -181,9 +166,10 @@ def sales_cells(path: str | Path, reading: Reading) -> tuple[Cells, list[str]]:
     semicolons = "separated by semicolons" in source.how
     for name in {called["units"], called.get("price", called["units"])}:
         frame = frame.with_columns(_plain_numbers(frame[name], frame, semicolons=semicolons))
-    frame, read, undone = _undone(frame, called)
+    frame, read, undone = _undone(frame, called, semicolons=semicolons)
+    _refuse_doubled(frame, called, source.name)
     cells = reader.cells_of(frame.drop(LINE), replace(source, first=0), called, date_format=reading.date_format)
-    unknown = tuple(name for name in cells.unknown if name not in {*reading.regressors, *read})
+    unknown = tuple(_described(frame[name]) for name in cells.unknown if name not in {*reading.regressors, *read})
     return replace(cells, line=frame[LINE].to_numpy()[cells.line], unknown=unknown), done + undone
 
 
@@ -266,7 +252,7 @@ def _unnamed_item(frame: pl.DataFrame, called: Mapping[str, str], source: str) -
         and frame[name].dtype == pl.String
         and frame[name].n_unique() > 1
         and not _numeric(frame[name])
-        and not _words(name) & (NO_ITEM | OTHERWISE | KIND | STATUS | VOID)
+        and not _words(name) & (NO_ITEM | OTHERWISE | KIND | STATUS | VOIDED)
         and not frame[name].str.contains(r"^\d?\d:\d\d").any()
     ]
     if not texts or not frame.select(days).is_duplicated().any():
@@ -294,17 +280,44 @@ def _refuse_measures(table: pl.DataFrame, source: str) -> None:
         raise CalibrlError(f"{source}: {name} is counted in {some(kinds)} (column {measure}); turn all into one")
 
 
+def _refuse_doubled(frame: pl.DataFrame, called: Mapping[str, str], source: str) -> None:
+    """An error if every line of some days on end is there twice, in more lines than chance repeats."""
+    lines = pl.DataFrame({"day": frame[called["date"]].cast(pl.String), "line": frame.drop(LINE).hash_rows()})
+    if lines["line"].n_unique() == len(lines):
+        return
+    lines = lines.group_by("day", "line", maintain_order=True).len()
+    days = lines.group_by("day", maintain_order=True).agg(twice=(pl.col("len") % 2 == 0).all(), lines=pl.len())
+    runs = days.with_columns(run=pl.col("twice").rle_id()).filter("twice").group_by("run", maintain_order=True)
+    found = runs.agg(first=pl.col("day").first(), last=pl.col("day").last(), lines=pl.col("lines").sum())
+    for _, first, last, _ in found.filter(pl.col("lines") >= REPEATED).rows():
+        cure = "was it exported twice? Keep one copy"
+        raise CalibrlError(f"{source}: every line from {first} to {last} is there twice; {cure}")
+
+
+def _described(column: pl.Series) -> str:
+    """The name of a column that is not used, with what it says if that may concern what a line is worth."""
+    telling = _may_say(column, _words(column.name)) and not _numeric(column)
+    texts = column.drop_nulls().unique().sort().to_list() if telling else []
+    return column.name + (f" ({some(texts)})" if 2 <= len(texts) <= 5 else "")
+
+
 def _in_numbers(column: pl.Series) -> pl.Series:
     """Dates with the month in words, of several languages, or with points behind a year; any other cell as it is."""
     if column.dtype != pl.String:
         return column
+    years = column.str.extract(r"(?:^|\D)(2[45]\d\d)(?:\D|$)")
+    if years.null_count() == column.null_count() < len(column):  # counted from the Buddha, as in Thailand
+        every = {year: str(int(year) - 543) for year in years.drop_nulls().unique()}
+        column = column.str.replace_many(every)
     found = {}
     for text in column.unique().drop_nulls():
         day = re.match(r"\s*(\d{1,2})(?:\.|er|º)?[ -]*(?:de )?([^\W\d_]{3,})\.?[ -]*(?:del? )?(\d{4})\s*$", text)
-        month = [k for k, begins in enumerate(MONTHS, 1) if day and day[2].lower().startswith(tuple(begins.split()))]
+        month = [
+            k for k, begins in enumerate(SAID["months"], 1) if day and day[2].lower().startswith(tuple(begins.split()))
+        ]
         if day and month:
             found[text] = f"{day[3]}-{month[-1]:02d}-{int(day[1]):02d}"
-        elif points := re.match(r"\s*(\d{4})\. ?(\d\d?)\. ?(\d\d?)\.?\s*$", text):
+        elif points := re.match(r"\s*(\d{4})[.年년] ?(\d\d?)[.月월] ?(\d\d?)[.日일]?\s*$", text):
             found[text] = "-".join(part.zfill(2) for part in points.groups())
     return column.replace(found) if found else column
 
@@ -367,24 +380,35 @@ def _local(column: pl.Series, zone: str) -> pl.Series:
     return _where(day.is_not_null(), day, column.cast(pl.String)).alias(column.name)
 
 
-def _undone(frame: pl.DataFrame, called: Mapping[str, str]) -> tuple[pl.DataFrame, list[str], list[str]]:
+def _undone(
+    frame: pl.DataFrame, called: Mapping[str, str], *, semicolons: bool
+) -> tuple[pl.DataFrame, list[str], list[str]]:
     """The lines that were not cancelled, those of returns with their sign; columns that say so; and what was done.
 
     Of an order that was refunded nothing is left: its line goes, too, as no other takes it back.
     """
     read: list[str] = []
     gone, taken = (pl.repeat(False, len(frame), eager=True) for _ in range(2))
+    sold = called["units"]
     for name in frame.columns:
         words = _words(name)
-        if name in called.values() or name == LINE or not words & (KIND | STATUS | VOID):
+        kinds, states, flags = words & KIND, words & STATUS, words & VOIDED
+        named = kinds or states or flags or words & RETURNS
+        if name in called.values() or name == LINE or not (named or _may_say(frame[name], words)):
             continue
         text = frame[name].cast(pl.String, strict=False).str.strip_chars().str.to_lowercase().fill_null("")
-        texts, undone = text.unique().to_list(), VOID | RETURN if words & STATUS else VOID
-        void = [one for one in texts if _words(one) & undone and "part" not in one]
+        texts, undone = text.unique().to_list(), VOID
+        undone += f"|{UNMADE}" * bool(kinds or states) + f"|{RETURN}|{DRAFT}" * bool(states)
+        void = [one for one in texts if re.search(undone, one) and "part" not in one]
         if words & LINES and any(_words(one) & ITEMS for one in texts):  # a receipt, what is on it, how it was paid
             void = [one for one in texts if not _words(one) & ITEMS]
-        back = [one for one in texts if _words(one) & RETURN and words & KIND]
-        if words & VOID and not words & WORDS["units"]:
+        back = [one for one in texts if re.search(RETURN, one) and not states and one not in void]
+        if words & RETURNS and not words & WORDS["units"] and {*texts} <= {*reader.YES, *reader.NO, ""}:
+            # Whether the line is a return, or was brought back by another. As 1 and 0 it may be how many were.
+            noun = words & {"is", "was"} or (words & {"return", "refund"} and "1" not in texts)
+            yes = [one for one in texts if one in reader.YES]
+            back, void = (yes, []) if noun else ([], yes if "1" not in texts else [])
+        elif flags and not words & WORDS["units"]:
             void = [one for one in texts if one not in reader.NO and not re.fullmatch(r"[-0.,]*", one)]
             if any(re.match(r"\d+(?:[.,]\d*)?$", one) and one not in reader.YES for one in void):
                 void = []  # how many or how much of it was
@@ -392,9 +416,8 @@ def _undone(frame: pl.DataFrame, called: Mapping[str, str]) -> tuple[pl.DataFram
             read.append(name)
             gone |= text.is_in(void)
             taken |= text.is_in(back)
-    sold = called["units"]
     counts = [name for name in frame.columns if _words(name) & RETURNS and name != sold and _whole(frame[name])]
-    counts = [name for name in counts if not _words(name) & (OTHERWISE | KIND | STATUS)]
+    counts = [name for name in counts if not _words(name) & (OTHERWISE | KIND | STATUS) and name not in read]
     done = [f"{counted(int(gone.sum()), 'cancelled line')} left out ({', '.join(read)})"] if gone.any() else []
     if len(counts) == 1 and not _words(sold) & {"net", "netto"} and _whole(frame[sold]):
         done.append(f"{counts[0]} taken off {sold}")
@@ -402,11 +425,41 @@ def _undone(frame: pl.DataFrame, called: Mapping[str, str]) -> tuple[pl.DataFram
         less = frame[counts[0]].cast(pl.Float64).fill_null(0).abs()
         frame = frame.with_columns((frame[sold].cast(pl.Float64) - less).cast(pl.String))
     units = frame[sold].cast(pl.String).str.strip_chars()
+    for name in [one for one in frame.columns if one not in {*called.values(), *read, LINE}]:
+        paid = _paid_back(frame, name, called, semicolons=semicolons) & ~gone
+        read += [name] * bool(paid.any())
+        taken |= paid
     minus = taken & units.str.contains(r"^[\d.,]*[1-9]").fill_null(False)
     if minus.any():
         done.append(f"{counted(int(minus.sum()), 'line')} of returns counted as such ({', '.join(read)})")
         frame = frame.with_columns(_where(minus, "-" + units, units).alias(sold))
     return frame.filter(~gone), read, done
+
+
+def _may_say(column: pl.Series, words: set[str]) -> bool:
+    """Whether a column of any other name may say what became of a line: one of few texts, not about anything else."""
+    if column.dtype != pl.String or words & (OTHERWISE | NO_ITEM) or column.head(10_000).n_unique() > FEW:
+        return False
+    return column.n_unique() <= FEW
+
+
+def _paid_back(frame: pl.DataFrame, name: str, called: Mapping[str, str], *, semicolons: bool) -> pl.Series:
+    """Lines with an amount below zero for units above it, at prices the item was sold at, too: returns without a sign.
+
+    A discount is below zero on sales, and a profit of any size.
+    """
+    column, nothing = frame[name], pl.repeat(False, len(frame), eager=True)
+    if column.dtype == pl.String and not column.str.contains(r"^\W*[-\u2212(]|[-\u2212]\s*$").any():
+        return nothing
+    amount = _plain_numbers(column, frame, semicolons=semicolons).cast(pl.Float64, strict=False).fill_null(0)
+    units = frame[called["units"]].cast(pl.Float64, strict=False).fill_null(0)
+    each = pl.DataFrame({"item": frame[called["item"]], "price": (amount / units).round(2)})
+    back, forth = (amount < 0) & (units > 0), (amount > 0) & (units > 0)
+    prices = each.filter(forth).unique()
+    known = each.filter(back).with_columns(-pl.col("price")).join(prices, on=["item", "price"], how="semi")
+    less, more = int(back.sum()), int(forth.sum())
+    sure = 0 < less < more / 2 and len(known) >= 0.9 * less and 5 * len(prices) <= more
+    return back if sure else nothing
 
 
 def _plain_numbers(column: pl.Series, frame: pl.DataFrame, *, semicolons: bool) -> pl.Series:
@@ -423,7 +476,7 @@ def _plain_numbers(column: pl.Series, frame: pl.DataFrame, *, semicolons: bool) 
         and not text.str.contains(reader.THOUSANDS).any()
     ):
         return column
-    bare = text.str.replace_all(r"[€$£¥\s\u00a0\u202f']|\b(?:EUR|USD|GBP|CHF)\b", "")
+    bare = text.str.replace_all(r"R\$|[€$£¥₹₺₽₩₪₫฿\s\u00a0\u202f']|\b(?:EUR|USD|GBP|CHF)\b", "")
     bare = bare.str.replace(r"^\((.+)\)$", "-$1").str.replace(r"^(\d[\d.,]*)-$", "-$1")
     unit = bare.str.extract(r"^[-+]?\d[\d.,]*([^\W\d_]+)\.?$").drop_nulls().unique()
     if len(unit) == 1:

@@ -31,7 +31,10 @@ DECIMAL_COMMA = r"^[-+]?(?:\d+,(?:\d{1,2}|\d{4,})|(?:0|\d{4,}),\d+)$"
 """A number whose comma cannot stand between thousands."""
 
 YES = ["1", "1.0", "true", "yes", "y", "ja", "wahr", "oui", "vrai", "sí", "si", "sì"]
-NO = ["0", "0.0", "false", "no", "n", "nein", "falsch", "non", "faux"]
+NO = [
+    *("0", "0.0", "false", "no", "n", "nein", "falsch", "non", "faux"),
+    *("não", "nee", "nej", "nei", "ei", "nie", "ne", "nem"),
+]
 
 DATE_FORMATS = (
     *("%Y-%m-%d", "%Y/%m/%d", "%Y%m%d", "%d.%m.%Y", "%d-%b-%Y", "%d %b %Y", "%d %B %Y", "%b %d, %Y", "%B %d, %Y"),
@@ -41,6 +44,9 @@ DATE_FORMATS = (
 
 DATE_WORDS = {"day-first": ("%d/%m/%Y", "%d-%m-%Y"), "month-first": ("%m/%d/%Y", "%m-%d-%Y")}
 """What `date_format` may be instead of a format."""
+
+SWAPPED = {"%d/%m/%Y": "%m/%d/%Y", "%m/%d/%Y": "%d/%m/%Y", "%d-%m-%Y": "%m-%d-%Y", "%m-%d-%Y": "%d-%m-%Y"}
+"""What a date may mean that is written with bare numbers."""
 
 DAY_NAME = (
     r"(?i)^(?:(?:mon|tues?|wed(?:nes)?|thu(?:rs?)?|fri|sat(?:ur)?|sun)(?:day)?|mo|di|mi|do|fr|sa|so|"
@@ -347,7 +353,24 @@ class Cells:
                 f"{cut(text[row])!r} may be {one[row]} or {other[row]}; say which with --date-format day-first or "
                 "--date-format month-first",
             )
+        if fits and self.date_format is None:
+            self._refuse_mixed(text, name, tried[fits[0]], tried.get(SWAPPED.get(fits[0], "")))
         return tried[fits[0]] if fits else min(tried.values(), key=pl.Series.null_count)
+
+    def _refuse_mixed(self, text: pl.Series, name: str, day: pl.Series, swapped: pl.Series | None) -> None:
+        """An error if days that can be read in two ways lie far from those that cannot, unless read the other way."""
+        if swapped is None:
+            return
+        one, other = (part.to_numpy().astype("datetime64[D]") for part in (day, swapped))
+        sure = one[np.isnat(other) & ~np.isnat(one)]
+        if not len(sure):
+            return
+        near, instead = ((part > sure.min() - 32) & (part < sure.max() + 32) for part in (one, other))
+        self.refuse(
+            ~near & instead & (2 * (~near & instead).sum() > (~np.isnat(other)).sum()),
+            name,
+            lambda row: f"{cut(text[row])!r} would be {one[row]}, far from others; are days and months in one order?",
+        )
 
     def _column(self, name: str) -> pl.Series:
         """A column; one left out is empty throughout."""

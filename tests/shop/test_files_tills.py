@@ -1,4 +1,4 @@
-"""Sixty sales files of one shop, as real tills and spreadsheets write them: each gives the same orders."""
+"""Eighty sales files of one shop, as real tills and spreadsheets write them: each gives the same orders."""
 
 from __future__ import annotations
 
@@ -164,6 +164,27 @@ def dates_on_top(path: Path) -> None:
 def taken_back(day: date, item: str, units: int, number: int) -> list[str]:
     """Returns in a column of their own."""
     return [f"{day},08:05,{item},{units + number % 3},0", f"{day},17:55,{item},0,{number % 3}"]
+
+
+def with_totals(word: str) -> str:
+    """A total below each day that only its size tells from an item."""
+    made = ["Date,Item,Qty"]
+    for (day,), part in SHOP.group_by("date", maintain_order=True):
+        made += [f"{day},{item},{units}" for item, units in part.select("item", "units").iter_rows()]
+        made.append(f"{day},{word},{part['units'].sum()}")
+    return "\n".join(made) + "\n"
+
+
+def undone(form: str, gone: str = "", back: str = "") -> Callable[[date, str, int, int], list[str]]:
+    """Some lines again, cancelled; and units too many in some, which come back without a sign."""
+
+    def line(day: date, item: str, units: int, number: int) -> list[str]:
+        some, begin = number % 9 == 0, f"{day:{form}}"
+        sold = f"{begin};{item};{units + 2 * (some and back != '')};"
+        more = [f"{begin};{item};{amount};{word}" for amount, word in ((7, gone), (2, back)) if some and word]
+        return [f"{sold}ok", *more]
+
+    return line
 
 
 Till = tuple[str, Callable[[Path], object], Reading]
@@ -407,6 +428,82 @@ TILLS: dict[str, Till] = {
     ),
     "a pivot table": ("pivot.xlsx", pivoted, PLAIN),
     "dates above columns": ("days.xlsx", dates_on_top, PLAIN),
+    "brazilian": till(
+        "relatorio.csv",
+        lines(
+            "Data/Hora;Código;Descrição do Produto;Qtd. Vendida;Valor Unit.;Cancelado",
+            lambda day, item, units, number: [
+                f"{day:%d/%m/%Y} 08:10:00;789;{item};{units},000;R$ 2,50;Não",
+                *[f"{day:%d/%m/%Y} 09:00:00;789;{item};12,000;R$ 2,50;Sim"] * (number % 7 == 0),
+            ],
+            "Total Geral;;;9999,000;;",
+        ),
+        "cp1252",
+    ),
+    "swiss": till("kasse.csv", lines("Datum;Artikel;Anzahl;Beleg-Typ", undone("%d.%m.%Y", "Stornobeleg"))),
+    "vietnamese": till("kiot.csv", lines("Thời gian;Tên hàng;Số lượng;Trạng thái", undone("%d/%m/%Y", "Đã hủy"))),
+    "chinese": till("销售.csv", lines("销售日期;商品名称;销售数量;单据类型", undone("%Y-%m-%d", "已作废", "销售退货"))),
+    "russian": till(
+        "продажи.csv", lines("Дата;Номенклатура;Количество;Вид операции", undone("%d.%m.%Y", back="Возврат"))
+    ),
+    "turkish": till("satış.csv", lines("Tarih;Ürün Adı;Miktar;İşlem Türü", undone("%d.%m.%Y", "İptal", "İade"))),
+    "italian": till(
+        "vendite.csv",
+        lines("Data scontrino;Descrizione articolo;Qtà;Operazione", undone("%d/%m/%Y", "Annullata", "Reso cliente")),
+    ),
+    "polish, cancelled": till("s.csv", lines("Data;Nazwa;Ilość sprzedana;Stan", undone("%Y-%m-%d", "Anulowany"))),
+    "czech": till(
+        "prodej.csv",
+        lines(
+            "Datum prodeje;Název položky;Počet ks;Storno",
+            lambda day, item, units, number: [
+                f"{day:%d.%m.%Y};{item};{units};Ne",
+                *[f"{day:%d.%m.%Y};{item};7;Ano"] * (number % 9 == 0),
+            ],
+        ),
+    ),
+    "japanese, cancelled": till(
+        "uriage.csv", lines("営業日;商品名;販売数;区分", undone("%Y年%m月%d日", "取消", "返品"))
+    ),
+    "arabic": till(
+        "m.csv", lines("التاريخ,الصنف,الكمية", lambda day, item, units, _: f"{day:%d/%m/%Y},{item},{units}")
+    ),
+    "hebrew": till("m.csv", lines("תאריך,שם פריט,כמות", lambda day, item, units, _: f"{day:%d.%m.%Y},{item},{units}")),
+    "thai years": till(
+        "t.csv", lines("วันที่,สินค้า,จำนวน", lambda day, item, units, _: f"{day:%d/%m}/{day.year + 543},{item},{units}")
+    ),
+    "orders that failed": till("woo.csv", lines("Date;Item;Qty;Order Status", undone("%Y-%m-%d", "failed"))),
+    "amounts below zero": till(
+        "net.csv",
+        lines(
+            "Date,Receipt,Item,Qty,Net",
+            lambda day, item, units, number: [
+                f"{day},R{number},{item},{units + 2 * (number % 9 == 0)},{2.5 * (units + 2 * (number % 9 == 0)):.2f}",
+                *[f"{day},Q{number},{item},2,-5.00"] * (number % 9 == 0),
+            ],
+        ),
+    ),
+    "a flag of returns": till(
+        "flag.csv",
+        lines(
+            "Date,Item,Qty,is_return",
+            lambda day, item, units, number: [
+                f"{day},{item},{units + 2 * (number % 9 == 0)},0",
+                *[f"{day},{item},2,1"] * (number % 9 == 0),
+            ],
+        ),
+    ),
+    "a total in Finnish": till("summa.csv", with_totals("Yhteensä")),
+    "a column of totals in Greek": till(
+        "wide.csv", by_item().with_columns(pl.sum_horizontal("brioche", "müsli", "rolls").alias("Σύνολο")).write_csv()
+    ),
+    "headers between": till(
+        "months.csv",
+        lines(
+            "Date,Item,Qty",
+            lambda day, item, units, number: [*["Date,Item,Qty"] * (number % 60 == 30), f"{day},{item},{units}"],
+        ),
+    ),
 }
 
 
@@ -466,6 +563,48 @@ def test_what_may_be_meant_otherwise_is_asked_about(tmp_path: Path, header: str,
     (tmp_path / "sales.csv").write_text("\n".join([header, *rows]) + "\n")
     with pytest.raises(CalibrlError, match=message):
         read_shop(tmp_path / "sales.csv")
+
+
+def test_a_period_exported_twice_is_refused(tmp_path: Path) -> None:
+    again = DAYS.filter(pl.col("date").dt.month() == 2)
+    pl.concat([DAYS, again]).write_csv(tmp_path / "sales.csv")
+    with pytest.raises(CalibrlError, match="every line from 2025-02-01 to 2025-02-28 is there twice; was it exported"):
+        read_shop(tmp_path / "sales.csv")
+
+
+def test_lines_that_chance_repeats_are_kept(tmp_path: Path) -> None:
+    """A till that writes a line for each unit, without the time."""
+    text = lines("date,item,units", lambda day, item, units, _: [f"{day},{item},1"] * units)
+    (tmp_path / "sales.csv").write_text(text)
+    assert np.nansum(read_shop(tmp_path / "sales.csv").history.sales.units) == DAYS["units"].sum()
+
+
+def test_days_and_months_in_two_orders_are_refused(tmp_path: Path) -> None:
+    """What a spreadsheet makes of 01/13/2025 and 01/06/2025 where days stand first."""
+    day = pl.col("date")
+    mixed = pl.when(day.dt.day() <= 12).then(day.dt.strftime("%m/%d/%Y")).otherwise(day.dt.strftime("%d/%m/%Y"))
+    DAYS.with_columns(date=mixed).write_csv(tmp_path / "sales.csv")
+    with pytest.raises(CalibrlError, match="would be 2025-06-01, far from others; are days and months in one order"):
+        read_shop(tmp_path / "sales.csv")
+
+
+def test_sales_of_one_weekday_may_be_those_of_weeks(tmp_path: Path) -> None:
+    weekly = DAYS.group_by(pl.col("date").dt.truncate("1w"), "item", maintain_order=True).agg(pl.col("units").sum())
+    weekly.write_csv(tmp_path / "sales.csv")
+    assert any("All sales are on Mondays" in note for note in read_shop(tmp_path / "sales.csv").notes)
+
+
+def test_two_items_sold_alike_are_no_totals(tmp_path: Path) -> None:
+    """Nor is one that sells what the only other sells."""
+    bun = DAYS.filter(pl.col("item") == "rolls").with_columns(item=pl.lit("sausages"))
+    pl.concat([DAYS, bun]).write_csv(tmp_path / "sales.csv")
+    assert len(read_shop(tmp_path / "sales.csv").history.keys) == 4
+
+
+def test_what_columns_say_that_are_not_used_is_shown(tmp_path: Path) -> None:
+    text = lines("date,item,units,S/R", lambda day, item, units, number: f"{day},{item},{units},{'SR'[number % 2]}")
+    (tmp_path / "sales.csv").write_text(text)
+    assert "column S/R (R, S) not used" in read_shop(tmp_path / "sales.csv").done
 
 
 def test_returns_are_not_taken_off_twice(tmp_path: Path) -> None:
