@@ -54,8 +54,10 @@ def on_post_template(output: str, template_name: str, config: MkDocsConfig) -> s
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:  # noqa: ARG001
-    """Point links that leave docs/ to the copies."""
+    """Point links that leave docs/ to the copies; guides are found before the API and copies that say the same."""
     uri = page.file.src_uri
+    if uri.startswith(("api/", "source/")):
+        page.meta.setdefault("search", {"boost": 0.001})
     origin = ROOT / uri.removeprefix("source/") if uri.startswith("source/") else DOCS / uri
     here = Path(uri).parent
 
