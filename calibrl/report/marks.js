@@ -142,8 +142,10 @@ const SHAPES = [
 const DASHES = ["", "7 3", "2 3", "9 3 2 3"];
 const COLOURS = SHAPES.length;
 
+/** An arm's mark; those beyond the colours repeat them with another shape. */
 function marker(arm, x, y, extra = {}) {
-  return make("path", { d: SHAPES[arm % COLOURS], transform: `translate(${x.toFixed(1)} ${y.toFixed(1)})`, ...extra });
+  const shape = SHAPES[(arm + Math.floor(arm / COLOURS)) % COLOURS];
+  return make("path", { d: shape, transform: `translate(${x.toFixed(1)} ${y.toFixed(1)})`, ...extra });
 }
 
 /** Arms beyond the colours repeat them with another dash; those after the first four are dashed from the start. */

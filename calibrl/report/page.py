@@ -162,7 +162,7 @@ def _section(part: Part, figures: str, whole: set[int]) -> str:
     )
     return (
         f'<section id="{key}" aria-labelledby="{key}-title"><h2 id="{key}-title">{for_html(part.title)}</h2>'
-        f'{_verdict(part)}<p class="question">{for_html(about.question)}</p><p class="scope">{_scope(rows)}</p>'
+        f'{_verdict(part)}<p class="question">{for_html(about.question)}</p><p class="scope">{_scope(part)}</p>'
         f"{shown}{figures}"
         f'<details class="made"><summary>How this was made</summary>{facts(rows)}</details></section>'
     )
@@ -195,10 +195,12 @@ def _title(problems: Sequence[str]) -> str:
     return words if len(words) < 90 else f"{len(problems)} problems"
 
 
-def _scope(rows: Sequence[Row]) -> str:
+def _scope(part: Part) -> str:
+    # Of what is shown: figures alone may have problems and arms of their own.
+    shown, rows = [drawn.study for drawn in part.charts], part.rows
     counts = {
-        "problem": len({row.problem for row in rows}),
-        "arm": len({row.arm for row in rows}),
+        "problem": len({name for study in shown for name in study.problems} or {row.problem for row in rows}),
+        "arm": len({name for study in shown for name in study.arms} or {row.arm for row in rows}),
         "seed": len({row.seed for row in rows}),
         "row": len(rows),
     }

@@ -271,7 +271,9 @@ function pitPanel(width, { lines, levels, label }) {
       [x(edges[i + 1]), y(height)],
     ]);
     const group = make("g", { class: `arm arm-${bar.arm % COLOURS}` });
-    group.append(make("path", { class: "band", d: `${linePath([[left, bottom], ...steps, [right, bottom]])}Z` }));
+    // More would mix to a colour that is no arm's.
+    if (bars.length < 5)
+      group.append(make("path", { class: "band", d: `${linePath([[left, bottom], ...steps, [right, bottom]])}Z` }));
     group.append(make("path", { class: "curve", ...drawn[index].stroke, d: linePath(steps) }));
     node.append(group);
   });

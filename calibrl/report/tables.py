@@ -171,7 +171,7 @@ def verdict(study: Study, about: Description, metrics: dict[str, Metric]) -> str
     known = np.isfinite(found.mean)
     if known.sum() == 1:
         return _verdict_of_one(study, int(np.argmax(known)), found, (subject, about.baseline), metrics[name])
-    start = f"{subject} against {about.baseline}, by {metrics[name].heading}:"
+    start = f"{subject} against {about.baseline}, by “{metrics[name].heading}”:"
     of = f"of {known.sum()} problems"
     ahead = known & ((found.mean > 0) == (metrics[name].better == "higher")) & (found.mean != 0)
     if not np.isfinite(found.low).any():

@@ -88,12 +88,21 @@ def test_the_papers_numbers_about_other_data_stand_apart(tmp_path):
 
 
 def test_each_section_begins_with_its_verdict(page, tmp_path):
-    told = "Cross-fitted against uncalibrated, by calibration loss: better on 2 of 2 problems, worse on 0."
+    told = "Cross-fitted against uncalibrated, by “calibration loss”: better on 2 of 2 problems, worse on 0."
     assert f'<p class="verdict">{told}</p>' in page
     assert "On covertype, the reward of callinucb is 100.0 higher than that of linucb, which is better." in page
     append(tmp_path / "rows.jsonl", bandit_rows(trials=2))
     few = write_report(tmp_path, tmp_path / "report.html").read_text()
     assert "100.0 higher than that of linucb; with fewer than 5 seeds that cannot be told from chance." in few
+
+
+def test_what_only_figures_show_is_not_counted(tmp_path):
+    """The two-state problem of the MDPs has an arm for each belief, and no table."""
+    shown = [Row("mdp", "maze", arm, seed, {"delivered": 0.1}) for arm in ("raw", "platt") for seed in range(3)]
+    other = [Row("mdp", "two states", f"{k} %", 0, {"promised_value": 1.0}) for k in range(9)]
+    append(tmp_path / "rows.jsonl", [*shown, *other])
+    text = write_report(tmp_path, tmp_path / "report.html").read_text()
+    assert "1 problem · 2 arms (what is compared) · 3 seeds · 15 rows" in text
 
 
 def test_what_is_drawn_alive_is_not_repeated_as_a_picture(results, tmp_path):

@@ -211,6 +211,24 @@ def test_no_curve_hides_another(browser, tmp_path):
     assert {curve.get_attribute("stroke-dashoffset") for curve in curves} == {"0", "-9", "-18"}
 
 
+def test_many_arms_are_told_apart(browser, tmp_path):
+    """Beyond the twelve colours no colour has the same mark again; fillings of many arms would mix."""
+    arms = [f"arm {k}" for k in range(15)]
+    rows = [replace(row, arm=arm) for row in core_rows() if row.arm == "calibrated" for arm in arms]
+    append(tmp_path / "rows.jsonl", rows)
+    browser.get(write_report(tmp_path, tmp_path / "report.html").as_uri())
+    swatches = find(browser, ".explore")[0].find_elements("css selector", ".swatch")
+    looks = [(one.get_attribute("class"), mark(one).get_attribute("d")) for one in swatches]
+    assert len(looks) == len(set(looks)) == 15
+    pits = [svg for svg in find(browser, ".panels svg") if "PIT, %" in svg.text]
+    assert pits
+    assert not any(svg.find_elements("css selector", ".band") for svg in pits)
+
+
+def mark(swatch):
+    return swatch.find_element("css selector", ".dot")
+
+
 def test_a_curve_that_lies_on_another_for_a_part_shows_there(browser, tmp_path):
     """Alike for four steps of six and far apart afterwards: dashed in turns, and marked wherever they are alone."""
     values = {"one": (0, 1, 2, 3, 9, 10), "two": (0, 1.001, 2, 3, 5, 5), "far": (9, 9, 9, 9, 1, 1)}
