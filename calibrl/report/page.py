@@ -197,14 +197,11 @@ def _title(problems: Sequence[str]) -> str:
 
 def _scope(part: Part) -> str:
     # Of what is shown: figures alone may have problems and arms of their own.
-    shown, rows = [drawn.study for drawn in part.charts], part.rows
-    counts = {
-        "problem": len({name for study in shown for name in study.problems} or {row.problem for row in rows}),
-        "arm": len({name for study in shown for name in study.arms} or {row.arm for row in rows}),
-        "seed": len({row.seed for row in rows}),
-        "row": len(rows),
-    }
-    told = [f"{count:,} {what}{'' if count == 1 else 's'}" for what, count in counts.items()]
+    problems = {name for drawn in part.charts for name in drawn.study.problems} or {row.problem for row in part.rows}
+    arms = {name for drawn in part.charts for name in drawn.study.arms} or {row.arm for row in part.rows}
+    sizes = len(problems), len(arms), len({row.seed for row in part.rows}), len(part.rows)
+    counted = zip(sizes, ("problem", "arm", "seed", "row"), strict=True)
+    told = [f"{count:,} {what}{'' if count == 1 else 's'}" for count, what in counted]
     return " · ".join((told[0], f"{told[1]} (what is compared)", *told[2:]))
 
 
