@@ -66,8 +66,12 @@ class Adaptive:
     def add(self, z: Tensor) -> None:
         """Remember what a batch of outcomes said, z-scores (n, …) under R∘T as it was when they were forecast."""
         self._batches.append(z.detach().cpu().double().numpy().reshape(len(z), -1))
-        if sum(len(batch) for batch in self._batches) > FOLLOWED:
-            self._batches, self._followed = self._batches[len(self._batches) // 2 :], {}
+        # Of small batches only now and then: counting the rows takes longer than following them.
+        if (len(z) > 99 or len(self._batches) % 100 == 0) and sum(map(len, self._batches)) > FOLLOWED:
+            gone = len(self._batches) // 2
+            self._batches = self._batches[gone:]
+            # Bounds that followed the misses that are forgotten go on from there.
+            self._followed = {of: (done - gone, at) for of, (done, at) in self._followed.items() if done >= gone}
 
     def bounds_z(self, low: float, high: float, confidence: float | None = None) -> tuple[Tensor, Tensor]:
         """Calibrated z-scores, (d,) each, to bound the next outcomes by: in the long run those tails lie beyond."""
@@ -703,9 +707,8 @@ def _faded(forget: float, age: Tensor, scores: Scores) -> Tensor | None:
     """Weights forget^age of rows of age (n,), each of which may have been judged several times in a row."""
     if forget == 1:
         return None
-    times = _times(Judged(held=scores, age=age))
     weight: Tensor = forget ** age.double()
-    return weight.repeat_interleave(times)
+    return weight.repeat_interleave(_times(Judged(held=scores, age=age)))
 
 
 IN_TURN = (

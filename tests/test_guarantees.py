@@ -213,3 +213,23 @@ def test_what_few_outcomes_leave_open_is_counted_by_outcomes():
     assert f"less what {n} rows in {k} folds leave open" in forecast.promise(0.9)
     with pytest.raises(cal.CalibrlError, match="side 'left' is unknown"):
         forecast.promise(0.9, side="left")
+
+
+def test_what_is_forgotten_of_a_long_stream_moves_no_bound(monkeypatch):
+    """Nor does a long stream take longer for each row."""
+    z = torch.randn(700, 1, dtype=D, generator=torch.Generator().manual_seed(4)) * torch.linspace(1, 3, 700)[:, None]
+
+    def bounds(sizes):
+        record, found = cal.evidence.Adaptive(), []
+        for batch in z.split(sizes):
+            found.append(torch.cat(record.bounds_z(0.05, 0.2)))
+            record.add(batch)
+        return torch.stack(found), len(record.state_dict()["batches"])
+
+    for sizes in ([1] * 700, [140] * 5):
+        whole, count = bounds(sizes)
+        with monkeypatch.context() as patch:
+            patch.setattr(cal.evidence, "FOLLOWED", 150)
+            short, kept = bounds(sizes)
+        assert short.equal(whole)
+        assert kept < count == len(sizes)
