@@ -345,6 +345,7 @@ def test_probabilities_of_yes_are_asked_for():
     chance = 1 / (1 + np.exp(-3 * X[:, 0]))
     with pytest.raises(CalibrlError, match='kind="classes"'):
         cal.calibrate(chance[HELD], event[HELD])
+    assert cal.calibrate(chance[HELD], event[HELD], spread=1.0).classes is None
     found = cal.calibrate(chance[HELD], event[HELD], kind="classes").predict_proba(chance[NEW])
     column = cal.calibrate(chance[HELD, None], event[HELD] > 0, kind="classes").predict_proba(chance[NEW, None])
     np.testing.assert_allclose(found, column)
