@@ -135,7 +135,7 @@ class CalibratedModel(Answers):
                 )
             event = set(y.nan_to_num(0).unique().tolist()) == {0, 1} and 0 <= found.min() <= found.max() <= 1
             if event and not hasattr(model.model, "get_params"):  # what is called a regressor forecasts numbers
-                raise CalibrlError('numbers 0 … 1 of outcomes 0 and 1: for probabilities kind="classes", else spread=1.0')
+                raise CalibrlError('outcomes 0 and 1, answers between: kind="classes" for probabilities or spread=1.0')
             errors.append((y - found.to(y.device)).abs().double())
         error = torch.cat(errors)
         widest = error.nan_to_num(0).amax(0)
