@@ -257,7 +257,7 @@ class ControlSettings:
     seed: int = setting(0, help="the first seed", least=0, decides_rows=False)
     arms: tuple[str, ...] = setting(
         ARMS_OF_THE_PAPER,
-        help="which agents, by name: calibrated and uncalibrated are the paper's",
+        help="which agents, by name: calibrated and uncalibrated are the paper's, calibrated-trajectory Agent's",
         source=_PAPERS_TASKS,
         decides_rows=False,
     )
