@@ -30,7 +30,7 @@ from calibrl.runs.rows import Row, append, origin
 
 DEFAULT = "calibrated-trajectory"
 ENVIRONMENTS = ("Pendulum-v1", "CartPole-v1", "HalfCheetah-v5")
-AT, EPISODES = (30.0, 60.0, 120.0), 5
+AT, EPISODES = (30.0, 60.0, 120.0), 3
 
 
 def actions(name: str, seed: int) -> list[Row]:

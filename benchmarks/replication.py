@@ -51,11 +51,12 @@ def _pm(values: Sequence[float], form: str) -> str:
     return words.replace("-", "−")
 
 
-def _gains(rows: Sequence[Row], arm: str, other: str) -> tuple[list[float], int]:
-    """By how much one arm's return is above the other's, averaged over common trials, for each seed; and how many."""
+def _gains(rows: Sequence[Row], arm: str, other: str, first: int = 1) -> tuple[list[float], int]:
+    """By how much one arm's return is above the other's, averaged over common trials from `first` on, for each seed;
+    and how many trials."""
     found: dict[str, dict[int, dict[int, float]]] = {arm: {}, other: {}}
     for row in rows:
-        if row.arm in found and row.metrics["trial"]:
+        if row.arm in found and row.metrics["trial"] >= first:
             found[row.arm].setdefault(row.seed, {})[row.step] = row.metrics["return"]
     seeds = sorted(found[arm].keys() & found[other].keys())
     steps = set.intersection(*(set(found[one][seed]) for one in found for seed in seeds)) if seeds else set()
@@ -196,8 +197,8 @@ def _outside(rows: Sequence[Row], arm: str, first: int = 1) -> list[float]:
     return [float(np.mean(found[seed])) for seed in sorted(found)]
 
 
-def _earned(rows: Sequence[Row], arm: str) -> list[float]:
-    mine = [row for row in rows if row.arm == arm and row.metrics["trial"]]
+def _earned(rows: Sequence[Row], arm: str, first: int = 1) -> list[float]:
+    mine = [row for row in rows if row.arm == arm and row.metrics["trial"] >= first]
     return [
         float(np.mean([row.metrics["return"] for row in mine if row.seed == s])) for s in sorted({r.seed for r in mine})
     ]
@@ -276,6 +277,33 @@ def faster() -> Iterator[str]:
             yield f"| {NAMES[task]}, small | `{arm}` | {own} | {' | '.join([*less, *to])} |"
 
 
+OTHERS = {
+    "Pendulum-v1": "`Pendulum-v1`",
+    "noisy_pendulum:NoisySensors-v0": "… seen through noise",
+    "noisy_pendulum:NoisyMotor-v0": "… pushed by noise",
+    "CartPole-v1": "`CartPole-v1`",
+    "InvertedPendulum-v5": "`InvertedPendulum-v5`",
+}
+"""Environments that nothing was chosen on, and what they are called."""
+SETS = (500, 600)
+"""The first seeds of the two sets."""
+
+
+def others() -> Iterator[str]:
+    """Return of the arms in environments that nothing was chosen on."""
+    base = [f"less `{arm}`'s" for arm in ARMS[:2]]
+    yield from _head("environment", "arm", "seeds", "return a trial from trial 2 on", *base)
+    rows = _rows(ROOT / "results" / "control" / "others.jsonl")
+    for (problem, name), first, arm in itertools.product(OTHERS.items(), SETS, ARMS):
+        mine = [row for row in rows if row.problem == problem and first <= row.seed < first + 100]
+        gains = [_gains(mine, arm, other, SETTLED)[0] for other in ARMS[:2]]
+        if not gains[0]:
+            continue
+        less = ["" if arm == other else _pm(gain, "+.1f") for other, gain in zip(ARMS, gains, strict=False)]
+        seeds = f"{first} to {first + len(gains[0]) - 1}"
+        yield f"| {name} | `{arm}` | {seeds} | {_pm(_earned(mine, arm, SETTLED), '.1f')} | {' | '.join(less)} |"
+
+
 def frontier() -> Iterator[str]:
     """The wind with planners that ask for more and less safety, and both arms where they earn the same."""
     rows = _rows(ROOT / "results" / "control" / "wind-frontier.jsonl")
@@ -328,7 +356,7 @@ def _at_equal_return(found: Floats) -> tuple[Floats, Floats]:
 
 TABLES = {"endpoints": endpoints, "levels": levels, "horizon": horizon, "plans": plans, "rail": rail, "wind": wind}
 TABLES |= {"parts": parts, "surprise": surprise, "frontier": frontier, "faster": faster}
-TABLES |= {"whole": whole}
+TABLES |= {"whole": whole, "others": others}
 
 
 def written(page: str) -> str:
