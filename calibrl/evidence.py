@@ -167,15 +167,17 @@ class Lasting:
 
         Returns
         -------
-        Tensor (…, steps, 1 + 2 k, d)
-            Of each step a, then bᵢ, then cᵢ: the error is Σ mᵢ + a ε, and mᵢ' = bᵢ ε + cᵢ mᵢ.
+        Tensor (…, steps, 1 + 2 k, d), answered (…, steps, 1 + k, d)
+            Of each step a, then bᵢ, then cᵢ: the error is Σ mᵢ + a ε, and mᵢ' = bᵢ ε + cᵢ mᵢ. Answered: a, then what
+            is left of each part: the error is Σ cᵢ mᵢ + a ε, where mᵢ stays what it was at first.
         """
-        found = []
+        found, left = [], torch.ones_like(self.kept)
         for _ in range(steps):
             spread = (doubt.sum((-3, -2)) + self.spread.square()).sqrt()[..., None, :]
             share, doubt = self._learnt(doubt)
-            carried = torch.zeros_like(share) if answered else self.kept * share * spread
-            found.append(torch.cat([spread, carried, self.kept.expand_as(carried)], -2))
+            rest = [left] if answered else [self.kept * share * spread, self.kept]
+            found.append(torch.cat([spread, *(part.expand_as(share) for part in rest)], -2))
+            left = left * self.kept
         return torch.stack(found, -3)
 
     def _learnt(self, doubt: Tensor) -> tuple[Tensor, Tensor]:

@@ -20,7 +20,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, NotRequired, Protocol, TypeAlias, TypedDict, Unpack, runtime_checkable
+from typing import NamedTuple, NotRequired, Protocol, TypeAlias, TypedDict, Unpack
 
 import torch
 from torch import Tensor
@@ -45,22 +45,6 @@ class Model(Protocol):
 
     def moments(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Mean and variance (g, e, n, d) by every network, for x (g, n, in) or (g, e, n, in)."""
-
-
-@runtime_checkable
-class Readied(Protocol):
-    """A model that knows a faster version of itself."""
-
-    def ready(self) -> Model:
-        """The model that answers quickest at this moment of its training; asked once for each rollout."""
-
-
-@runtime_checkable
-class Matched(Protocol):
-    """A model that does all of DS in one go."""
-
-    def matched_draw(self, x: Tensor, draws: Tensor) -> Tensor:
-        """Draws (g, n, d) from the Gaussian that matches all networks, for x (g, n, in) and noise (g, n, d)."""
 
 
 @dataclass(frozen=True)
@@ -88,10 +72,16 @@ def expectation(model: Model, x: Tensor, draws: Tensor) -> Tensor:
 
 
 def distribution(model: Model, x: Tensor, draws: Tensor) -> Tensor:
-    """DS: one Gaussian of all networks for each particle."""
-    if not isinstance(model, Matched) or x.shape[2] < draws.shape[2]:
+    """DS: one Gaussian of all networks for each particle.
+
+    A model may do that in one go by matched_draw: x (g, n, in), noise (g, n, d) → (g, n, d).
+    """
+    # No protocol: asking whether a model is of one takes longer than a small network's answer.
+    draw = getattr(model, "matched_draw", None)
+    if draw is None or x.shape[2] < draws.shape[2]:
         return expectation(model, x, draws)
-    return model.matched_draw(x.flatten(1, 2), draws.flatten(1, 2)).view(draws.shape)
+    found: Tensor = draw(x.flatten(1, 2), draws.flatten(1, 2))
+    return found.view(draws.shape)
 
 
 def plan_matched(model: Model, x: Tensor, draws: Tensor) -> Tensor:
@@ -193,10 +183,10 @@ def calibrated_draws(noise: Tensor, tables: Tensor | None) -> Tensor:
 class Errors(NamedTuple):
     """How imagined errors go on, from those just seen: see `calibrl.evidence.Lasting`.
 
-    start: what the first is expected to be, in k parts, (g, n or 1, p or 1, k, d). steps: (g, n or 1, h, 1 + 2 k, d):
-    of each step a, bᵢ, cᵢ. From noise ε and the parts mᵢ the error is Σ mᵢ + a ε, and mᵢ' = bᵢ ε + cᵢ mᵢ. low, high:
-    no imagined outcome lies beyond them, (g, 1, 1, d). An error that goes on leads where nothing was seen, networks are
-    the less sure the further that is, and so it would grow without end.
+    start: what the first is expected to be, in k parts, (g, n or 1, p or 1, k, d). steps: (g, n or 1, h, 1 + 2 k, d),
+    or 1 + k where nothing new goes on: as `Lasting.ahead` gives them. low, high: no imagined outcome lies beyond them,
+    (g, 1, 1, d). An error that goes on leads where nothing was seen, networks are the less sure the further that is,
+    and so it would grow without end.
     """
 
     start: Tensor
@@ -214,6 +204,12 @@ def lasting(noise: Tensor, errors: Errors | None) -> Tensor:
     if errors is None:
         return noise
     found, expected, (k, d) = noise.clone(), errors.start, errors.start.shape[-2:]
+    if errors.steps.shape[-2] == 1 + k:
+        spread, left = errors.steps.split((1, k), -2)
+        went_on = (expected[:, :, None] * left[:, :, :, None]).sum(-2)
+        drawn = torch.addcmul(went_on, spread, noise[..., :d].transpose(1, 2))
+        found[..., :d] = drawn.transpose(1, 2).clamp(-FURTHEST, FURTHEST)
+        return found
     for t, fresh in enumerate(noise[..., None, :d].unbind(1)):
         spread, carried, kept = errors.steps[:, :, t, None].split((1, k, k), -2)
         error = torch.addcmul(expected.sum(-2, keepdim=True), spread, fresh)
@@ -389,7 +385,9 @@ def imagine(
             f"expected ({g}, {h}, {n * p}, …), as noise_shape() says"
         )
     steered = plans.requires_grad or observation.requires_grad
-    model = nets.ready() if isinstance(nets, Readied) and not steered else nets
+    # Some know a faster version of themselves, for this moment of their training.
+    ready = None if steered else getattr(nets, "ready", None)
+    model = nets if ready is None else ready()
     if way.random:
         draws = lasting(noise.unflatten(2, (n, p)), errors)
         draws = calibrated_draws(draws.flatten(2, 3), tables).unflatten(2, (n, p))

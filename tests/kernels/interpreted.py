@@ -79,7 +79,7 @@ def imagined(propagation: str, *, tables: bool, lasts: bool = False, risk: Risk 
     observation, plans = torch.randn(2, 3, generator=generator), torch.randn(2, 7, 4, 2, generator=generator)
     noise = torch.randn(2, 4, 7 * 6, 3 + (propagation == "TS1"), generator=generator)
     lines = torch.randn(2, 3, CELLS, 2, generator=generator) if tables else None
-    start, steps = torch.randn(2, 1, 1, 2, 3, generator=generator), torch.rand(2, 1, 4, 5, 3, generator=generator)
+    start, steps = torch.randn(2, 1, 1, 2, 3, generator=generator), torch.rand(2, 1, 4, 3, 3, generator=generator)
     low = -torch.rand(2, 1, 1, 3, generator=generator)
     errors = Errors(start, steps, low, 1 + low) if lasts else None
     given = {"particles": 6, "noise": noise, "tables": lines, "errors": errors, "risk": risk}

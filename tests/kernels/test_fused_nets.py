@@ -151,7 +151,7 @@ def test_a_fused_rollout_whose_noise_lasts_is_worth_what_the_plain_one_is(risk, 
     noise = torch.randn(2, 5, 8 * 10, columns, generator=generator, device="cuda")
     start = torch.randn(2, 1, 1, 2, 4, generator=generator, device="cuda")
     low = -torch.rand(2, 1, 1, 4, generator=generator, device="cuda")
-    errors = Errors(start, torch.rand(2, 1, 5, 5, 4, generator=generator, device="cuda"), low, 1 + low)
+    errors = Errors(start, torch.rand(2, 1, 5, 3, 4, generator=generator, device="cuda"), low, 1 + low)
     lines = stacked_tables([Affine(scale=torch.tensor(0.5).double()), None], 4, device="cuda")
     given = {"particles": 10, "noise": noise, "tables": lines, "errors": errors, "risk": risk}
     seen = torch.zeros(2, 4, device="cuda")
