@@ -328,6 +328,15 @@ def test_same_networks_with_and_without_a_map():
         says(text, f"`{preset}`, after {trial}", f"{fmean(bare.values()):.1f}", *gains)
 
 
+def test_what_the_default_agent_costs():
+    text, found = page("docs/control-results.md"), defaultdict(dict)
+    for row in read(ROOT / "results" / "control" / "action-time.jsonl"):
+        found[row.problem][row.arm.split(" over ")[1]] = row.metrics
+    for name, others in found.items():
+        ratios = (f"{others[arm]['ratio']:.2f} ×" for arm in ("calibrated", "uncalibrated"))
+        says(text, f"`{name}`", f"{1e3 * others['calibrated']['default_s']:.1f} ms", *ratios)
+
+
 def test_a_goal_that_pays_once():
     text, found = page("docs/control-results.md"), defaultdict(lambda: defaultdict(dict))
     for row in read(ROOT / "results" / "control" / "mountain-car.jsonl"):

@@ -80,8 +80,7 @@ def distribution(model: Model, x: Tensor, draws: Tensor) -> Tensor:
     draw = getattr(model, "matched_draw", None)
     if draw is None or x.shape[2] < draws.shape[2]:
         return expectation(model, x, draws)
-    found: Tensor = draw(x.flatten(1, 2), draws.flatten(1, 2))
-    return found.view(draws.shape)
+    return draw(x.flatten(1, 2), draws.flatten(1, 2)).view(draws.shape)
 
 
 def plan_matched(model: Model, x: Tensor, draws: Tensor) -> Tensor:
@@ -206,9 +205,8 @@ def lasting(noise: Tensor, errors: Errors | None) -> Tensor:
     found, expected, (k, d) = noise.clone(), errors.start, errors.start.shape[-2:]
     if errors.steps.shape[-2] == 1 + k:
         spread, left = errors.steps.split((1, k), -2)
-        went_on = (expected[:, :, None] * left[:, :, :, None]).sum(-2)
-        drawn = torch.addcmul(went_on, spread, noise[..., :d].transpose(1, 2))
-        found[..., :d] = drawn.transpose(1, 2).clamp(-FURTHEST, FURTHEST)
+        old, new = (expected[:, :, None] * left[:, :, :, None]).sum(-2), noise[..., :d].transpose(1, 2)
+        found[..., :d] = torch.addcmul(old, spread, new).transpose(1, 2).clamp(-FURTHEST, FURTHEST)
         return found
     for t, fresh in enumerate(noise[..., None, :d].unbind(1)):
         spread, carried, kept = errors.steps[:, :, t, None].split((1, k, k), -2)
