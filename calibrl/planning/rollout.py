@@ -384,8 +384,7 @@ def imagine(
         )
     steered = plans.requires_grad or observation.requires_grad
     # Some know a faster version of themselves, for this moment of their training.
-    ready = None if steered else getattr(nets, "ready", None)
-    model = nets if ready is None else ready()
+    model: Model = nets if steered else getattr(nets, "ready", lambda: nets)()
     if way.random:
         draws = lasting(noise.unflatten(2, (n, p)), errors)
         draws = calibrated_draws(draws.flatten(2, 3), tables).unflatten(2, (n, p))
