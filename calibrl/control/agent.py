@@ -176,7 +176,7 @@ class Agent:
             calibration=calibration or base.calibration,
         )
         self.member = Member(chosen, seed)
-        view = view_of(task, device=device)
+        view = view_of(task, device=device, safety=self.settings.planner.safety)
         self.fleet = Fleet(
             view, [self.member], self.settings, low=task.low, high=task.high, choices=task.choices, device=device
         )

@@ -30,7 +30,7 @@ from calibrl.control.scoring import Score, score_trial
 from calibrl.control.settings import ControlSettings, threads_for
 from calibrl.control.trials import Environment, Trial, View, run_trial, view_of
 from calibrl.data import Data
-from calibrl.errors import CalibrlError, check_count
+from calibrl.errors import check_count
 from calibrl.runs.engine import Arrays, Yielded
 from calibrl.runs.experiment import Job, Report, Status
 from calibrl.runs.rows import Row
@@ -81,13 +81,7 @@ def refuse_impossible(settings: ControlSettings) -> None:
         arm_named(name)
     check_count("steps", settings.steps, "leaves no row to hold out", least=2)
     _ = settings.planner.search  # says which of its settings cannot be
-    what = task_of(settings)
-    if settings.planner.safety and what.world.safe is None:
-        raise CalibrlError(
-            f"planner.safety {settings.planner.safety} asks for a safe set, and {what.name} has none; leave it at 0, "
-            "or take a task that has: cartpole-rail, cartpole-wind, halfcheetah-fall"
-        )
-    view_of(what)
+    view_of(task_of(settings), safety=settings.planner.safety)
 
 
 # One job.

@@ -285,8 +285,13 @@ class View:
         return x, self.world.target(before, self.after(next_observation, reward, terminated))
 
 
-def view_of(task: Task, *, device: torch.device | str = "cpu") -> View:
-    """What an agent makes of a task: its reward and its end are learnt unless they are known."""
+def view_of(task: Task, *, device: torch.device | str = "cpu", safety: float = 0.0) -> View:
+    """What an agent makes of a task: its reward and its end are learnt unless they are known; safety: as asked for."""
+    if safety and task.world.safe is None:
+        raise CalibrlError(
+            f"planner.safety {safety} asks for a safe set, and {task.name} has none; leave it at 0, give its World one "
+            "(safe=…), or take a task that has: cartpole-rail, cartpole-wind, halfcheetah-fall"
+        )
     if task.world.reward is not None and task.terminates is False:
         return View(
             world=task.world,

@@ -363,6 +363,7 @@ def test_forecasts_of_what_does_not_fit():
         ({"seed": 1.5}, "seed 1.5 is no seed"),
         ({"device": "tpu"}, "device 'tpu' is unknown"),
         ({"arm": "calibrated", "calibrated": False}, "'calibrated' fits a map, calibrated=False asks for none"),
+        ({"planner": PlannerSettings(safety=0.9)}, r"planner\.safety 0\.9 asks for a safe set, and \w+ has none"),
     ],
 )
 def test_agents_that_cannot_be(options, says):
