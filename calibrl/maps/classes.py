@@ -70,6 +70,7 @@ class ClassMap(Frozen, ABC):
             raise CalibrlError(
                 f"the map was fitted for {self.classes} classes but the forecast has {wide.shape[-1]}; fit it again"
             )
+        _check_sums(wide.double(), "normalise them, or say event=True of one event's")
         raw = self.to(wide.device)._recalibrate(wide.double())
         total = raw.sum(-1, keepdim=True)
         even = torch.where(total > 0, raw / total.clamp(min=1e-300), wide.double())
@@ -188,6 +189,12 @@ def class_map_from_dict(saved: dict[str, Any]) -> ClassMap:
     if not isinstance(found, ClassMap):
         raise CalibrlError(f"a saved {found.kind} is not a map of class probabilities; load it with its own tool")
     return found
+
+
+def _check_sums(probs: Tensor, cure: str) -> None:
+    total = probs.sum(-1).reshape(-1)
+    if len(off := ((total - 1).abs() > 1e-3).nonzero()):
+        raise CalibrlError(f"probabilities of row {off[0].item()} sum to {total[off[0]].item():g}, not 1; {cure}")
 
 
 def recalibrate_classes(forecast: Categorical | Bernoulli, mapping: ClassMap) -> Categorical | Bernoulli:
@@ -438,10 +445,8 @@ def _weighed(probs: Array, outcome: Array, weight: Array | None) -> tuple[Tensor
     if weight is None:
         wide, label = check_classes(probs, outcome)
         return wide, label, torch.ones(len(wide), dtype=torch.float64)
-    size, came = (
-        as_tensor(weight, "weight").detach().double().cpu(),
-        as_tensor(outcome, "outcome").detach().double().cpu(),
-    )
+    given = (weight, "weight"), (outcome, "outcome")
+    size, came = (as_tensor(*one).detach().double().cpu() for one in given)
     if size.shape != came.shape:
         raise CalibrlError(f"weight has shape {tuple(size.shape)}; expected {tuple(came.shape)}, one for each outcome")
     if not bool((size.isfinite() & (size >= 0)).all()):
@@ -484,14 +489,10 @@ def check_classes(probs: Array, outcome: Array) -> tuple[Tensor, Tensor]:
     if bool(wrong.any()):
         raise CalibrlError(f"class probability {p[wrong][0].item():g} is not between 0 and 1; check its column")
     p = torch.cat([1 - p, p], -1) if single else p
-    total = p.sum(-1)
-    off = (total - 1).abs() > 1e-3
-    if bool(off.any()):
-        row = int(off.nonzero()[0])
-        raise CalibrlError(f"probabilities of row {row} sum to {total[row].item():g}, not 1; normalise them first")
+    _check_sums(p, "normalise them first")
     wrong = (y != y.round()) | (y < 0) | (y >= p.shape[1])
     if bool(wrong.any()):
         raise CalibrlError(
             f"outcome {y[wrong][0].item():g} is not one of the classes 0 … {p.shape[1] - 1}; number them from 0"
         )
-    return p / total[:, None], y.long()
+    return p / p.sum(-1, keepdim=True), y.long()

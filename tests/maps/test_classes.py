@@ -247,3 +247,16 @@ def test_a_weight_of_two_is_two_rows(fit, generator):
     for wrong in (torch.ones(3), -torch.ones(1500)):
         with pytest.raises(cal.CalibrlError, match="weight"):
             fit(probs, label, weight=wrong)
+
+
+def test_probabilities_of_events_are_not_taken_for_one_row_of_classes():
+    """A temperature fits any number of classes: of 1000 events it would make one row that sums to one."""
+    p = torch.rand(50, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    outcome = torch.bernoulli(p, generator=torch.Generator().manual_seed(2))
+    for fit in (cal.fit_temperature, cal.maps.classes.fit_auto_classes):
+        mapping = fit(p, outcome)
+        with pytest.raises(cal.CalibrlError, match=r"row 0 sum to .*event=True|2 classes but the forecast has 50"):
+            mapping(p)
+        assert mapping(p, event=True).shape == p.shape
+    with pytest.raises(cal.CalibrlError, match=r"row 1 sum to 0\.9, not 1"):
+        mapping(torch.tensor([[0.5, 0.5], [0.4, 0.5]]))

@@ -67,7 +67,7 @@ def test_reachable_states():
         (lambda: stationary(TWO_ISLANDS, [0, 0]), "2 sets of states that it never leaves"),
         (lambda: check_reachable(TWO_ISLANDS, [1, 0]), "1 of 2 states cannot be reached .* state 1"),
         (lambda: occupancy(TWO_ISLANDS, [0, 0], [0.5, 0.4]), "sum to 0.9, not 1"),
-        (lambda: occupancy(TWO_ISLANDS, [0, 0], [1.0]), "expected a chance for each of 2 states"),
+        (lambda: occupancy(TWO_ISLANDS, [0, 0], [1.0]), "give a chance for each of 2 states"),
     ],
 )
 def test_bad_input_is_refused(make, words):
