@@ -617,6 +617,51 @@ def test_what_a_shops_orders_take():
     assert replay.problem == "100 item-stores"
 
 
+def test_how_intervals_follow_a_jump_of_demand():
+    text = " ".join((ROOT / "docs" / "order.md").read_text("utf-8").split())
+    found = {(row.problem, row.arm): row.metrics for row in read(ROOT / "results" / "shop" / "jump.jsonl")}
+    up, down, none = (found[f"demand times {factor}", "pace 0.15"] for factor in ("1.6", "0.6", "1"))
+    weeks = ("1", "2", "3-5")
+    tomorrow = [[100 * of[f"{kind}lead_1_week_{week}"] for kind in ("", "se_") for week in weeks] for of in (up, down)]
+    later = [[100 * of[f"lead_7_week_{week}"] for week in weeks] for of in (up, down)]
+    assert (
+        "{:.1f} ± {:.1f} % in the first week, {:.1f} ± {:.1f} % in the second and {:.1f} ± {:.1f} % in".format(
+            *(tomorrow[0][k] for k in (0, 3, 1, 4, 2, 5))
+        )
+        in text
+    )
+    assert (
+        "{:.1f} ± {:.1f}, {:.1f} ± {:.1f} and {:.1f} ± {:.1f} %".format(*(tomorrow[1][k] for k in (0, 3, 1, 4, 2, 5)))
+        in text
+    )
+    for seventh in later:
+        assert "those of the seventh day {:.1f}, {:.1f} and {:.1f} %".format(*seventh) in text
+    assert (
+        "without a jump {:.1f}, {:.1f} and {:.1f} %".format(*(100 * none[f"lead_1_week_{week}"] for week in weeks))
+        in text
+    )
+
+
+def test_how_often_the_interval_of_a_saving_holds_in_simulated_shops():
+    text = " ".join((ROOT / "docs" / "order.md").read_text("utf-8").split())
+    rows = [row for row in read(ROOT / "results" / "shop" / "savings.jsonl") if row.problem == "all shops"]
+    assert [row.arm for row in rows] == ["all policies", "the best rule of the weeks"]
+    for row in rows:
+        held = [
+            f"{100 * row.metrics[f'held_{n}']:.1f} ± {100 * row.metrics[f'se_held_{n}']:.1f}" for n in (4, 6, 8, 13)
+        ]
+        assert "{}, {}, {} and {} %".format(*held) in text
+
+
+def test_what_a_worst_weekday_may_be_by_chance():
+    text = " ".join((ROOT / "docs" / "order.md").read_text("utf-8").split())
+    row = read(ROOT / "results" / "shop" / "weekdays.jsonl")[0]
+    assert f"have a worst one as bad in {100 * row.metrics['chance_weekday']:.0f} % of cases" in text
+    for name in ("weekday_1", "weekday_4", "quintile_2"):
+        assert row.metrics[name] + 2 * row.metrics[f"se_{name}"] > 0.87
+        assert f"{100 * row.metrics[name]:.1f}" in text
+
+
 def test_how_often_the_interval_of_a_saving_holds():
     text = page("docs/order.md")
     held = {(row.problem, row.arm): row.metrics["held"] for row in read(ROOT / "results" / "shop" / "weeks.jsonl")}

@@ -91,7 +91,8 @@ def read_sales(
     if len(whole := _sums_of_others(grid.total(units), keys)):
         kept = ~np.isin(series, whole)
         cells = replace(cells, frame=cells.frame.filter(kept), line=cells.line[kept])
-        date, units, done_before = date[kept], units[kept], [*done_before, _left_out([keys[k] for k in whole])]
+        totals = first_few([named(keys[k]) for k in whole])
+        date, units, done_before = date[kept], units[kept], [*done_before, f"{totals} left out: all others, added up"]
         found, series = item_stores(cells, stores=cells.has("store"))
         keys, grid = found, _laid_out(cells, date, series, found, last=last)
     holiday = {"holiday": grid.flags("holiday", default=False)} if cells.has("holiday") else {}
@@ -184,10 +185,6 @@ def _sums_of_others(sold: Floats, keys: tuple[Key, ...]) -> NDArray[np.int64]:
     return np.unique(np.array(found, dtype=np.int64))
 
 
-def _left_out(whole: list[Key]) -> str:
-    return f"{first_few([named(key) for key in whole])} left out: the sum of the others, day by day"
-
-
 def _shares(days: int) -> tuple[int, int]:
     """Days of the test and of the calibration before it."""
     return min(TEST_DAYS, days // 6), min(CALIBRATION_DAYS, days // 5)
@@ -245,8 +242,7 @@ def _worth_saying(cells: Cells, history: History, units: Floats) -> list[str]:
     kind = np.unique(history.sales.weekday[: history.today + 1][recorded])
     if len(kind) == 1 and recorded.sum() > 3:
         notes.append(
-            f"All sales are on {WEEKDAYS[kind[0]]}s. If each is the sum of a week, the orders are far too large: a row "
-            "for each day is needed."
+            f"All sales are on {WEEKDAYS[kind[0]]}s: if each is the sum of a week, order needs a row for each day."
         )
     if len(cells) and not cells.has("in_stock"):
         notes.append("There is no column in_stock: sales are taken for demand, also on days that sold out.")

@@ -33,32 +33,23 @@ NAMES: list[dict[str, list[str]]] = json.loads((Path(__file__).parent / "data" /
 SAID: dict[str, list[str]] = json.loads((Path(__file__).parent / "data" / "words.json").read_text("utf-8"))
 """What tills say, in many languages; a star stands for any end of a word."""
 
-WORDS = {ours: set(SAID[ours]) for ours in NEEDED}
-"""Words by which other names are found, unless one of these stands beside them."""
+WORDS, OTHERWISE = {ours: set(SAID[ours]) for ours in NEEDED}, set(SAID["otherwise"])
+"""Words by which other names are found, unless one of the second stands beside them."""
 
-OTHERWISE = set(SAID["otherwise"])
-
-TOTAL = (
-    r"(?i)^\W*(?:(?:grand|sub|daily|day|tages)\W*)?"
-    r"(?:total[es]?|sum|summe|zwischensumme|gesamt(?:summe)?|insgesamt|somme|suma)\b"
-)
+TOTAL = rf"(?i)^\W*(?:(?:{'|'.join(SAID['total of'])})\W*)?(?:{'|'.join(SAID['total'])})\b"
 ALONE = TOTAL + r"\W*$"
 """How a line begins that adds up others, and the same with nothing behind it."""
 
-KIND, STATUS, VOIDED = (set(SAID[name]) for name in ("kind", "status", "voided"))
-"""Words in the name of a column that says what kind of line it is, what became of it, and whether it was undone."""
-
-RETURNS = set(SAID["returns"])
-"""Words in the name of a column that says how much came back."""
+KIND, STATUS, VOIDED, RETURNS = (set(SAID[name]) for name in ("kind", "status", "voided", "returns"))
+"""Words in the name of a column that says what kind of line it is, what became of it, whether it was undone, and how
+much came back."""
 
 SOLD_OUT = ({"sold", "out"}, {"out", "of", "stock"}, {"stockout"}, {"ausverkauft"}, {"agotado"}, {"uitverkocht"})
 """Words of which the name of a column consists that is 1 where `in_stock` is 0."""
 
-LINES, ITEMS = set(SAID["lines"]), set(SAID["items"])
-"""Words in the name of a column that says what each line is about, and what it says where that is something sold."""
-
-MEASURE, NO_ITEM = set(SAID["measure"]), set(SAID["no_item"])
-"""Words in the name of a column that says what is counted, and of one that holds no item, nor what was sold of one."""
+LINES, ITEMS, MEASURE, NO_ITEM = (set(SAID[name]) for name in ("lines", "items", "measure", "no_item"))
+"""Words in the name of a column that says what each line is about, and what it says where that is something sold; in
+the name of one that says what is counted, and of one that holds no item, nor what was sold of one."""
 
 YEAR_MONTH_DAY = tuple(set(SAID[name]) for name in ("year", "month", "day"))
 
@@ -69,16 +60,14 @@ FEW = 12
 """Different texts up to which a column may say what became of its lines."""
 
 
-def _saying(*names: str) -> str:
-    """A pattern for what is said under these names. Scripts without spaces between words are searched anywhere."""
-    words = [one for name in names for one in SAID[name]]
-    ends = {one: "" if one.endswith("*") else r"(?:\W|_|$)" for one in words}
-    whole = [r"(?:^|\W|_)" + re.escape(one.rstrip("*")) + ends[one] for one in words if one < "\u0e00"]
-    return "|".join([*whole, *(re.escape(one) for one in words if one >= "\u0e00")])
+def _saying(name: str) -> str:
+    """A pattern for what is said under a name. Scripts without spaces between words are searched anywhere."""
+    ends = {one: "" if one.endswith("*") else r"(?:\W|_|$)" for one in SAID[name]}
+    whole = [r"(?:^|\W|_)" + re.escape(one.rstrip("*")) + end for one, end in ends.items() if one < "\u0e00"]
+    return "|".join([*whole, *(re.escape(one) for one in ends if one >= "\u0e00")])
 
 
-VOID, UNMADE, RETURN = (_saying(name) for name in ("void", "unmade", "return"))
-DRAFT = _saying("unmade_status")
+VOID, UNMADE, RETURN, DRAFT = (_saying(name) for name in ("void", "unmade", "return", "unmade_status"))
 """What a line says that was undone, never came to anything, or brings something back; and one in a status."""
 
 
@@ -290,8 +279,7 @@ def _refuse_doubled(frame: pl.DataFrame, called: Mapping[str, str], source: str)
     runs = days.with_columns(run=pl.col("twice").rle_id()).filter("twice").group_by("run", maintain_order=True)
     found = runs.agg(first=pl.col("day").first(), last=pl.col("day").last(), lines=pl.col("lines").sum())
     for _, first, last, _ in found.filter(pl.col("lines") >= REPEATED).rows():
-        cure = "was it exported twice? Keep one copy"
-        raise CalibrlError(f"{source}: every line from {first} to {last} is there twice; {cure}")
+        raise CalibrlError(f"{source}: every line from {first} to {last} is there twice; keep one, if exported twice")
 
 
 def _described(column: pl.Series) -> str:
@@ -307,8 +295,7 @@ def _in_numbers(column: pl.Series) -> pl.Series:
         return column
     years = column.str.extract(r"(?:^|\D)(2[45]\d\d)(?:\D|$)")
     if years.null_count() == column.null_count() < len(column):  # counted from the Buddha, as in Thailand
-        every = {year: str(int(year) - 543) for year in years.drop_nulls().unique()}
-        column = column.str.replace_many(every)
+        column = column.str.replace_many({year: str(int(year) - 543) for year in years.drop_nulls().unique()})
     found = {}
     for text in column.unique().drop_nulls():
         day = re.match(r"\s*(\d{1,2})(?:\.|er|º)?[ -]*(?:de )?([^\W\d_]{3,})\.?[ -]*(?:del? )?(\d{4})\s*$", text)

@@ -252,6 +252,7 @@ def _show_backtest(tested: Backtest) -> None:
     _say(
         f"Of the policies without a plan, {best} cost least; the calibrated plan costs {abs(shares[0]):.0f} %{sure} "
         f"{'less' if shares[0] >= 0 else 'more'}."
+        + (sure and " As that rule is chosen afterwards, this interval holds only about nine times in ten.")
     )
     _say(
         f"Tomorrow's demand fell inside its 90 % interval on {tested.held[CALIBRATED]:.1%} of days "

@@ -537,7 +537,7 @@ def _data(
     inside = np.minimum(day, record.units.shape[1] - 1)
     at = (series[:, None], inside)
     y = np.where(day <= last, record.units[at], np.nan)
-    unknown = (x[..., SHUT] > 0) | record.history.sales.closed[at]
+    unknown = (x[..., SHUT] > 0) | record.history.sales.closed[at] | record.wild[at]
     if training:
         cut = record.history.sales.censored[at] & ~np.isnan(y)
         y[cut] = draw_at_least(y[cut], record.typical[at][cut], rng)

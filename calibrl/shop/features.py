@@ -35,6 +35,10 @@ SURELY_SELLS = 8.0
 RELATIVE_SPREAD = 0.2
 """Of demand around its weekday's usual, beyond what chance alone makes of a count."""
 
+WILD, WILD_DAYS = 10.0, 2
+"""Times its usual beyond which a day is an exception, unless there are more such days within two weeks: one order of a
+thousand, or a slip of the pen, says nothing about the days to come."""
+
 SHUT_WEEKS = 3
 """A weekday without sales so many times in a row is a day on which the shop is shut."""
 
@@ -43,13 +47,13 @@ SHUT_WEEKS = 3
 class Record:
     """A history with its days bridged; arrays are (s, t), t days up to today and `AHEAD` beyond.
 
-    units: as sold, NaN without a record; usual: every day up to today bridged, 0 before the first record; typical:
-    what the weekday had shown before, by sales; odd: days shut against the habit; announced: days, also to come,
-    that are closed by the file or by the date in past years, or before the first that is planned for an item that
-    is new or did not sell for weeks; begun: from the first record on; near: 1 on holidays, ½ around them;
-    back: (t,) how many days before each its like of last year was; event: flags known in advance (promotion, holiday
-    and its eve) by name; price: log of the price over its last four weeks. An item without any record is taken to sell
-    prior (s,) units every day.
+    units: as sold, NaN without a record; usual: every day up to today bridged, 0 before the first record; typical: what
+    the weekday had shown before, by sales; odd: days shut against the habit, and wild: those far beyond it; announced:
+    days, also to come, that are closed by the file or by the date in past years, or before the first that is planned
+    for an item that is new or did not sell for weeks; begun: from the first record on; near: 1 on holidays, ½ around
+    them; back: (t,) how many days before each its like of last year was; event: flags known in advance (promotion,
+    holiday and its eve) by name; price: log of the price over its last four weeks. An item without any record is taken
+    to sell prior (s,) units every day.
     """
 
     history: History
@@ -57,6 +61,7 @@ class Record:
     usual: Floats
     typical: Floats
     odd: Flags
+    wild: Flags
     announced: Flags
     begun: Flags
     near: Floats
@@ -86,8 +91,16 @@ def make_record(history: History) -> Record:
     habit = np.zeros(units.shape, dtype=bool)
     habit[:, 7:] = in_a_row(nothing, sales.closed)[:, :-7] >= SHUT_WEEKS
     seen, gone = ~np.isnan(units), sales.censored
+    event = {name: mark for name, mark in sales.marks.items() if name != "closed"}
+    if "holiday" in event:
+        event["eve"] = np.roll(event["holiday"], -1, 1) & ~event["holiday"]
+        event["eve"][:, -1] = False
+    if sales.promotion is not None:
+        event["promotion"] = sales.promotion > 0
+    plain = ~np.any(list(event.values()), 0) if event else seen | True
     begun = np.maximum.accumulate(seen, 1)
     typical, shown, shut = np.zeros(units.shape), np.zeros(units.shape), sales.closed.copy()
+    wild, far = shown > 0, shown > 0
     total, count = np.zeros((len(units), 1)), np.zeros((len(units), 1))
     day = 0
     while day < known:
@@ -101,33 +114,30 @@ def make_record(history: History) -> Record:
             mean = np.where(since.all(0), _median(had), np.where(since[0], had[0], mean))
         typical[at] = mean
         shut[at] |= nothing[at] & (mean >= SURELY_SELLS)
-        sold = np.where(seen[at], units[at], mean)
+        far[at] = seen[at] & plain[at] & (mean > 0) & (units[at] > WILD * mean + 2 * WILD * np.sqrt(mean + 1))
+        wild[at] = far[at] & (count >= 14) & (far[:, max(0, end - 14) : end].sum(1, keepdims=True) <= WILD_DAYS)
+        sold = np.where(seen[at] & ~wild[at], units[at], mean)
         sold = np.where(shut[at], np.where(habit[at], 0.0, mean), np.where(gone[at], np.maximum(sold, mean), sold))
         shown[at] = np.where(begun[at], sold, 0.0)
         fresh = seen[at] & ~shut[at]
         total += np.where(fresh, shown[at], 0).sum(1, keepdims=True)
         count += fresh.sum(1, keepdims=True)
         day = end
-    usual, cut = shown, gone & ~shut
+    usual, cut = shown, gone & ~shut & ~wild
     usual[cut] = _at_least(units[cut], typical[cut])
     new = ~begun[:, known - 1]
     prior = _prior(usual[:, :known], begun[:, :known], history.keys)
     usual[new] = prior[new, None]
     begun[new] = True
     begun[:, known:] = True
-    event = {name: mark for name, mark in sales.marks.items() if name != "closed"}
-    if "holiday" in event:
-        event["eve"] = np.roll(event["holiday"], -1, 1) & ~event["holiday"]
-        event["eve"][:, -1] = False
-    if sales.promotion is not None:
-        event["promotion"] = sales.promotion > 0
     return Record(
         history=history,
         units=units,
         usual=usual,
         typical=typical,
         # Whether the day is an exception.
-        odd=shut & ~habit & (typical > 0),
+        odd=(shut & ~habit & (typical > 0)) | wild,
+        wild=wild,
         announced=sales.marks["closed"] | _every_year(history) | _not_yet(history, new),
         begun=begun,
         near=_around(event.get("holiday", np.zeros(units.shape, dtype=bool))),
@@ -422,7 +432,10 @@ def _last_year(sums: MovingSums, i: Index, evening: Index, day: Index, four: Flo
     then = day - sums.record.back[day]
     there = (then >= 28) & sums.record.begun[i, np.maximum(then - 28, 0)]
     around = _mean(sums.total, i, np.maximum(evening - 364, 0), 28) + 0.5
-    return np.where(there, np.clip(sums.record.usual[i, np.maximum(then, 0)] / around, 0, 4) * scale, four)
+    # What was an exception then may come every year.
+    at = (i, np.maximum(then, 0))
+    sold = np.where(sums.record.wild[at], sums.record.units[at], sums.record.usual[at])
+    return np.where(there, np.clip(sold / around, 0, 4) * scale, four)
 
 
 def _effect(record: Record, flag: NDArray[np.bool_], before: Floats) -> Floats:

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from calibrl.errors import CalibrlError
 from calibrl.inventory.files import MOST_UNITS, Item, items_named, places, read_items, read_sales
-from calibrl.inventory.history import Day, History, Key, named
+from calibrl.inventory.history import Day, History, Key, counted, named
 from calibrl.inventory.problems import Floats
 from calibrl.inventory.tills import Reading
 from calibrl.tables.reader import Cells, read_cells
@@ -56,7 +56,8 @@ def read_stock(path: str | Path | None, keys: tuple[Key, ...], *, today: Day, sa
     if not cells:
         missing = "No stock file" if path is None else f"{path} has no rows"
         return Stock(((),) * len(keys), (f"{missing}: the shelves are taken as empty tonight.",))
-    units = cells.at_least("units", 0, "a number of units on the shelf")
+    units = cells.numbers("units")
+    below, units = int((units < 0).sum()), np.where(units < 0, 0.0, units)
     unknown = np.isnan(units) | (units > MOST_UNITS)
     cells.refuse(unknown, "units", lambda _: "is no stock; expected how many units there are")
     place = _stored(cells, keys, sales=sales, each="batch is in" if stores else None)
@@ -77,6 +78,8 @@ def read_stock(path: str | Path | None, keys: tuple[Key, ...], *, today: Day, sa
         elif units[row] > 0:
             batches[at].append(Batch(float(units[row]), max(0, int(arrives[row])), int(last[row])))
     notes = [f"{expired:g} units expired by {today} and do not count as stock."] if expired else []
+    if below:
+        notes.append(f"{counted(below, 'line')} of stock below 0 taken as an empty shelf; count what is there.")
     bare = sum(not row for row in batches)
     if bare:
         notes.append(f"{bare} of {len(keys)} have no stock in {path}: their shelves are taken as empty.")

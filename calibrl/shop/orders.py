@@ -283,6 +283,8 @@ class Order(_Planned):
         Units on the best of the 28 days.
     discontinued : bool
         Whether the last sale is so long ago that the item is off the list.
+    exceptions : tuple of (datetime64[D], float)
+        Days of the last 28 that sold so many times the usual that they are left aside, and how much.
     past : array (3, d)
         What was expected the evening before each of the last d days: the ends of the 90 % interval around the median.
     """
@@ -304,6 +306,7 @@ class Order(_Planned):
     most_sold: float
     idle: int
     discontinued: bool
+    exceptions: tuple[tuple[Day, float], ...] = ()
     past: Floats = field(default_factory=lambda: np.zeros((3, 0)))
 
     @property
@@ -468,6 +471,7 @@ def _order(
     shelf = [batch for batch in batches if batch.arrives <= 0]
     promotion = record.event.get("promotion")
     month = slice(max(0, now - 27), now + 1)
+    wild = month.start + np.flatnonzero(record.wild[k, month])
     sold_out = int(history.sales.censored[k, month].sum())
     sold = history.sales.units[k, month][~history.sales.closed[k, month]]
     sold = sold[~np.isnan(sold)]
@@ -490,6 +494,7 @@ def _order(
         most_sold=float(sold.max(initial=0.0)),
         idle=idle,
         discontinued=gone,
+        exceptions=tuple(zip(history.sales.dates[wild], record.units[k, wild].tolist(), strict=True)),
         past=past,
     )
 

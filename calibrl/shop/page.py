@@ -88,6 +88,8 @@ def _drivers(order: Order) -> list[str]:
         found.append("with the promotion" + _sureness(order.promoted))
     if order.sold_out >= OFTEN:
         found.append(_sold_out(order))
+    if order.exceptions:
+        found.append(f"leaving aside the {_listed([f'{sold:,.0f} of {_date(day)}' for day, sold in order.exceptions])}")
     for ratio, words in ((usual, "{} an average day"), (order.trend, "after a week {} the month before")):
         if abs(ratio - 1) >= NOTABLE and order.level >= ENOUGH:
             far = f"{100 * abs(ratio - 1):.0f} %"
@@ -406,16 +408,12 @@ def _honesty(orders: Sequence[Order], shop: Shop) -> str:
         count += np.bincount(weekday, minlength=7)
     if not count.sum():
         return ""
-    cells = "".join(
-        f"<tr><td>{name}</td><td>{inside[k] / count[k]:.0%}</td><td>{int(count[k]):,}</td></tr>"
-        for k, name in enumerate(WEEKDAYS)
-        if count[k]
-    )
+    rows = [(name, inside[k], count[k]) for k, name in enumerate(WEEKDAYS) if count[k]]
+    rows.append(("all", inside.sum(), count.sum()))
+    found = _table(("weekday", "inside", "days"), [(name, f"{a / b:.0%}", f"{int(b):,}") for name, a, b in rows])
     return (
         "<h2>Were the intervals right?</h2><p>Forecasts of the evening before, over the last four weeks, by a model "
-        "trained on earlier days: nine in ten should be inside.</p>"
-        f"<table><thead><tr><th>weekday</th><th>inside</th><th>days</th></tr></thead>{cells}"
-        f"<tr><td>all</td><td>{inside.sum() / count.sum():.0%}</td><td>{int(count.sum()):,}</td></tr></table>"
+        f"trained on earlier days: nine in ten should be inside.</p>{found}"
     )
 
 
@@ -423,16 +421,21 @@ def _so_far(tested: Backtest | None) -> str:
     """What each way of ordering wasted, missed and cost."""
     if tested is None:
         return ""
-    rows = "".join(
-        f"<tr><td>{for_html(name)}</td><td>{found.wasted.sum():,}</td><td>{found.unmet.sum():,}</td>"
-        f"<td>{tested.money(name).sum():,.0f}</td></tr>"
-        for name, found in sorted(tested.units.items(), key=lambda pair: pair[0] in PLANNED)
-    )
+    policies = sorted(tested.units.items(), key=lambda pair: pair[0] in PLANNED)
+    rows = [
+        (name, f"{of.wasted.sum():,}", f"{of.unmet.sum():,}", f"{tested.money(name).sum():,.0f}")
+        for name, of in policies
+    ]
     return (
         f"<h2>Waste and missed sales so far</h2><p>Replayed from {tested.dates[0]} to {tested.dates[-1]}, each evening "
-        'with what was known then.</p><div class="scroll"><table><thead><tr><th>way of ordering</th>'
-        f"<th>units wasted</th><th>sales missed</th><th>cost</th></tr></thead>{rows}</table></div>"
+        f"with what was known then.</p>{_table(('way of ordering', 'units wasted', 'sales missed', 'cost'), rows)}"
     )
+
+
+def _table(names: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    body = "".join(f"<tr>{''.join(f'<td>{for_html(cell)}</td>' for cell in row)}</tr>" for row in rows)
+    head = "".join(f"<th>{name}</th>" for name in names)
+    return f'<div class="scroll"><table><thead><tr>{head}</tr></thead>{body}</table></div>'
 
 
 COLORS = {

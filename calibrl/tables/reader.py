@@ -31,10 +31,7 @@ DECIMAL_COMMA = r"^[-+]?(?:\d+,(?:\d{1,2}|\d{4,})|(?:0|\d{4,}),\d+)$"
 """A number whose comma cannot stand between thousands."""
 
 YES = ["1", "1.0", "true", "yes", "y", "ja", "wahr", "oui", "vrai", "sí", "si", "sì"]
-NO = [
-    *("0", "0.0", "false", "no", "n", "nein", "falsch", "non", "faux"),
-    *("não", "nee", "nej", "nei", "ei", "nie", "ne", "nem"),
-]
+NO = ["0", "0.0", "false", "no", "n", "nein", "falsch", "non", "faux", "não", "nee", "nej", "nei", "nie", "ne", "nem"]
 
 DATE_FORMATS = (
     *("%Y-%m-%d", "%Y/%m/%d", "%Y%m%d", "%d.%m.%Y", "%d-%b-%Y", "%d %b %Y", "%d %B %Y", "%b %d, %Y", "%B %d, %Y"),
@@ -44,9 +41,6 @@ DATE_FORMATS = (
 
 DATE_WORDS = {"day-first": ("%d/%m/%Y", "%d-%m-%Y"), "month-first": ("%m/%d/%Y", "%m-%d-%Y")}
 """What `date_format` may be instead of a format."""
-
-SWAPPED = {"%d/%m/%Y": "%m/%d/%Y", "%m/%d/%Y": "%d/%m/%Y", "%d-%m-%Y": "%m-%d-%Y", "%m-%d-%Y": "%d-%m-%Y"}
-"""What a date may mean that is written with bare numbers."""
 
 DAY_NAME = (
     r"(?i)^(?:(?:mon|tues?|wed(?:nes)?|thu(?:rs?)?|fri|sat(?:ur)?|sun)(?:day)?|mo|di|mi|do|fr|sa|so|"
@@ -354,16 +348,15 @@ class Cells:
                 "--date-format month-first",
             )
         if fits and self.date_format is None:
-            self._refuse_mixed(text, name, tried[fits[0]], tried.get(SWAPPED.get(fits[0], "")))
+            form = fits[0]  # and with day and month the other way round
+            self._refuse_mixed(text, name, tried[form], tried.get(form[3:5] + form[2] + form[:2] + form[5:]))
         return tried[fits[0]] if fits else min(tried.values(), key=pl.Series.null_count)
 
     def _refuse_mixed(self, text: pl.Series, name: str, day: pl.Series, swapped: pl.Series | None) -> None:
         """An error if days that can be read in two ways lie far from those that cannot, unless read the other way."""
-        if swapped is None:
-            return
-        one, other = (part.to_numpy().astype("datetime64[D]") for part in (day, swapped))
+        one, other = ((day if part is None else part).to_numpy().astype("datetime64[D]") for part in (day, swapped))
         sure = one[np.isnat(other) & ~np.isnat(one)]
-        if not len(sure):
+        if not len(sure):  # there is no other way, or each can be read in both
             return
         near, instead = ((part > sure.min() - 32) & (part < sure.max() + 32) for part in (one, other))
         self.refuse(

@@ -568,7 +568,7 @@ def test_what_may_be_meant_otherwise_is_asked_about(tmp_path: Path, header: str,
 def test_a_period_exported_twice_is_refused(tmp_path: Path) -> None:
     again = DAYS.filter(pl.col("date").dt.month() == 2)
     pl.concat([DAYS, again]).write_csv(tmp_path / "sales.csv")
-    with pytest.raises(CalibrlError, match="every line from 2025-02-01 to 2025-02-28 is there twice; was it exported"):
+    with pytest.raises(CalibrlError, match="every line from 2025-02-01 to 2025-02-28 is there twice; keep one"):
         read_shop(tmp_path / "sales.csv")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from datetime import timedelta
 from types import SimpleNamespace
 
 import numpy as np
@@ -33,7 +34,7 @@ from calibrl.shop.orders import (
     schedule,
 )
 from calibrl.shop.page import orders_frame, reason, totals
-from tests.shop.conftest import small_shop
+from tests.shop.conftest import Write, small_shop
 
 WEEKDAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 THURSDAY = np.datetime64("2026-05-28")
@@ -714,3 +715,39 @@ def test_other_processes_plan_the_same_orders(tmp_path, monkeypatch):
     monkeypatch.setattr("calibrl.shop.orders.PORTION", 2)
     here, elsewhere = (make_orders(shop, workers=2, backend=backend) for backend in ("threads", "processes"))
     assert [order.decision for order in here] == [order.decision for order in elsewhere]
+
+
+def test_one_wild_day_is_left_aside_and_named(write: Write) -> None:
+    """A slip of the pen yesterday, or on the same weekday of last week, changes the order by little, and is said."""
+    sold = small_shop(120)
+    day = sold["date"].unique().sort()
+    plain = make_orders(read_shop(write(sold)))[0].decision.units
+    for when in (day[-1], day[-6], day[-20]):
+        wild = sold.with_columns(
+            units=pl.when((pl.col("date") == when) & (pl.col("item") == "bread")).then(10_000).otherwise("units")
+        )
+        order = make_orders(read_shop(write(wild)))[0]
+        assert order.decision.units == pytest.approx(plain, rel=0.3)
+        assert f"leaving aside the 10,000 of {when:%A} {when.day} {when:%B}" in reason(order)
+
+
+def test_a_new_level_is_believed_within_days(write: Write) -> None:
+    """A kiosk of twelve loaves that now supplies a canteen."""
+    sold = small_shop(150)
+    since = sold["date"].unique().sort()[-14]
+    more = sold.with_columns(
+        units=pl.when((pl.col("date") >= since) & (pl.col("item") == "bread"))
+        .then(40 * pl.col("units"))
+        .otherwise("units")
+    )
+    order = make_orders(read_shop(write(more)))[0]
+    assert order.decision.units > 200
+    assert not order.exceptions
+
+
+def test_stock_below_nothing_is_an_empty_shelf(write: Write) -> None:
+    sales, today = write(small_shop(60)), small_shop(60)["date"].max()
+    stock = write(f"item,units,expires\nbread,-4,{today + timedelta(2)}\nmilk,5,{today + timedelta(2)}\n", "stock.csv")
+    shop = read_shop(sales, stock=stock)
+    assert [sum(batch.units for batch in some) for some in shop.stock.batches] == [0, 5, 0]
+    assert any("1 line of stock below 0 taken as an empty shelf" in note for note in shop.notes)
