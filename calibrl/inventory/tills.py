@@ -389,7 +389,7 @@ def _undone(
         void = [one for one in texts if re.search(undone, one) and "part" not in one]
         if words & LINES and any(_words(one) & ITEMS for one in texts):  # a receipt, what is on it, how it was paid
             void = [one for one in texts if not _words(one) & ITEMS]
-        back = [one for one in texts if re.search(RETURN, one) and not states and one not in void]
+        back = [one for one in texts if re.search(RETURN, one) and not (states or one in void or "customer" in one)]
         if words & RETURNS and not words & WORDS["units"] and {*texts} <= {*reader.YES, *reader.NO, ""}:
             # Whether the line is a return, or was brought back by another. As 1 and 0 it may be how many were.
             noun = words & {"is", "was"} or (words & {"return", "refund"} and "1" not in texts)

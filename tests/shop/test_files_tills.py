@@ -601,6 +601,23 @@ def test_two_items_sold_alike_are_no_totals(tmp_path: Path) -> None:
     assert len(read_shop(tmp_path / "sales.csv").history.keys) == 4
 
 
+@pytest.mark.parametrize(
+    ("column", "words"),
+    [
+        ("Customer type", ("Returning", "New")),
+        ("Guest", ("Return visit", "First visit")),
+        ("Customer type", ("Return customer", "First visit")),
+        ("Town", ("Stornoway", "Tarbert")),
+        ("Style", ("Draft", "Bottle")),
+        ("Packaging", ("Returnable", "Opakowanie zwrotne")),
+    ],
+)
+def test_words_that_only_look_like_returns_change_nothing(tmp_path: Path, column: str, words: tuple[str, str]) -> None:
+    text = lines(f"date,item,units,{column}", lambda day, item, units, k: f"{day},{item},{units},{words[k % 3 == 0]}")
+    (tmp_path / "sales.csv").write_text(text)
+    assert np.nansum(read_shop(tmp_path / "sales.csv").history.sales.units) == DAYS["units"].sum()
+
+
 def test_what_columns_say_that_are_not_used_is_shown(tmp_path: Path) -> None:
     text = lines("date,item,units,S/R", lambda day, item, units, number: f"{day},{item},{units},{'SR'[number % 2]}")
     (tmp_path / "sales.csv").write_text(text)
