@@ -83,8 +83,8 @@ class Record:
         return int(np.all(there, 0).any(0)[: self.today + 1].sum())
 
 
-def make_record(history: History) -> Record:
-    """The record of a history."""
+def make_record(history: History, *, most_wild: int = WILD_DAYS) -> Record:
+    """The record of a history. most_wild: days of a fortnight that may be exceptions; none where bulk is the rule."""
     sales, known = history.sales, history.today + 1
     units = sales.units
     nothing = sales.closed | ((units == 0) & ~sales.censored)
@@ -115,7 +115,7 @@ def make_record(history: History) -> Record:
         typical[at] = mean
         shut[at] |= nothing[at] & (mean >= SURELY_SELLS)
         far[at] = seen[at] & plain[at] & (mean > 0) & (units[at] > WILD * mean + 2 * WILD * np.sqrt(mean + 1))
-        wild[at] = far[at] & (count >= 14) & (far[:, max(0, end - 14) : end].sum(1, keepdims=True) <= WILD_DAYS)
+        wild[at] = far[at] & (count >= 14) & (far[:, max(0, end - 14) : end].sum(1, keepdims=True) <= most_wild)
         sold = np.where(seen[at] & ~wild[at], units[at], mean)
         sold = np.where(shut[at], np.where(habit[at], 0.0, mean), np.where(gone[at], np.maximum(sold, mean), sold))
         shown[at] = np.where(begun[at], sold, 0.0)
@@ -123,6 +123,8 @@ def make_record(history: History) -> Record:
         total += np.where(fresh, shown[at], 0).sum(1, keepdims=True)
         count += fresh.sum(1, keepdims=True)
         day = end
+    if wild.sum() > 2 + seen.sum() / 200:
+        return make_record(history, most_wild=0)
     usual, cut = shown, gone & ~shut & ~wild
     usual[cut] = _at_least(units[cut], typical[cut])
     new = ~begun[:, known - 1]
