@@ -337,6 +337,16 @@ def test_what_the_default_agent_costs():
         says(text, f"`{name}`", f"{1e3 * others['calibrated']['default_s']:.1f} ms", *ratios)
 
 
+def test_what_agents_and_sac_earn_by_the_minute():
+    text, found = page("docs/control-results.md"), defaultdict(lambda: defaultdict(list))
+    for row in read(ROOT / "results" / "control" / "minutes.jsonl"):
+        found[row.metrics["at"]][row.arm].append((row.metrics["return"], row.step))
+    assert len(found) == 3
+    for at, arms in found.items():
+        pairs = [zip(*arms[arm], strict=True) for arm in ("calibrated-trajectory", "sac")]
+        says(text, f"{at:.0f} s", *(cell for e, n in pairs for cell in (pm(e, ".1f"), f"{fmean(n):.0f}")))
+
+
 def test_a_goal_that_pays_once():
     text, found = page("docs/control-results.md"), defaultdict(lambda: defaultdict(dict))
     for row in read(ROOT / "results" / "control" / "mountain-car.jsonl"):
