@@ -575,8 +575,6 @@ class Trajectory(_Around):
         return {"squares": self.squares, "rows": self.rows, "evidence": self.evidence.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        if state["squares"] is not None and len(state["squares"]) != len(self.WAYS.kept):
-            raise ValueError("its errors were followed in other ways")
         self.squares, self.rows = state["squares"], state["rows"]
         self.lasting = None if self.squares is None else self._best(self.squares)
         self.evidence.load_state_dict(state["evidence"])

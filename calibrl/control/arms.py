@@ -48,6 +48,8 @@ class Arm:
     rescales
         Whether the networks' inputs are standardised by the held-out rows once they are trained, as the paper's
         released code has it.
+    limited
+        Whether imagined steps stay within all outcomes so far, and as much again to either side.
     """
 
     name: str
@@ -57,6 +59,7 @@ class Arm:
     map: str | None = None
     fit: FitMap | None = None
     rescales: bool = False
+    limited: bool = False
 
 
 def _split(settings: CalibrationSettings, generator: torch.Generator) -> Split:
@@ -214,10 +217,11 @@ ARMS = {
         Arm("calibrated", _held_out, holds_out=True),
         Arm("uncalibrated", _no_map, holds_out=True, calibrated=False),
         Arm("uncalibrated-all", _no_map_all, holds_out=False, calibrated=False),
+        Arm("uncalibrated-limited", _no_map, holds_out=True, calibrated=False, limited=True),
         Arm("calibrated-paper", _resplit, holds_out=True, map="sigmoid"),
         Arm("calibrated-fresh", _fresh, holds_out=False),
         Arm("calibrated-wary", _wary, holds_out=True),
-        Arm("calibrated-trajectory", _trajectory, holds_out=True),
+        Arm("calibrated-trajectory", _trajectory, holds_out=True, limited=True),
         Arm("released", partial(_resplit, kind=Released), holds_out=True, map="sigmoid", rescales=True),
         Arm("released-control", partial(_resplit, kind=ResplitWithoutMap), holds_out=True, calibrated=False),
         _width(0.5),

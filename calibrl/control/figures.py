@@ -49,6 +49,7 @@ COLORS = {
     "calibrated": "#1b7f79",
     "uncalibrated": "#c8553d",
     "uncalibrated-all": "#e0a458",
+    "uncalibrated-limited": "#b5179e",
     "calibrated-paper": "#7b5ea7",
     "calibrated-fresh": "#3d6fb6",
     "calibrated-wary": "#222831",

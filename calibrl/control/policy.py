@@ -209,7 +209,7 @@ class Fleet:
             judge=judge,
             remember=True,
         )
-        self.following = Following(self) if any(isinstance(one, Trajectory) for one in self.model.evidence) else None
+        self.following = Following(self) if any(member.arm.limited for member in members) else None
         self.inputs = PlanInputs.empty(
             planner.search_among(choices),
             propagation=planner.propagation,
@@ -369,7 +369,7 @@ class Following:
     expected : Expected (g, e, 2, d)
         What the next error is expected to be: of e networks, or with e = 1 of all together.
     limits : Tensor (2, g, 1, 1, d)
-        Nothing is imagined further beyond all outcomes so far than these are apart; infinite where errors do not last.
+        Nothing is imagined further beyond all outcomes so far than these are apart; infinite for arms without limits.
     """
 
     def __init__(self, fleet: Fleet) -> None:
@@ -391,8 +391,8 @@ class Following:
         self.lasting = Lasting(kept[:, None], gain.masked_fill(events, 0)[:, None], spread)
         self.expected = Expected(*(part.repeat_interleave(self.networks, 1) for part in self.lasting.unknown()))
         self.limits = torch.tensor([-torch.inf, torch.inf])[:, None, None].repeat(1, len(found), none.shape[-1])
-        for agent, one in enumerate(self.fleet.model.evidence):
-            if one.lasting is not None and (rows := self.fleet.model.rows) is not None:
+        for agent, member in enumerate(self.fleet.members):
+            if member.arm.limited and (rows := self.fleet.model.rows) is not None:
                 low, high = rows.y[agent].amin(0), rows.y[agent].amax(0)
                 self.limits[:, agent] = torch.stack([2 * low - high, 2 * high - low])
         self.limits = self.limits[:, :, None, None]

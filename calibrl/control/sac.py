@@ -202,8 +202,7 @@ class Sac:
         if state["format"] != FORMAT:
             raise CalibrlError(f"{path} has format {state['format']!r}, expected {FORMAT!r}; remove it to start afresh")
         for key, mine in self._identity().items():
-            there = state["identity"][key]
-            if there != mine:
+            if (there := state["identity"][key]) != mine:
                 raise CalibrlError(f"{path} was made with {key} {there!r}, this run has {mine!r}; use another file")
         if state["step"] > self.steps:
             raise CalibrlError(f"{path} has made {state['step']} steps, more than {self.steps}; ask for as many")

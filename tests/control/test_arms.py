@@ -143,9 +143,10 @@ def test_what_stays_for_an_episode_is_told_from_what_passes(generator):
     assert float(torch.stack(wrong).square().mean()) < 1.6
 
 
-def test_no_future_goes_further_than_anything_seen_and_as_far_again(generator):
+@pytest.mark.parametrize("arm", ["calibrated-trajectory", "uncalibrated-limited"])
+def test_no_future_goes_further_than_anything_seen_and_as_far_again(arm, generator):
     """However long an error lasts, and however unsure networks are where it leads."""
-    fleet = fleet_of("calibrated-trajectory", "uncalibrated")
+    fleet = fleet_of(arm, "uncalibrated")
     for _ in range(2):
         fleet.update(rows(2, generator))
     y = fleet.model.rows.y[0]
@@ -249,6 +250,18 @@ def test_errors_are_followed_while_acting_as_they_are_scored(generator):
     assert float(fleet.following.expected.mean.abs().max()) == 0
     fleet.recall(kept)
     torch.testing.assert_close(fleet.following.expected.mean, wanted.mean[:, -1], rtol=1e-6, atol=1e-6)
+
+
+def test_without_a_map_limits_are_all_that_is_added(generator):
+    """Where nothing reaches them, the control imagines what bare networks do."""
+    fleet = fleet_of("uncalibrated-limited", "uncalibrated")
+    for _ in range(2):
+        fleet.update(rows(2, generator, count=40))
+    assert fleet.maps == [IDENTITY, IDENTITY]
+    errors = fleet.following.here()
+    noise = torch.randn(2, TINY.planner.horizon, 1, 1, 4, generator=generator)
+    torch.testing.assert_close(lasting_noise(noise, errors), noise)
+    assert [bool(agent.isfinite().all()) for agent in errors.low] == [True, False]
 
 
 def test_series_of_several_networks_are_told_apart(generator):
