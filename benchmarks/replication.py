@@ -306,10 +306,39 @@ def others() -> Iterator[str]:
 
 def frontier() -> Iterator[str]:
     """The wind with planners that ask for more and less safety, and both arms where they earn the same."""
-    rows = _rows(ROOT / "results" / "control" / "wind-frontier.jsonl")
+    yield from _frontier(_rows(ROOT / "results" / "control" / "wind-frontier.jsonl"), (ARMS[0], ARMS[2]))
+
+
+LIMITED = "uncalibrated-limited"
+
+
+def limits() -> Iterator[str]:
+    """What bare networks gain by the limits that whole trajectories have, and what these gain besides."""
+    pairs = ((LIMITED, ARMS[0]), (ARMS[1], LIMITED), (ARMS[2], LIMITED))
+    names = (f"`{arm}`'s less `{other}`'s" for arm, other in pairs)
+    yield from _head("task", "seeds × trials", f"`{LIMITED}`, return a trial", *names)
+    found = [_rows(ROOT / "results" / "control" / f"{name}.jsonl") for name in ("faster", "others", "limits")]
+    rows = [row for part in found for row in part]
+    small = ((task, f"{NAMES[task]}, small", 1) for task in TASKS[1:])
+    for task, name, first in (*small, *((*other, SETTLED) for other in OTHERS.items())):
+        mine = [row for row in rows if row.problem == task]
+        gains = [_gains(mine, *pair, first) for pair in pairs]
+        if gains[0][0]:
+            own = f"{len(gains[0][0])} × {gains[0][1]} | {_pm(_earned(mine, LIMITED, first), '.1f')}"
+            yield f"| {name} | {own} | {' | '.join(_pm(gain, '+.1f') for gain, _ in gains)} |"
+
+
+def wind_limits() -> Iterator[str]:
+    """The wind, and bare networks with the limits that whole trajectories have."""
+    found = [_rows(ROOT / "results" / "control" / f"{name}.jsonl") for name in ("wind-frontier", "limits")]
+    rows = [row for part in found for row in part if row.problem == "cartpole-wind"]
+    yield from _frontier(rows, (LIMITED, ARMS[2]))
+
+
+def _frontier(rows: Sequence[Row], arms: tuple[str, str]) -> Iterator[str]:
     outside = f"steps outside from trial {SETTLED} on, %"
-    yield from _head("arm", "`planner.safety`", "seeds × trials", outside, "over `uncalibrated`", "return a trial")
-    arms, asked = (ARMS[0], ARMS[2]), sorted({row.overrides["planner.safety"] for row in rows})
+    yield from _head("arm", "`planner.safety`", "seeds × trials", outside, f"over `{arms[0]}`", "return a trial")
+    asked = sorted({row.overrides["planner.safety"] for row in rows})
     runs = {
         (arm, one): [r for r in rows if r.arm == arm and r.overrides["planner.safety"] == one]
         for arm in arms
@@ -333,7 +362,7 @@ def frontier() -> Iterator[str]:
     _, drawn = _at_equal_return(each[..., again].mean(-1))
     low, high = np.nanpercentile(drawn[1] / np.where(drawn[0] > 0, drawn[0], np.nan), [2.5, 97.5])
     for arm, share in zip(arms, held[:, 0], strict=True):
-        over = "" if arm == ARMS[0] else f"{held[1, 0] / held[0, 0]:.2f} [{low:.2f}, {high:.2f}]"
+        over = "" if arm == arms[0] else f"{held[1, 0] / held[0, 0]:.2f} [{low:.2f}, {high:.2f}]"
         yield f"| `{arm}` | mixed | {len(seeds)} | {share:.2f} | {over} | {level[0]:.1f} |"
 
 
@@ -356,7 +385,7 @@ def _at_equal_return(found: Floats) -> tuple[Floats, Floats]:
 
 TABLES = {"endpoints": endpoints, "levels": levels, "horizon": horizon, "plans": plans, "rail": rail, "wind": wind}
 TABLES |= {"parts": parts, "surprise": surprise, "frontier": frontier, "faster": faster}
-TABLES |= {"whole": whole, "others": others}
+TABLES |= {"whole": whole, "others": others, "limits": limits, "wind limits": wind_limits}
 
 
 def written(page: str) -> str:

@@ -284,7 +284,8 @@ class Server(ThreadingHTTPServer):
 
 def ask(url: str, content: dict[str, Any]) -> dict[str, Any]:
     """What the service answers."""
-    with urllib.request.urlopen(urllib.request.Request(url, json.dumps(content).encode()), timeout=10) as answer:
+    # The first decision on a machine waits for the compiler, whose result is kept.
+    with urllib.request.urlopen(urllib.request.Request(url, json.dumps(content).encode()), timeout=60) as answer:
         found: dict[str, Any] = json.load(answer)
         return found
 
@@ -298,7 +299,7 @@ def visit(url: str, visitors: int = 200) -> None:
         decision = ask(f"{url}/choose", {"x": x})
         liked = x[0] > 0 if decision["arm"] == "news" else generator.random() < 0.4
         clicks += ask(f"{url}/reward", {"id": decision["id"], "reward": float(liked)})["learnt"] and liked
-    with urllib.request.urlopen(url, timeout=10) as answer:
+    with urllib.request.urlopen(url, timeout=60) as answer:
         print(f"{clicks} of {visitors} visitors liked what they saw: {json.load(answer)['pulls']}")
 
 

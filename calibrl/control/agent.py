@@ -110,7 +110,7 @@ class Agent:
     ensemble, planner, calibration : EnsembleSettings, PlannerSettings, CalibrationSettings, optional
         By default small enough for a laptop.
     calibrated : bool
-        False leaves R out, and imagined errors that go on; all else is the same.
+        False leaves R out, and imagined errors that go on; all else is the same (the arm "uncalibrated-limited").
     arm : str, optional
         A way to use the rows, by its name in `calibrl.control.arms.ARMS`: by default "calibrated-trajectory", whose
         imagined errors go on from those just seen. "calibrated" is the paper's, with a map of single steps.
@@ -161,7 +161,7 @@ class Agent:
         for kind, settings in given.items():
             if not isinstance(settings, kind | None):
                 raise CalibrlError(f"{settings!r} is no {kind.__name__}; write {kind.__name__}(…)")
-        chosen = arm_named(arm or ("calibrated-trajectory" if calibrated else "uncalibrated"))
+        chosen = arm_named(arm or ("calibrated-trajectory" if calibrated else "uncalibrated-limited"))
         if not calibrated and chosen.calibrated:
             raise CalibrlError(f"arm {chosen.name!r} fits a map, calibrated=False asks for none; leave one of them out")
         if not isinstance(seed, (int, np.integer)) or seed < 0:

@@ -216,7 +216,7 @@ def test_an_agent_of_a_run_goes_on_in_a_loop_of_ones_own(tmp_path):
     ]
     assert [agent.rows for agent in agents] == [2 * TINY.steps] * 2
     assert agents[0].act(NOTHING) != agents[1].act(NOTHING)
-    with pytest.raises(CalibrlError, match="was made with arm 'calibrated', this run has 'uncalibrated'"):
+    with pytest.raises(CalibrlError, match="was made with arm 'calibrated', this run has 'uncalibrated-limited'"):
         Agent(what, **settings, calibrated=False).load(tmp_path / "checkpoint" / "calibrated-0.trial-1.pt")
     run(tmp_path / "light", replace(preset, light=True))
     with pytest.raises(CalibrlError, match="without its networks; let its run go on without --light"):
