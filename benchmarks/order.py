@@ -18,6 +18,7 @@ import sys
 import tempfile
 import time
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -27,7 +28,7 @@ from calibrl.files import write_text
 from calibrl.inventory.problems import bakery
 from calibrl.runs.rows import Row, line, origin
 from calibrl.shop.backtest import CALIBRATED, UNCALIBRATED, run_backtest
-from calibrl.shop.demand import BoostedDemand, LinearDemand, same_weekday
+from calibrl.shop.demand import BoostedDemand, LinearDemand, four_weeks
 from calibrl.shop.files import read_shop
 
 DAYS, STORES = 1095, 10
@@ -158,7 +159,8 @@ def forecasters() -> None:
         path = Path(folder) / "bakery.csv"
         bakery_file(path)
         shop = read_shop(path, today=np.datetime64("2018-11-30"))
-    for name, make in {"weekday": same_weekday, "line": LinearDemand, "line and trees": BoostedDemand}.items():
+    weekday = partial(LinearDemand, slopes=lambda x, _: four_weeks(x))
+    for name, make in {"weekday": weekday, "line": LinearDemand, "line and trees": BoostedDemand}.items():
         found = run_backtest(shop, 91, make_forecaster=make)
         saved, low, high = found.saving(CALIBRATED, UNCALIBRATED)
         costs = ", ".join(f"{policy} {found.money(policy).sum():.0f}" for policy in found.units)

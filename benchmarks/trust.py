@@ -92,7 +92,7 @@ def weighted(rng: Rng) -> float:
     """Rows of a kind that is wider become nine times likelier; weights say so."""
     wide = rng.random(150) < 0.5
     z = torch.from_numpy(rng.normal(size=150) * np.where(wide, 2.0, 1.0))
-    low, high = cal.fit_affine(z=z, weight=torch.from_numpy(np.where(wide, 9.0, 1.0))).ranks.interval_z(0.9)
+    low, high = cal.fit_affine(z=z, weight=torch.from_numpy(np.where(wide, 9.0, 1.0))).ranks.bounds_z(0.05, 0.05)
     shares = [float(special.ndtr(float(high) / s) - special.ndtr(float(low) / s)) for s in (2.0, 1.0)]
     return 0.9 * shares[0] + 0.1 * shares[1]
 

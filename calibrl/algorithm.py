@@ -206,11 +206,11 @@ class Calibrated:
         if isinstance(self.forecaster, Rescaled) and len(kept):
             self.forecaster.rescale(kept)
         told = self._judge(kept) if judges_held and len(kept) else [None] * len(agents)
-        parts = zip(self.evidence, self.fit_map, self.maps, asked, new, told, kept.by_agent(), strict=True)
-        self.maps = [
-            one.fit(Judged(early if wanted else None, late, own, age if data.agents is None else age[k]), mapping, fit)
-            for k, (one, fit, mapping, wanted, early, late, own) in enumerate(parts)
-        ]
+        ages, ends = [age] if data.agents is None else age, [one.last for one in agents]
+        said = zip(asked, new, told, kept.by_agent(), ages, ends, strict=True)
+        judged = [Judged(early if wanted else None, *rest) for wanted, early, *rest in said]
+        parts = zip(self.evidence, judged, self.maps, self.fit_map, strict=True)
+        self.maps = [one.fit(rows_said, mapping, fit) for one, rows_said, mapping, fit in parts]
         # Kept once they could be judged: rows without a forecast must not spoil every later update.
         if self.remember or judges_held:
             self.rows, self.held, self.came = rows, all_held, came

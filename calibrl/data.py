@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any, TypeAlias, cast
 
 import numpy as np
@@ -13,6 +14,8 @@ from torch import Tensor
 
 from calibrl.arrays import Array, as_tensor
 from calibrl.errors import CalibrlError, check_count, check_within
+
+_NEVER = torch.tensor(False)
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,6 +30,8 @@ class Data:
         What happened, NaN where it was not observed. Three dimensions mean g agents with n rows each.
     censored : bool Tensor of the shape of y, optional
         Outcomes of which is only known that they were y or more, such as the demand of a day that sold out.
+    last : bool Tensor (n,), or (g, n) with an agent axis, optional
+        Rows after which something else begins: the last of an episode, or of one series of several.
 
     Examples
     --------
@@ -38,6 +43,7 @@ class Data:
     x: Tensor
     y: Tensor
     censored: Tensor | None = None
+    last: Tensor = _NEVER
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "x", as_tensor(self.x, "x"))
@@ -50,6 +56,12 @@ class Data:
         if self.censored is not None and self.censored.shape != self.y.shape:
             raise CalibrlError(
                 f"censored has shape {tuple(self.censored.shape)} and y {tuple(self.y.shape)}; expected the same"
+            )
+        if not self.last.dim():
+            object.__setattr__(self, "last", torch.zeros(self.y.shape[:axes], dtype=torch.bool, device=self.y.device))
+        if self.last.shape != self.y.shape[:axes]:
+            raise CalibrlError(
+                f"last has shape {tuple(self.last.shape)} and y {tuple(self.y.shape)}; expected one for each row"
             )
 
     @classmethod
@@ -66,7 +78,7 @@ class Data:
         """The rows of each agent; without an agent axis these rows alone."""
         if self.agents is None:
             return [self]
-        return [Data(x, y) for x, y in zip(self.x, self.y, strict=True)]
+        return [self._each(itemgetter(agent)) for agent in range(self.agents)]
 
     def __len__(self) -> int:
         return self.y.shape[0 if self.agents is None else 1]
@@ -80,22 +92,28 @@ class Data:
         if is_mask and bool(cast(Tensor, rows).all()):
             return self
         if self.agents is None:
-            return Data(self.x[rows], self.y[rows], None if self.censored is None else self.censored[rows])
+            return self._each(itemgetter(rows))
         if isinstance(rows, slice):
-            return Data(self.x[:, rows], self.y[:, rows])
+            return self._each(itemgetter((slice(None), rows)))
         count = int(rows[0].sum())
-        parts = (part[rows].reshape(len(rows), count, *part.shape[2:]) for part in (self.x, self.y))
-        return Data(*parts)
+        return self._each(lambda part: part[rows].reshape(len(rows), count, *part.shape[2:]))
 
     def __add__(self, other: Data) -> Data:
         if not len(self) or not len(other):
             return self if len(self) else other
         axis = 0 if self.agents is None else 1
+        pairs = ((getattr(self, name), getattr(other, name)) for name in ("x", "y", "last"))
+        x, y, last = (torch.cat(pair, axis) for pair in pairs)
         censored = None
         if self.censored is not None or other.censored is not None:
             flags = [torch.zeros_like(one.y).bool() if one.censored is None else one.censored for one in (self, other)]
             censored = torch.cat(flags, axis)
-        return Data(torch.cat([self.x, other.x], axis), torch.cat([self.y, other.y], axis), censored)
+        return Data(x, y, censored, last)
+
+    def _each(self, change: Callable[[Tensor], Tensor]) -> Data:
+        """The same with each part that there is changed."""
+        censored = None if self.censored is None else change(self.censored)
+        return Data(change(self.x), change(self.y), censored, change(self.last))
 
 
 def numeric_rows(x: Any, y: Tensor) -> Data | None:

@@ -43,13 +43,15 @@ class Judged:
     """What rows said of the forecasts of T, when R is to be fitted.
 
     new: of the new rows, judged before T learnt them; held: of the rows held out so far, judged by T as it is now;
-    rows, age: those rows, and (m,) how many updates ago each came. None where nobody asked, or there are none.
+    rows, age: those rows, and (m,) how many updates ago each came; last: after which new rows another trajectory begins
+    (`Data.last`). None where nobody asked, or there are none.
     """
 
     new: Scores | None = None
     held: Scores | None = None
     rows: Data | None = None
     age: Tensor | None = None
+    last: Tensor | None = None
 
 
 class Adaptive:
@@ -517,17 +519,19 @@ class Trajectory(_Around):
     while imagined ones are drawn afresh. Here imagined errors go on as real ones do, starting from those just seen: see
     `Lasting`. They have two parts, one that lasts (ρ = 0.99) and one that passes.
 
-    The rows of an update are one trajectory, in order of time. They are judged before T learns them. Their recalibrated
-    z-scores, cut off at ±6, say which ρ and K would have forecast them best, column by column, averaged with what is
-    best for all; σ is how large the rest was. Newer trajectories weigh more, and `PRIOR_ROWS` rows speak for a single
-    part with ρ = ½.
+    The rows of an update are in order of time: one trajectory, or several, whose last rows `Data.last` names. They are
+    judged before T learns them. Their recalibrated z-scores, cut off at ±6, say which ρ and K would have forecast them
+    best, column by column, averaged with what is best for all; σ is how large the rest was. Newer trajectories weigh
+    more, and `PRIOR_ROWS` rows speak for a single part with ρ = ½.
 
     Parameters
     ----------
     evidence : Evidence
         What R is fitted on.
     forget : float
-        The factor in (0, 1] by which a trajectory's weight shrinks with each later one.
+        The factor in (0, 1] by which the weight of an update's trajectories shrinks with each later update.
+    events : int
+        So many of the last columns are 0 or 1, in whose forecasts nothing is an error that could go on.
 
     Examples
     --------
@@ -544,22 +548,24 @@ class Trajectory(_Around):
     PRIOR_ROWS, FURTHEST = 20.0, 6.0
     WAYS = _ways()
 
-    def __init__(self, evidence: Evidence, *, forget: float = 1.0) -> None:
+    def __init__(self, evidence: Evidence, *, forget: float = 1.0, events: int = 0) -> None:
         super().__init__(evidence, forget)
+        self.events = events
         self.squares: Tensor | None = None
-        self.rows = 0.0
+        self.rows = torch.zeros(1, dtype=torch.float64)
 
     def fit(self, judged: Judged, mapping: Map | ClassMap, fit_map: FitMap | FitClassMap | None) -> Map | ClassMap:
         seen = judged.held if judged.new is None else judged.new
         if seen is not None:
-            z = _cdf_map(mapping).forward_z(_continuous(seen)).clamp(-self.FURTHEST, self.FURTHEST).nan_to_num(0)
+            z = _cdf_map(mapping).forward_z(_continuous(seen)).clamp(-self.FURTHEST, self.FURTHEST)
             # A row that several networks were judged on, one after the other, is one step of several series.
             z = z.reshape(len(z) // _times(judged), _times(judged), -1)
+            z[..., z.shape[-1] - self.events :] = torch.nan
             if self.squares is None:
                 self.squares = torch.zeros(len(self.WAYS.kept), z.shape[-1], dtype=torch.float64)
             if judged.new is not None:
-                self.squares = self.forget * self.squares + _unforeseen(z, self.WAYS)
-                self.rows = self.forget * self.rows + len(z)
+                self.squares = self.forget * self.squares + _unforeseen(z, judged.last, self.WAYS)
+                self.rows = self.forget * self.rows + (~z.isnan()).double().mean(1).sum(0)
             self.lasting = self._best(self.squares)
         return self.evidence.fit(judged, mapping, fit_map)
 
@@ -567,9 +573,12 @@ class Trajectory(_Around):
         """What fits squares (candidates, d) of what could not be forecast best."""
         squares = squares + self.PRIOR_ROWS * _unforeseen_of_half(self.WAYS)[:, None]
         share = squares / squares[0]
-        best = (share + share.mean(1, keepdim=True)).argmin(0)
+        seen = self.rows > 0 if bool(self.rows.any()) else slice(None)
+        best = (share + share[:, seen].mean(1, keepdim=True)).argmin(0)
         left = squares.gather(0, best[None])[0] / (self.rows + self.PRIOR_ROWS)
-        return Lasting(self.WAYS.kept[best, 0, :, 0].T, self.WAYS.gain[best, 0, :, 0].T, left.sqrt())
+        goes_on = torch.arange(len(best)) < len(best) - self.events
+        gain = self.WAYS.gain[best, 0, :, 0].T * goes_on
+        return Lasting(self.WAYS.kept[best, 0, :, 0].T, gain, left.sqrt().where(goes_on, 1))
 
     def state_dict(self) -> dict[str, Any]:
         return {"squares": self.squares, "rows": self.rows, "evidence": self.evidence.state_dict()}
@@ -678,15 +687,20 @@ def _times(judged: Judged) -> int:
     return max(len(outcomes_of(judged.held)) // max(len(judged.age), 1), 1)
 
 
-def _unforeseen(z: Tensor, ways: Lasting) -> Tensor:
-    """Sums of squares (c, d) of what c ways do not forecast in z (n, series, d), averaged over series."""
-    mean, doubt = ways.unknown()
+def _unforeseen(z: Tensor, last: Tensor | None, ways: Lasting) -> Tensor:
+    """Sums of squares (c, d) of what c ways do not forecast in z (n, series, d), averaged over series.
+
+    last: (n,) bool, after which rows nothing is expected.
+    """
+    mean, doubt = unknown = ways.unknown()
     found = z.new_zeros(len(mean), *z.shape[1:])
-    for now in z:
-        surprise = now - mean.sum(-2)
+    for now, ended in zip(z, [False] * len(z) if last is None else last, strict=True):
+        surprise = (now - mean.sum(-2)).nan_to_num(0)
         found += surprise.square()
         share, doubt = ways._learnt(doubt)
         mean = ways.kept * (mean + share * surprise[..., None, :])
+        if ended:
+            mean, doubt = unknown
     return found.mean(1)
 
 

@@ -15,7 +15,6 @@ from torch.distributions import Distribution
 
 from calibrl.arrays import Array, as_tensor
 from calibrl.diagnostics import (
-    BrierParts,
     class_reliability,
     coverage,
     pit_histogram,
@@ -279,32 +278,6 @@ def class_reliability_curve(
     ax.plot(x, y, color=color, lw=2, label=label)
     ax.scatter(x, y, s=12 + 160 * rows / rows.sum(), color=color, alpha=0.55, lw=0, clip_on=False)
     return _tidy(ax, label)
-
-
-def brier_bars(parts: dict[str, BrierParts], ax: Axes | None = None) -> Axes:
-    """Draw Brier scores stacked from what calibration could win and what only a better model can.
-
-    Parameters
-    ----------
-    parts : dict of str to BrierParts
-        By name, as `brier` returns them.
-    ax
-        As in `reliability`.
-
-    Returns
-    -------
-    Axes
-        The one drawn on.
-    """
-    ax = _axes(ax)
-    names = list(parts)
-    sharp = [parts[name].sharpness for name in names]
-    ax.barh(names, sharp, height=0.6, color=FAINT, label="needs a better model")
-    won = [parts[name].calibration for name in names]
-    ax.barh(names, won, height=0.6, left=sharp, color=BEFORE, label="calibration could win")
-    ax.set(xlabel="Brier score (lower is better)")
-    _tidy(ax, None).legend(frameon=False, fontsize=9, loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2)
-    return ax
 
 
 def level_shares(

@@ -486,3 +486,17 @@ def test_what_is_no_map_recalibrates_nothing(no_map):
     forecast = torch.distributions.Normal(torch.zeros(3), 1.0)
     with pytest.raises(cal.CalibrlError, match=f"^{type(no_map).__name__} is no map; fit one first"):
         cal.recalibrate(forecast, no_map)
+
+
+def test_rows_keep_where_trajectories_end():
+    x, ends = torch.arange(12.0)[:, None], torch.arange(12) % 4 == 3
+    one = cal.Data(x, x[:, 0], last=ends)
+    assert (one[:6] + cal.Data(x, x[:, 0])).last.nonzero()[:, 0].tolist() == [3]
+    assert one[ends].last.all()
+    two = cal.Data(x.expand(2, -1, -1), x.expand(2, -1, -1), last=torch.stack([ends, ~ends]))
+    assert [agent.last.tolist() for agent in two.by_agent()] == [ends.tolist(), (~ends).tolist()]
+    assert two[torch.stack([ends, ends])].last.tolist() == [[True] * 3, [False] * 3]
+    assert two[2:4].last.tolist() == [[False, True], [True, False]]
+    assert not cal.Data(two.x, two.y).last.any()
+    with pytest.raises(cal.CalibrlError, match=r"last has shape \(3,\) and y \(12,\); expected one for each row"):
+        cal.Data(x, x[:, 0], last=ends[:3])

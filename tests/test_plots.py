@@ -27,7 +27,6 @@ DRAWINGS = {
     "class_reliability_curve": lambda ax: plots.class_reliability_curve(P, EVENT, ax),
     "level_shares": lambda ax: plots.level_shares([0.1, 0.9], [0.2, 0.8], 50, ax, label="x"),
     "share_dots": lambda ax: plots.share_dots(["a", "$5_$"], [0.8, 1.0], [50, 5], 0.9, ax),
-    "brier_bars": lambda ax: plots.brier_bars({"raw": cal.diagnostics.brier(P, EVENT)}, ax),
 }
 
 

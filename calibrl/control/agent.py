@@ -196,6 +196,8 @@ class Agent:
     def begin(self) -> None:
         """An episode begins: what was planned is over."""
         self.fleet.begin([0])
+        if self._seen:
+            self._seen[-1] = (*self._seen[-1][:2], torch.tensor(True))
 
     # Learning by itself.
 
@@ -254,7 +256,7 @@ class Agent:
         trial = run_trial(OneForAll(fleet, len(environments)), environments, steps=self.task.steps, seeds=seeds)
         parts = (trial.observation, trial.action, trial.next_observation, trial.reward, trial.terminated)
         x, y = fleet.view.rows(*(part.flatten(0, 1)[None] for part in parts))
-        return Data(x.cpu(), y.cpu()), trial
+        return Data(x.cpu(), y.cpu(), last=trial.last.flatten()[None]), trial
 
     def evaluate(self, episodes: int = 5, *, seed: int = 10_000) -> tuple[float, ...]:
         """What whole episodes earn, of at most `task.steps` steps; nothing is learnt from them.
@@ -354,7 +356,7 @@ class Agent:
         )
         # Here, where the step is at hand: a row that cannot be learnt must not wait among those that can.
         check_rows(x, y)
-        self._seen.append((x, y))
+        self._seen.append((x, y, torch.tensor(bool(terminated))))
 
     def update(self) -> None:
         """Learn what was observed since the last update: split, train the networks, fit R. Forgets nothing."""
@@ -364,9 +366,9 @@ class Agent:
                 f"{len(self._seen)} steps were observed since the last update; observe {fewest} or more, so that some "
                 "can be held out"
             )
-        x, y = (torch.stack(column)[None] for column in zip(*self._seen, strict=True))
+        x, y, last = (torch.stack(column)[None] for column in zip(*self._seen, strict=True))
         with threads_for(self.settings):
-            self.fleet.update(Data(x, y))
+            self.fleet.update(Data(x, y, last=last))
         self._seen = []
 
     def forecast(self, observation: NDArray[Any], action: NDArray[Any]) -> Distribution:

@@ -71,14 +71,9 @@ def _held_out(settings: CalibrationSettings, generator: torch.Generator) -> Evid
     return HeldOut(_split(settings, generator), forget=settings.forget)
 
 
-def _wary(settings: CalibrationSettings, generator: torch.Generator) -> Evidence:
-    """The same rows, and forecasts as much wider as new trajectories lay further out than those had promised."""
-    return Wary(_held_out(settings, generator), forget=settings.forget)
-
-
-def _trajectory(settings: CalibrationSettings, generator: torch.Generator) -> Evidence:
-    """The same rows, and imagined errors that go on from those just seen as they did along new trajectories."""
-    return Trajectory(_held_out(settings, generator), forget=settings.forget)
+def _beyond(settings: CalibrationSettings, generator: torch.Generator, kind: type[Wary | Trajectory]) -> Evidence:
+    """The same rows, and what new trajectories add to them."""
+    return kind(_held_out(settings, generator), forget=settings.forget)
 
 
 def _resplit(settings: CalibrationSettings, generator: torch.Generator, kind: type[Resplit] = Resplit) -> Evidence:
@@ -86,19 +81,9 @@ def _resplit(settings: CalibrationSettings, generator: torch.Generator, kind: ty
     return kind(_split(settings, generator), generator=generator)
 
 
-def _fresh(settings: CalibrationSettings, generator: torch.Generator) -> Evidence:  # noqa: ARG001 (nothing to draw)
-    """Each trial's rows, judged before they are trained on."""
-    return Newest(REMEMBERED_TRIALS, forget=settings.forget)
-
-
 def _no_map(settings: CalibrationSettings, generator: torch.Generator) -> Evidence:
     """R is the identity, and the networks train on what those of a calibrated agent do."""
     return Uncalibrated(_split(settings, generator))
-
-
-def _no_map_all(settings: CalibrationSettings, generator: torch.Generator) -> Evidence:  # noqa: ARG001 (nothing to draw)
-    """R is the identity, and the networks train on all rows."""
-    return Uncalibrated()
 
 
 class ResplitWithoutMap(Resplit):
@@ -216,12 +201,12 @@ ARMS = {
     for arm in (
         Arm("calibrated", _held_out, holds_out=True),
         Arm("uncalibrated", _no_map, holds_out=True, calibrated=False),
-        Arm("uncalibrated-all", _no_map_all, holds_out=False, calibrated=False),
+        Arm("uncalibrated-all", lambda *_: Uncalibrated(), holds_out=False, calibrated=False),
         Arm("uncalibrated-limited", _no_map, holds_out=True, calibrated=False, limited=True),
         Arm("calibrated-paper", _resplit, holds_out=True, map="sigmoid"),
-        Arm("calibrated-fresh", _fresh, holds_out=False),
-        Arm("calibrated-wary", _wary, holds_out=True),
-        Arm("calibrated-trajectory", _trajectory, holds_out=True, limited=True),
+        Arm("calibrated-fresh", lambda settings, _: Newest(REMEMBERED_TRIALS, forget=settings.forget), holds_out=False),
+        Arm("calibrated-wary", partial(_beyond, kind=Wary), holds_out=True),
+        Arm("calibrated-trajectory", partial(_beyond, kind=Trajectory), holds_out=True, limited=True),
         Arm("released", partial(_resplit, kind=Released), holds_out=True, map="sigmoid", rescales=True),
         Arm("released-control", partial(_resplit, kind=ResplitWithoutMap), holds_out=True, calibrated=False),
         _width(0.5),

@@ -26,7 +26,7 @@ from calibrl.files import explain_os_error, replacing, sweep
 from calibrl.forecasters.ensemble import views
 from calibrl.maps import IDENTITY, map_from_dict
 
-FORMAT = "calibrl control 2"
+FORMAT = "calibrl control 3"
 
 
 def save(folder: Path, members: Sequence[Member], trial: int, states: Sequence[Any], identity: dict[str, Any]) -> None:
@@ -189,6 +189,7 @@ def _difference(wanted: Any, found: Any, name: str = "") -> tuple[str, Any, Any]
     return None
 
 
+_OF_ROWS = ("x", "y", "last", "held", "came")
 _STREAMS = ("exploring", "planning", "splitting")
 _MOMENTS = ("exp_avg", "exp_avg_sq")
 
@@ -208,7 +209,8 @@ def agent_state(fleet: Fleet, agent: int, *, light: bool = False) -> dict[str, A
         "errors": [] if fleet.following is None else [buffer[one] for buffer in fleet.following.buffers],
     }
     if light:
-        state |= {"rows": {name: rows[name] for name in ("x", "y")}, "trials": rows["came"][0].bincount().tolist()}
+        state["rows"] = {name: rows[name] for name in ("x", "y", "last")}
+        state["trials"] = rows["came"][0].bincount().tolist()
     else:
         ensemble, mapping = fleet.ensemble, fleet.maps[agent]
         saved = ensemble.state_dict()
@@ -236,13 +238,13 @@ def relearn(fleet: Fleet, states: Sequence[dict[str, Any]], on_trial: Callable[[
     hears of every trial that was learnt.
     """
     _check_states(fleet, states)
-    x, y = (torch.cat([state["rows"][name] for state in states]) for name in ("x", "y"))
+    rows = (torch.cat([state["rows"][name] for state in states]) for name in ("x", "y", "last"))
     # Of an agent that was saved either way.
     first = states[0]
     sizes = first["trials"] if "trials" in first else first["rows"]["came"][0].bincount().tolist()
-    trials = zip(x.split(sizes, 1), y.split(sizes, 1), strict=True)
-    for number, (new_x, new_y) in enumerate(trials):
-        fleet.update(Data(new_x, new_y))
+    trials = zip(*(part.split(sizes, 1) for part in rows), strict=True)
+    for number, (x, y, last) in enumerate(trials):
+        fleet.update(Data(x, y, last=last))
         on_trial(number, len(sizes) - 1)
     _go_on(fleet, states)
 
@@ -257,9 +259,10 @@ def load_agents(fleet: Fleet, states: Sequence[dict[str, Any]]) -> None:
         adam[name] = torch.cat([torch.cat(part).flatten() for part in parts])
     nets = {name: _stacked([state["nets"][name] for state in states]) for name in states[0]["nets"]}
     model = fleet.model
-    x, y, held, came = (torch.cat([state["rows"][name] for state in states]) for name in ("x", "y", "held", "came"))
-    model.rows, model.held, model.came = Data(x, y) if x.shape[1] else None, held, came
-    taught = Data(x, y)[~held] if x.shape[1] else Data(x, y)
+    x, y, last, model.held, model.came = (torch.cat([state["rows"][name] for state in states]) for name in _OF_ROWS)
+    rows = Data(x, y, last=last)
+    model.rows = rows if len(rows) else None
+    taught = rows[~model.held] if len(rows) else rows
     ensemble.load_state_dict(
         {
             "nets": nets,
@@ -299,12 +302,12 @@ def _go_on(fleet: Fleet, states: Sequence[dict[str, Any]]) -> None:
 
 
 def _rows(fleet: Fleet, one: slice) -> dict[str, Tensor]:
-    """What one agent lived through: x (1, n, k), y (1, n, d), which rows are held out and in which trial each came."""
-    model, view = fleet.model, fleet.view
-    if model.rows is None:
-        x, y, held = torch.zeros(1, 0, view.inputs), torch.zeros(1, 0, view.outputs), torch.zeros(1, 0).bool()
-        return {"x": x, "y": y, "held": held, "came": held.long()}
-    return {"x": model.rows.x[one], "y": model.rows.y[one], "held": model.held[one], "came": model.came[one]}
+    """What one agent lived through: x (1, n, k), y (1, n, d), ends of episodes, which are held out, and since when."""
+    model, view, g = fleet.model, fleet.view, len(fleet)
+    rows = model.rows or Data(torch.zeros(g, 0, view.inputs), torch.zeros(g, 0, view.outputs))
+    held, came = (model.held, model.came) if model.rows else (rows.last, rows.last.long())
+    parts = (rows.x, rows.y, rows.last, held, came)
+    return {name: part[one] for name, part in zip(_OF_ROWS, parts, strict=True)}
 
 
 def _check_states(fleet: Fleet, states: Sequence[dict[str, Any]]) -> None:

@@ -254,7 +254,7 @@ def collect(fleet: Fleet, *, group: Group, settings: ControlSettings, progress: 
 def rows_of(view: View, trial: Trial) -> Data:
     """What the networks are to learn from a trial: x (g, T, k), y (g, T, d), on the CPU."""
     x, y = view.rows(trial.observation, trial.action, trial.next_observation, trial.reward, trial.terminated)
-    return Data(x.cpu(), y.cpu())
+    return Data(x.cpu(), y.cpu(), last=trial.last)
 
 
 def record_trial(

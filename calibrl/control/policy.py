@@ -209,6 +209,9 @@ class Fleet:
             judge=judge,
             remember=True,
         )
+        for one in self.model.evidence:
+            if isinstance(one, Trajectory):
+                one.events = view.events
         self.following = Following(self) if any(member.arm.limited for member in members) else None
         self.inputs = PlanInputs.empty(
             planner.search_among(choices),
@@ -291,7 +294,7 @@ class Fleet:
     def update(self, data: Data) -> None:
         """New rows x (g, n, k), y (g, n, d): each picks its side, the networks train, the maps are fitted again."""
         check_rows(data.x, data.y)
-        new = Data(data.x.cpu(), data.y.cpu())
+        new = Data(data.x.cpu(), data.y.cpu(), last=data.last)
         rows = self.model.rows
         self.forecaster.events = self._events(new if rows is None else rows + new)
         self.model.update(new)
@@ -384,11 +387,8 @@ class Following:
         """Take over what evidence says now; what was expected before networks were trained again is forgotten."""
         none = torch.zeros(2, self.fleet.view.outputs).double()
         found = [one.lasting or Lasting(none, none, none[0] + 1) for one in self.fleet.model.evidence]
-        # Where 0 or 1 lies in an event's forecast is no error that could go on.
-        events = self.fleet.forecaster.events[:, None]
-        kept, gain = (torch.stack([getattr(one, name) for one in found]) for name in ("kept", "gain"))
-        spread = torch.stack([one.spread for one in found])[:, None].masked_fill(events, 1)
-        self.lasting = Lasting(kept[:, None], gain.masked_fill(events, 0)[:, None], spread)
+        parts = (torch.stack([getattr(one, name) for one in found]) for name in ("kept", "gain", "spread"))
+        self.lasting = Lasting(*(part[:, None] for part in parts))
         self.expected = Expected(*(part.repeat_interleave(self.networks, 1) for part in self.lasting.unknown()))
         self.limits = torch.tensor([-torch.inf, torch.inf])[:, None, None].repeat(1, len(found), none.shape[-1])
         for agent, member in enumerate(self.fleet.members):

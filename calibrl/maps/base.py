@@ -269,10 +269,6 @@ class Ranks(Frozen):
         if self.count.shape != self.z.shape[:-1] or bool((self.rank > self.count.unsqueeze(-1) + 1).any()):
             raise ValueError("ranks exceed their count")
 
-    def interval_z(self, level: float, confidence: float | None = None) -> tuple[Tensor, Tensor]:
-        """[z₍ₗ₎, z₍ᵤ₎] with l = ⌊(n+1)α/2⌋ and u = n + 1 - l, α = 1 - level; both (*columns,): see `bounds_z`."""
-        return self.bounds_z((1 - level) / 2, (1 - level) / 2, confidence)
-
     def bounds_z(self, low: float, high: float, confidence: float | None = None) -> tuple[Tensor, Tensor]:
         """Order statistics below and above which a new z-score falls with probability `low` and `high` at most.
 
@@ -479,14 +475,6 @@ class Map(Frozen, ABC):
     def inverse(self, p: Array) -> Tensor:
         """R⁻¹(p) at probabilities p (…, *columns), of the kind and shape that was given."""
         return self._on_probabilities(p, self.inverse_z)
-
-    @returns_what_was_given
-    def log_slope(self, p: Array) -> Tensor:
-        """Log R′(p): what recalibration adds to a log-density. p: (…, *columns) in [0, 1]."""
-        p = as_tensor(p, "p")
-        z = normal.finite_quantile(_in_unit_interval(p))
-        slope = self.log_slope_z(z) + normal.log_density(self.forward_z(z)) - normal.log_density(z)
-        return slope.to(p.dtype)
 
     def forward_z(self, z: Tensor) -> Tensor:
         """S(z) = Φ⁻¹(R(Φ(z))) at z-scores of shape (…, *columns)."""

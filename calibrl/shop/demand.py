@@ -138,11 +138,6 @@ class LinearDemand:
         return as_counts(rows, middle_of(rows, self.slope), self.width)
 
 
-def same_weekday() -> LinearDemand:
-    """The mean of the last four same weekdays, with a learnt spread: the baseline any model has to beat."""
-    return LinearDemand(slopes=lambda x, _: _four_weeks(x))
-
-
 def as_counts(x: Floats, middle: Floats, width: Floats) -> Rounded:
     """Counts around a median (n, leads) in units, with the spread that width (leads, 4) makes of the features."""
     learnt = 1.25 * (_parts(x, middle) * width).sum(-1)
@@ -181,7 +176,7 @@ def width_of(x: Floats, y: Floats, middle: Floats) -> Floats:
     return found
 
 
-def _four_weeks(x: Floats) -> Floats:
+def four_weeks(x: Floats) -> Floats:
     """(k,): slopes that give the mean of the last four same weekdays."""
     slope = np.zeros(x.shape[-1] - LEAD_IN)
     slope[FOUR_WEEKS] = 1.0
@@ -192,7 +187,7 @@ def median_slopes(x: Floats, y: Floats) -> Floats:
     """(k,): slopes of the median of y over the item's level. x: (n, k + 4), y: (n,)."""
     known = usable(x, y)
     design, target = x[known, LEAD_IN:], (y / x[:, SCALE])[known]
-    start = _four_weeks(x)
+    start = four_weeks(x)
     if not len(target):
         return start
     # Units count, not items; but no single item more than the largest twentieth of rows.

@@ -185,6 +185,21 @@ def test_an_agent_acts_in_a_loop_of_ones_own(tmp_path):
         agent.update()
 
 
+def test_an_agent_knows_where_its_episodes_ended():
+    """Side by side in a trial, or where a loop of one's own says so: errors do not go on from one to another."""
+    agent = small_agent()
+    agent.task = replace(agent.task, steps=6)
+    agent.learn(trials=1, environments=2)
+    assert agent.fleet.model.rows.last[0].nonzero()[:, 0].tolist() == [5, 11, 17, 23]
+    agent.begin()
+    for step in range(8):
+        if step == 3:
+            agent.begin()
+        agent.observe(NOTHING + step, STILL, NOTHING, terminated=step == 6)
+    agent.update()
+    assert agent.fleet.model.rows.last[0, 24:].nonzero()[:, 0].tolist() == [2, 6]
+
+
 @pytest.mark.parametrize(("hidden", "threads"), [(8, 1), (200_000, 2)])
 def test_small_agents_compute_in_one_thread_and_leave_the_others_to_you(hidden, threads, monkeypatch):
     agent = small_agent()

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from calibrl.control import checkpoint
 from calibrl.control.arms import ARMS, BATCH_SIZE, EPOCHS, LR, Released, arm_named
 from calibrl.control.loop import rows_of
 from calibrl.control.policy import Fleet, fleets
@@ -312,3 +313,55 @@ def test_what_an_arm_remembers_is_kept(name, generator):
 def test_arms_that_are_not_there():
     with pytest.raises(CalibrlError, match="arm 'width-3' is unknown; known: calibrated,"):
         fleet_of("width-3", preset=replace(TINY, seed=1))
+
+
+def test_nothing_goes_on_from_one_trajectory_to_the_next(generator):
+    """Five short episodes learnt at once are five episodes learnt one after another, wherever they lie."""
+    z = torch.randn(5, 12, 2, generator=generator).double() + 3 * torch.randn(5, 1, 2, generator=generator).double()
+    one_by_one, at_once, run_together = (Trajectory(HeldOut()) for _ in range(3))
+    for episode in z:
+        one_by_one.fit(Judged(episode, episode, age=torch.zeros(12)), IDENTITY, None)
+    whole, ends = z.flatten(0, 1), torch.arange(60) % 12 == 11
+    at_once.fit(Judged(whole, whole, age=torch.zeros(60), last=ends), IDENTITY, None)
+    run_together.fit(Judged(whole, whole, age=torch.zeros(60)), IDENTITY, None)
+    torch.testing.assert_close(at_once.squares, one_by_one.squares)
+    assert float(at_once.lasting.gain[0].min()) > 0.1  # offsets last for an episode
+    assert float((run_together.squares - at_once.squares).abs().max()) > 1
+
+
+@pytest.mark.parametrize("events", [0, 1])
+def test_columns_without_errors_have_no_say_in_how_those_of_others_last(events, generator):
+    """Neither outcomes nobody saw, nor events, whose numbers keep their sign for long."""
+    z = torch.randn(200, 2, generator=generator).double()
+    other = torch.full((200, 1), 2.0 if events else torch.nan).double()
+    alone, beside = Trajectory(HeldOut()), Trajectory(HeldOut(), events=events)
+    alone.fit(Judged(z, z, age=torch.zeros(200)), IDENTITY, None)
+    both = torch.cat([z, other], 1)
+    beside.fit(Judged(both, both, age=torch.zeros(200)), IDENTITY, None)
+    for name in ("kept", "gain", "spread"):
+        torch.testing.assert_close(getattr(beside.lasting, name)[..., :2], getattr(alone.lasting, name))
+    if events:
+        assert beside.lasting.gain[:, 2].tolist() == [0, 0]
+        assert float(beside.lasting.spread[2]) == 1
+
+
+def test_a_step_that_nobody_saw_is_no_error_of_zero(generator):
+    z = 1 + 0.1 * torch.randn(400, 1, generator=generator).double()
+    seen, gaps = Trajectory(HeldOut()), Trajectory(HeldOut())
+    seen.fit(Judged(z, z, age=torch.zeros(400)), IDENTITY, None)
+    z = z.masked_fill(torch.arange(400)[:, None] % 3 == 0, torch.nan)
+    gaps.fit(Judged(z, z, age=torch.zeros(400)), IDENTITY, None)
+    assert float(gaps.lasting.spread) == pytest.approx(float(seen.lasting.spread), rel=0.3)
+
+
+def test_where_episodes_ended_is_learnt_again(generator):
+    """How errors last depends on it."""
+    first, again = (fleet_of("calibrated-trajectory") for _ in range(2))
+    for _ in range(2):
+        data = rows(1, generator, count=40)
+        first.update(Data(data.x, data.y, last=torch.rand(1, 40, generator=generator) < 0.2))
+    checkpoint.relearn(again, [checkpoint.agent_state(first, 0, light=True)], lambda *_: None)
+    assert torch.equal(first.model.evidence[0].squares, again.model.evidence[0].squares)
+    whole = fleet_of("calibrated-trajectory")
+    checkpoint.load_agents(whole, [checkpoint.agent_state(first, 0)])
+    assert torch.equal(whole.model.rows.last, first.model.rows.last)

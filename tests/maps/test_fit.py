@@ -243,7 +243,7 @@ def test_conformal_intervals_cover_as_the_theorem_says(n):
     columns = 3000
     z = torch.randn(n, columns, generator=generator, dtype=D)
     ranks = cal.fit_affine(z=z).ranks
-    low, high = ranks.interval_z(0.9)
+    low, high = ranks.bounds_z(0.05, 0.05)
     share = torch.from_numpy(stats.norm.cdf(high) - stats.norm.cdf(low)).mean()
     # Exact for uniforms: (u - l)/(n + 1) on average over calibration sets, rounded outwards where thinned.
     rank = math.floor((n + 1) * 0.05 + 1e-9)
@@ -254,8 +254,8 @@ def test_conformal_intervals_cover_as_the_theorem_says(n):
 
 def test_equal_weights_change_no_interval():
     z = torch.randn(100, generator=torch.Generator().manual_seed(6), dtype=D)
-    plain = cal.fit_affine(z=z).ranks.interval_z(0.9)
-    assert cal.fit_affine(z=z, weight=torch.full_like(z, 0.1)).ranks.interval_z(0.9) == plain
+    plain = cal.fit_affine(z=z).ranks.bounds_z(0.05, 0.05)
+    assert cal.fit_affine(z=z, weight=torch.full_like(z, 0.1)).ranks.bounds_z(0.05, 0.05) == plain
 
 
 def test_weighted_ranks_keep_their_promise_where_the_weights_are_right():
@@ -271,10 +271,10 @@ def test_weighted_ranks_keep_their_promise_where_the_weights_are_right():
         shares = [stats.norm.cdf(high / s) - stats.norm.cdf(low / s) for s in (2.0, 1.0)]
         return float((0.9 * shares[0] + 0.1 * shares[1]).mean())
 
-    assert 0.9 <= covered(*ranks.interval_z(0.9)) < 0.95
-    assert covered(*cal.fit_affine(z=z).ranks.interval_z(0.9)) < 0.87
+    assert 0.9 <= covered(*ranks.bounds_z(0.05, 0.05)) < 0.95
+    assert covered(*cal.fit_affine(z=z).ranks.bounds_z(0.05, 0.05)) < 0.87
     with pytest.raises(cal.CalibrlError, match="no tolerance bound is known"):
-        ranks.interval_z(0.9, confidence=0.95)
+        ranks.bounds_z(0.05, 0.05, confidence=0.95)
 
 
 @pytest.mark.parametrize(("n", "level", "confidence"), [(59, 0.95, 0.95), (100, 0.9, 0.95), (400, 0.8, 0.99)])
@@ -306,7 +306,7 @@ def test_one_sided_bounds_are_the_ranks_the_theorem_names():
 
 
 def test_too_few_rows_promise_nothing():
-    low, high = cal.fit_smooth(torch.rand(18, dtype=D)).ranks.interval_z(0.9)
+    low, high = cal.fit_smooth(torch.rand(18, dtype=D)).ranks.bounds_z(0.05, 0.05)
     assert float(low) == -math.inf
     assert float(high) == math.inf
 
@@ -406,7 +406,7 @@ def test_a_group_of_few_rows_keeps_the_map_of_all_and_one_of_many_its_own():
     assert np.mean(kept) >= 0.98
     own = fit(z=1 + 0.5 * rng.normal(size=2000))
     np.testing.assert_allclose(own.inverse_z(s), 1 + 0.5 * s.numpy(), atol=0.12)
-    low, high = own.ranks.interval_z(0.9)  # of the group's own rows
+    low, high = own.ranks.bounds_z(0.05, 0.05)  # of the group's own rows
     assert (float(low), float(high)) == pytest.approx((1 - 0.82, 1 + 0.82), abs=0.1)
 
 

@@ -26,9 +26,9 @@ from calibrl.shop.demand import (
     _data,
     correlation,
     fit_by_days,
+    four_weeks,
     paths,
     ranks,
-    same_weekday,
     train,
 )
 from calibrl.shop.features import _at_least, draw_at_least, make_record
@@ -124,6 +124,11 @@ def test_features_do_not_see_the_evening_after(history):
 
 
 # Forecasters.
+
+
+def same_weekday():
+    """The mean of the last four same weekdays, with a learnt spread."""
+    return LinearDemand(slopes=lambda x, _: four_weeks(x))
 
 
 @pytest.mark.parametrize("make", [LinearDemand, same_weekday, BoostedDemand])
