@@ -7,8 +7,10 @@ and which map follows from what the outcomes said (`fit`).
 
 from __future__ import annotations
 
+import itertools
 import math
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias, cast
@@ -175,12 +177,16 @@ class Lasting:
         """
         found, left = [], torch.ones_like(self.kept)
         for _ in range(steps):
-            spread = (doubt.sum((-3, -2)) + self.spread.square()).sqrt()[..., None, :]
-            share, doubt = self._learnt(doubt)
+            spread, share, doubt = self.next(doubt)
             rest = [left] if answered else [self.kept * share * spread, self.kept]
             found.append(torch.cat([spread, *(part.expand_as(share) for part in rest)], -2))
             left = left * self.kept
         return torch.stack(found, -3)
+
+    def next(self, doubt: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """How wide an error of a doubt (…, k, k, d) is, (…, 1, d); the share kept, (…, k, d); the next doubt."""
+        spread = (doubt.sum((-3, -2)) + self.spread.square()).sqrt()[..., None, :]
+        return spread, *self._learnt(doubt)
 
     def _learnt(self, doubt: Tensor) -> tuple[Tensor, Tensor]:
         """The share of a surprise that is expected to go on in each part, and the doubt of the next step."""
@@ -189,6 +195,37 @@ class Lasting:
         share = (with_error + self.gain * new) / surprise
         left = doubt + _pairs(self.gain) * new[..., None, :] - _pairs(share) * surprise[..., None, :]
         return share, _pairs(self.kept) * left
+
+
+class Outlook:
+    """What `Lasting.ahead` gives, answered, for one step of a trajectory after another.
+
+    Doubt does not depend on what is seen. What came second for one step comes first for the next, so that only the
+    last is worked out anew.
+
+    Parameters
+    ----------
+    lasting, steps
+        How errors go on, and how many steps to look ahead.
+    """
+
+    def __init__(self, lasting: Lasting, steps: int) -> None:
+        self.lasting, self.steps = lasting, steps
+        self._known: deque[tuple[Tensor, Tensor, Tensor]] = deque()
+        powers = itertools.accumulate([lasting.kept] * (steps - 1), torch.mul, initial=torch.ones_like(lasting.kept))
+        self._left = torch.stack(list(powers), -3)
+
+    def __call__(self, doubt: Tensor) -> Tensor:
+        """Where the first error's doubt (…, k, k, d) is known: (…, steps, 1 + k, d)."""
+        known = self._known
+        while known and not torch.equal(known[0][0], doubt):
+            known.popleft()
+        while len(known) < self.steps:
+            now = known[-1][2] if known else doubt
+            spread, _, after = self.lasting.next(now)
+            known.append((now, spread, after))
+        spreads = torch.stack([spread for _, spread, _ in known], -3)
+        return torch.cat([spreads, self._left.expand(*spreads.shape[:-2], -1, -1)], -2)
 
 
 def _pairs(parts: Tensor) -> Tensor:

@@ -23,7 +23,7 @@ from calibrl.control.settings import SHARED_OUT, ControlSettings
 from calibrl.control.trials import View
 from calibrl.data import Data
 from calibrl.errors import CalibrlError
-from calibrl.evidence import Expected, Lasting, Trajectory
+from calibrl.evidence import Expected, Lasting, Outlook, Trajectory
 from calibrl.forecasters.ensemble import BatchedEnsemble, EnsembleTraining, input_scale
 from calibrl.forecasters.nets import Shape
 from calibrl.maps import IDENTITY, FitMap, Map, fit_named
@@ -390,6 +390,7 @@ class Following:
         parts = (torch.stack([getattr(one, name) for one in found]) for name in ("kept", "gain", "spread"))
         self.lasting = Lasting(*(part[:, None] for part in parts))
         self.expected = Expected(*(part.repeat_interleave(self.networks, 1) for part in self.lasting.unknown()))
+        self._outlook = Outlook(self.lasting, self.fleet.settings.planner.horizon)
         self.limits = torch.tensor([-torch.inf, torch.inf])[:, None, None].repeat(1, len(found), none.shape[-1])
         for agent, member in enumerate(self.fleet.members):
             if member.arm.limited and (rows := self.fleet.model.rows) is not None:
@@ -418,23 +419,21 @@ class Following:
         for buffer, now in zip(self.expected, self.lasting.seen(self.expected, error), strict=True):
             buffer.copy_(now)
 
-    def ahead(self, expected: Expected, steps: int, particles: int, *, answered: bool = False) -> Errors:
-        """How errors of so many particles go on from what is expected where n plans begin, (g, n, e, …).
+    def ahead(self, expected: Expected, steps: int, particles: int) -> Errors:
+        """How errors of so many particles go on from what is expected where n trajectories begin, (g, n, e, …)."""
+        return self._errors_from(expected.mean, self.lasting.ahead(expected.doubt[:, :, 0], steps), particles)
 
-        answered: as in `Lasting.ahead`.
-        """
-        start = expected.mean
+    def here(self) -> Errors:
+        """How imagined errors of a plan go on from here; the agent will plan again once it has seen new ones."""
+        steps = self._outlook(self.expected.doubt[:, None, 0])
+        return self._errors_from(self.expected.mean[:, None], steps, self.fleet.settings.planner.particles)
+
+    def _errors_from(self, start: Tensor, steps: Tensor, particles: int) -> Errors:
         if self.fleet.settings.planner.propagation == "TSinf":
             start = start.repeat_interleave(particles // self.networks, 2)
         elif self.networks > 1:  # particles of TS1 change networks all the time
             start = start.mean(2, keepdim=True)
-        found = (start, self.lasting.ahead(expected.doubt[:, :, 0], steps, answered=answered), *self.limits)
-        return Errors(*(part.float().to(self.fleet.device) for part in found))
-
-    def here(self) -> Errors:
-        """How imagined errors of a plan go on from here; the agent will plan again once it has seen new ones."""
-        planner, expected = self.fleet.settings.planner, Expected(*(part[:, None] for part in self.expected))
-        return self.ahead(expected, planner.horizon, planner.particles, answered=True)
+        return Errors(*(part.float().to(self.fleet.device) for part in (start, steps, *self.limits)))
 
     def along(self, z: Tensor, last: Tensor) -> Expected:
         """What was expected before each of T steps, (g, T, e, …), that were z (g, T · e, d) off; last: (g, T)."""

@@ -8,17 +8,22 @@ them.
 
 from __future__ import annotations
 
+import functools
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import torch
 from torch import Tensor
 
-from calibrl.errors import CalibrlError
+from calibrl.errors import CalibrlError, first_line
 
 LOUD = 16.0
 """What the two units that carry biases say: swish of it is itself in every format."""
+
+VERSIONS = 256
+"""How often a function is compiled for other sizes before PyTorch gives up; its own limit is 8 in all."""
 
 SHARED_MEMORY = 227 * 1024
 """Bytes that one program may have on a Hopper GPU."""
@@ -161,6 +166,40 @@ def captured(function: Callable[[], Answer], *, first: int) -> tuple[torch.cuda.
     with torch.cuda.graph(graph):
         answer = function()
     return graph, answer
+
+
+def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function compiled; as it is, and said once, where torch cannot compile it."""
+    fast = torch.compile(function, fullgraph=True, dynamic=False)
+    chosen: list[Callable[..., Any]] = []
+
+    def call(*arguments: Any, **more: Any) -> Any:
+        if not chosen:
+            try:
+                answer = _with_room(fast, *arguments, **more)
+            except Exception as error:
+                warnings.warn(f"what plans are made of is not compiled: {first_line(error)}", stacklevel=2)
+                chosen.append(function)
+            else:
+                chosen.append(fast)
+                return answer
+        return _with_room(chosen[0], *arguments, **more)
+
+    return call
+
+
+def _with_room(function: Callable[..., Any], *arguments: Any, **more: Any) -> Any:
+    """Call a function that may be compiled once more: for every task and number of agents that a process plans for."""
+    config = torch._dynamo.config
+    limit = "cache_size_limit" if getattr(config, "recompile_limit", None) is None else "recompile_limit"
+    with config.patch({limit: VERSIONS}):
+        return function(*arguments, **more)
+
+
+@functools.cache
+def compiled_alone(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function of tensors in as few passes as can be, compiled once for all who ask."""
+    return compiled(function)
 
 
 def power_of_two(number: int, least: int = 16) -> int:

@@ -3,7 +3,7 @@
 `kernels.hopper` reads all weights of a network for every 128 rows, and that is what it waits for. Here a program
 keeps one network and takes block after block of rows through it; what does not fit into shared memory passes through
 a small ring. Layers are multiplied in their own width, padded to 16: Triton knows powers of two only, which is why
-this is CUDA C++ (`resident.cu`), compiled at run time by the library that comes with PyTorch: no toolkit, no headers.
+this is CUDA C++ (`on_chip.cu`, `resident.cu`), compiled at run time by what comes with PyTorch: no toolkit, no headers.
 The arithmetic is that of `kernels.hopper`: halved weights, biases on two units that say LOUD, bfloat16 between hidden
 layers, float16 at both ends, float32 sums. Where each row goes through one network only (TS1, TSinf), what leaves the
 chip is the draw.
@@ -50,15 +50,15 @@ class Layout:
     slots: int
 
     @classmethod
-    def of(cls, sizes: Sizes) -> Layout | None:
-        """The layout that keeps most, or None where no ring fits."""
+    def of(cls, sizes: Sizes, *, beside: int = 0) -> Layout | None:
+        """The layout that keeps most beside so many bytes of something else, or None where no ring fits."""
         ks_in, ks = -(-(sizes.inputs + 2) // SLICE), -(-(sizes.width + 2) // SLICE)
         layers, out8 = sizes.hidden - 1, -(-sizes.outputs // 8) * 8
         for kept in range(ks, -1, -2):
             chunks = (ks - kept) // 2
             # One place more than a layer needs, so that the next one's weights are on their way.
             found = cls(ks_in, ks, layers, out8, kept, chunks + 1 if chunks else 0)
-            if found.shared <= SHARED_MEMORY:
+            if found.shared + beside <= SHARED_MEMORY:
                 return found
         return None
 
@@ -136,9 +136,13 @@ class Resident:
         return out
 
     def _launch(self, kernel: Function, x: Tensor, *given: Tensor) -> None:
-        n, nets = x.shape[1], self.sizes.agents * self.sizes.members
-        programs = min(-(-n // ROWS) * nets, torch.cuda.get_device_properties(self.device).multi_processor_count)
-        kernel(programs, THREADS, [x, *self.packed.values(), *given, n, nets])
+        n = x.shape[1]
+        kernel(self.programs(n), THREADS, [x, *self.packed.values(), *given, n, self.sizes.agents * self.sizes.members])
+
+    def programs(self, rows: int) -> int:
+        """How many share the work on so many rows of every network: no more than run at once."""
+        blocks = -(-rows // ROWS) * self.sizes.agents * self.sizes.members
+        return min(blocks, torch.cuda.get_device_properties(self.device).multi_processor_count)
 
     def kernel(self, *, shared: bool = False, ordered: bool = False) -> Function:
         """Compiled, once for all networks of such sizes."""
@@ -159,8 +163,12 @@ def in_slices(weight: Tensor) -> Tensor:
 
 def source(sizes: Sizes, layout: Layout, *, shared: bool = False, ordered: bool = False) -> str:
     """The CUDA C++ of the kernel for some sizes."""
-    numbers = {"E": sizes.members, "IN": sizes.inputs, "OUT": sizes.outputs}
-    numbers |= {"SHARED": int(shared), "ORDERED": int(ordered)}
+    return on_chip(sizes, layout, SHARED=int(shared), ORDERED=int(ordered), TURNS=1) + text_of("resident.cu")
+
+
+def on_chip(sizes: Sizes, layout: Layout, **more: int) -> str:
+    """What every kernel begins with whose weights stay on the chip, with more constants by name."""
+    numbers = {"E": sizes.members, "IN": sizes.inputs, "OUT": sizes.outputs} | more
     numbers |= {name.upper(): value for name, value in asdict(layout).items()}
     constants = "".join(f"constexpr int {name} = {value};\n" for name, value in numbers.items())
     products = (
@@ -168,7 +176,12 @@ def source(sizes: Sizes, layout: Layout, *, shared: bool = False, ordered: bool 
         + _product("onward", layout.width, "bf16")
         + _product("outward", 2 * layout.out8, "f16")
     )
-    return constants + products + files("calibrl.kernels").joinpath("resident.cu").read_text()
+    return constants + products + text_of("on_chip.cu")
+
+
+def text_of(name: str) -> str:
+    """A file of CUDA C++ beside this one."""
+    return files("calibrl.kernels").joinpath(name).read_text()
 
 
 def _product(name: str, units: int, kind: str) -> str:
@@ -209,10 +222,15 @@ class Function:
         self._check(self.driver.cuModuleGetFunction(ctypes.byref(self.function), self.module, name.encode()))
         self._check(self.driver.cuFuncSetAttribute(self.function, SHARED_MEMORY_LIMIT, shared))
 
-    def __call__(self, grid: int, block: int, arguments: Sequence[Tensor | int]) -> None:
-        """Launch on the current stream: tensors are passed as pointers, numbers as int."""
+    def __call__(self, grid: int, block: int, arguments: Sequence[Tensor | int | bytes]) -> None:
+        """Launch on the current stream: tensors are passed as pointers, numbers as int, bytes as a struct."""
         values: list[Any] = [
-            ctypes.c_void_p(one.data_ptr()) if isinstance(one, Tensor) else ctypes.c_int(one) for one in arguments
+            ctypes.create_string_buffer(one, len(one))
+            if isinstance(one, bytes)
+            else ctypes.c_void_p(one.data_ptr())
+            if isinstance(one, Tensor)
+            else ctypes.c_int(one)
+            for one in arguments
         ]
         pointers = (ctypes.c_void_p * len(values))(*(ctypes.cast(ctypes.byref(one), ctypes.c_void_p) for one in values))
         stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)

@@ -9,13 +9,14 @@ import functools
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
 
 from calibrl.errors import CalibrlError
 from calibrl.kernels import normal
+from calibrl.kernels.fused_nets import compiled_alone
 
 Objective: TypeAlias = Callable[[Tensor], Tensor]
 """Plans (n, h, a) → values (n,), to be maximised."""
@@ -50,6 +51,10 @@ class Task:
 
     def __post_init__(self) -> None:
         self.lost = torch.zeros(len(self.start), dtype=torch.bool, device=self.start.device)
+
+    def quick(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """A function of this module, compiled where agents search together on a GPU."""
+        return compiled_alone(function) if self.low.device.type == "cuda" and not self.alone else function
 
     def value(self, plans: Tensor, iteration: int) -> Tensor:
         """The objective at plans (g, n, h, a), refused unless it is (g, n) numbers, of one agent alone finite ones."""
@@ -125,6 +130,19 @@ def around(mean: Tensor, width: Tensor, noise: Tensor, *, alone: bool) -> Tensor
     """Plans mean + width · noise, (g, n, h, a), of mean and width (g, h, a)."""
     # The two round differently; runs of either kind repeat to the last digit.
     return mean + width * noise if alone else torch.addcmul(mean.unsqueeze(1), width.unsqueeze(1), noise)
+
+
+def within_room(mean: Tensor, variance: Tensor, uniform: Tensor, low: Tensor, high: Tensor, *, alone: bool) -> Tensor:
+    """CEM's plans (g, n, h, a): from a normal cut at ±2σ whose variance is at most (distance to the bound / 2)²."""
+    room = torch.minimum(mean - low, high - mean) / 2
+    width = torch.minimum(room.square(), variance).sqrt()
+    return around(mean, width, cut_normal(uniform).to(mean.dtype), alone=alone)
+
+
+def refitted(mean: Tensor, spread: Tensor, elite: Tensor, *, momentum: float, variance: bool) -> tuple[Tensor, Tensor]:
+    """Mean and standard deviation, or variance, (g, h, a) moved to those of the elite (g, k, h, a)."""
+    moments = elite.var(1, correction=0) if variance else elite.std(1, correction=0)
+    return momentum * mean + (1 - momentum) * elite.mean(1), momentum * spread + (1 - momentum) * moments
 
 
 def cut_normal(uniform: Tensor) -> Tensor:

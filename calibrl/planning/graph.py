@@ -2,7 +2,8 @@
 
 Everything that planning reads lies in buffers that never move and no number is read back, so that the whole of it is
 captured once and replayed for every action. A GPU imagines in three kernels a step: the networks, the draw, and the
-world's own tensor functions, compiled by `torch.compile`; in two where a draw is made of one network's answer.
+world's own tensor functions, compiled by `torch.compile`; in two where a draw is made of one network's answer; and in
+one kernel for all steps where a particle also stays with its network.
 """
 
 from __future__ import annotations
@@ -17,11 +18,13 @@ import torch
 from torch import Tensor
 
 from calibrl.errors import CalibrlError, first_line
-from calibrl.kernels.fused_nets import FusedNets, Kernel, Networks, Sizes, captured
+from calibrl.kernels.fused_nets import FusedNets, Kernel, Networks, Sizes, captured, compiled, compiled_alone
 from calibrl.kernels.resident import CompilerError, Resident
+from calibrl.kernels.rollout import Rollouts
+from calibrl.kernels.scalars import Untranslatable
 from calibrl.maps.gaussian import CELLS, REACH
 from calibrl.planning.risk import MEAN, Risk
-from calibrl.planning.rollout import Errors, Model, World, imagined_returns, lasting, noise_shape
+from calibrl.planning.rollout import FURTHEST, Errors, Model, World, imagined_returns, lasting, noise_shape
 from calibrl.planning.search import Found, Search
 
 __all__ = ["CapturedPlanner", "PlanInputs", "Planner", "for_device"]
@@ -30,9 +33,6 @@ PER_UNIT = CELLS / (2 * REACH)
 
 FUSED = ("DS", "TS1", "TSinf")
 """Propagations that a GPU imagines in fused kernels."""
-
-VERSIONS = 256
-"""How often a world's functions are compiled for other sizes before PyTorch gives up; its own limit is 8 in all."""
 
 
 class _Ensemble(Networks, Protocol):
@@ -150,6 +150,8 @@ class Planner:
         self.nets, self.world, self.inputs, self.low, self.high = nets, world, inputs, low, high
         on_gpu = low.device.type == "cuda"
         self.fused = fuse(nets) if on_gpu and fused and inputs.propagation in FUSED else None
+        stays = inputs.propagation == "TSinf" and not inputs.risk.exploration
+        self.whole = whole_rollouts(self.fused, world, inputs.observation) if self.fused and stays else None
         self.model = nets.ready()
 
     def __call__(self) -> Found:
@@ -168,7 +170,7 @@ class Planner:
         how |= {"tables": given.tables, "errors": given.errors, "risk": given.risk}
         how |= {"propagation": given.propagation}
         if self.fused is not None:
-            return fused_returns(self.fused, self.world, given.observation, plans, **how)
+            return fused_returns(self.fused, self.world, given.observation, plans, whole=self.whole, **how)
         return imagined_returns(self.model, self.world, given.observation, plans, **how)
 
     def networks_changed(self) -> None:
@@ -229,22 +231,31 @@ def fused_returns(
     tables: Tensor | None = None,
     errors: Errors | None = None,
     risk: Risk = MEAN,
+    whole: Rollouts | None = None,
 ) -> Tensor:
-    """What `imagined_returns` gives by DS, TS1 or TSinf, (g, n), in fused kernels."""
+    """What `imagined_returns` gives by DS, TS1 or TSinf, (g, n), in fused kernels; by TSinf in one, if it is given."""
     from calibrl.kernels.layered import arranged_draws, matched_draw
 
     (g, n, h, _), e, d = plans.shape, nets.members, nets.nets.max_logvar.shape[-1]
+    if whole is not None and (errors is None or errors.answered):
+        how: dict[str, Any] = {"tables": tables, "reach": (PER_UNIT, FURTHEST)}
+        if errors is not None:
+            how["errors"] = compiled_alone(expected_noise)(errors, e)
+            how["limits"] = (errors.low.flatten(0, 2), errors.high.flatten(0, 2))
+        earned, left = whole(observation, plans, noise, **how)
+        return risk(earned, left > 0 if risk.safety and world.safe is not None else None, networks=e)
     if errors is not None:
-        noise = _compiled_alone(lasting)(noise.unflatten(2, (n, particles)), errors).flatten(2, 3)
+        noise = compiled_alone(lasting)(noise.unflatten(2, (n, particles)), errors).flatten(2, 3)
     # By TS1 and TSinf networks stand side by side like agents, each with its share of every plan's particles.
     shares = 1 if propagation == "DS" else e
     if particles % shares:
         raise CalibrlError(f"{particles} particles cannot be shared out evenly among {e} networks")
     ranks, orders, draws = None, None, None
     if propagation == "TS1":
-        ranks, orders = _compiled_alone(network_orders)(noise, particles, e)
+        ranks, orders = compiled_alone(network_orders)(noise, particles, e)
     if propagation != "DS":
         draws = arranged_draws(noise, tables, PER_UNIT, ranks, particles=particles, members=e, d=d)
+
     begin, advance = _compiled(world)
     x = begin(observation, plans[:, :, 0])
     state = observation.repeat_interleave(shares, 0)[:, None, None].expand(-1, n, 1, -1)
@@ -280,12 +291,6 @@ def fused_returns(
     return risk(by_plan(total), None if broken is None else by_plan(broken), networks=e)
 
 
-@functools.cache
-def _compiled_alone(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function of all steps of a rollout in as few passes as can be."""
-    return _compile(function)
-
-
 def network_orders(noise: Tensor, particles: int, members: int) -> tuple[Tensor, Tensor]:
     """Which particles the networks take in each step of TS1: the ranks of noise's last column say it, but in the first.
 
@@ -303,6 +308,18 @@ def network_orders(noise: Tensor, particles: int, members: int) -> tuple[Tensor,
     plan = torch.arange(n, dtype=torch.int32, device=noise.device)[:, None]
     rows = ranks // own * (n * own) + plan * own + ranks % own
     return ranks, rows.unflatten(3, (members, own)).permute(1, 0, 3, 2, 4).reshape(h, g * members, n * own)
+
+
+def expected_noise(errors: Errors, members: int) -> tuple[Tensor, Tensor]:
+    """Errors that nothing new is added to as two numbers for each step and network, (g, e, h, d): see `lasting`.
+
+    By TSinf the particles of a network expect the same.
+    """
+    start = errors.start[:, 0]
+    start = start[:, :: max(start.shape[1] // members, 1)].expand(-1, members, -1, -1)
+    spread, left = errors.steps[:, 0].split((1, start.shape[2]), -2)
+    middle = (start[:, :, None] * left[:, None]).sum(-2)
+    return middle, spread[:, None, :, 0].expand_as(middle)
 
 
 @functools.cache
@@ -324,35 +341,7 @@ def _compiled(world: World) -> tuple[Callable[..., Any], Callable[..., Any]]:
         x = torch.cat([world.model_input(after), upcoming], -1).flatten(1, 2)
         return after, total + reward(before, taken, after), x
 
-    return _compile(begin), _compile(advance)
-
-
-def _compile(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function compiled; as it is, and said once, where torch cannot compile it."""
-    fast = torch.compile(function, fullgraph=True, dynamic=False)
-    chosen: list[Callable[..., Any]] = []
-
-    def call(*arguments: Any) -> Any:
-        if not chosen:
-            try:
-                answer = _with_room(fast, *arguments)
-            except Exception as error:
-                warnings.warn(f"the world's functions are not compiled: {first_line(error)}", stacklevel=2)
-                chosen.append(function)
-            else:
-                chosen.append(fast)
-                return answer
-        return _with_room(chosen[0], *arguments)
-
-    return call
-
-
-def _with_room(function: Callable[..., Any], *arguments: Any) -> Any:
-    """Call a function that may be compiled once more: for every task and number of agents that a process plans for."""
-    config = torch._dynamo.config
-    limit = "cache_size_limit" if getattr(config, "recompile_limit", None) is None else "recompile_limit"
-    with config.patch({limit: VERSIONS}):
-        return function(*arguments)
+    return compiled(begin), compiled(advance)
 
 
 def fuse(nets: Networks) -> FusedNets | None:
@@ -362,6 +351,17 @@ def fuse(nets: Networks) -> FusedNets | None:
         warnings.warn(f"planning without a fused kernel: {kernel}", stacklevel=2)
         return None
     return FusedNets(nets, kernel)
+
+
+def whole_rollouts(nets: FusedNets, world: World, observation: Tensor) -> Rollouts | None:
+    """Rollouts by TSinf in one kernel, from observations (g, o); None where networks or world are not for it."""
+    if not isinstance(nets.kernel, Resident):
+        return None
+    try:
+        return Rollouts.of(nets.kernel, world, observed=observation.shape[-1])
+    except (Untranslatable, CompilerError) as error:
+        warnings.warn(f"the steps of a rollout are not one kernel: {first_line(error)}", stacklevel=3)
+        return None
 
 
 def _kernel_for(nets: Networks) -> Kernel | str:

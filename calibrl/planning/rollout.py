@@ -193,6 +193,11 @@ class Errors(NamedTuple):
     low: Tensor
     high: Tensor
 
+    @property
+    def answered(self) -> bool:
+        """Whether nothing new goes on, and all plans of an agent expect the same."""
+        return self.steps.shape[-2] == 1 + self.start.shape[-2] and self.start.shape[1] == self.steps.shape[1] == 1
+
 
 FURTHEST = REACH * (1 - 2 / CELLS)
 """No error is further out: tables of draws end there."""

@@ -296,27 +296,25 @@ class CEM(Search):
     def _search(self, task: Task) -> Found:
         import torch
 
-        from calibrl.planning.candidates import Best, around, cut_normal, taken
+        from calibrl.planning.candidates import Best, refitted, taken, within_room
 
-        low, high, momentum = task.low, task.high, self.momentum
+        low, high = task.low, task.high
         mean = task.start.clamp(low, high)
         variance = ((high - low).square() / 16).expand_as(mean)
         narrow = self.min_variance * (high - low).clamp(max=1).square()
         best, searching = Best.none(mean), None
+        draw, refit = task.quick(within_room), task.quick(refitted)
         if task.alone and bool((variance <= narrow).all()):
             return Found(mean, task.shifted(mean), task.elites)
         for i, uniform in enumerate(task.noise):
-            room = torch.minimum(mean - low, high - mean) / 2
-            width = torch.minimum(room.square(), variance).sqrt()
-            plans = around(mean, width, cut_normal(uniform).to(mean.dtype), alone=task.alone)
+            plans = draw(mean, variance, uniform, low, high, alone=task.alone)
             value = task.value(plans, i)
             if not task.alone:  # an agent whose search has narrowed stays as it is while others go on
                 searching = (variance > narrow).flatten(1).any(1)[:, None, None]
             if self.keep_best:
                 best = best.or_of(plans, value, where=searching, alone=task.alone)
             elite = taken(plans, value.topk(self.elites).indices)
-            moved = momentum * mean + (1 - momentum) * elite.mean(1)
-            spread = momentum * variance + (1 - momentum) * elite.var(1, correction=0)
+            moved, spread = refit(mean, variance, elite, momentum=self.momentum, variance=True)
             if searching is None:
                 mean, variance = moved, spread
                 if bool((variance <= narrow).all()):
@@ -401,9 +399,9 @@ class ICEM(Search):
     def _search(self, task: Task) -> Found:
         import torch
 
-        from calibrl.planning.candidates import coloring_on, taken
+        from calibrl.planning.candidates import coloring_on, refitted, taken
 
-        low, high, momentum = task.low, task.high, self.momentum
+        low, high, refit = task.low, task.high, task.quick(refitted)
         mean, elites = task.start, task.elites
         best, std = mean, (self.noise_std * (high - low) / 2).expand_as(mean)
         color = coloring_on(mean.shape[1], self.noise_exponent, mean.device, mean.dtype)
@@ -416,8 +414,7 @@ class ICEM(Search):
             new, room = drawn.split([drawn.shape[1] - known.shape[1], known.shape[1]], 1)
             plans = torch.cat([new, torch.where(known.isnan(), room, known)], 1)
             elite = taken(plans, task.value(plans, i).topk(self.elites).indices)
-            mean = momentum * mean + (1 - momentum) * elite.mean(1)
-            std = momentum * std + (1 - momentum) * elite.std(1, correction=0)
+            mean, std = refit(mean, std, elite, momentum=self.momentum, variance=False)
             best, elites = elite[:, 0], elite[:, : self.carried]
         # An elite loses its first step: its last one will come from a plan drawn for it.
         unknown = torch.full_like(elites[:, :, :1], torch.nan)

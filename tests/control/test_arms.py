@@ -15,7 +15,7 @@ from calibrl.control.settings import PRESETS, CalibrationSettings
 from calibrl.control.trials import run_trial, view_of
 from calibrl.data import Data
 from calibrl.errors import CalibrlError
-from calibrl.evidence import HeldOut, Judged, Lasting, Trajectory
+from calibrl.evidence import HeldOut, Judged, Lasting, Outlook, Trajectory
 from calibrl.forecasters.ensemble import input_scale
 from calibrl.maps import IDENTITY, Affine, Sigmoid
 from calibrl.planning.rollout import Errors, imagine
@@ -229,6 +229,24 @@ def test_plans_count_on_an_answer_to_what_is_new(generator):
     noise[:, 0] = 1
     later = [(lasting_noise(noise, one) - lasting_noise(0 * noise, one))[0, 1:].abs().sum() for one in (plan, fixed)]
     assert float(later[0]) == 0 < float(later[1])
+
+
+def test_looking_ahead_from_step_to_step_is_looking_ahead_anew(generator):
+    """Also when an agent of two begins again, and when an error is not seen."""
+    kept, gain, spread = (
+        torch.rand(shape, generator=generator).double() for shape in ((2, 1, 2, 3),) * 2 + ((2, 1, 3),)
+    )
+    lasting = Lasting(kept, gain, spread + 0.1)
+    outlook, now = Outlook(lasting, 4), lasting.unknown()
+    for step in range(12):
+        assert torch.equal(outlook(now.doubt), lasting.ahead(now.doubt, 4, answered=True))
+        z = torch.randn(2, 1, 3, generator=generator).double()
+        if step == 5:
+            z[0, 0, 1] = torch.nan
+        now = lasting.seen(now, z)
+        if step == 7:
+            for part, unknown in zip(now, lasting.unknown(), strict=True):
+                part[1] = unknown[1]
 
 
 def test_errors_are_followed_while_acting_as_they_are_scored(generator):
