@@ -403,6 +403,8 @@ class HalfCheetahFall(WithCliff, HalfCheetah):
 
 
 HALFCHEETAH_FALL = with_cliff(HALFCHEETAH, HalfCheetahFall, "halfcheetah-fall")
+halfcheetah_upright_reward = cast(Reward, HALFCHEETAH_FALL.world.reward)
+"""Half cheetah's reward, less 5 for a step upside down: plans for the task without the cliff can be judged by it."""
 
 
 # Push an object to a goal with an arm of seven joints: Gymnasium's pusher.

@@ -194,7 +194,11 @@ class Fleet:
         ensemble = BatchedEnsemble(
             Shape(view.inputs, view.outputs, networks.hidden, networks.members, networks.probabilistic),
             training=EnsembleTraining(
-                networks.epochs, networks.batch_size, networks.lr, networks.weight_decay_by_layer
+                networks.epochs,
+                networks.batch_size,
+                networks.lr,
+                networks.weight_decay_by_layer,
+                min_steps=networks.min_steps,
             ),
             generators=[stream(seed, "train") for seed in seeds],
             device=self.device,

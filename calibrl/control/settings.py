@@ -54,6 +54,8 @@ class EnsembleSettings:
         Of each layer, hidden layers first; or one number for all.
     lr, batch_size, epochs : float, int, int
         Adam's learning rate, rows per training step, and passes over all training rows after each trial.
+    min_steps : int
+        Training steps after each trial, at least: with few rows there are more passes.
     probabilistic : bool
         Whether networks forecast a variance too.
     """
@@ -67,10 +69,12 @@ class EnsembleSettings:
     batch_size: int = setting(32, help="rows per training step", source=_PETS)
     epochs: int = setting(5, help="passes over all rows after each trial", source=_PETS)
     probabilistic: bool = setting(True, help="whether networks predict a variance", source=_PETS)
+    min_steps: int = setting(0, help="training steps after each trial, at least: more passes while rows are few")
 
     def __post_init__(self) -> None:
         for name in ("members", "batch_size", "epochs"):
             check_count(f"ensemble.{name}", getattr(self, name))
+        check_count("ensemble.min_steps", self.min_steps, least=0)
         check_count("ensemble.hidden", min(self.hidden, default=0), "is no width of a layer")
         if len(self.weight_decay) not in (1, len(self.hidden) + 1):
             raise CalibrlError(
@@ -346,15 +350,29 @@ _VARIANTS = tuple(
 _LARGE = (*PUBLISHED, *_VARIANTS)
 
 
-def _best(one: ControlSettings) -> ControlSettings:
-    """The recipe of our own: iCEM as published (rougher noise where legs run), and imagined errors that go on."""
-    planner = replace(one.planner, method="icem", noise_exponent=0.25 if one.task == "halfcheetah" else 2.0)
+_UPRIGHT = "calibrl.control.envs:halfcheetah_upright_reward"
+
+
+def _best(
+    one: ControlSettings, *, noise_exponent: float = 2.0, min_steps: int = 0, reward: str | None = None, **planner: Any
+) -> ControlSettings:
+    """The recipe of our own: iCEM as published (rougher noise where legs run), errors that go on, and what is given."""
+    planning = replace(one.planner, method="icem", noise_exponent=noise_exponent, **planner)
+    ensemble = replace(one.ensemble, min_steps=min_steps)
+    best: dict[str, Any] = {"planner": planning, "ensemble": ensemble, "reward": reward}
     name = one.name.replace(one.task, f"{one.task}-best")
-    return replace(one, name=name, planner=planner, arms=("calibrated-trajectory", "uncalibrated"))
+    return replace(one, name=name, arms=("calibrated-trajectory", "uncalibrated"), **best)
 
 
 _SMALL = tuple(map(_small, _LARGE))
-_BEST = tuple(_best(one) for one in (*PUBLISHED[:3], *_SMALL[:3]))
+_BEST = (
+    _best(PUBLISHED[0], propagation="TSinf", min_steps=2_000),
+    _best(PUBLISHED[1], propagation="TSinf", particles=10, noise_exponent=0.25, reward=_UPRIGHT),
+    _best(PUBLISHED[2], propagation="TSinf"),
+    _best(_SMALL[0]),
+    _best(_SMALL[1], noise_exponent=0.25, reward=_UPRIGHT),
+    _best(_SMALL[2]),
+)
 
 PRESETS = {preset.name: preset for preset in (*_LARGE, _PUSHER_REFERENCE, *_SMALL, *_BEST, _DEMO, _TINY)}
 

@@ -214,7 +214,7 @@ class Batches:
     def room(cls, nets: Nets, training: EnsembleTraining, rows: int) -> Batches:
         """Memory for up to `rows` rows of each agent."""
         g, shape, device, b = nets.agents, nets.shape, nets.max_logvar.device, training.batch_size
-        steps = training.epochs * math.ceil(rows / b)
+        steps = max(training.epochs * math.ceil(rows / b), training.min_steps + math.ceil(rows / b))
         return cls(
             x=torch.zeros(g * rows, shape.inputs, device=device),
             y=torch.zeros(g * rows, shape.outputs, device=device),
@@ -240,15 +240,15 @@ class Batches:
         (g, n, _), b, room = x.shape, training.batch_size, len(self.x) // len(x)
         self.x.view(g, room, -1)[:, :n] = x
         self.y.view(g, room, -1)[:, :n] = y
-        per_epoch = math.ceil(n / b)
-        self.steps, self.gaps = training.epochs * per_epoch, bool(y.isnan().any())
+        per_epoch, epochs = math.ceil(n / b), training.passes(n)
+        self.steps, self.gaps = epochs * per_epoch, bool(y.isnan().any())
         orders = torch.stack([_orders(n, members, training, generator) for generator in generators], 2)
         orders += torch.arange(g)[:, None, None] * room
         self.table[: self.steps] = orders.flatten(0, 1).flatten(1).to(self.table.device, torch.int32)
         sizes = torch.full((per_epoch,), b)
         sizes[-1] = n - b * (per_epoch - 1)
         weight = (torch.arange(b) < sizes[:, None]) / (sizes[:, None] * y.shape[-1])
-        self.weight[: self.steps] = weight.repeat(training.epochs, 1).to(self.weight.device)
+        self.weight[: self.steps] = weight.repeat(epochs, 1).to(self.weight.device)
         self.counter.zero_()
         self.events = events is not None and bool(events.any())
         if events is not None:
@@ -263,7 +263,7 @@ def _orders(n: int, members: int, training: EnsembleTraining, generator: torch.G
     device, b = generator.device, training.batch_size
     drawn = torch.randint(n, (members, n), generator=generator, device=device)
     epochs = [drawn]
-    for _ in range(training.epochs - 1):
+    for _ in range(training.passes(n) - 1):
         shuffles = torch.stack([torch.randperm(n, generator=generator, device=device) for _ in range(members)])
         epochs.append(epochs[-1].gather(1, shuffles))
     table = functional.pad(torch.stack(epochs), (0, -n % b))
@@ -287,6 +287,8 @@ class EnsembleTraining:
         The factor of ½‖W‖² in the loss, by layer, the head included, or one for all.
     bound_penalty : float
         What each unit between the log-variance's soft bounds costs.
+    min_steps : int
+        Batches that each `update` trains on at least: while rows are few, it makes more passes.
     """
 
     epochs: int = 5
@@ -294,11 +296,17 @@ class EnsembleTraining:
     lr: float = 1e-3
     weight_decay: float | tuple[float, ...] = (1e-4, 2.5e-4, 2.5e-4, 5e-4)
     bound_penalty: float = 0.01
+    min_steps: int = 0
 
     def __post_init__(self) -> None:
         for name in ("epochs", "batch_size"):
             check_count(name, getattr(self, name))
+        check_count("min_steps", self.min_steps, least=0)
         check_within("lr", self.lr, "(0, inf)", "0.001 is published")
+
+    def passes(self, rows: int) -> int:
+        """How often an `update` goes through so many rows."""
+        return max(self.epochs, math.ceil(self.min_steps / math.ceil(rows / self.batch_size)))
 
     def decays(self, layers: int) -> tuple[float, ...]:
         """The weight decay of each of `layers` layers."""

@@ -134,6 +134,20 @@ def test_batches_bootstrap_once_and_shuffle_every_epoch(generator):
     torch.testing.assert_close(batches.weight[: batches.steps].sum(1), torch.full((9,), 1 / 3))
 
 
+def test_few_rows_are_passed_through_more_often(generator):
+    """As often as the least number of steps asks for; as many epochs as ever once there are rows enough."""
+    training = EnsembleTraining(epochs=2, batch_size=8, min_steps=30)
+    assert [training.passes(rows) for rows in (1, 8, 9, 80, 120, 121, 800)] == [30, 30, 15, 3, 2, 2, 2]
+    nets = Nets.fresh(Shape(2, 1, (4,), 2), [torch.Generator().manual_seed(0)])
+    batches = Batches.room(nets, training, 200)
+    for rows, steps in ((9, 30), (64, 32), (150, 38)):
+        x, y = torch.randn(1, rows, 2, generator=generator), torch.randn(1, rows, 1, generator=generator)
+        batches.fill(x, y, members=2, training=training, generators=[generator])
+        assert batches.steps == steps
+        counted = batches.weight[:steps].sum()
+        assert float(counted) == pytest.approx(steps)  # each step is the mean over its rows
+
+
 def test_an_agent_learns_the_same_alone_as_in_a_fleet(generator):
     x, y = rows(3, 40, generator=generator)
     fleet = BatchedEnsemble(SHAPE, training=TRAINING, generators=seeds(3))
