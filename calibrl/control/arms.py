@@ -61,6 +61,10 @@ class Arm:
     rescales: bool = False
     limited: bool = False
 
+    def __reduce__(self) -> tuple[Callable[[str], Arm], tuple[str]]:
+        """By name: what a worker process is sent must be the same arm there, whatever functions it is made of."""
+        return arm_named, (self.name,)
+
 
 def _split(settings: CalibrationSettings, generator: torch.Generator) -> Split:
     return exact_split(settings.held_out, generator, block=settings.block)

@@ -1,5 +1,6 @@
 """Arms: the paper's released recipe against PyTorch's own Adam, constant widths, and evidence of trajectories."""
 
+import pickle
 from dataclasses import replace
 
 import numpy as np
@@ -9,7 +10,7 @@ import torch
 from calibrl.control import checkpoint
 from calibrl.control.arms import ARMS, BATCH_SIZE, EPOCHS, LR, Released, arm_named
 from calibrl.control.loop import rows_of
-from calibrl.control.policy import Fleet, fleets
+from calibrl.control.policy import Fleet, Member, fleets
 from calibrl.control.problems import task
 from calibrl.control.settings import PRESETS, CalibrationSettings
 from calibrl.control.trials import run_trial, view_of
@@ -326,6 +327,12 @@ def test_what_an_arm_remembers_is_kept(name, generator):
     assert went_on == loaded
     if evidence[0].lasting is not None:
         assert torch.equal(evidence[0].lasting.spread, evidence[1].lasting.spread)
+
+
+@pytest.mark.parametrize("name", ARMS)
+def test_an_arm_is_the_same_in_another_process(name):
+    """Also one that is made of functions without a name: workers find the agents they were sent."""
+    assert pickle.loads(pickle.dumps(Member(ARMS[name], 3))) == Member(ARMS[name], 3)
 
 
 def test_arms_that_are_not_there():

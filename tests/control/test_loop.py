@@ -59,8 +59,9 @@ def test_a_fleet_goes_on_with_what_jobs_began_and_jobs_with_a_fleet(tmp_path, fi
 
 
 @pytest.mark.usefixtures("blank_figures")
-def test_agents_are_shared_out_among_devices_and_give_the_same_rows(tmp_path, monkeypatch):
-    preset = replace(PRESETS["tiny"], seeds=2)
+@pytest.mark.parametrize("arms", [("calibrated", "uncalibrated"), ("calibrated-trajectory", "width-0.5")])
+def test_agents_are_shared_out_among_devices_and_give_the_same_rows(tmp_path, monkeypatch, arms):
+    preset = replace(PRESETS["tiny"], seeds=2, arms=arms)
     whole = run(tmp_path / "whole", preset, together=True).rows
     monkeypatch.setattr(loop, "visible_devices", lambda _: ["cpu", "cpu"])
     first, second = loop.jobs(preset)
@@ -71,6 +72,7 @@ def test_agents_are_shared_out_among_devices_and_give_the_same_rows(tmp_path, mo
     pool = workers._pool
     monkeypatch.setattr(workers, "_pool", lambda *how: seen.append(how[:2]) or pool(*how))
     shared = run(tmp_path / "shared", preset, together=True).rows
+    assert {row.arm for row in shared} == set(arms)
     assert seen == [("processes", 2)]
     assert [(row.key, without_times(row)) for row in shared] == [(row.key, without_times(row)) for row in whole]
 
