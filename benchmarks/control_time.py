@@ -2,11 +2,12 @@
 
 python benchmarks/control_time.py actions --out results/control/action-time.jsonl
 python benchmarks/control_time.py minutes --seed 500 --seeds 3 --out results/control/minutes.jsonl
+python benchmarks/control_time.py minutes --preset halfcheetah-best-small --at 60,180,360 --seed 500 --seeds 3
 
 `actions`: agents with default settings that have learnt two trials choose their next action turn by turn.
-`minutes`: on Cartpole at laptop size, an agent and SAC learn by turns in one process, so that a busy machine slows both
-alike. When the agent has used 30, 60 and 120 s of CPU time, SAC learns on until it has used as much, and then both are
-evaluated on the same episodes, which is not counted.
+`minutes`: an agent and SAC learn by turns in one process, so that a busy machine slows both alike. Each time the agent
+has used so many seconds of CPU time, SAC learns on until it has used as much, and then both are evaluated on the same
+episodes, which is not counted.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -22,15 +23,15 @@ import numpy as np
 import torch
 from timing import Job, Timing, side_by_side
 
-from calibrl.control import Agent, task
-from calibrl.control.problems import task_from_env
+from calibrl.control import Agent
+from calibrl.control.problems import task_from_env, task_of
 from calibrl.control.sac import Sac
-from calibrl.control.settings import PRESETS
+from calibrl.control.settings import PRESETS, ControlSettings
 from calibrl.runs.rows import Row, append, origin
 
 DEFAULT = "calibrated-trajectory"
 ENVIRONMENTS = ("Pendulum-v1", "CartPole-v1", "HalfCheetah-v5")
-AT, EPISODES = (30.0, 60.0, 120.0), 3
+EPISODES = 3
 
 
 def actions(name: str, seed: int) -> list[Row]:
@@ -53,14 +54,14 @@ def actions(name: str, seed: int) -> list[Row]:
     return found
 
 
-def minutes(seed: int) -> list[Row]:
+def minutes(seed: int, preset: ControlSettings, seconds: Sequence[float]) -> list[Row]:
     """What an agent and SAC have learnt to earn after as much CPU time."""
-    preset, what = PRESETS["cartpole-small"], task("cartpole")
+    what = task_of(preset)
     agent = Agent(what, ensemble=preset.ensemble, planner=preset.planner, seed=seed)
     sac = Sac(what, seed=seed, steps=100_000)
     used = {DEFAULT: 0.0, "sac": 0.0}
     found = []
-    for at in AT:
+    for at in seconds:
         while used[DEFAULT] < at:
             used[DEFAULT] += _took(partial(agent.learn, trials=1))
         while used["sac"] < used[DEFAULT]:
@@ -100,13 +101,18 @@ def main() -> None:
     parser.add_argument("what", choices=("actions", "minutes"))
     parser.add_argument("--seed", type=int, default=500)
     parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--preset", choices=PRESETS, default="cartpole-small", metavar="NAME", help="minutes: of what")
+    parser.add_argument("--at", default="30,60,120", help="minutes: after which seconds of CPU time")
     parser.add_argument("--out", type=Path, help="rows are added to this file")
     asked = parser.parse_args()
     where = origin(" ".join(["python benchmarks/control_time.py", *sys.argv[1:]]))
     # Compiled code is loaded, or made, before anything is timed.
     Agent("Pendulum-v1", steps=5, seed=asked.seed).learn(trials=1)
     for seed in range(asked.seed, asked.seed + asked.seeds):
-        rows = minutes(seed) if asked.what == "minutes" else [r for name in ENVIRONMENTS for r in actions(name, seed)]
+        if asked.what == "minutes":
+            rows = minutes(seed, PRESETS[asked.preset], [float(at) for at in asked.at.split(",")])
+        else:
+            rows = [row for name in ENVIRONMENTS for row in actions(name, seed)]
         for row in rows:
             row.origin.update(where)
         if asked.out:
