@@ -13,7 +13,7 @@ import calibrl
 
 ROOT = Path(__file__).parent.parent
 FILES = sorted((ROOT / "calibrl").rglob("*.py"))
-MOST_FILES, MOST_LINES, LONGEST_REPEAT, MOST_NAMES = 152, 28_940, 10, 45
+MOST_FILES, MOST_LINES, LONGEST_REPEAT, MOST_NAMES = 152, 28_950, 10, 45
 
 
 def docstring_lines(source):

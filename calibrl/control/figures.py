@@ -137,6 +137,27 @@ def paper_figure(rows: Sequence[Row], known: Mapping[str, tuple[float, str]]) ->
     return figure
 
 
+def best_figure(pairs: Sequence[tuple[Sequence[Row], Sequence[Row]]]) -> Figure:
+    """Returns with our own recipe beside those with published settings, dotted, as far as ours went: a column a task.
+
+    pairs: rows of ours and published ones, task by task.
+    """
+    import matplotlib.pyplot as plt
+
+    figure, grid = plt.subplots(1, len(pairs), figsize=(4.6 * len(pairs), 5.2), layout="constrained", squeeze=False)
+    for ax, (ours, published) in zip(grid[0], pairs, strict=True):
+        reach = max(row.step for row in ours)
+        shown = [row for row in published if row.step <= reach]
+        for rows, whose in ((ours, "our own"), (shown, "published")):
+            for arm in arms_of(rows):
+                words = _label(rows, arm) if arm == "sac" else f"{whose}, {_label(rows, arm)}"
+                _line(ax, rows, arm, "return", label=words, dashed=rows is shown)
+        ax.set_title(for_plot(f"{_title(ours)}: return of each trial"), fontsize=10, loc="left")
+        ax.set_xlabel("environment steps")
+        ax.legend(frameon=False, fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.14))  # below: curves cross
+    return figure
+
+
 def calibration(rows: Sequence[Row]) -> Figure:
     """How honest one-step forecasts were on each new trajectory, before it was trained on."""
     import matplotlib.pyplot as plt
@@ -458,4 +479,7 @@ def _draw(groups: Mapping[str, Sequence[Row]], out: Path) -> list[Path]:
         tasks = [task(name) for name in TASKS]
         known = {one.name: (one.solved, one.solved_by) for one in tasks if one.solved is not None}
         figures["control-paper"] = paper_figure(full, known)
+    pairs = [(groups.get(f"{one.name}-best", ()), groups.get(one.name, ())) for one in PUBLISHED]
+    if any(ours for ours, _ in pairs):
+        figures["control-best"] = best_figure([pair for pair in pairs if pair[0]])
     return save_figures(figures, out)
