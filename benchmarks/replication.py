@@ -328,6 +328,24 @@ def limits() -> Iterator[str]:
             yield f"| {name} | {own} | {' | '.join(_pm(gain, '+.1f') for gain, _ in gains)} |"
 
 
+RELEASED = ("released", "released-control")
+
+
+def tsinf() -> Iterator[str]:
+    """What the arms gain at laptop size with either propagation: DS, as the paper says, and TSinf, as its code does."""
+    pairs = (RELEASED, (LIMITED, ARMS[0]), (ARMS[1], ARMS[0]), (ARMS[2], ARMS[0]), (ARMS[2], LIMITED))
+    names = (f"`{arm}`'s less `{other}`'s" for arm, other in pairs)
+    yield from _head("task", "propagation", "seeds × trials", *names)
+    found = [_rows(ROOT / "results" / "control" / f"{name}.jsonl") for name in ("faster", "limits", "tsinf")]
+    rows = [row for part in found for row in part]
+    for task, way in itertools.product(TASKS[1:], ("DS", "TSinf")):
+        mine = [r for r in rows if r.problem == task and r.overrides.get("planner.propagation", "DS") == way]
+        gains = [_gains(mine, *pair) for pair in pairs]
+        if all(gain for gain, _ in gains):
+            size = f"{len(gains[0][0])} × {gains[0][1]}"
+            yield f"| {NAMES[task]}, small | {way} | {size} | {' | '.join(_pm(gain, '+.1f') for gain, _ in gains)} |"
+
+
 def wind_limits() -> Iterator[str]:
     """The wind, and bare networks with the limits that whole trajectories have."""
     found = [_rows(ROOT / "results" / "control" / f"{name}.jsonl") for name in ("wind-frontier", "limits")]
@@ -385,7 +403,7 @@ def _at_equal_return(found: Floats) -> tuple[Floats, Floats]:
 
 TABLES = {"endpoints": endpoints, "levels": levels, "horizon": horizon, "plans": plans, "rail": rail, "wind": wind}
 TABLES |= {"parts": parts, "surprise": surprise, "frontier": frontier, "faster": faster}
-TABLES |= {"whole": whole, "others": others, "limits": limits, "wind limits": wind_limits}
+TABLES |= {"whole": whole, "others": others, "limits": limits, "wind limits": wind_limits, "tsinf": tsinf}
 
 
 def written(page: str) -> str:
