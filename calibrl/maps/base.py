@@ -426,11 +426,6 @@ class Map(Frozen, ABC):
 
     # What a subclass supplies, all on z-scores of shape (…, *columns).
 
-    @property
-    @abstractmethod
-    def columns(self) -> tuple[int, ...]:
-        """() for one map, (d,) for one per column."""
-
     @abstractmethod
     def _forward(self, z: Tensor) -> Tensor:
         """S(z) = Φ⁻¹(R(Φ(z)))."""
@@ -444,6 +439,12 @@ class Map(Frozen, ABC):
         """Log S′(z)."""
 
     @property
+    def columns(self) -> tuple[int, ...]:
+        """() for one map, (d,) for one per column."""
+        shape = () if self._example is None else self._example.shape
+        return tuple(shape[: len(shape) - self.AXES])
+
+    @property
     def breaks(self) -> Tensor:
         """Calibrated z-scores where the slope of S⁻¹ bends, for quadrature to stop at: (k, *columns)."""
         return torch.zeros(0, *self.columns, dtype=torch.float64)
@@ -451,8 +452,12 @@ class Map(Frozen, ABC):
     @cached_property
     def dtype(self) -> torch.dtype:
         """What the map computes in: float64, unless it was moved to another with `to`."""
-        tensors = (part for part in self._parts.values() if isinstance(part, Tensor))
-        return next((part.dtype for part in tensors), torch.float64)
+        return torch.float64 if self._example is None else self._example.dtype
+
+    @cached_property
+    def _example(self) -> Tensor | None:
+        """One of its tensors, whose columns, dtype and device are those of all."""
+        return next((part for part in self._parts.values() if isinstance(part, Tensor)), None)
 
     # R itself.
 
@@ -501,8 +506,7 @@ class Map(Frozen, ABC):
                 f"this map was fitted for {self.columns[0]} columns but the forecast has shape {tuple(z.shape)}; "
                 "fit a map on PITs of that shape, or one map for all columns from a flat array"
             )
-        tensors = (part for part in self._parts.values() if isinstance(part, Tensor))
-        if next(tensors, z).device == z.device:
+        if self._example is None or self._example.device == z.device:
             return self
         if z.device not in self.cache:
             self.cache[z.device] = self.to(z.device)

@@ -51,11 +51,6 @@ class Ecdf(Map):
         if not bool(((n == 0) | ((n >= 2) & (n <= m))).all()) or not torch.equal(n, n.round()):
             raise ValueError("count does not fit z")
 
-    @property
-    def columns(self) -> tuple[int, ...]:
-        """() for one map, (d,) for one per column."""
-        return tuple(self.z.shape[:-1])
-
     def _forward(self, z: Tensor) -> Tensor:
         right = self._rank(z)
         low, high = self._pick(right - 1), self._pick(right)

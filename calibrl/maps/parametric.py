@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from abc import ABC
 from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar
@@ -24,10 +23,6 @@ class Identity(Map):
 
     kind: ClassVar[str] = "identity"
 
-    @property
-    def columns(self) -> tuple[int, ...]:
-        return ()
-
     def _forward(self, z: Tensor) -> Tensor:
         return z
 
@@ -38,16 +33,8 @@ class Identity(Map):
         return torch.zeros_like(z)
 
 
-class _Parametric(Map, ABC):
-    """A map whose parameters are one number for each column."""
-
-    @property
-    def columns(self) -> tuple[int, ...]:
-        return next(tuple(part.shape) for part in self._parts.values() if isinstance(part, Tensor))
-
-
 @dataclass(frozen=True, eq=False)
-class Affine(_Parametric):
+class Affine(Map):
     """R(p) = Φ((Φ⁻¹(p) - shift) / scale): exactly right when a Gaussian's mean and width are off.
 
     Parameters
@@ -73,7 +60,7 @@ class Affine(_Parametric):
 
 
 @dataclass(frozen=True, eq=False)
-class Platt(_Parametric):
+class Platt(Map):
     """R(p) = sigmoid(a · logit p + b): Platt scaling; a = 1, b = 0 is the identity.
 
     Parameters
@@ -99,7 +86,7 @@ class Platt(_Parametric):
 
 
 @dataclass(frozen=True, eq=False)
-class Beta(_Parametric):
+class Beta(Map):
     """R(p) = sigmoid(a · log p - b · log(1 - p) + c): beta calibration (Kull et al., 2017).
 
     Bends the two tails separately; a = b = 1, c = 0 is the identity.
@@ -155,7 +142,7 @@ class Beta(_Parametric):
 
 
 @dataclass(frozen=True, eq=False)
-class Sigmoid(_Parametric):
+class Sigmoid(Map):
     """R(p) = sigmoid(a · p + b), as the paper's released code has it. For replication only.
 
     It cannot be the identity and does not reach 0 or 1: fitted to a perfect Gaussian it gives samples 1.9

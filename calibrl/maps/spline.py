@@ -62,10 +62,6 @@ class Spline(Map):
             raise ValueError("it has one knot, and needs two")
 
     @property
-    def columns(self) -> tuple[int, ...]:
-        return tuple(self.z.shape[:-1])
-
-    @property
     def breaks(self) -> Tensor:
         return self.s.movedim(-1, 0)
 
