@@ -21,7 +21,7 @@ from numpy.typing import DTypeLike, NDArray
 from scipy.special import ndtri
 
 from calibrl.arrays import Array, is_tensor, plain_fields
-from calibrl.errors import CalibrlError, check_within
+from calibrl.errors import CalibrlError, check_known, check_within
 from calibrl.kernels import arm_noise, ridge, ridge_policy
 from calibrl.kernels.ridge_policy import Rules, State
 
@@ -305,8 +305,7 @@ class RidgeSettings:
         check_within("target", self.target, "(-inf, inf)", "use a z-score such as 1")
         check_within("step", self.step, "[0, inf)", "use 0 for never, or a small number such as 0.03")
         check_within("fade", self.keep, "(0, 1]", "use a share such as 0.999, or 1")
-        if self.link not in LINKS:
-            raise CalibrlError(f"link {self.link!r} is unknown; known: {', '.join(LINKS)}")
+        check_known("link", self.link, LINKS)
 
     @property
     def rules(self) -> Rules:

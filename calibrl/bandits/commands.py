@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from calibrl.errors import CalibrlError, check_known, check_within
 from calibrl.text import for_rich
 
 if TYPE_CHECKING:
     from calibrl.bandits.evaluation import Diagnostics, Estimate
-    from calibrl.errors import CalibrlError
 
 app = typer.Typer(help="Evaluate a bandit policy from logs.", no_args_is_help=True)
 
@@ -50,13 +50,10 @@ def evaluate(
     Example: calibrl bandit evaluate log.csv --policy linucb
     """
     from calibrl.bandits import POLICIES, Policy, evaluation
-    from calibrl.errors import CalibrlError
     from calibrl.tables import read_table
 
-    if policy not in POLICIES:
-        raise CalibrlError(f"policy {policy!r} is unknown; known: {', '.join(POLICIES)}")
-    if not 0 < train < 1:
-        raise CalibrlError(f"--train {train} is not between 0 and 1; 0.5 learns from the first half of the log")
+    check_known("policy", policy, POLICIES)
+    check_within("--train", train, "(0, 1)", "0.5 learns from the first half of the log")
     folds = evaluation.FOLDS
     skip = [name for name in read_table(log).columns if name.startswith(target)] if target else []
     rows = evaluation.read_log(

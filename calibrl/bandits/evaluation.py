@@ -30,7 +30,7 @@ from calibrl.arrays import Array
 from calibrl.bandits.arms import Arm, as_floats
 from calibrl.bandits.decisions import Log, log_table, read_log
 from calibrl.bandits.policy import Policy
-from calibrl.errors import CalibrlError
+from calibrl.errors import CalibrlError, check_within
 
 __all__ = [
     "Diagnostics",
@@ -92,8 +92,7 @@ class Estimate:
 
     def interval(self, level: float = 0.95) -> tuple[float, float]:
         """The confidence interval for the mean reward: Student's, with as many degrees of freedom as rows are worth."""
-        if not 0 < level < 1:
-            raise CalibrlError(f"level {level} is not between 0 and 1; 0.95 is the default")
+        check_within("level", level, "(0, 1)", "0.95 is the default")
         if math.isnan(self.error):
             why = self.note or "its error does not follow from one log"
             raise CalibrlError(

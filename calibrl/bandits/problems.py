@@ -17,7 +17,7 @@ import os
 import urllib.error
 import urllib.request
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit
 
-from calibrl.errors import CalibrlError
+from calibrl.errors import CalibrlError, check_known
 from calibrl.files import fingerprint, replacing
 from calibrl.tables import read_table
 
@@ -353,9 +353,7 @@ def problem(name: str) -> Problem:
     if name.startswith(FILE):
         path, _, label = name.removeprefix(FILE).rpartition(":")
         return table(path, label)
-    if name not in PROBLEMS:
-        raise CalibrlError(f"problem {name!r} is unknown; known: {', '.join(PROBLEMS)}")
-    return PROBLEMS[name][1]()
+    return PROBLEMS[check_known("problem", name, PROBLEMS)][1]()
 
 
 FILE = "file:"
@@ -395,7 +393,7 @@ def table(path: str | Path, label: str) -> Problem:
     columns = frame.drop(label).get_columns()
     numeric = [column for column in columns if column.dtype.is_numeric()]
     numbers = np.array([column.cast(float).to_numpy() for column in numeric]).T.reshape(len(frame), len(numeric))
-    features = _categories(numbers, [column for column in columns if not column.dtype.is_numeric()])
+    features = _features(numbers, [column for column in columns if not column.dtype.is_numeric()])
     return classification(f"{FILE}{fingerprint(path)}:{label}", features, classes)
 
 
@@ -406,7 +404,7 @@ def _embedded(name: str) -> Problem:
     from sklearn import datasets
 
     bunch: Any = getattr(datasets, f"load_{name.replace('-', '_')}")()
-    return classification(name, _numbers(bunch.data), bunch.target.astype(np.int64))
+    return classification(name, _features(bunch.data), bunch.target.astype(np.int64))
 
 
 # UCI's repository.
@@ -415,13 +413,13 @@ def _embedded(name: str) -> Problem:
 def _covertype() -> Problem:
     table = _frame(find(COVERTYPE), header=False).to_numpy()
     # All 54 columns are numbers in this file, 44 of them indicators.
-    return classification("covertype", _numbers(table[:, :54]), table[:, 54].astype(np.int64) - 1)
+    return classification("covertype", _features(table[:, :54]), table[:, 54].astype(np.int64) - 1)
 
 
 def _mushroom() -> Problem:
     frame = _frame(find(MUSHROOM), header=False)
     edible, *rest = frame.get_columns()
-    return mushroom(_categories(np.empty((len(frame), 0)), rest), (edible == "p").to_numpy().astype(np.int64))
+    return mushroom(_features(np.empty((len(frame), 0)), rest), (edible == "p").to_numpy().astype(np.int64))
 
 
 def _adult() -> Problem:
@@ -430,7 +428,7 @@ def _adult() -> Problem:
     columns = [column.cast(str).str.strip_chars() for column in frame.get_columns()]
     numeric, occupation = [0, 2, 4, 10, 11, 12], columns[6]
     numbers = np.stack([columns[j].cast(float).to_numpy() for j in numeric], 1)
-    features = _categories(numbers, [columns[j] for j in range(15) if j not in (*numeric, 6)])
+    features = _features(numbers, [columns[j] for j in range(15) if j not in (*numeric, 6)])
     named = (occupation != "?").to_numpy()
     return classification("adult", features[np.flatnonzero(named)], _codes(occupation.filter(occupation != "?")))
 
@@ -441,7 +439,7 @@ def _census() -> Problem:
     path = head if head and not _in_folder(CENSUS.name) else find(CENSUS)
     frame = _frame(path, header=True)
     label = frame["dOccup"].to_numpy().astype(np.int64)
-    features = _categories(np.empty((len(frame), 0)), frame.drop("caseid", "dOccup").get_columns())
+    features = _features(np.empty((len(frame), 0)), frame.drop("caseid", "dOccup").get_columns())
     note = f"first {len(frame)} rows of the file" if path == head else ""
     return classification("census", features, label, note=note)
 
@@ -528,16 +526,12 @@ def _frame(path: Path, *, header: bool) -> Any:
         raise CalibrlError(f"{path} cannot be read as CSV ({str(problem).splitlines()[0]}); fetch it again") from None
 
 
-def _numbers(table: NDArray[Any]) -> Features:
-    return Features(np.asarray(table, np.float64), np.empty((len(table), 0), np.int16), ())
-
-
-def _categories(numbers: NDArray[np.float64], columns: list[Any]) -> Features:
+def _features(numbers: NDArray[Any], columns: Sequence[Any] = ()) -> Features:
     # Two bytes a cell: the whole census has 2.4 million rows of 67 categories.
     codes = np.empty((len(numbers), len(columns)), np.int16)
     for j, column in enumerate(columns):
         codes[:, j] = _codes(column)
-    return Features(numbers, codes, tuple(int(size) + 1 for size in codes.max(0, initial=-1)))
+    return Features(np.asarray(numbers, np.float64), codes, tuple(int(size) + 1 for size in codes.max(0, initial=-1)))
 
 
 def _codes(column: Any) -> Ints:

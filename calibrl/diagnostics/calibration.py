@@ -11,7 +11,7 @@ from scipy.special import betaincinv, gammainccinv, ndtri
 from torch import Tensor
 
 from calibrl.arrays import Array, as_tensor, returns_what_was_given
-from calibrl.errors import CalibrlError
+from calibrl.errors import CalibrlError, check_count, check_within
 
 LEVELS = tuple(round(0.05 * j, 2) for j in range(1, 20))
 """The thresholds p_1 … p_m unless others are asked for: 5 %, 10 %, … 95 %."""
@@ -132,8 +132,7 @@ def pit_histogram(pit: Array, bins: int = 20) -> Tensor:
     array
         (bins,) or (bins, d).
     """
-    if bins < 1:
-        raise CalibrlError(f"bins {bins} is not a number of bins; use 1 or more")
+    check_count("bins", bins, "is not a number of bins")
     p = _pits(pit)
     seen = [column[~column.isnan()] for column in p.reshape(len(p), -1).T]
     counted = [torch.histc(some, bins=bins, min=0, max=1) * bins / max(1, len(some)) for some in seen]
@@ -161,10 +160,8 @@ def reliability_band(pit: Array, levels: Array = LEVELS, *, confidence: float = 
     Band
         Its lower and upper edge, (m,) or (m, d) each.
     """
-    if not 0 < confidence < 1:
-        raise CalibrlError(f"confidence {confidence} is not between 0 and 1; 0.9 gives a 90 % band")
-    if block < 1:
-        raise CalibrlError(f"block {block} is not a number of rows; use 1 or more")
+    check_within("confidence", confidence, "(0, 1)", "0.9 gives a 90 % band")
+    check_count("block", block, "is not a number of rows")
     p, at = _pits(pit), _levels(levels)
     share = reliability_curve(p, at).observed
     columns = p if p.dim() == 2 else p[:, None]
@@ -230,8 +227,8 @@ def effective_rows(pit: Array, *, block: int | None = None) -> Effective:
     """
     tensor = _pits(pit)
     p = (tensor if tensor.dim() == 2 else tensor[:, None]).cpu().numpy()
-    if block is not None and block < 1:
-        raise CalibrlError(f"block {block} is not a number of rows; use 1 or more")
+    if block is not None:
+        check_count("block", block, "is not a number of rows")
     block = 1 if block is None and is_sorted(p) else block
     seen = ~np.isnan(p)
     # In place: there are nine numbers for each outcome, of which there may be millions.
@@ -330,8 +327,7 @@ def coverage(pit: Array, level: float) -> float:
     float
         `level` when calibrated.
     """
-    if not 0 < level < 1:
-        raise CalibrlError(f"level {level} is not between 0 and 1; 0.9 asks about the 90 % interval")
+    check_within("level", level, "(0, 1)", "0.9 asks about the 90 % interval")
     p = _pits(pit)
     p = p[~p.isnan()]
     tail = (1 - level) / 2

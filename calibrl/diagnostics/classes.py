@@ -15,7 +15,7 @@ from scipy.stats import chi2
 from torch import Tensor
 
 from calibrl.arrays import Array, as_tensor
-from calibrl.errors import CalibrlError
+from calibrl.errors import check_count
 from calibrl.maps.classes import SMALLEST, check_classes
 
 
@@ -100,8 +100,7 @@ def class_reliability(probs: Array, outcome: Array, *, bins: int = 15) -> ClassR
     ClassReliability
         Mean probability, observed share and number of rows of each bin.
     """
-    if bins < 1:
-        raise CalibrlError(f"bins {bins} is not a number of bins; use 1 or more")
+    check_count("bins", bins, "is not a number of bins")
     wide, label = check_classes(probs, outcome)
     single = as_tensor(probs).dim() == 1
     p = wide[:, 1] if single else wide.amax(-1)

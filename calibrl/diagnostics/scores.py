@@ -33,7 +33,7 @@ from calibrl.distributions.zscores import (
     log_prob,
     with_breaks,
 )
-from calibrl.errors import CalibrlError
+from calibrl.errors import CalibrlError, check_within
 from calibrl.kernels import normal
 from calibrl.maps import IDENTITY, Chain, Map, gaussian_law
 from calibrl.maps.gaussian import remembered
@@ -214,8 +214,7 @@ def width(forecast: Distribution, level: float) -> float:
     float
         In the outcome's units.
     """
-    if not 0 < level < 1:
-        raise CalibrlError(f"level {level} is not between 0 and 1; 0.9 asks about the 90 % interval")
+    check_within("level", level, "(0, 1)", "0.9 asks about the 90 % interval")
     forecast = by_column(forecast)
     z = normal.quantile(torch.tensor((1 + level) / 2, dtype=torch.float64, device=device_of(forecast)))
     low, high = (from_zscore(forecast, edge.expand(forecast.batch_shape)) for edge in (-z, z))

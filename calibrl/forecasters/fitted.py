@@ -2,32 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.distributions import Bernoulli, Categorical, Distribution
 
 from calibrl.algorithm import honest, judge
 from calibrl.arrays import Array, as_numpy
 from calibrl.data import Data, SeenRows, numeric_rows
+from calibrl.distributions import Recalibrated
 from calibrl.distributions.empirical import Quantiles, SharedShape
-from calibrl.distributions.given import Answers, Fitted, model_and_rows
+from calibrl.distributions.given import Answers, Fitted, Kind, Rows, model_and_rows
 from calibrl.errors import CalibrlError
 from calibrl.evidence import Scores, fit_to
-from calibrl.maps import IDENTITY, Map
+from calibrl.maps import IDENTITY, FitMap, Map
+from calibrl.maps.classes import ClassMap, FitClassMap
 from calibrl.maps.columns import columns_of, ranks_of
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from numpy.typing import NDArray
-
-    from calibrl.distributions import Recalibrated
-    from calibrl.distributions.given import Kind, Rows
-    from calibrl.maps import FitMap
-    from calibrl.maps.classes import ClassMap, FitClassMap
 
 FEWEST = 2
 """Rows a map can be fitted on."""

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 from rich import box
 from rich.console import Console
@@ -19,12 +19,9 @@ from rich.table import Column, Table
 
 from calibrl.errors import MissingExtra
 from calibrl.runs.engine import Watcher
-from calibrl.runs.experiment import Status, describe
+from calibrl.runs.experiment import Metric, Status, describe
 from calibrl.runs.rows import RELIABILITY_NAMES, Cell, Row, alike, table
 from calibrl.text import for_rich, say
-
-if TYPE_CHECKING:
-    from calibrl.runs.experiment import Metric
 
 PIPED = 160
 """Columns of output that is no terminal: a file has no edge at which a number would have to be cut."""

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol, Self, cast
 
 from calibrl import __version__
-from calibrl.arrays import cores
+from calibrl.arrays import cores, threads
 from calibrl.errors import CalibrlError, MissingExtra, check_count, check_known, first_line
 from calibrl.lazy import SETTINGS, environment, ignore_settings
 from calibrl.runs.experiment import Job, Report, Status
@@ -232,16 +232,8 @@ def single_threaded() -> Iterator[None]:
     """Compute on one thread: libraries that are loaded already, and those that this or a new process loads yet."""
     from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
-    torch = sys.modules.get("torch")
-    threads = torch.get_num_threads() if torch else 1
-    try:
-        if torch:
-            torch.set_num_threads(1)
-        with environment(THREADS), threadpool_limits(1):
-            yield
-    finally:
-        if torch:
-            torch.set_num_threads(threads)
+    with threads(1) if "torch" in sys.modules else contextlib.nullcontext(), environment(THREADS), threadpool_limits(1):
+        yield
 
 
 class Serial:

@@ -81,10 +81,8 @@ def order(
         raise CalibrlError(f"--backend {backend!r} is unknown; use {', '.join((THREADS, *BACKENDS))}")
     check_backend("processes" if backend == THREADS else backend, workers=workers, address=address)
     expect_suffix(out, ".csv", ".tsv", ".parquet")
-    if plot is not None:
-        expect_suffix(plot, ".png", ".svg", ".pdf")
-    if page is not None:
-        expect_suffix(page, ".html", ".htm")
+    expect_suffix(plot, ".png", ".svg", ".pdf")
+    expect_suffix(page, ".html", ".htm")
     days = None if backtest is None else _days(backtest)
     written = [out, *(path for path in (plot, page) if path is not None), *([] if days is None else _beside(out))]
     _refuse_overwriting(written, (sales, stock, items, deliveries))

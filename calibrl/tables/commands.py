@@ -154,9 +154,9 @@ def drawn(table: Forecasts, seen: Tensor, shown: dict[str, ForecastOf], found: d
     return figure
 
 
-def expect_suffix(path: Path, *suffixes: str) -> None:
-    """Before any work is done for it."""
-    if path.suffix.lower() not in suffixes:
+def expect_suffix(path: Path | None, *suffixes: str) -> None:
+    """Before any work is done for it, if it is asked for."""
+    if path is not None and path.suffix.lower() not in suffixes:
         raise CalibrlError(f"{path}: suffix {path.suffix!r} cannot be written; use {' or '.join(suffixes)}")
 
 
@@ -217,10 +217,8 @@ def check(
     from calibrl.tables.judging import comparable, judged, places_of
 
     pooled = pool_new(new_groups)
-    if plot is not None:
-        expect_suffix(plot, ".png", ".svg", ".pdf")
-    if page is not None:
-        expect_suffix(page, ".html", ".htm")
+    expect_suffix(plot, ".png", ".svg", ".pdf")
+    expect_suffix(page, ".html", ".htm")
     table = read(file, columns, map_file, kind=kind, y=y, level=level, sheet=sheet, date_format=date_format)
     seen, outcomes = table.seen()
     if horizon is not None and group is not None:

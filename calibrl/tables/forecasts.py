@@ -28,11 +28,11 @@ from torch.distributions import Categorical, Distribution, Normal
 
 from calibrl.data import Groups
 from calibrl.distributions import Empirical, Quantiles
-from calibrl.errors import CalibrlError, cut, some
+from calibrl.errors import CalibrlError, check_known, cut, some
 from calibrl.tables.formats import Source, load
 from calibrl.tables.names import Names, Spelling
 from calibrl.tables.names import quantile_column as quantile_column
-from calibrl.tables.reader import NO, YES, Cells, Flags, Floats, parse_columns, plain
+from calibrl.tables.reader import NO, YES, Cells, Flags, Floats, expect_rows, parse_columns, plain
 
 ACCEPTED = {
     "normal": "mean,std",
@@ -229,9 +229,7 @@ def read_forecasts(
         One row for each of the file that is not empty.
     """
     frame, source = load(path, as_text=True, sheet=sheet)
-    if not len(frame):
-        raise CalibrlError(f"{source.name}: no rows below the header {some(frame.columns)}; expected at least one")
-    rows = [frame]
+    rows = [expect_rows(frame, source)]
     del frame  # so that `parse_forecasts` can let go of it
     found = parse_forecasts(rows.pop(), source=source, kind=kind, y=y, columns=columns, level=level, like=like)
     return replace(found, date_format=date_format)
@@ -364,8 +362,8 @@ def _recognise(
     names: Names, cells: Cells, outcome: str | None, kind: str | None, level: float | None, like: Sequence[str]
 ) -> tuple[Spelling, set[str]]:
     """The forecast to read, and the columns that spell any forecast at all."""
-    if kind is not None and kind not in ACCEPTED:
-        raise CalibrlError(f"kind {kind!r} is unknown; known: {', '.join(ACCEPTED)}")
+    if kind is not None:
+        check_known("kind", kind, ACCEPTED)
     labels = [] if outcome is None else cells.some_labels(outcome)
     found = names.kinds(level=level, forced=kind)
     numbered = names.numbered()

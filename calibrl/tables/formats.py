@@ -576,12 +576,15 @@ def _byte(data: BinaryIO) -> int:
     return data.read(1)[0]
 
 
-def _varint(data: BinaryIO) -> int:
-    found = shift = 0
-    while (byte := _byte(data)) & 128:
-        found |= (byte & 127) << shift
-        shift += 7
-    return found | byte << shift
+def _varint(data: BinaryIO, most: int | None = None) -> int:
+    """A whole number of 7 bits a byte, up to one without the mark that another follows, or so many bytes."""
+    found = 0
+    for k in itertools.count() if most is None else range(most):
+        byte = _byte(data)
+        found |= (byte & 127) << 7 * k
+        if byte < 128:
+            break
+    return found
 
 
 def _zigzag(data: BinaryIO) -> int:
@@ -635,28 +638,19 @@ def _unpacked(stream: BinaryIO, part: zipfile.ZipInfo) -> bytes:
 
 def _binary_cells(data: bytes, _: str) -> int:
     """As `_cells`, of a sheet in records: a kind and a length of 7 bits a byte, then a row's or a cell's number."""
-    height = width = count = at = 0
+    height = width = count = 0
+    stream = io.BytesIO(data)
     with suppress(IndexError, struct.error):
-        while at < len(data):
-            kind, at = _bits(data, at, 2)
-            length, at = _bits(data, at, 4)
+        while True:
+            kind, length = _varint(stream, 2), _varint(stream, 4)
             if kind == 0:
-                height = max(height, 1 + struct.unpack_from("<I", data, at)[0])
+                height = max(height, 1 + struct.unpack_from("<I", data, stream.tell())[0])
             elif kind < 12:
-                width = max(width, 1 + struct.unpack_from("<I", data, at)[0])
+                width = max(width, 1 + struct.unpack_from("<I", data, stream.tell())[0])
             elif kind == 159:  # how many texts there are
-                count = max(count, *struct.unpack_from("<II", data, at))
-            at += length
+                count = max(count, *struct.unpack_from("<II", data, stream.tell()))
+            stream.seek(length, os.SEEK_CUR)
     return max(height * width, count)
-
-
-def _bits(data: bytes, at: int, most: int) -> tuple[int, int]:
-    found = 0
-    for k in range(most):
-        found |= (data[at + k] & 127) << 7 * k
-        if data[at + k] < 128:
-            break
-    return found, at + k + 1
 
 
 def _cells(text: bytes, name: str) -> int:

@@ -20,7 +20,7 @@ from torch.distributions import Categorical, Distribution
 from calibrl.algorithm import honest
 from calibrl.data import Data, Groups, fingerprints
 from calibrl.distributions.families import Grouped
-from calibrl.errors import CalibrlError, cut, first_line, some
+from calibrl.errors import CalibrlError, check_count, check_within, cut, first_line, some
 from calibrl.evidence import Scores, fit_to, outcomes_of, take
 from calibrl.maps import MAPS, FitMap, Map, map_from_dict
 from calibrl.maps.base import FORMAT, VERSION, read_checked, write_checked
@@ -61,10 +61,8 @@ class How:
     in_time: bool = False
 
     def __post_init__(self) -> None:
-        if self.block < 1:
-            raise CalibrlError(f"--block {self.block} is not a number of rows; use 1 or more")
-        if not 0 < self.forget <= 1:
-            raise CalibrlError(f"--forget {self.forget} is not in (0, 1]; 0.99 trusts about the last 100 rows")
+        check_count("--block", self.block, "is not a number of rows")
+        check_within("--forget", self.forget, "(0, 1]", "0.99 trusts about the last 100 rows")
 
     def fit(self, evidence: Scores, fit_map: FitMap | FitClassMap) -> Map | ClassMap:
         """The map of rows in this order."""

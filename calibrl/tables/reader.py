@@ -95,7 +95,7 @@ def read_table(path: str | Path, *, as_text: bool = False, sheet: str | None = N
     polars.DataFrame
         At least one row; no two columns of one name.
     """
-    frame = _expect_rows(*load(path, as_text=as_text, sheet=sheet))
+    frame = expect_rows(*load(path, as_text=as_text, sheet=sheet))
     return frame if as_text else frame.with_columns(map(_with_decimals, frame.get_columns()))
 
 
@@ -107,7 +107,8 @@ def _with_decimals(column: pl.Series) -> pl.Series:
     return parsed if parsed.null_count() == column.null_count() else column
 
 
-def _expect_rows(frame: pl.DataFrame, source: Source) -> pl.DataFrame:
+def expect_rows(frame: pl.DataFrame, source: Source) -> pl.DataFrame:
+    """The frame, if there is anything below its header."""
     if not len(frame):
         raise CalibrlError(f"{source.name}: no rows below the header {some(frame.columns)}; expected at least one")
     return frame
