@@ -365,6 +365,50 @@ def test_a_recipe_of_our_own():
     assert (round(100 * low / count), round(100 * old / of)) == (3, 12)
 
 
+def test_what_the_recipe_was_chosen_on():
+    text, found = page("docs/control-results.md"), defaultdict(lambda: defaultdict(list))
+    for row in read(ROOT / "results" / "control" / "recipe.jsonl"):
+        if 1 <= row.metrics["trial"] <= 17 or (row.problem != "halfcheetah" and row.metrics["trial"]):
+            more = "reward" in row.overrides or "ensemble.min_steps" in row.overrides
+            key = row.problem, more, row.overrides.get("planner.method", "cem")
+            found[key][row.arm, row.seed].append(row.metrics["return"])
+    for task, words in (
+        ("halfcheetah", ("HalfCheetah, 17 trials", "HalfCheetah, judged upright")),
+        ("cartpole", ("Cartpole, 5 trials", "Cartpole, at least 2000 training steps")),
+        ("pusher", ("Pusher, 25 trials", "Pusher, at least 2000 training steps")),
+    ):
+        for more, label in enumerate(words):
+            cells = [f"{fmean(map(fmean, found[task, bool(more), how].values())):.0f}" for how in ("cem", "icem")]
+            if task == "halfcheetah":  # the particles stand beside the numbers
+                particles = ((20, 10), (10, 20))[more]
+                cells = [
+                    f"{cell} ({p}{' particles' if cell is cells[0] and not more else ''})"
+                    for cell, p in zip(cells, particles, strict=True)
+                ]
+            says(text, label, *cells)
+    late = {
+        more: [fmean(one[-2:]) for how in ("cem", "icem") for one in found["halfcheetah", more, how].values()]
+        for more in (False, True)
+    }
+    assert f"earned {fmean(late[False]):.0f} on average, those with it {fmean(late[True]):.0f}" in text
+    assert min(late[True]) > max(late[False])
+    first = [
+        next((n for n, earned in enumerate(one, 1) if earned >= 175), None)
+        for more in (True, False)
+        for how in ("cem", "icem")
+        for one in found["cartpole", more, how].values()
+    ]
+    assert first[:8] == [2] * 8, "the page says: all within 600 steps"
+    assert sum(one is not None for one in first[8:]) == 2
+    upright = {
+        arm: fmean(
+            fmean(v) for how in ("cem", "icem") for (who, _), v in found["halfcheetah", True, how].items() if who == arm
+        )
+        for arm in ("uncalibrated", "calibrated-trajectory")
+    }
+    assert "({:.0f} against {:.0f}, four agents each)".format(*upright.values()) in text
+
+
 def returns_of(name):
     """What agents earned, {(arm, seed): returns from trial 0 on}."""
     found = defaultdict(dict)
