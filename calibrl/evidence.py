@@ -221,7 +221,7 @@ class Outlook:
         while known and not torch.equal(known[0][0], doubt):
             known.popleft()
         while len(known) < self.steps:
-            now = known[-1][2] if known else doubt
+            now = known[-1][2] if known else doubt.clone()  # what is given may be a buffer that will be written over
             spread, _, after = self.lasting.next(now)
             known.append((now, spread, after))
         spreads = torch.stack([spread for _, spread, _ in known], -3)

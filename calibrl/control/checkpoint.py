@@ -289,6 +289,7 @@ def _go_on(fleet: Fleet, states: Sequence[dict[str, Any]]) -> None:
     # What an environment shows when it is probed again may differ; rows stay in the units they were learnt in.
     if fleet.view.scales is not None:
         fleet.view.scales.load(states[0]["scales"])
+        fleet.forget_planner()  # a kernel has its units written into it
     for name in _STREAMS:
         for generator, state in zip(getattr(fleet, name), states, strict=True):
             generator.set_state(state["streams"][name])

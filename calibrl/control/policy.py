@@ -338,6 +338,10 @@ class Fleet:
         if self.following is not None:
             self.following.learn()
 
+    def forget_planner(self) -> None:
+        """Make one anew for the next action: what it read once, as units of an environment, has changed."""
+        self._plan = None
+
     def _events(self, data: Data) -> Tensor:
         """Which outcomes (g, d) are events of which both kinds were seen; until then there is nothing to tell apart."""
         varies = (data.y != data.y[:, :1]).any(1)

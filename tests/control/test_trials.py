@@ -8,6 +8,7 @@ import pytest
 import torch
 from gymnasium.spaces import Box
 
+from calibrl.control import policy
 from calibrl.control.agent import Agent
 from calibrl.control.problems import added, difference, same, task_from_env
 from calibrl.control.scoring import score_trial
@@ -291,6 +292,28 @@ def test_rows_stay_in_their_units_where_another_probe_shows_others(tmp_path):
     assert np.array_equal(again.act(seen[0]), agent.act(seen[0]))
     steps = (torch.zeros(2), torch.zeros(1), torch.ones(2), torch.tensor(3.0), torch.tensor(False))
     assert all(map(torch.equal, again.fleet.view.rows(*steps), agent.fleet.view.rows(*steps)))
+
+
+def test_a_planner_is_made_anew_where_an_agent_takes_on_other_units(tmp_path, monkeypatch):
+    """On a GPU they are written into its kernel."""
+    made = []
+    monkeypatch.setattr(policy, "for_device", lambda planner: made.append(planner) or planner)
+    what = task_from_env("calibrl-tests/Seedless-v0")
+    small = {"ensemble": EnsembleSettings(members=2, hidden=(8,), weight_decay=(1e-4,), epochs=1)}
+    agents = [Agent(what, planner=PlannerSettings(horizon=2, population_size=4, elites=2), **small) for _ in range(2)]
+    for agent in agents:
+        for number in range(8):
+            agent.observe([number, 0.0], [0.1], [number, 1.0], reward=number)
+        agent.update()
+        agent.act(np.zeros(2))
+    agents[0].save(tmp_path / "agent.pt")
+    for _ in range(2):
+        agents[1].act(np.zeros(2))
+    assert len(made) == 2
+    agents[1].load(tmp_path / "agent.pt")
+    for _ in range(2):
+        agents[1].act(np.zeros(2))
+    assert len(made) == 3
 
 
 @pytest.mark.parametrize("propagation", ["DS", "TS1", "TSinf"])
