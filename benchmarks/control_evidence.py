@@ -29,7 +29,6 @@ from calibrl.control.settings import (
     ControlSettings,
     EnsembleSettings,
     PlannerSettings,
-    with_defaults,
 )
 from calibrl.control.trials import view_of
 from calibrl.data import Data
@@ -78,7 +77,7 @@ def recorded(folder: Path) -> Recorded:
     rows = [one["state"]["agent"]["rows"] for one in saved]
     shortest = min(part["x"].shape[1] for part in rows)
     x, y = (torch.cat([part[name][:, :shortest] for part in rows]) for name in ("x", "y"))
-    identity = with_defaults(saved[0]["identity"])
+    identity = saved[0]["identity"]
     preset = ControlSettings(
         "evidence",
         identity["task"],

@@ -8,17 +8,21 @@ Needs the `bench` extra (pymdptoolbox). Nothing is asserted: it prints what it s
 from __future__ import annotations
 
 import argparse
+import sys
 import warnings
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 from rich.console import Console
 from timing import PEERS_NEED, Match, beside, side_by_side
 
-from calibrl.kernels.bellman import reference_action_values
 from calibrl.mdp import random_mdp
 from calibrl.planning.value_iteration import MDP, value_iteration
 from calibrl.runs import rows as results
+
+sys.path.append(str(Path(__file__).parents[1]))
+from tests.kernels.references import reference_action_values
 
 
 def python_value_iteration(mdp: MDP, tolerance: float) -> np.ndarray:

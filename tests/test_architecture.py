@@ -1,6 +1,7 @@
 """The house as `docs/design.md` describes it: small, imports one way, nothing twice."""
 
 import ast
+import importlib.util
 import re
 from collections import defaultdict
 from itertools import pairwise
@@ -8,6 +9,7 @@ from pathlib import Path
 
 import grimp
 import networkx
+import pytest
 
 import calibrl
 
@@ -122,3 +124,16 @@ def test_lines_of_the_layers_go_down():
     names = re.findall(r"calibrl\.[\w.]+", layers[1]) if layers else []
     assert names
     assert all(one != other for one, other in pairwise(sorted(names)))
+
+
+@pytest.mark.parametrize("file", sorted((ROOT / "benchmarks").glob("*.py")), ids=lambda file: file.stem)
+def test_benchmarks_import_what_there_is(file):
+    """They are run by hand, and nobody would notice."""
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] in ("calibrl", "tests"):
+            module = importlib.import_module(node.module)
+            for name in node.names:
+                submodule = (
+                    importlib.util.find_spec(f"{node.module}.{name.name}") if hasattr(module, "__path__") else None
+                )
+                assert hasattr(module, name.name) or submodule, f"{node.module} has no {name.name}"

@@ -1,4 +1,4 @@
-"""What the kernels of `calibrl.kernels.stock` should say, in plain Python and NumPy."""
+"""What the kernels of `calibrl.kernels.stock` and `calibrl.kernels.bellman` should say, in plain Python and NumPy."""
 
 from __future__ import annotations
 
@@ -131,3 +131,14 @@ def follow_reference(path, opening, arriving, terms, order, level, expected):
     out[WASTE] += left - sells
     out[ORDER_WASTE] += shelf.get(ours, 0.0) * (1 - sells / left) if left else 0.0
     return out
+
+
+def reference_action_values(rows, successor, probability, reward, discount, value):
+    """What `action_values` should say, in plain NumPy, one state and action at a time."""
+    states, actions = reward.shape
+    found = np.empty((states, actions))
+    for s in range(states):
+        for a in range(actions):
+            here = slice(rows[s * actions + a], rows[s * actions + a + 1])
+            found[s, a] = reward[s, a] + discount * np.dot(probability[here], value[successor[here]])
+    return found

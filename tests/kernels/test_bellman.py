@@ -6,6 +6,7 @@ from scipy import sparse
 
 from calibrl.kernels import bellman
 from calibrl.mdp.problems import random_mdp
+from tests.kernels.references import reference_action_values
 
 
 def test_compressed_rows_are_scipys():
@@ -16,17 +17,6 @@ def test_compressed_rows_are_scipys():
     np.testing.assert_array_equal(rows, expected.indptr)
     np.testing.assert_array_equal(successor[: rows[-1]], expected.indices)
     np.testing.assert_array_equal(probability[: rows[-1]], expected.data)
-
-
-def reference_action_values(rows, successor, probability, reward, discount, value):
-    """What `action_values` should say, in plain NumPy, one state and action at a time."""
-    states, actions = reward.shape
-    found = np.empty((states, actions))
-    for s in range(states):
-        for a in range(actions):
-            here = slice(rows[s * actions + a], rows[s * actions + a + 1])
-            found[s, a] = reward[s, a] + discount * np.dot(probability[here], value[successor[here]])
-    return found
 
 
 @pytest.mark.parametrize(("states", "actions", "successors"), [(1, 1, 1), (7, 3, 2), (40, 2, 9)])
