@@ -306,7 +306,7 @@ class EnsembleTraining:
 
     def passes(self, rows: int) -> int:
         """How often an `update` goes through so many rows."""
-        return max(self.epochs, math.ceil(self.min_steps / math.ceil(rows / self.batch_size)))
+        return max(self.epochs, math.ceil(self.min_steps / max(math.ceil(rows / self.batch_size), 1)))
 
     def decays(self, layers: int) -> tuple[float, ...]:
         """The weight decay of each of `layers` layers."""

@@ -250,7 +250,8 @@ AT_ONCE = 2**20
 class World:
     """How a model's numbers become a world: tensor functions for any leading dimensions, on any device.
 
-    None of them may read a number back (`.item()`, `if tensor`): whole plans are captured in one CUDA graph.
+    None of them may read a number back (`.item()`, `if tensor`), and what else they read, like a goal, must stay as it
+    is: on a GPU whole plans are captured in one CUDA graph, where TSinf is asked for in one kernel.
 
     Parameters
     ----------
