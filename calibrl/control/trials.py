@@ -314,14 +314,16 @@ def learnt(task: Task, scales: Scales) -> View:
         return imagined[..., :-2]
 
     def target(before: Tensor, after: Tensor) -> Tensor:
-        change = world.target(bare(before), bare(after)) / scales.target
-        return torch.cat([change, after[..., -2:-1] / scales.reward, 1 - after[..., -1:]], -1)
+        unit, paid = scales.on(after.device)
+        change = world.target(bare(before), bare(after)) / unit
+        return torch.cat([change, after[..., -2:-1] / paid, 1 - after[..., -1:]], -1)
 
     def next_observation(before: Tensor, forecast: Tensor) -> Tensor:
-        following = world.next_observation(bare(before), forecast[..., :-2] * scales.target)
+        unit, paid = scales.on(forecast.device)
+        following = world.next_observation(bare(before), forecast[..., :-2] * unit)
         ends = ~(forecast[..., -1:] < 0.5) if task.terminated is None else task.terminated(following)[..., None]
         goes_on = before[..., -1:] * ~ends
-        return torch.cat([following, forecast[..., -2:-1] * scales.reward, goes_on], -1)
+        return torch.cat([following, forecast[..., -2:-1] * paid, goes_on], -1)
 
     def reward(before: Tensor, action: Tensor, after: Tensor) -> Tensor:
         paid = after[..., -2] if known_reward is None else known_reward(bare(before), action, bare(after))
@@ -372,6 +374,10 @@ class Scales:
 
     target: Tensor
     reward: Tensor
+
+    def on(self, device: torch.device) -> tuple[Tensor, Tensor]:
+        """Both where numbers to be measured are: a kernel's functions are translated on the CPU."""
+        return self.target.to(device), self.reward.to(device)
 
     def load(self, other: Mapping[str, Tensor]) -> None:
         """Take on the units of rows that were learnt, in place: whoever computes with them sees the change."""

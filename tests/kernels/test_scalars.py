@@ -11,6 +11,8 @@ from torch.nn import functional
 from torch.testing import assert_close
 
 from calibrl.control.envs import MUJOCO_TASKS, pusher_next_reward
+from calibrl.control.problems import task_from_env
+from calibrl.control.trials import view_of
 from calibrl.kernels.scalars import LONGEST, Untranslatable, device_function, literal
 
 PRELUDE = """
@@ -30,6 +32,12 @@ def _functions_of_tasks():
         if world.safe is not None:
             yield f"{name}-safe", world.safe, (o,)
     yield "pusher-next_reward", pusher_next_reward, (20, 7, 20)
+    # An environment whose reward and end are learnt, in units of its own.
+    view = view_of(task_from_env("CartPole-v1"))
+    o, d = view.observation_size, view.outputs
+    yield "CartPole-v1-model_input", view.world.model_input, (o,)
+    yield "CartPole-v1-next_observation", view.world.next_observation, (o, d)
+    yield "CartPole-v1-reward", view.world.reward, (o, view.inputs - d + 2, o)
 
 
 WEIGHTS = torch.tensor([[0.5, -1.25, 2.0, 0.1], [1e-3, 0.0, -3.0, 0.7]])
