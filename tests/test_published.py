@@ -447,11 +447,12 @@ def test_what_the_default_agent_costs():
         says(text, f"`{name}`", f"{1e3 * others['calibrated']['default_s']:.1f} ms", *ratios)
 
 
-def test_what_agents_and_sac_earn_by_the_minute():
+@pytest.mark.parametrize(("name", "times"), [("minutes", 3), ("halfcheetah-minutes", 2)])
+def test_what_agents_and_sac_earn_by_the_minute(name, times):
     text, found = page("docs/control-results.md"), defaultdict(lambda: defaultdict(list))
-    for row in read(ROOT / "results" / "control" / "minutes.jsonl"):
+    for row in read(ROOT / "results" / "control" / f"{name}.jsonl"):
         found[row.metrics["at"]][row.arm].append((row.metrics["return"], row.step))
-    assert len(found) == 3
+    assert len(found) == times
     for at, arms in found.items():
         pairs = [zip(*arms[arm], strict=True) for arm in ("calibrated-trajectory", "sac")]
         says(text, f"{at:.0f} s", *(cell for e, n in pairs for cell in (pm(e, ".1f"), f"{fmean(n):.0f}")))
