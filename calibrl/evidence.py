@@ -561,6 +561,12 @@ class Trajectory(_Around):
     best, column by column, averaged with what is best for all; σ is how large the rest was. Newer trajectories weigh
     more, and `PRIOR_ROWS` rows speak for a single part with ρ = ½.
 
+    Where several networks are judged one by one, because each imagines futures of its own, these are apart without any
+    noise, by as much as the networks disagree. σ is then what all futures together lack of the error of the networks'
+    mean: σ² = v - D, where v is the mean square of that error, as far as it was not expected, and D the variance among
+    networks. (As wide as its own error, v + D, each network alone would be honest, and all together too wide.) At least
+    `LEAST` of v + D is left.
+
     Parameters
     ----------
     evidence : Evidence
@@ -582,7 +588,7 @@ class Trajectory(_Around):
     [[0.99, 0.8], [0.0, 1.0], [0.6]]
     """
 
-    PRIOR_ROWS, FURTHEST = 20.0, 6.0
+    PRIOR_ROWS, FURTHEST, LEAST = 20.0, 6.0, 0.05
     WAYS = _ways()
 
     def __init__(self, evidence: Evidence, *, forget: float = 1.0, events: int = 0) -> None:
@@ -599,7 +605,7 @@ class Trajectory(_Around):
             z = z.reshape(len(z) // _times(judged), _times(judged), -1)
             z[..., z.shape[-1] - self.events :] = torch.nan
             if self.squares is None:
-                self.squares = torch.zeros(len(self.WAYS.kept), z.shape[-1], dtype=torch.float64)
+                self.squares = torch.zeros(2, len(self.WAYS.kept), z.shape[-1], dtype=torch.float64)
             if judged.new is not None:
                 self.squares = self.forget * self.squares + _unforeseen(z, judged.last, self.WAYS)
                 self.rows = self.forget * self.rows + (~z.isnan()).double().mean(1).sum(0)
@@ -607,12 +613,14 @@ class Trajectory(_Around):
         return self.evidence.fit(judged, mapping, fit_map)
 
     def _best(self, squares: Tensor) -> Lasting:
-        """What fits squares (candidates, d) of what could not be forecast best."""
-        squares = squares + self.PRIOR_ROWS * _unforeseen_of_half(self.WAYS)[:, None]
+        """What fits squares (2, candidates, d) of what could not be forecast best: see `_unforeseen`."""
+        squares, common = squares + self.PRIOR_ROWS * _unforeseen_of_half(self.WAYS)[:, None]
         share = squares / squares[0]
         seen = self.rows > 0 if bool(self.rows.any()) else slice(None)
         best = (share + share[:, seen].mean(1, keepdim=True)).argmin(0)
-        left = squares.gather(0, best[None])[0] / (self.rows + self.PRIOR_ROWS)
+        # squares are v + D, and common v: what is lacking is v - D.
+        lacking = torch.maximum(2 * common - squares, self.LEAST * squares)
+        left = lacking.gather(0, best[None])[0] / (self.rows + self.PRIOR_ROWS)
         goes_on = torch.arange(len(best)) < len(best) - self.events
         gain = self.WAYS.gain[best, 0, :, 0].T * goes_on
         return Lasting(self.WAYS.kept[best, 0, :, 0].T, gain, left.sqrt().where(goes_on, 1))
@@ -725,20 +733,22 @@ def _times(judged: Judged) -> int:
 
 
 def _unforeseen(z: Tensor, last: Tensor | None, ways: Lasting) -> Tensor:
-    """Sums of squares (c, d) of what c ways do not forecast in z (n, series, d), averaged over series.
+    """Sums of squares (2, c, d) of what c ways do not forecast in z (n, series, d).
 
-    last: (n,) bool, after which rows nothing is expected.
+    First averaged over series, then of the series' mean: the rest is what they differ by. last: (n,) bool, after which
+    rows nothing is expected.
     """
     mean, doubt = unknown = ways.unknown()
-    found = z.new_zeros(len(mean), *z.shape[1:])
+    each, common = z.new_zeros(len(mean), *z.shape[1:]), z.new_zeros(len(mean), z.shape[-1])
     for now, ended in zip(z, [False] * len(z) if last is None else last, strict=True):
         surprise = (now - mean.sum(-2)).nan_to_num(0)
-        found += surprise.square()
+        each += surprise.square()
+        common += surprise.mean(1).square()
         share, doubt = ways._learnt(doubt)
         mean = ways.kept * (mean + share * surprise[..., None, :])
         if ended:
             mean, doubt = unknown
-    return found.mean(1)
+    return torch.stack([each.mean(1), common])
 
 
 def _unforeseen_of_half(ways: Lasting) -> Tensor:

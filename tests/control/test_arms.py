@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from torch.distributions import Normal
 
 from calibrl.control import checkpoint
 from calibrl.control.arms import ARMS, BATCH_SIZE, EPOCHS, LR, Released, arm_named
@@ -297,6 +298,26 @@ def test_series_of_several_networks_are_told_apart(generator):
     for name in ("kept", "gain", "spread"):
         torch.testing.assert_close(getattr(found[0], name), getattr(found[1], name))
     assert float((found[0].kept * found[0].gain).sum(0).max()) < 0.3
+
+
+@pytest.mark.parametrize("apart", [0.0, 0.4, 0.8])
+def test_networks_that_disagree_are_honest_together(apart, generator):
+    """Of futures from three networks, 90 % intervals of all hold 90 %, however far apart the networks are."""
+    z = torch.randn(4000, 1, 1, generator=generator) + apart * torch.randn(4000, 3, 1, generator=generator)
+    evidence = Trajectory(HeldOut())
+    evidence.fit(Judged(z.double().flatten(0, 1), z.double().flatten(0, 1), age=torch.zeros(4000)), IDENTITY, None)
+    spread = float(evidence.lasting.spread)
+    assert spread**2 == pytest.approx(1 - apart**2 / 3, rel=0.1)  # 1 + apart² / 3 less the variance among three
+    pit = Normal(0, spread).cdf(z[..., 0]).mean(1)  # of the mixture of three
+    assert float(((pit > 0.05) & (pit < 0.95)).float().mean()) == pytest.approx(0.9, abs=0.02)
+
+
+def test_networks_further_apart_than_they_are_wrong_still_draw(generator):
+    z = torch.randn(300, 3, 1, generator=generator).double()
+    z = (z - z.mean(1, keepdim=True) + 0.1 * torch.randn(300, 1, 1, generator=generator)).flatten(0, 1)
+    evidence = Trajectory(HeldOut())
+    evidence.fit(Judged(z, z, age=torch.zeros(300)), IDENTITY, None)
+    assert 0.1 < float(evidence.lasting.spread) < 0.4
 
 
 @pytest.mark.parametrize("propagation", ["TS1", "TSinf", "MM"])
