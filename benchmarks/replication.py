@@ -130,6 +130,11 @@ def whole() -> Iterator[str]:
             yield f"| {NAMES[task]} | {level:.0f} | {cells} | {got} |".replace("| -", "| −")
 
 
+def _ahead() -> Iterator[str]:
+    held = "90 % intervals hold, h = 1 / 5 / 10 / 20, %"
+    yield from _head("task", "arm", "seeds × trials", held, "loss, h = 10 / 20", "returns, %")
+
+
 def _honest(rows: Sequence[Row], label: str) -> Iterator[str]:
     by_arm: dict[str, dict[int, list[dict[str, float]]]] = defaultdict(lambda: defaultdict(list))
     for row in rows:
@@ -155,8 +160,7 @@ def _honest(rows: Sequence[Row], label: str) -> Iterator[str]:
 
 def horizon() -> Iterator[str]:
     """How honest imagined futures were on trajectories not yet trained on: a line for each task, size and arm."""
-    held = "90 % intervals hold, h = 1 / 5 / 10 / 20, %"
-    yield from _head("task", "arm", "seeds × trials", held, "loss, h = 10 / 20", "returns, %")
+    yield from _ahead()
     small = _rows(ROOT / "results" / "control" / "horizon.jsonl")
     for task in TASKS:
         yield from _honest([row for row in small if row.problem == task], f"{NAMES[task]}, small")
@@ -346,6 +350,15 @@ def tsinf() -> Iterator[str]:
             yield f"| {NAMES[task]}, small | {way} | {size} | {' | '.join(_pm(gain, '+.1f') for gain, _ in gains)} |"
 
 
+def tsinf_horizon() -> Iterator[str]:
+    """How honest futures are that single networks imagine, each its own."""
+    yield from _ahead()
+    rows = _rows(ROOT / "results" / "control" / "tsinf.jsonl")
+    for task in TASKS[1:]:
+        mine = [row for row in rows if row.problem == task and row.overrides]
+        yield from _honest(mine, f"{NAMES[task]}, small, TSinf")
+
+
 def wind_limits() -> Iterator[str]:
     """The wind, and bare networks with the limits that whole trajectories have."""
     found = [_rows(ROOT / "results" / "control" / f"{name}.jsonl") for name in ("wind-frontier", "limits")]
@@ -404,6 +417,7 @@ def _at_equal_return(found: Floats) -> tuple[Floats, Floats]:
 TABLES = {"endpoints": endpoints, "levels": levels, "horizon": horizon, "plans": plans, "rail": rail, "wind": wind}
 TABLES |= {"parts": parts, "surprise": surprise, "frontier": frontier, "faster": faster}
 TABLES |= {"whole": whole, "others": others, "limits": limits, "wind limits": wind_limits, "tsinf": tsinf}
+TABLES |= {"tsinf horizon": tsinf_horizon}
 
 
 def written(page: str) -> str:
