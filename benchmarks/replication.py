@@ -1,7 +1,7 @@
-"""The tables of docs/replication.md, from the rows under results/.
+"""The tables of docs/replication.md, and some of docs/control-results.md, from the rows under results/.
 
 python benchmarks/replication.py            prints them
-python benchmarks/replication.py --write    puts them into the page, between its comments
+python benchmarks/replication.py --write    puts them into the pages, between their comments
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import re
 import sys
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +22,7 @@ from calibrl.runs.rows import Row, mean_and_error, read
 
 Floats = NDArray[np.float64]
 ROOT = Path(__file__).parent.parent
-PAGE = ROOT / "docs" / "replication.md"
+PAGES = tuple(ROOT / "docs" / f"{name}.md" for name in ("replication", "control-results"))
 TASKS = ("halfcheetah", "cartpole", "pusher", "reacher")
 NAMES = {"halfcheetah": "HalfCheetah", "cartpole": "Cartpole", "pusher": "Pusher", "reacher": "Reacher"}
 RUNS = {
@@ -414,15 +415,44 @@ def _at_equal_return(found: Floats) -> tuple[Floats, Floats]:
     return level, least
 
 
+SEARCHED = {task: f"{NAMES[task]}, small" for task in TASKS[1:]} | OTHERS | {"HalfCheetah-v5": "`HalfCheetah-v5`"}
+SAME = ", the same noise"
+
+
+def searches() -> Iterator[str]:
+    """What an agent earns with each search, and with the same noise for all plans."""
+    pairs = (("icem", "cem"), (f"cem{SAME}", "cem"), (f"icem{SAME}", "icem"))
+    names = ("icem less cem", "cem, the same noise less its own", "icem, the same noise less its own")
+    yield from _head("environment", "seeds × trials", f"cem, return a trial from trial {SETTLED} on", *names)
+    for problem, name in SEARCHED.items():
+        mine = [replace(row, arm=_search(row)) for row in _searched(problem)]
+        gains = [_gains(mine, *pair, SETTLED) for pair in pairs]
+        seeds, trials = next(((gain, trials) for gain, trials in gains if gain), ([], 0))
+        if seeds:
+            own = f"{len(seeds)} × {trials} | {_pm(_earned(mine, 'cem', SETTLED), '.1f')}"
+            yield f"| {name} | {own} | {' | '.join(_pm(gain, '+.1f') if gain else '' for gain, _ in gains)} |"
+
+
+def _searched(problem: str, arm: str = ARMS[2]) -> list[Row]:
+    rows = _rows(ROOT / "results" / "control" / "search.jsonl")
+    return [row for row in rows if row.problem == problem and row.arm == arm]
+
+
+def _search(row: Row) -> str:
+    return row.overrides.get("planner.method", "cem") + (SAME if row.overrides.get("planner.same_noise") else "")
+
+
 TABLES = {"endpoints": endpoints, "levels": levels, "horizon": horizon, "plans": plans, "rail": rail, "wind": wind}
 TABLES |= {"parts": parts, "surprise": surprise, "frontier": frontier, "faster": faster}
 TABLES |= {"whole": whole, "others": others, "limits": limits, "wind limits": wind_limits, "tsinf": tsinf}
-TABLES |= {"tsinf horizon": tsinf_horizon}
+TABLES |= {"tsinf horizon": tsinf_horizon, "searches": searches}
 
 
 def written(page: str) -> str:
-    """The page with every table as the rows have it."""
+    """A page with each of its tables as the rows have it."""
     for name, table in TABLES.items():
+        if f"<!-- {name} -->" not in page:
+            continue
         between = re.compile(rf"(<!-- {name} -->\n).*?(<!-- end -->)", re.DOTALL)
         lines = list(table())
         body = "\n" + "\n".join(lines if len(lines) > 2 else ["*No rows yet.*"]) + "\n\n"
@@ -432,7 +462,8 @@ def written(page: str) -> str:
 
 if __name__ == "__main__":
     if sys.argv[1:] == ["--write"]:
-        PAGE.write_text(written(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+        for page in PAGES:
+            page.write_text(written(page.read_text(encoding="utf-8")), encoding="utf-8")
     else:
         for name, table in TABLES.items():
             print(f"\n{name}\n", *table(), sep="\n")

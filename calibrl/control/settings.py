@@ -381,8 +381,8 @@ PRESETS = {preset.name: preset for preset in (*_LARGE, _PUSHER_REFERENCE, *_SMAL
 
 
 def preset_for_env(env_id: str, steps: int) -> ControlSettings:
-    """Settings for any other environment: those of the small presets, with plans that look further ahead."""
-    planner = replace(_SMALL_PLANNER, horizon=30)
+    """Settings for any other environment: those of the small presets, iCEM, and plans that look further ahead."""
+    planner = replace(_SMALL_PLANNER, horizon=30, method="icem")
     return ControlSettings(env_id, env_id, steps=steps, trials=10, ensemble=_SMALL_ENSEMBLE, planner=planner)
 
 

@@ -289,8 +289,8 @@ def test_what_was_changed_about_an_environment_of_ones_own():
     base = preset_for_env("calibrl-tests/Short-v0", 50)
     assert overrides(base) == {}
     assert overrides(changed(base, ["trials=3", "seeds=2", "arms=calibrated"])) == {}
-    found = changed(base, ["steps=20", "planner.method=icem", "ensemble.members=2"])
-    assert overrides(found) == {"steps": 20, "ensemble.members": 2, "planner.method": "icem"}
+    found = changed(base, ["steps=20", "planner.method=cem", "ensemble.members=2"])
+    assert overrides(found) == {"steps": 20, "ensemble.members": 2, "planner.method": "cem"}
 
 
 @pytest.mark.usefixtures("blank_figures")
