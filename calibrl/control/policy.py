@@ -228,7 +228,6 @@ class Fleet:
             tables=self.tables() if any(member.arm.calibrated for member in members) else None,
             errors=None if self.following is None else self.following.here(),
             risk=planner.risk,
-            same_noise=planner.same_noise,
         )
         self._plan: Planner | CapturedPlanner | None = None
 

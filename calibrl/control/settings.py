@@ -122,8 +122,6 @@ population_decay, keep_best, control_cost
     surprise : float
         The share, in (0, 1], of what is new at each imagined step that plans are judged by. Nobody answers it in
         imagination; an agent that plans again at every step will.
-    same_noise : bool
-        Whether all plans are judged by the same random draws, so that the better plan wins, not the luckier.
     """
 
     horizon: int = setting(25, help="steps planned ahead", source=_PETS)
@@ -147,7 +145,6 @@ population_decay, keep_best, control_cost
     exploration: float = setting(0.0, help="reward for a doubling of what single networks disagree about; needs TSinf")
     safety: float = setting(0.0, help="probability with which plans must stay in the task's safe set; 0 asks nothing")
     surprise: float = setting(1.0, help="share of new errors that plans count; less trusts in planning again")
-    same_noise: bool = setting(False, help="whether all plans are judged by the same random draws")
 
     def __post_init__(self) -> None:
         check_known("propagation", self.propagation, PROPAGATIONS)

@@ -63,9 +63,6 @@ class PlanInputs:
         How imagined errors go on from those just seen, or None where nobody's last.
     risk
         What a plan's particles make of it.
-    same_noise
-        Whether all plans of an iteration are judged by the same noise, particle by particle: then plans differ by what
-        they are, not by their luck.
     """
 
     search: Search
@@ -79,7 +76,6 @@ class PlanInputs:
     tables: Tensor | None
     errors: Errors | None = None
     risk: Risk = MEAN
-    same_noise: bool = False
 
     @classmethod
     def empty(
@@ -95,7 +91,6 @@ class PlanInputs:
         tables: Tensor | None,
         errors: Errors | None = None,
         risk: Risk = MEAN,
-        same_noise: bool = False,
     ) -> PlanInputs:
         """Buffers for so many agents, on the device of the plan (h, a) that all begin from."""
         device, (h, _), plans = start.device, start.shape, search.population_size
@@ -113,7 +108,6 @@ class PlanInputs:
             tables=tables,
             errors=errors,
             risk=risk,
-            same_noise=same_noise,
         )
 
     def begin(self, agents: Sequence[int], start: Tensor) -> None:
@@ -132,12 +126,7 @@ class PlanInputs:
         for agent, generator in enumerate(generators):
             search, particles = self.search_noise[:, agent], self.particle_noise[:, agent]
             search.copy_(self.search.draw(search.shape, generator=generator, device=search.device))
-            if self.same_noise:
-                by_plan = particles.unflatten(2, (self.search.population_size, -1))
-                one = by_plan[:, :, 0]
-                by_plan.copy_(torch.randn(one.shape, generator=generator, device=one.device)[:, :, None])
-            else:
-                torch.randn(particles.shape, generator=generator, out=particles)
+            torch.randn(particles.shape, generator=generator, out=particles)
 
 
 class Planner:
