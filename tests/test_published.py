@@ -453,7 +453,9 @@ def test_what_the_default_agent_costs():
         says(text, f"`{name}`", f"{1e3 * others['calibrated']['default_s']:.1f} ms", *ratios)
 
 
-@pytest.mark.parametrize(("name", "times"), [("minutes", 3), ("halfcheetah-minutes", 2)])
+@pytest.mark.parametrize(
+    ("name", "times"), [("minutes", 3), ("halfcheetah-minutes", 2), ("halfcheetah-six-minutes", 3)]
+)
 def test_what_agents_and_sac_earn_by_the_minute(name, times):
     text, found = page("docs/control-results.md"), defaultdict(lambda: defaultdict(list))
     for row in read(ROOT / "results" / "control" / f"{name}.jsonl"):
